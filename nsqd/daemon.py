@@ -46,7 +46,7 @@ from nsqd.http.changes import Changes
 from nsqd.http.consuming import PATHS, TAKING
 from nsqd.http.history import MOST_READERS
 from nsqd.http.leasing import LeaseSettings, Leasing
-from nsqd.listeners import Budgets, Doors, Listening, listening_on, say_what_closes
+from nsqd.listeners import Budgets, Doors, OpenListeners, listening_on, say_what_closes
 from nsqd.log.files import Files
 from nsqd.log.history import MOST_FILES, LogHistory
 from nsqd.log.writing.open_writers import MOST_DESCRIPTORS
@@ -130,7 +130,7 @@ async def run(
     *,
     wait_for_shutdown: Callable[[], Awaitable[object]] = wait_for_signal,
     heed_drain_signal: HeedDrainSignal = drain_on_signal,
-    task_status: trio.TaskStatus[Listening] = trio.TASK_STATUS_IGNORED,
+    task_status: trio.TaskStatus[OpenListeners] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until `wait_for_shutdown` returns or a drain has ended. Raises StartupError when it cannot start."""
     trust = _trust_of(options)
@@ -357,7 +357,7 @@ def _authorities(trust: _Trust, turn: Turn) -> auth_servers.AuthServers | None:
     return auth_servers.AuthServers(trust.auth, turn, known=trust.rights.grant if trust.rights is not None else None)
 
 
-def _budgets(listening: Listening) -> Budgets:
+def _budgets(listening: OpenListeners) -> Budgets:
     """Share out all descriptors except those that logs, their syncs and the node's own questions may need.
 
     HTTP has a share that TCP connections never get: probes and operators must reach a node that is full of clients.
@@ -380,7 +380,7 @@ async def _with_broadcast_address(options: Options) -> Options:
     return replace(options, broadcast_address=chosen.address)
 
 
-def _with_real_ports(options: Options, listening: Listening) -> Options:
+def _with_real_ports(options: Options, listening: OpenListeners) -> Options:
     http_port = options.broadcast_http_port or max(0, listening.http_port)
     return replace(
         options,
@@ -391,7 +391,7 @@ def _with_real_ports(options: Options, listening: Listening) -> Options:
 
 
 @asynccontextmanager
-async def _web(node: _Node, listening: Listening, budgets: Budgets) -> AsyncIterator[Doors]:
+async def _web(node: _Node, listening: OpenListeners, budgets: Budgets) -> AsyncIterator[Doors]:
     """Run the web server and yield the doors, which are still closed."""
     options, broker = node.options, node.broker
     publishing = Publishing(broker, limits_of(options), max_defer_ms=options.defer_limit // MILLISECOND)
@@ -451,13 +451,13 @@ def _own_hosts(options: Options) -> OwnHosts:
     return OwnHosts(own, options.http_allowed_host)
 
 
-def _client_maker(node: _Node, listening: Listening) -> MakeHandler:
+def _client_maker(node: _Node, listening: OpenListeners) -> MakeHandler:
     ask = node.authorities.ask if node.authorities is not None else None
     rules = rules_of(node.options, _http_place(node, listening))
     return client_maker(node.broker, rules, node.trust.tls, ask, node.unfinished)
 
 
-def _http_place(node: _Node, listening: Listening) -> HttpPlace:
+def _http_place(node: _Node, listening: OpenListeners) -> HttpPlace:
     options = node.options
     is_plain = listening.http is not None and options.tls_required is not TlsRequired.YES
     return HttpPlace(

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Listening:
+class OpenListeners:
     """The sockets that are really open. With port 0, the options do not say which port that is."""
 
     tcp: socket.socket
@@ -52,7 +52,7 @@ class Listening:
 
 
 @contextmanager
-def listening_on(options: Options) -> Iterator[Listening]:
+def listening_on(options: Options) -> Iterator[OpenListeners]:
     with ExitStack() as opened:
 
         def listen(address: str) -> socket.socket:
@@ -60,7 +60,7 @@ def listening_on(options: Options) -> Iterator[Listening]:
             opened.callback(close_listener, listener)
             return listener
 
-        yield Listening(
+        yield OpenListeners(
             tcp=listen(options.tcp_address),
             http=listen(options.http_address) if options.http_address else None,
             https=listen(_tcp_only(options.https_address)) if options.https_address and options.tls_cert else None,
@@ -75,7 +75,7 @@ def _tcp_only(address: str) -> str:
     return address
 
 
-def say_what_closes(listening: Listening) -> None:
+def say_what_closes(listening: OpenListeners) -> None:
     """Log what closes in NSQ's words, which scripts may wait for."""
     for name, listener in (("TCP", listening.tcp), ("HTTP", listening.http), ("HTTPS", listening.https)):
         if listener is not None:
@@ -97,7 +97,7 @@ class Budgets:
 class Doors:
     """The listeners, and the services behind them."""
 
-    listening: Listening
+    listening: OpenListeners
     budgets: Budgets
     poller: Poller[Any]
     web: Web

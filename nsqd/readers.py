@@ -42,7 +42,7 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class LogConsumer:
     """A reader as of its last report. Times are wall time in nanoseconds."""
 
     report: Report
@@ -100,15 +100,15 @@ class Readers:
 
     def __init__(self) -> None:
         self.is_saved = True
-        self._topics: dict[str, dict[Key, Reader]] = {}
+        self._topics: dict[str, dict[Key, LogConsumer]] = {}
 
-    def __iter__(self) -> Iterator[tuple[str, Reader]]:
+    def __iter__(self) -> Iterator[tuple[str, LogConsumer]]:
         """Yield each reader with its topic."""
         for topic, readers in self._topics.items():
             for reader in readers.values():
                 yield topic, reader
 
-    def of(self, topic: str) -> list[Reader]:
+    def of(self, topic: str) -> list[LogConsumer]:
         readers = self._topics.get(topic, {})
         return [readers[key] for key in sorted(readers)]
 
@@ -144,7 +144,7 @@ class Readers:
         elif sum(map(len, self._topics.values())) >= MOST:
             self._remove_oldest(list(self))
 
-    def _remove_oldest(self, readers: list[tuple[str, Reader]]) -> None:
+    def _remove_oldest(self, readers: list[tuple[str, LogConsumer]]) -> None:
         topic, oldest = min(readers, key=lambda it: it[1].heard)
         self._remove(topic, (oldest.report.name, oldest.report.into))
 
@@ -155,7 +155,7 @@ class Readers:
 
     def restore(self, written: object) -> None:
         """Take over what `written` has returned. Raises BadReport."""
-        topics: dict[str, dict[Key, Reader]] = {}
+        topics: dict[str, dict[Key, LogConsumer]] = {}
         for topic, readers in _expect(dict, written).items():
             for found in _expect(list, readers):
                 reader = _reader_in(_expect(dict, found))
@@ -163,7 +163,7 @@ class Readers:
         self._topics = topics
 
 
-def written(readers: Iterable[tuple[str, Reader]]) -> dict[str, Any]:
+def written(readers: Iterable[tuple[str, LogConsumer]]) -> dict[str, Any]:
     """Return the readers, given with their topics, in the form in which a file keeps them."""
     topics: dict[str, Any] = {}
     for topic, reader in readers:
@@ -171,7 +171,7 @@ def written(readers: Iterable[tuple[str, Reader]]) -> dict[str, Any]:
     return topics
 
 
-def described(reader: Reader) -> dict[str, Any]:
+def described(reader: LogConsumer) -> dict[str, Any]:
     report = reader.report
     return {
         "name": report.name,
@@ -186,11 +186,11 @@ def described(reader: Reader) -> dict[str, Any]:
     }
 
 
-def _updated(before: Reader | None, report: Report, timestamp: int) -> Reader:
+def _updated(before: LogConsumer | None, report: Report, timestamp: int) -> LogConsumer:
     if before is None or before.report.log != report.log or report.sequence < before.report.sequence:
-        return Reader(report, heard=timestamp, committed=timestamp)
+        return LogConsumer(report, heard=timestamp, committed=timestamp)
     has_moved = report.sequence > before.report.sequence
-    return Reader(
+    return LogConsumer(
         report,
         heard=timestamp,
         committed=timestamp if has_moved else before.committed,
@@ -198,7 +198,7 @@ def _updated(before: Reader | None, report: Report, timestamp: int) -> Reader:
     )
 
 
-def _smoothed(before: Reader, messages: int, nanoseconds: int) -> float | None:
+def _smoothed(before: LogConsumer, messages: int, nanoseconds: int) -> float | None:
     if nanoseconds <= 0:  # two reports at once, or the clock was set back
         return before.rate
     seconds = nanoseconds / _NANOSECONDS
@@ -209,11 +209,11 @@ def _smoothed(before: Reader, messages: int, nanoseconds: int) -> float | None:
     return before.rate - expm1(-seconds / _SMOOTHED_OVER) * (now - before.rate)
 
 
-def _reader_in(found: Mapping[str, Any]) -> Reader:
+def _reader_in(found: Mapping[str, Any]) -> LogConsumer:
     rate = found.get("rate")
     if rate is not None and (isinstance(rate, bool) or not isinstance(rate, int | float)):
         raise BadReport("rate: expected a number or null")
-    return Reader(_report_in(found), _number_in(found, "heard"), _number_in(found, "committed"), rate)
+    return LogConsumer(_report_in(found), _number_in(found, "heard"), _number_in(found, "committed"), rate)
 
 
 def _expect(kind: type, value: object) -> Any:
@@ -222,6 +222,6 @@ def _expect(kind: type, value: object) -> Any:
     return value
 
 
-def silence(reader: Reader, timestamp: int) -> float:
+def silence(reader: LogConsumer, timestamp: int) -> float:
     """Return how many seconds ago the reader reported last."""
     return max(0, timestamp - reader.heard) / _NANOSECONDS

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from nsqd.log.data_path import READERS_JSON, DataPathError, FileCondition, keep_small_file_aside
-from nsqd.readers import BadReport, Reader, Readers, written
+from nsqd.readers import BadReport, LogConsumer, Readers, written
 
 if TYPE_CHECKING:
     from nsqd.log.data_path import DataPath
@@ -93,7 +93,7 @@ class ReadersFile:
             self._fails = not is_written
             readers.is_saved = readers.is_saved and is_written
 
-    def _write(self, readers: Sequence[tuple[str, Reader]]) -> None:
+    def _write(self, readers: Sequence[tuple[str, LogConsumer]]) -> None:
         """Write the file. Runs in a thread, after a write abandoned when `keep` was cancelled. Raises OSError."""
         with self._writing:
             self._data_path.write_readers(written(readers))

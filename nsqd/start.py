@@ -17,7 +17,7 @@ from nsqcommon.turn import in_turn
 from nsqd.broker.broker import Broker
 from nsqd.broker.latency import LatencySettings
 from nsqd.broker.message_id import IdSource
-from nsqd.broker.replay import Dropped, complete, missing_fronts, replay
+from nsqd.broker.replay import DeletedNames, complete, missing_fronts, replay
 from nsqd.broker.settings import BrokerSettings
 from nsqd.broker.store import NotSynced
 from nsqd.go_import.take_over import take_over
@@ -153,7 +153,7 @@ def restored_broker(
 
 def _recovered_states(recovered: Recovered, pause: Callable[[float], None]) -> tuple[dict[str, TopicState], set[str]]:
     """Return the topics' states, and the names of the topics of which the journal has not told everything."""
-    dropped = Dropped()
+    dropped = DeletedNames()
     states = replay(dropped.noted(recovered.changes))
     # The folder of a deleted topic may exist again, if a kill came between its creation and the journal's entry.
     deleted = dropped.topics if recovered.journal_is_whole else set()

@@ -18,7 +18,7 @@ from nsqd.options import Options
 
 if TYPE_CHECKING:
     from nsqd.drain import Drain
-    from nsqd.listeners import Listening
+    from nsqd.listeners import OpenListeners
 
 _Addresses = tuple[str, str]  # host:port for TCP, and for HTTP
 
@@ -77,7 +77,7 @@ class _BrokerThread:
         self._token = trio.lowlevel.current_trio_token()
         async with trio.open_nursery() as nursery:
             serve: Any = partial(run, options, wait_for_shutdown=self._end.wait, heed_drain_signal=_never)
-            listening: Listening = await nursery.start(serve)
+            listening: OpenListeners = await nursery.start(serve)
             assert listening.http is not None
             self._addresses = _name(listening.tcp), _name(listening.http)
             self._is_settled.set()

@@ -56,7 +56,7 @@ class Restored(NamedTuple):
     gone: int  # messages that waited, and are no longer in the log
 
 
-class Redelivered(NamedTuple):
+class RedeliveryCounts(NamedTuple):
     redelivered: int  # messages that wait again
     waiting: int  # messages that waited, or were in flight, anyway
     gone: int  # messages that are no longer in the log

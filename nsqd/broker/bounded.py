@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _MOST_WAIT: Final = 10.0  # seconds that publishes wait for files to be removed; after that, an answer matters more
 
 
-class Refused(Exception):
+class PublishRefused(Exception):
     """The topic takes no messages; `cause` is the error for the client."""
 
     def __init__(self, cause: str, *, is_full: bool = False) -> None:
@@ -88,9 +88,9 @@ class Bounded(Feed):
             self.drop_beyond_limits()
 
     def _admit(self, count: int, size: int) -> None:
-        """Let messages of the topic or of one of its channels be published, unless that is full. Raises Refused."""
+        """Let messages of the topic or of one of its channels be published, unless that is full. Raises PublishRefused."""
         if self.closing:
-            raise Refused("exiting")
+            raise PublishRefused("exiting")
         if not self._is_guarded:
             return
         if self._room is None:
@@ -99,7 +99,7 @@ class Bounded(Feed):
             if not self._has_drafts():
                 self._room = None  # this turn may end without a look at the topic
             self._count(f"{full.rule}, rejected", count)
-            raise Refused(full.words, is_full=True)
+            raise PublishRefused(full.words, is_full=True)
         if self._dry_run_room is not None and (full := self._dry_run_room.take(count, size)) is not None:
             self._count(f"{full.rule}, dry run", count)
 

@@ -21,7 +21,7 @@ from nsqcommon.wire.frames import LARGE
 from nsqd.broker.buried import Note, note_of
 from nsqd.broker.consumer import Locality
 from nsqd.broker.in_flight import Delivery
-from nsqd.broker.latency import Latency
+from nsqd.broker.latency import LatencyWindow
 from nsqd.broker.limits import drops
 from nsqd.broker.rate_limiter import RateLimiter
 from nsqd.broker.ruled import EXPIRED_AT_ONCE, Ruled, breaker_of, is_older, places_in
@@ -50,7 +50,7 @@ class Channel(Ruled):
         super().__init__(name, topic, work, cursor=cursor, ephemeral=ephemeral)
         self.timeout_count = 0
         self.requeue_count = 0
-        self.latency = Latency(work.latency, work.now) if work.latency is not None else None
+        self.latency = LatencyWindow(work.latency, work.now) if work.latency is not None else None
         self._taken = [0] * len(Locality)  # number of messages, by the consumer's closeness
         self._next_consumer = 0  # the position of the consumer that is served first
         self._judged = 0  # messages whose own times to live were looked at in one turn,
@@ -378,7 +378,7 @@ class Channel(Ruled):
             self._work.to_deliver[self] = None
         return failures
 
-    def _measure(self, latency: Latency, consumer: Consumer, ids: Sequence[bytes]) -> None:
+    def _measure(self, latency: LatencyWindow, consumer: Consumer, ids: Sequence[bytes]) -> None:
         work = self._work
         for message_id in dict.fromkeys(ids):
             delivery = self.in_flight.find(consumer, message_id)

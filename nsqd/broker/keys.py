@@ -43,7 +43,7 @@ def _nothing_waits(start: int, end: int) -> bool:
     return False
 
 
-class Slice:
+class KeySlice:
     """The keys of some time, of all topics."""
 
     __slots__ = ("begin", "count", "topics")
@@ -59,7 +59,7 @@ class Shelf:
 
     __slots__ = ("forgotten", "keys", "piece")
 
-    def __init__(self, piece: Slice) -> None:
+    def __init__(self, piece: KeySlice) -> None:
         self.piece = piece
         self.keys: set[bytes] = set()
         self.forgotten: dict[bytes, int] | None = None  # with the packed places of their messages
@@ -81,10 +81,10 @@ class KeyMemory:
         self._most = most
         self._length = max(window // _PARTS, 1)
         self._room = max(most // _PARTS, 1)  # of a slice
-        self._slices: list[Slice] = []  # ascending times
+        self._slices: list[KeySlice] = []  # ascending times
         self._deferring: OrderedDict[TopicKeys, None] = OrderedDict()  # topics with keys of deferred publishes
 
-    def slice_at(self, timestamp: int) -> Slice:
+    def slice_at(self, timestamp: int) -> KeySlice:
         """Return the slice for a key of this time, after forgetting what is too old or too much."""
         slices = self._slices
         if slices:
@@ -95,12 +95,12 @@ class KeyMemory:
         place = bisect_right(slices, timestamp, key=_begin_of)
         found = slices[place - 1] if place else None
         if found is None or found.count >= self._room or timestamp >= found.begin + self._length:
-            found = Slice(timestamp)
+            found = KeySlice(timestamp)
             slices.insert(place, found)
         self._make_room(self._room, found)
         return found
 
-    def room_of(self, piece: Slice) -> int:
+    def room_of(self, piece: KeySlice) -> int:
         """Return how many keys the slice still takes."""
         return self._room - piece.count
 
@@ -129,7 +129,7 @@ class KeyMemory:
         """Return the room that deferred publishes have to leave, so that the latest others are remembered beside them."""
         return self._room - self._slices[-1].count if self._slices else self._room
 
-    def _make_room(self, room: int, kept: Slice | None) -> None:
+    def _make_room(self, room: int, kept: KeySlice | None) -> None:
         """Forget what has to go for so many keys: the oldest slices except `kept`, and keys of deferred publishes last."""
         while self.count + room > self._most:
             others = [piece for piece in self._slices if piece is not kept]
@@ -143,7 +143,7 @@ class KeyMemory:
             else:
                 return
 
-    def _drop(self, piece: Slice) -> None:
+    def _drop(self, piece: KeySlice) -> None:
         self._slices.remove(piece)
         self.count -= piece.count
         for topic in piece.topics:
@@ -344,7 +344,7 @@ class TopicKeys:
         self._memory.reclaimer.add(self._waiting or [], self._receipts)
         self._waiting, self._receipts = None, {}
 
-    def forget_slice(self, piece: Slice) -> None:
+    def forget_slice(self, piece: KeySlice) -> None:
         for shelf in self._shelves:
             if shelf.piece is piece:
                 shelf.free(self._memory.reclaimer)
@@ -379,7 +379,7 @@ class TopicKeys:
         forgotten[key] = start << _COUNT_BITS | count
         self._count_on(shelf, len(forgotten) - before)
 
-    def _shelf_of(self, piece: Slice) -> Shelf:
+    def _shelf_of(self, piece: KeySlice) -> Shelf:
         if self._shelves and self._shelves[-1].piece is piece:
             return self._shelves[-1]
         for known in self._shelves:
@@ -462,7 +462,7 @@ def _has_failed(receipt: Receipt) -> bool:
     return receipt.settled and receipt.error is not None and not receipt.stays
 
 
-def _begin_of(piece: Slice) -> int:
+def _begin_of(piece: KeySlice) -> int:
     return piece.begin
 
 

@@ -23,7 +23,7 @@ class LatencySettings:
         self.half_window = window / 2  # seconds
 
 
-class Summary:
+class QuantileSummary:
     """The samples of one stretch of time."""
 
     def __init__(self, targets: tuple[float, ...]) -> None:
@@ -47,7 +47,7 @@ class Summary:
         self._entries.clear()
         self._width = 0.0
 
-    def take_in(self, other: Summary) -> None:
+    def take_in(self, other: QuantileSummary) -> None:
         self._merge(other._samples())
 
     def quantile(self, target: float) -> float:
@@ -124,7 +124,7 @@ class Summary:
         return least
 
 
-class Latency:
+class LatencyWindow:
     """The latency of one channel, in two summaries of half a window each.
 
     When the younger one is full, the older one is cleared and becomes the younger one.
@@ -132,7 +132,7 @@ class Latency:
 
     def __init__(self, settings: LatencySettings, now: float) -> None:
         self._settings = settings
-        self._halves = [Summary(settings.percentiles), Summary(settings.percentiles)]
+        self._halves = [QuantileSummary(settings.percentiles), QuantileSummary(settings.percentiles)]
         self._current = 0
         self._ends = now + settings.half_window
 
@@ -154,9 +154,9 @@ class Latency:
         return merged_snapshot(self._settings, [self], now)
 
 
-def merged_snapshot(settings: LatencySettings, latencies: Iterable[Latency], now: float) -> LatencySnapshot:
+def merged_snapshot(settings: LatencySettings, latencies: Iterable[LatencyWindow], now: float) -> LatencySnapshot:
     """Return the latency of a channel, or of all channels of a topic together."""
-    whole = Summary(settings.percentiles)
+    whole = QuantileSummary(settings.percentiles)
     for latency in latencies:
         latency._move_on(now)
         for half in latency._halves:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pyroaring import BitMap64
 
-from nsqd.broker.backlog import Backlog, Redelivered, Restored, joined, without
+from nsqd.broker.backlog import Backlog, RedeliveryCounts, Restored, joined, without
 from nsqd.broker.buried_queue import UNDONE_IN_STEP, BuriedJob
 from nsqd.broker.ledger import Ledger
 from nsqd.broker.positions import SkipRanges, between, bitmap_of_ranges, ranges_in
@@ -411,7 +411,7 @@ class Operated(Ledger):
         self._work.changed[self] = None
         self.schedule_delivery()
 
-    def redeliver(self, sequences: Iterable[int]) -> Redelivered:
+    def redeliver(self, sequences: Iterable[int]) -> RedeliveryCounts:
         """Have finished messages delivered once more, with attempts counted anew. They lie before the topic's H."""
         assert self.ephemeral_batches is None, "what is ephemeral has no past"
         self.record_progress()
@@ -427,7 +427,7 @@ class Operated(Ledger):
             self._record(("wait", self.topic.name, self.name, [it for sequence in again for it in (sequence, 0, 0)]))
             self.topic.rewind_to(again[0])
             self.schedule_delivery()
-        return Redelivered(len(again), len(waiting), len(wanted) - len(waiting) - len(again))
+        return RedeliveryCounts(len(again), len(waiting), len(wanted) - len(waiting) - len(again))
 
     def _forget_all(self, cursor: int) -> None:
         self.in_flight.clear()

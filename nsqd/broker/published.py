@@ -17,7 +17,7 @@ from nsqcommon.wire.headers import header_offsets
 from nsqcommon.wire.log_record import KEYS
 from nsqcommon.wire.names import is_ephemeral
 from nsqd.broker.batch import Batch, Receipt
-from nsqd.broker.bounded import Bounded, Refused
+from nsqd.broker.bounded import Bounded, PublishRefused
 from nsqd.broker.keys import TopicKeys
 from nsqd.broker.limits import Usage
 
@@ -84,7 +84,7 @@ class Published(Bounded):
             return self.publish(sized_body, (0, len(sized_body)), delay_ms, key, headers)
         if key:
             if self.closing:
-                raise Refused("exiting")
+                raise PublishRefused("exiting")
             if (known := self._find_key(key)) is not None:
                 return known
         if self._is_guarded:
@@ -123,7 +123,7 @@ class Published(Bounded):
         batch has one delay, and its key means all of its messages.
         """
         if self.closing:
-            raise Refused("exiting")
+            raise PublishRefused("exiting")
         if key and (known := self._find_key(key)) is not None:
             return known
         if self._is_guarded:

@@ -277,7 +277,7 @@ def replay(changes: Iterable[Sequence[object]]) -> dict[str, TopicState]:
     return topics
 
 
-class Dropped:
+class DeletedNames:
     """Topics and channels that the journal knows to be deleted and not made again."""
 
     def __init__(self) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nsqd.broker.feed import Feed
 
 
-class Held:
+class WaitingFrame:
     """Responses that wait for a receipt: the OK of the command it belongs to, and all frames queued after it."""
 
     __slots__ = ("command", "frames", "message_pieces", "receipt", "watched")
@@ -50,8 +50,10 @@ class Outbox:
         self.owed = 0  # answers that are held; beyond a limit the client is no longer read from
         self._consumed: Feed | None = None  # the topic whose messages it gets, once it has subscribed
         self._frames: list[Piece] = []  # may be sent now
-        self._held: list[Held] = []  # a deque would be most of what an idle client costs
-        self._held_messages: Held | None = None  # where messages wait, behind the last OK that they must not overtake
+        self._held: list[WaitingFrame] = []  # a deque would be most of what an idle client costs
+        self._held_messages: WaitingFrame | None = (
+            None  # where messages wait, behind the last OK that they must not overtake
+        )
 
     @property
     def holds(self) -> bool:
@@ -72,7 +74,7 @@ class Outbox:
         if held and held[-1].receipt is receipt:
             held[-1].frames.append(OK_FRAME)
         else:
-            held.append(Held(receipt, command))
+            held.append(WaitingFrame(receipt, command))
         self.owed += 1
 
     def owe_publish(self, receipt: Receipt, command: bytes, topic: Feed) -> None:

@@ -18,7 +18,7 @@ _WRITE_TIMEOUT: Final = 60.0  # seconds, for a client without heartbeats; NSQ wo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Transport:
+class ConnectionLayers:
     """What lies between the client's socket and its protocol."""
 
     tls: bool = False
@@ -28,14 +28,14 @@ class Transport:
     snappy: bool = False
     deflate: bool = False
 
-    def compressed(self, *, snappy: bool) -> Transport:
+    def compressed(self, *, snappy: bool) -> ConnectionLayers:
         return replace(self, snappy=snappy, deflate=not snappy)
 
 
-_PLAIN: Final = Transport()
+_PLAIN: Final = ConnectionLayers()
 
 
-class Profile:
+class ClientProfile:
     """What is known of one client, and what follows from that alone. It touches nothing else.
 
     A client may IDENTIFY more than once.

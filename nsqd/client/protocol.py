@@ -10,9 +10,9 @@ automaton:
     ClientProtocol ──┬── Outbox          frames owed, in the order of the commands
                      ├── KeepAlive       heartbeats and deadlines
                      ├── Authorization   where clients have to AUTH: the grant, and the question without an answer yet
-                     ├── Publisher       PUB, MPUB, DPUB ──────────────────────► Topic
-                     ├── Subscription    from SUB on: RDY, FIN, REQ, ... ──────► Channel
-                     ├── Profile         addresses, transport, IDENTIFY
+                     ├── ClientPublisher       PUB, MPUB, DPUB ──────────────────────► Topic
+                     ├── ClientSubscription    from SUB on: RDY, FIN, REQ, ... ──────► Channel
+                     ├── ClientProfile         addresses, transport, IDENTIFY
                      └── WorkBudget         the work it has caused since others had their turn
 
 TLS and compression sit between the socket and `receive`/`bytes_to_send` (see upgrade.py).
@@ -50,10 +50,10 @@ from nsqcommon.wire.identify import Negotiation, decode_identify
 from nsqd.client.authorization import Ask, Authorization, Suspended
 from nsqd.client.keepalive import KeepAlive
 from nsqd.client.outbox import Outbox
-from nsqd.client.profile import Profile
-from nsqd.client.publisher import Publisher
-from nsqd.client.states import EXTENDED, LEGAL, Holdup, State
-from nsqd.client.subscription import MOST_DOUBTFUL, Subscription, names_of
+from nsqd.client.profile import ClientProfile
+from nsqd.client.publisher import ClientPublisher
+from nsqd.client.states import EXTENDED, LEGAL, ClientState, Holdup
+from nsqd.client.subscription import MOST_DOUBTFUL, ClientSubscription, names_of
 from nsqd.client.work_budget import STRETCH, WorkBudget
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 _MOST_OWED: Final = 1024  # answers to one client that wait for the log
 _BREATH: Final = 0.000_001  # seconds; any later time gives all others their turn first
 _LONGEST_NOTE: Final = 1024  # bytes of an IDENTIFY in the log
-_CLOSED: Final = State.CLOSED  # needed for each packet, and quicker to get at than the class attribute
+_CLOSED: Final = ClientState.CLOSED  # needed for each packet, and quicker to get at than the class attribute
 
 # Called with the client, what was granted, and the bytes that followed the IDENTIFY.
 Upgrade = Callable[["ClientProtocol", Negotiation, bytes], None]
@@ -94,7 +94,7 @@ class ClientProtocol:
         ask: Ask | None = None,  # None: AUTH is disabled, and every client may do everything
         unfinished: UnfinishedBodies | None = None,  # shared by all clients; None: no limit across clients
     ) -> None:
-        self.state = State.INIT
+        self.state = ClientState.INIT
         # The poller reads these all the time; `nsqcommon.poller.Handler` says what they mean.
         self.next_deadline = inf
         self.reading = True
@@ -107,7 +107,7 @@ class ClientProtocol:
         self._upgrade = upgrade
         # Its parts.
         connected = broker.timestamp // 1_000_000_000
-        self.profile = Profile(rules, remote_address=remote_address, remote_host=remote_host, connected=connected)
+        self.profile = ClientProfile(rules, remote_address=remote_address, remote_host=remote_host, connected=connected)
         self._reader = CommandReader(
             rules.limits, self._admit, partial(unfinished.hold, self) if unfinished is not None else None
         )
@@ -116,8 +116,10 @@ class ClientProtocol:
         self._keep_alive = KeepAlive()
         self._authorization = Authorization(ask, remote_host) if ask is not None else None
         self._work_budget = WorkBudget()
-        self._publisher = Publisher(broker, self._outbox, self._work_budget, max_defer_ms=rules.max_defer_timeout_ms)
-        self._subscription: Subscription | None = None  # from SUB until the client is closed
+        self._publisher = ClientPublisher(
+            broker, self._outbox, self._work_budget, max_defer_ms=rules.max_defer_timeout_ms
+        )
+        self._subscription: ClientSubscription | None = None  # from SUB until the client is closed
         # Its progress, besides its state.
         self._magic: bytes | None = b""  # the bytes of the magic so far; None: complete
         self._holdup: Holdup | None = None
@@ -216,7 +218,7 @@ class ClientProtocol:
 
         An empty `reason` is a normal end, which is not logged.
         """
-        if self.state is State.CLOSED:
+        if self.state is ClientState.CLOSED:
             return
         if self._holdup is not None:
             self._ended = True
@@ -276,11 +278,11 @@ class ClientProtocol:
 
     def close(self) -> None:
         """Accept no more commands. Answers that are owed may still be sent."""
-        if self.state is State.CLOSED:
+        if self.state is ClientState.CLOSED:
             return
         if self._magic is None:
             self._note("exit", b"")
-        self.state = State.CLOSED
+        self.state = ClientState.CLOSED
         self._holdup = None
         self.finished = not self._outbox.holds
         self._keep_alive.stop()
@@ -422,7 +424,7 @@ class ClientProtocol:
         if most and len(channel.consumers) >= most:
             detail = f"SUB failed consumers for {topic_name}:{channel_name} exceeds limit of {most}"
             raise ProtocolError(Fault.SUB_FAILED, detail)
-        self._subscription = Subscription(
+        self._subscription = ClientSubscription(
             channel,
             self.profile,
             broker=self._broker,
@@ -433,20 +435,20 @@ class ClientProtocol:
             close=self.abort,
             describe=self.describe,
         )
-        self.state = State.SUBSCRIBED
+        self.state = ClientState.SUBSCRIBED
         # The OK of a new channel promises that the channel survives a crash of ours.
         receipt = None if self._broker.urgent_changes == changes_before else self._broker.promise()
         self._outbox.owe_subscription(receipt, channel.topic, self._release)
 
-    def _set_ready(self, subscription: Subscription, params: list[bytes]) -> None:
-        if self.state is State.CLOSING:
+    def _set_ready(self, subscription: ClientSubscription, params: list[bytes]) -> None:
+        if self.state is ClientState.CLOSING:
             subscription.note_some("info", b"ignoring RDY after CLS in state ClientStateV2Closing")
         else:
             subscription.set_ready(params)
 
-    def _start_closing(self, subscription: Subscription) -> None:
+    def _start_closing(self, subscription: ClientSubscription) -> None:
         subscription.consumer.ready_count = 0
-        self.state = State.CLOSING
+        self.state = ClientState.CLOSING
         self._outbox.respond(CLOSE_WAIT_FRAME)
 
     # IDENTIFY
@@ -494,7 +496,7 @@ class ClientProtocol:
     def _answered(self, grant: Grant | None) -> None:
         """Resume the command that waited for this grant. None: no authorization server has answered."""
         authorization = self._authorization
-        if self.state is State.CLOSED or authorization is None:
+        if self.state is ClientState.CLOSED or authorization is None:
             return
         now = self._broker.now
         suspended = authorization.take_suspended()

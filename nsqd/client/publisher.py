@@ -16,7 +16,7 @@ from nsqcommon.wire.extensions import is_valid_key
 from nsqcommon.wire.faults import Fault, ProtocolError
 from nsqcommon.wire.names import decode_name
 from nsqcommon.wire.quoting import quote
-from nsqd.broker.bounded import Refused
+from nsqd.broker.bounded import PublishRefused
 from nsqd.client.work_budget import COST_OF_DEFERRAL, COST_OF_LOG, COST_OF_TOPIC, WorkBudget
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _NANOSECONDS_PER_MS: Final = 1_000_000
 _UINT64: Final = (1 << 64) - 1
 
 
-class Publisher:
+class ClientPublisher:
     """Finds and creates topics, publishes to them, and puts the OKs that are owed into the outbox.
 
     A command comes in two steps: `admit` checks its parameters before the body is read, `publish` acts on the body. The
@@ -112,7 +112,7 @@ class Publisher:
             key = (_key_of(word, command.params) or b"") if self.takes_keys else b""
             headers = command.headers if isinstance(command, HeadedPublication) else b""
             receipt = topic.publish_one(command.payload, delay_ms, key, headers)
-        except Refused as refused:
+        except PublishRefused as refused:
             raise _failed(word, refused.cause) from refused
         counts, name = self.counts, topic.name
         counts[name] = counts.get(name, 0) + 1
@@ -125,7 +125,7 @@ class Publisher:
             key = (_key_of(b"MPUB", command.params) or b"") if self.takes_keys else b""
             headers = command.headers if isinstance(command, HeadedPublications) else b""
             receipt = topic.publish(command.payload, command.offsets, key=key, headers=headers)
-        except Refused as refused:
+        except PublishRefused as refused:
             raise _failed(b"MPUB", refused.cause) from refused
         counts, name = self.counts, topic.name
         counts[name] = counts.get(name, 0) + len(command.offsets) - 1

@@ -8,7 +8,7 @@ from typing import Final
 from nsqcommon.wire.extensions import BURY
 
 
-class State(IntEnum):
+class ClientState(IntEnum):
     """The numbers are those that /stats shows. CLOSED is not one of NSQ's."""
 
     INIT = 0
@@ -28,17 +28,17 @@ class Holdup(Enum):
     UPGRADE = "TLS or compression comes first"
 
 
-OPEN: Final = frozenset({State.INIT, State.SUBSCRIBED, State.CLOSING})
-CONSUMING: Final = frozenset({State.SUBSCRIBED, State.CLOSING})
+OPEN: Final = frozenset({ClientState.INIT, ClientState.SUBSCRIBED, ClientState.CLOSING})
+CONSUMING: Final = frozenset({ClientState.SUBSCRIBED, ClientState.CLOSING})
 LEGAL: Final = {
-    b"IDENTIFY": frozenset({State.INIT}),
-    b"AUTH": frozenset({State.INIT}),
-    b"SUB": frozenset({State.INIT}),
+    b"IDENTIFY": frozenset({ClientState.INIT}),
+    b"AUTH": frozenset({ClientState.INIT}),
+    b"SUB": frozenset({ClientState.INIT}),
     b"RDY": CONSUMING,  # ignored while closing
     b"FIN": CONSUMING,
     b"REQ": CONSUMING,
     b"TOUCH": CONSUMING,
-    b"CLS": frozenset({State.SUBSCRIBED}),
+    b"CLS": frozenset({ClientState.SUBSCRIBED}),
     b"PUB": OPEN,
     b"MPUB": OPEN,
     b"DPUB": OPEN,

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from nsqd.broker.snapshot import ClientSnapshot
     from nsqd.client.note import Note, NoteKind
     from nsqd.client.outbox import Outbox
-    from nsqd.client.profile import Profile
+    from nsqd.client.profile import ClientProfile
 
 MOST_DOUBTFUL: Final = 32  # FINs taken in one run at first, and after a failure: all of them may fail
 _NANOSECONDS_PER_MS: Final = 1_000_000
 _UINT64: Final = (1 << 64) - 1
 
 
-class Subscription:
+class ClientSubscription:
     """Passes a consumer's commands on to its channel, and puts errors into the outbox.
 
     It also touches the reader, which it tells to cut shorter runs of FINs after a failure, and the log, where a storm
@@ -50,7 +50,7 @@ class Subscription:
     def __init__(
         self,
         channel: Channel,
-        profile: Profile,
+        profile: ClientProfile,
         *,
         broker: Broker,
         reader: CommandReader,

@@ -19,7 +19,7 @@ from nsqcommon.streams.layer import Layer, StreamError
 from nsqcommon.streams.snappy import SnappyLayer
 from nsqcommon.wire.faults import Fault, ProtocolError
 from nsqcommon.wire.frames import OK_FRAME, error_frame
-from nsqd.client.profile import Transport
+from nsqd.client.profile import ConnectionLayers
 
 if TYPE_CHECKING:
     from nsqcommon.handshake import Handshake, TlsServer
@@ -99,7 +99,7 @@ class UpgradedClient:
         self._handshake = None
         self._tls = tls
         self._layers.append(tls)
-        self._client.profile.transport = Transport(
+        self._client.profile.transport = ConnectionLayers(
             tls=True, tls_version=tls.version, cipher_suite=tls.cipher_suite, common_name=tls.peer_common_name
         )
         self._say_ok()

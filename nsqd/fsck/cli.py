@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, TextIO
 
 from nsqd.fsck.examination import Examination
-from nsqd.fsck.finding import Finding, Severity
+from nsqd.fsck.finding import Damage, DamageSeverity
 from nsqd.fsck.identity import give_new_identity
 from nsqd.log.data_path import DataPathError
 from nsqd.log.files import Files, error_text
@@ -111,16 +111,16 @@ def _name_anew(files: Files, folder: Path, out: TextIO, *, as_json: bool) -> int
 
 
 def _examine(files: Files, folder: Path, out: TextIO, err: TextIO, *, as_json: bool, repair: bool) -> int:
-    progress = Progress(err, time.monotonic)
+    progress = FsckProgress(err, time.monotonic)
     examination = Examination(files, folder, new_id=_new_id, progress=progress.add)
     progress.total = examination.total_bytes()
-    found: list[tuple[Finding, str | None]] = []
+    found: list[tuple[Damage, str | None]] = []
     for finding in examination.run():
         done = _mend(finding) if repair else None
         found.append((finding, done))
         if not as_json:
             out.write(finding.as_line() + (f" - {done}" if done else "") + "\n")
-    counts = {severity: sum(finding.severity is severity for finding, _ in found) for severity in Severity}
+    counts = {severity: sum(finding.severity is severity for finding, _ in found) for severity in DamageSeverity}
     if as_json:
         report = {
             "data_path": str(folder),
@@ -131,12 +131,12 @@ def _examine(files: Files, folder: Path, out: TextIO, err: TextIO, *, as_json: b
             "findings": [finding.as_object(repaired=done) for finding, done in found],
         }
         out.write(json.dumps(report) + "\n")
-    told = ", ".join(f"{severity}: {counts[severity]}" for severity in reversed(Severity))
+    told = ", ".join(f"{severity}: {counts[severity]}" for severity in reversed(DamageSeverity))
     err.write(f"examined {examination.topics} topics, {progress.done} bytes; {told}\n")
-    return FOUND if len(found) > counts[Severity.NOTE] else CLEAN
+    return FOUND if len(found) > counts[DamageSeverity.NOTE] else CLEAN
 
 
-def _mend(finding: Finding) -> str | None:
+def _mend(finding: Damage) -> str | None:
     if finding.mend is None:
         return None
     try:
@@ -145,7 +145,7 @@ def _mend(finding: Finding) -> str | None:
         return f"not repaired: {error_text('write', error.filename or finding.file, error)}"
 
 
-class Progress:
+class FsckProgress:
     """Reports progress every few seconds."""
 
     def __init__(self, err: TextIO, clock: Callable[[], float]) -> None:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 from nsqcommon.startup import StartupError
 from nsqd.broker.replay import TopicState, replay
-from nsqd.fsck.finding import Finding, Severity
+from nsqd.fsck.finding import Damage, DamageSeverity
 from nsqd.fsck.leftovers import TMP, cut_off, is_kept_aside, leftover
 from nsqd.fsck.log_examination import LogExamination
 from nsqd.fsck.refused import opened_to_salvage, readable, refused
-from nsqd.go_import.marker import MARKER, Step, read_marker
+from nsqd.go_import.marker import MARKER, ImportStep, read_marker
 from nsqd.log.data_path import (
     NODE_JSON,
     TOPICS,
@@ -71,7 +71,7 @@ class Examination:
         files = [folder / name for folder in folders for name in self._files.names_in(folder)]
         return sum(self._files.size_of(path) for path in files if path.suffix == ".log" or is_journal(path.name))
 
-    def run(self) -> Iterator[Finding]:
+    def run(self) -> Iterator[Damage]:
         """Yield what is found. Raises DataPathError or OSError when the data path cannot be examined."""
         names = self._files.names_in(self._folder)
         if not (NODE_JSON in names or TOPICS in names or any(map(is_journal, names))):
@@ -102,7 +102,7 @@ class Examination:
         yield from self._lost_folders(told, moved)
         yield from self._leftovers(names)
 
-    def _examine_import(self, names: list[str]) -> Generator[Finding, None, Collection[str]]:
+    def _examine_import(self, names: list[str]) -> Generator[Damage, None, Collection[str]]:
         """Yield what is found of an import from Go.
 
         Returns the topics that the next start removes and imports again.
@@ -113,20 +113,22 @@ class Examination:
             marker = read_marker(self._files, self._folder)
         except StartupError:
             text = "what is known of the import from nsqd.dat is damaged: nsqd does not start without it"
-            yield Finding(Severity.DAMAGE, text, file=MARKER)
+            yield Damage(DamageSeverity.DAMAGE, text, file=MARKER)
             return ()
-        if marker is None or marker.step is Step.DONE:
+        if marker is None or marker.step is ImportStep.DONE:
             return ()
-        if marker.step is Step.VERIFIED:
+        if marker.step is ImportStep.VERIFIED:
             text = "the import from nsqd.dat is complete, but not all of Go's files have their new names"
-            yield Finding(Severity.NOTE, text, file=MARKER)
+            yield Damage(DamageSeverity.NOTE, text, file=MARKER)
             return ()
-        yield Finding(Severity.NOTE, "an import from nsqd.dat was interrupted: the next start begins anew", file=MARKER)
+        yield Damage(
+            DamageSeverity.NOTE, "an import from nsqd.dat was interrupted: the next start begins anew", file=MARKER
+        )
         return marker.topics
 
     # The journal
 
-    def _examine_journal(self, changes: PackedChanges) -> Iterator[Finding]:
+    def _examine_journal(self, changes: PackedChanges) -> Iterator[Damage]:
         numbers = journal_numbers(self._files, self._folder)
         end = JournalEnd()
         for number in numbers:
@@ -142,14 +144,14 @@ class Examination:
         elif self._journal_is_whole and end < self._journal_end:
             yield self._journal_lacks(self._journal_end.number, f"{self._journal_end.size} bytes were on disk")
 
-    def _journal_lacks(self, number: int, why: str) -> Finding:
+    def _journal_lacks(self, number: int, why: str) -> Damage:
         self._journal_is_whole = False
         text = f"the journal, or a part of it, is missing or older than it was: {why}"
-        return Finding(Severity.DAMAGE, text, file=journal_name(number))
+        return Damage(DamageSeverity.DAMAGE, text, file=journal_name(number))
 
     def _examine_journal_file(
         self, path: Path, size: int, changes: PackedChanges, *, is_last: bool
-    ) -> Generator[Finding, None, int]:
+    ) -> Generator[Damage, None, int]:
         """Collect the changes in one file and yield what is wrong with it. Returns the end of its sound part."""
         sound = size
         bad: list[BadBytes] = []
@@ -171,24 +173,24 @@ class Examination:
                 yield self._bad_journal(path, piece, is_last=is_last)
         return sound
 
-    def _bad_journal(self, path: Path, bad: BadBytes, *, is_last: bool) -> Finding:
+    def _bad_journal(self, path: Path, bad: BadBytes, *, is_last: bool) -> Damage:
         self._journal_is_whole = False
         length = bad.end - bad.position
         was_synced = (int(path.suffix[1:]), bad.position) < self._journal_end
         if not bad.is_tail or was_synced:
-            return Finding(
-                Severity.DAMAGE, f"{length} bytes of the journal are damaged", file=path.name, offset=bad.position
+            return Damage(
+                DamageSeverity.DAMAGE, f"{length} bytes of the journal are damaged", file=path.name, offset=bad.position
             )
 
         def cut() -> str:
             return cut_off(self._files, path, bad.position, bad.end)
 
         text = f"torn tail of {length} bytes of the journal"
-        return Finding(Severity.WARNING, text, file=path.name, offset=bad.position, mend=cut if is_last else None)
+        return Damage(DamageSeverity.WARNING, text, file=path.name, offset=bad.position, mend=cut if is_last else None)
 
     # Small files
 
-    def _compare_node(self, found: NodeFile | FileCondition, told: RecoveredChanges) -> Iterator[Finding]:
+    def _compare_node(self, found: NodeFile | FileCondition, told: RecoveredChanges) -> Iterator[Damage]:
         if not isinstance(found, NodeFile):
 
             def write() -> str:
@@ -201,14 +203,14 @@ class Examination:
                 return "written anew from the journal" + (f"; the old one is {kept.name}" if kept else "")
 
             mend = write if told.node else None
-            yield Finding(Severity.DAMAGE, f"{NODE_JSON} is {found}", file=NODE_JSON, mend=mend)
+            yield Damage(DamageSeverity.DAMAGE, f"{NODE_JSON} is {found}", file=NODE_JSON, mend=mend)
         elif told.node not in ("", found.node):
             text = f"the node is {found.node}, but the journal tells of {told.node}"
-            yield Finding(Severity.DAMAGE, text, file=NODE_JSON)
+            yield Damage(DamageSeverity.DAMAGE, text, file=NODE_JSON)
         elif told.ids_reserved > found.ids_reserved:
-            yield Finding(Severity.DAMAGE, f"{NODE_JSON} is older than the journal", file=NODE_JSON)
+            yield Damage(DamageSeverity.DAMAGE, f"{NODE_JSON} is older than the journal", file=NODE_JSON)
 
-    def _examine_topology(self, states: Mapping[str, TopicState]) -> Iterator[Finding]:
+    def _examine_topology(self, states: Mapping[str, TopicState]) -> Iterator[Damage]:
         found = yield from readable(self._data_path.read_topology, file=TOPOLOGY_JSON)
         if found is None:
             return
@@ -221,25 +223,25 @@ class Examination:
 
         is_bad = found.condition is not FileCondition.SOUND
         if is_bad:
-            yield Finding(Severity.DAMAGE, f"{TOPOLOGY_JSON} is {found.condition}", file=TOPOLOGY_JSON, mend=write)
+            yield Damage(DamageSeverity.DAMAGE, f"{TOPOLOGY_JSON} is {found.condition}", file=TOPOLOGY_JSON, mend=write)
         elif self._journal_is_whole and found.content.get("topology") != known:
             text = f"{TOPOLOGY_JSON} is not of the same moment as the journal, which is believed"
-            yield Finding(Severity.NOTE, text, file=TOPOLOGY_JSON, mend=write)
+            yield Damage(DamageSeverity.NOTE, text, file=TOPOLOGY_JSON, mend=write)
 
     # Other files
 
-    def _lost_folders(self, told: RecoveredChanges, moved: set[str]) -> Iterator[Finding]:
+    def _lost_folders(self, told: RecoveredChanges, moved: set[str]) -> Iterator[Damage]:
         names = self._data_path.topic_names()
         for topic, known in told.checkpoints.items():
             if topic not in names and known.sequence and known.log_id not in moved:
-                yield Finding(Severity.DAMAGE, "the log is missing", topic=topic, end=known.sequence)
+                yield Damage(DamageSeverity.DAMAGE, "the log is missing", topic=topic, end=known.sequence)
 
-    def _leftovers(self, names: list[str]) -> Iterator[Finding]:
+    def _leftovers(self, names: list[str]) -> Iterator[Damage]:
         for name in names:
             if name.endswith(TMP):
                 yield leftover(self._files, self._folder / name)
             elif is_kept_aside(name):
-                yield Finding(Severity.NOTE, "bytes that were kept aside", file=name)
+                yield Damage(DamageSeverity.NOTE, "bytes that were kept aside", file=name)
         for folder in self._data_path.dropped_folders():
 
             def remove(folder: Path = folder) -> str:
@@ -247,7 +249,7 @@ class Examination:
                 return "removed"
 
             text = "a deleted topic's folder on its way out"
-            yield Finding(Severity.NOTE, text, file=f"{TOPICS}/{folder.name}", mend=remove)
+            yield Damage(DamageSeverity.NOTE, text, file=f"{TOPICS}/{folder.name}", mend=remove)
 
 
 def topology_of(states: Mapping[str, TopicState]) -> dict[str, object]:
@@ -261,18 +263,18 @@ def topology_of(states: Mapping[str, TopicState]) -> dict[str, object]:
     }
 
 
-def _compare_positions(state: TopicState, topic: str, found: LogExamination) -> Iterator[Finding]:
+def _compare_positions(state: TopicState, topic: str, found: LogExamination) -> Iterator[Damage]:
     """Check that every message still owed by a channel exists."""
     for name, channel in state.channels.items():
         if channel.needed < found.first:
             text = f"channel {name} needs messages before the first segment"
-            yield Finding(Severity.DAMAGE, text, topic=topic, first=channel.needed, end=found.first)
+            yield Damage(DamageSeverity.DAMAGE, text, topic=topic, first=channel.needed, end=found.first)
         buried = chain.from_iterable(channel.buried.sequences())
         for what, sequences in (("wait", channel.waiting), ("are buried", buried)):
             lost = sorted(sequence for sequence in sequences if not found.has(sequence))
             if lost:
                 text = f"{len(lost)} messages that {what} in channel {name} are in no segment and in no side file"
-                yield Finding(Severity.DAMAGE, text, topic=topic, first=lost[0], end=lost[-1] + 1)
+                yield Damage(DamageSeverity.DAMAGE, text, topic=topic, first=lost[0], end=lost[-1] + 1)
     if state.cut(found.tail):
         text = f"positions beyond the log's end at {found.tail}: the next start takes them back"
-        yield Finding(Severity.NOTE, text, topic=topic)
+        yield Damage(DamageSeverity.NOTE, text, topic=topic)

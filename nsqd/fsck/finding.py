@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 
-class Severity(StrEnum):
+class DamageSeverity(StrEnum):
     NOTE = "note"  # as it should be, or as a kill leaves it; the next start takes care of it
     WARNING = "warning"  # something is not as it was written, but nothing is lost by it
     DAMAGE = "damage"  # something is not what was written, or is missing
@@ -15,8 +15,8 @@ class Severity(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    severity: Severity
+class Damage:
+    severity: DamageSeverity
     text: str
     topic: str = ""
     file: str = ""
@@ -49,9 +49,9 @@ class Finding:
         }
 
 
-def joined(findings: Iterable[Finding]) -> Iterator[Finding]:
+def joined(findings: Iterable[Damage]) -> Iterator[Damage]:
     """Yield one finding for each stretch of a file: neighbours with the same text are one."""
-    last: Finding | None = None
+    last: Damage | None = None
     for finding in findings:
         if last is not None and (last.text, last.file, last.end) == (finding.text, finding.file, finding.first):
             last = replace(last, end=finding.end)

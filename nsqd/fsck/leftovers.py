@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from nsqd.fsck.finding import Finding, Severity
+from nsqd.fsck.finding import Damage, DamageSeverity
 from nsqd.log.files import remove_file
 from nsqd.log.reading.cold import keep_aside
 
@@ -19,12 +19,14 @@ def is_kept_aside(name: str) -> bool:
     return ".torn." in name or ".damaged." in name or name.endswith(".damaged")
 
 
-def leftover(files: Files, path: Path, topic: str = "") -> Finding:
+def leftover(files: Files, path: Path, topic: str = "") -> Damage:
     def remove() -> str:
         remove_file(files, path)  # it may be gone: another repair may have renamed a file of this name
         return "removed"
 
-    return Finding(Severity.NOTE, "left over by an interrupted replacement", topic=topic, file=path.name, mend=remove)
+    return Damage(
+        DamageSeverity.NOTE, "left over by an interrupted replacement", topic=topic, file=path.name, mend=remove
+    )
 
 
 def cut_off(files: Files, path: Path, offset: int, end: int) -> str:

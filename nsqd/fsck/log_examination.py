@@ -9,7 +9,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from nsqcommon.wire.log_record import HEADER_SIZE, decode_header
-from nsqd.fsck.finding import Finding, Severity, joined
+from nsqd.fsck.finding import Damage, DamageSeverity, joined
 from nsqd.fsck.leftovers import TMP, cut_off, is_kept_aside, leftover
 from nsqd.fsck.refused import opened_to_salvage, readable, refused
 from nsqd.log.compaction.compacted import CompactedFile, number_of_name, scan_compacted
@@ -67,9 +67,9 @@ class LogExamination:
         self._checkpoint = told.checkpoints.get(topic)
         self._new_id = new_id
         self._progress = progress
-        self._newer: list[Finding] = []  # what a later version wrote
+        self._newer: list[Damage] = []  # what a later version wrote
 
-    def run(self, moved: set[str]) -> Iterator[Finding]:
+    def run(self, moved: set[str]) -> Iterator[Damage]:
         """Yield what is found in the log.
 
         `moved` are the ids of logs whose folders were renamed because their topic was deleted. The journal may not know
@@ -85,7 +85,7 @@ class LogExamination:
         self._log_id = log_id or None
         if self._log_id in self._gone:
             self.is_known = False
-            yield self._finding(Severity.NOTE, "a deleted topic's folder: the next start removes it")
+            yield self._finding(DamageSeverity.NOTE, "a deleted topic's folder: the next start removes it")
             return
         segments = self._segments(names)
         checkpoint = self._checkpoint
@@ -97,7 +97,7 @@ class LogExamination:
         elif checkpoint is not None and checkpoint.log_id != self._log_id:
             self.is_known = False
             text = f"the log is {self._log_id}, but the journal tells of {checkpoint.log_id}"
-            yield self._finding(Severity.DAMAGE, text, LOG_JSON)
+            yield self._finding(DamageSeverity.DAMAGE, text, LOG_JSON)
             checkpoint = None
         for segment, following in pairwise(segments):
             yield from self._unless_refused(segment.path.name, self._examine_sealed(segment, following.base))
@@ -107,12 +107,12 @@ class LogExamination:
         if checkpoint is not None and self.is_known and self.tail < checkpoint.sequence:
             file, size = (segments[-1].path.name, segments[-1].size) if segments else ("", 0)
             text = f"the log ends at {self.tail}, but {checkpoint.sequence} was on disk"
-            yield self._finding(Severity.DAMAGE, text, file, size, self.tail, checkpoint.sequence)
+            yield self._finding(DamageSeverity.DAMAGE, text, file, size, self.tail, checkpoint.sequence)
         yield from self._examine_compacted(names)
         yield from joined(self._newer)
         yield from self._leftovers(names, segments)
 
-    def _unless_refused(self, file: str, examination: Iterator[Finding]) -> Iterator[Finding]:
+    def _unless_refused(self, file: str, examination: Iterator[Damage]) -> Iterator[Damage]:
         """Examine a file. If the disk refuses too much of it, report that, and note that its content is unknown."""
         try:
             yield from examination
@@ -122,7 +122,7 @@ class LogExamination:
 
     def _finding(
         self,
-        severity: Severity,
+        severity: DamageSeverity,
         text: str,
         file: str = "",
         offset: int = 0,
@@ -130,15 +130,15 @@ class LogExamination:
         end: int = 0,
         *,
         mend: Callable[[], str] | None = None,
-    ) -> Finding:
-        return Finding(severity, text, self._topic, file, offset, first, end, mend)
+    ) -> Damage:
+        return Damage(severity, text, self._topic, file, offset, first, end, mend)
 
     def _segments(self, names: list[str]) -> list[Segment]:
         bases = [base for name in names if (base := base_of_name(name)) is not None]
         paths = [self._folder / segment_name(base) for base in bases]
         return [Segment(path, base, self._files.size_of(path)) for path, base in zip(paths, bases, strict=True)]
 
-    def _lacks_name(self, checkpoint: LogCheckpoint | None, *, has_segments: bool) -> Iterator[Finding]:
+    def _lacks_name(self, checkpoint: LogCheckpoint | None, *, has_segments: bool) -> Iterator[Damage]:
         path = self._folder / LOG_JSON
 
         def write() -> str:
@@ -150,20 +150,20 @@ class LogExamination:
         exists = self._files.exists(path)
         if exists or has_segments or checkpoint is not None:
             text = f"{LOG_JSON} is {'damaged' if exists else 'missing'}"
-            yield self._finding(Severity.DAMAGE, text, LOG_JSON, mend=write)
+            yield self._finding(DamageSeverity.DAMAGE, text, LOG_JSON, mend=write)
 
     # Segments
 
-    def _examine_sealed(self, segment: Segment, next_base: int) -> Iterator[Finding]:
+    def _examine_sealed(self, segment: Segment, next_base: int) -> Iterator[Damage]:
         with opened_to_salvage(self._files, segment.path) as read:
             walk = self._walk(read, segment, offset=0, sequence=segment.base, end=segment.size, next_base=next_base)
             yield from self._holes(segment, walk, read)
             yield from self._examine_index(read, segment, walk.index, walk.holes, is_sealed=True)
         if walk.sequence > next_base:
             text = f"its records go on to {walk.sequence}, into the next segment"
-            yield self._finding(Severity.DAMAGE, text, segment.path.name, walk.offset, next_base, walk.sequence)
+            yield self._finding(DamageSeverity.DAMAGE, text, segment.path.name, walk.offset, next_base, walk.sequence)
 
-    def _examine_last(self, segment: Segment, checkpoint: LogCheckpoint | None) -> Iterator[Finding]:
+    def _examine_last(self, segment: Segment, checkpoint: LogCheckpoint | None) -> Iterator[Damage]:
         """Examine the last segment. Up to the checkpoint all was on disk; bad bytes behind it may be a torn tail."""
         offset, sequence = 0, segment.base
         holes: list[Hole] = []
@@ -186,13 +186,13 @@ class LogExamination:
         elif walk.offset < segment.size:
             yield self._torn(segment, walk)
 
-    def _torn(self, segment: Segment, walk: SegmentWalk) -> Finding:
+    def _torn(self, segment: Segment, walk: SegmentWalk) -> Damage:
         def cut() -> str:
             return cut_off(self._files, segment.path, walk.offset, segment.size)
 
         text = f"torn tail of {segment.size - walk.offset} bytes"
         return self._finding(
-            Severity.WARNING, text, segment.path.name, walk.offset, walk.sequence, walk.sequence, mend=cut
+            DamageSeverity.WARNING, text, segment.path.name, walk.offset, walk.sequence, walk.sequence, mend=cut
         )
 
     def _walk(
@@ -210,18 +210,20 @@ class LogExamination:
         for position, header in block.headers:
             if header.unknown_flags:
                 first, end = header.base_sequence, header.end_sequence
-                self._newer.append(self._finding(Severity.WARNING, _NEWER, file, block.offset + position, first, end))
+                self._newer.append(
+                    self._finding(DamageSeverity.WARNING, _NEWER, file, block.offset + position, first, end)
+                )
 
-    def _holes(self, segment: Segment, walk: SegmentWalk, read: Salvage) -> Iterator[Finding]:
+    def _holes(self, segment: Segment, walk: SegmentWalk, read: Salvage) -> Iterator[Damage]:
         for hole in walk.holes:
             if read.refused_in(hole.offset, hole.end_offset):
                 yield refused(segment.path.name, hole.offset, topic=self._topic, first=hole.first, end=hole.end)
                 continue
             size = hole.end_offset - hole.offset
             text = f"{size} bytes are damaged" if size > 0 else "messages are missing"
-            yield self._finding(Severity.DAMAGE, text, segment.path.name, hole.offset, hole.first, hole.end)
+            yield self._finding(DamageSeverity.DAMAGE, text, segment.path.name, hole.offset, hole.first, hole.end)
 
-    def _examine_compacted(self, names: list[str]) -> Iterator[Finding]:
+    def _examine_compacted(self, names: list[str]) -> Iterator[Damage]:
         for name in names:
             if (number := number_of_name(name)) is None:
                 continue
@@ -237,7 +239,7 @@ class LogExamination:
             self._look_for_newer(found)
             for hole in holes:
                 text = f"{hole.end_offset - hole.offset} bytes of a side file are damaged"
-                yield self._finding(Severity.DAMAGE, text, name, hole.offset, hole.first, hole.end)
+                yield self._finding(DamageSeverity.DAMAGE, text, name, hole.offset, hole.first, hole.end)
 
     def _look_for_newer(self, file: CompactedFile) -> None:
         with opened_to_salvage(self._files, file.path) as read:
@@ -246,7 +248,9 @@ class LogExamination:
                 header = decode_header(read(offset, HEADER_SIZE), 0)
                 if header is not None and header.unknown_flags:
                     first, end = header.base_sequence, header.end_sequence
-                    self._newer.append(self._finding(Severity.WARNING, _NEWER, file.path.name, offset, first, end))
+                    self._newer.append(
+                        self._finding(DamageSeverity.WARNING, _NEWER, file.path.name, offset, first, end)
+                    )
 
     def has(self, sequence: int) -> bool:
         """Return whether the message of this sequence should be in a segment or a side file."""
@@ -256,7 +260,7 @@ class LogExamination:
 
     def _examine_index(
         self, read: Salvage, segment: Segment, entries: list[tuple[int, int]], holes: list[Hole], *, is_sealed: bool
-    ) -> Iterator[Finding]:
+    ) -> Iterator[Damage]:
         """Check that each entry of the index leads to a record. `entries` are those of a rebuilt index."""
         path = segment.index_path
         if read.error is not None:  # a rebuilt index would lack what could not be read
@@ -271,7 +275,9 @@ class LogExamination:
 
         if not self._files.exists(path):
             if is_sealed and entries:
-                yield self._finding(Severity.NOTE, "there is no index: a reader makes one", path.name, mend=rebuild)
+                yield self._finding(
+                    DamageSeverity.NOTE, "there is no index: a reader makes one", path.name, mend=rebuild
+                )
             return
         data = yield from readable(partial(self._files.read, path), file=path.name, topic=self._topic)
         if data is None:
@@ -279,17 +285,17 @@ class LogExamination:
         bad = _first_bad_entry(read, data, segment, holes)
         if bad is not None:
             text = "the index does not fit: readers find out and walk from the beginning"
-            yield self._finding(Severity.WARNING, text, path.name, bad, mend=rebuild)
+            yield self._finding(DamageSeverity.WARNING, text, path.name, bad, mend=rebuild)
 
-    def _leftovers(self, names: list[str], segments: list[Segment]) -> Iterator[Finding]:
+    def _leftovers(self, names: list[str], segments: list[Segment]) -> Iterator[Damage]:
         known = {segment.index_path.name for segment in segments}
         for name in names:
             if name.endswith(TMP) or (name.endswith(INDEX_SUFFIX) and name not in known):
                 yield leftover(self._files, self._folder / name, self._topic)
             elif is_kept_aside(name):
-                yield self._finding(Severity.NOTE, "bytes that were kept aside", name)
+                yield self._finding(DamageSeverity.NOTE, "bytes that were kept aside", name)
             elif not name.endswith((LOG_SUFFIX, INDEX_SUFFIX)) and name != LOG_JSON and number_of_name(name) is None:
-                yield self._finding(Severity.NOTE, "not known to nsqd, and left alone", name)
+                yield self._finding(DamageSeverity.NOTE, "not known to nsqd, and left alone", name)
 
 
 def _first_bad_entry(read: ReadAt, data: bytes, segment: Segment, holes: list[Hole]) -> int | None:

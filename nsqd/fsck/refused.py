@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from nsqd.fsck.finding import Finding, Severity
+from nsqd.fsck.finding import Damage, DamageSeverity
 from nsqd.log.reading.refusals import Salvage, WaitsOnce, is_refusal, opened_to_read, patiently
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ T = TypeVar("T")
 _WHY = "the disk refuses to read it; it may be sound"
 
 
-def refused(file: str, offset: int = 0, *, topic: str = "", first: int = 0, end: int = 0) -> Finding:
-    return Finding(Severity.UNREADABLE, _WHY, topic, file, offset, first, end)
+def refused(file: str, offset: int = 0, *, topic: str = "", first: int = 0, end: int = 0) -> Damage:
+    return Damage(DamageSeverity.UNREADABLE, _WHY, topic, file, offset, first, end)
 
 
 @contextmanager
@@ -29,7 +29,7 @@ def opened_to_salvage(files: Files, path: Path) -> Iterator[Salvage]:
         yield Salvage(WaitsOnce(time.sleep).reader(read))
 
 
-def readable(read: Callable[[], T], *, file: str, topic: str = "") -> Generator[Finding, None, T | None]:
+def readable(read: Callable[[], T], *, file: str, topic: str = "") -> Generator[Damage, None, T | None]:
     """Return what was read, or yield the finding that the disk refuses it and return None."""
     try:
         return patiently(read, time.sleep)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from nsqd.go_import.queue_files import QueueFiles, Stretch, parse_position, what_to_read
+from nsqd.go_import.queue_files import FilePart, QueueFiles, parse_position, what_to_read
 from nsqd.go_import.records import LENGTH_SIZE, SMALLEST, GoMessage, cut, length_at
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class GoQueue:
             finally:
                 self._files.close(descriptor)
 
-    def _read(self, name: str, descriptor: int, stretch: Stretch) -> Iterator[list[GoMessage]]:
+    def _read(self, name: str, descriptor: int, stretch: FilePart) -> Iterator[list[GoMessage]]:
         offset, end = stretch.start, stretch.end
         size, largest = _CHUNK, self._largest
         while offset < end:

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 _ENTRIES_PER_CHANGE: Final = 3 * 2_000
 
 
-class Range(NamedTuple):
+class SequenceRange(NamedTuple):
     start: int
     end: int
 
 
-class Layout:
+class LogLayout:
     """The ranges of a topic's log.
 
     `backlogs` are the numbers of messages waiting in each channel, `own` in the topic.
@@ -26,13 +26,13 @@ class Layout:
 
     def __init__(self, topic: GoTopic, backlogs: Mapping[str, int], own: int) -> None:
         self.topic = topic
-        self.backlogs: dict[str, Range] = {}
+        self.backlogs: dict[str, SequenceRange] = {}
         sequence = 0
         for channel in topic.channels:
             if count := backlogs.get(channel, 0):
-                self.backlogs[channel] = Range(sequence, sequence + count)
+                self.backlogs[channel] = SequenceRange(sequence, sequence + count)
                 sequence += count
-        self.own = Range(sequence, sequence + own)
+        self.own = SequenceRange(sequence, sequence + own)
 
     @property
     def flows(self) -> bool:
@@ -43,9 +43,9 @@ class Layout:
     def tail(self) -> int:
         return self.own.end
 
-    def backlog(self, channel: str) -> Range:
+    def backlog(self, channel: str) -> SequenceRange:
         """Return the range of the messages that only this channel sees."""
-        return self.backlogs.get(channel, Range(self.own.start, self.own.start))
+        return self.backlogs.get(channel, SequenceRange(self.own.start, self.own.start))
 
     def changes(self) -> Iterator[Change]:
         """Yield what the journal has to know, except for messages with attempts."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MARKER: Final = "go-import.json"
 
 
-class Step(StrEnum):
+class ImportStep(StrEnum):
     RUNNING = "running"
     VERIFIED = "verified"
     DONE = "done"
@@ -29,7 +29,7 @@ class Step(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    step: Step
+    step: ImportStep
     journal: str  # the journal file that the import writes
     topics: dict[str, str]  # the log ids by topic
     renames: dict[str, str]  # old name to new name
@@ -40,7 +40,7 @@ def read_marker(files: Files, folder: Path) -> Marker | None:
     found = read_small_file(files, path)
     match found.content:
         case {"step": str(step), "journal": str(journal), "topics": dict(topics), "renames": dict(renames)}:
-            return Marker(Step(step), journal, topics, renames)
+            return Marker(ImportStep(step), journal, topics, renames)
     if found.condition is FileCondition.MISSING:
         return None
     # A guess could serve half of an import, or remove data that no import created.

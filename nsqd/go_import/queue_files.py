@@ -63,7 +63,7 @@ def parse_position(data: bytes) -> Position | None:
     return Position(*map(int, match.groups())) if match is not None else None
 
 
-class Stretch(NamedTuple):
+class FilePart(NamedTuple):
     """A part of a file that has to be read."""
 
     number: int
@@ -71,19 +71,19 @@ class Stretch(NamedTuple):
     end: int
 
 
-class Reading(NamedTuple):
-    stretches: list[Stretch]
+class ReadingPlan(NamedTuple):
+    stretches: list[FilePart]
     remarks: list[str]
 
 
-def what_to_read(position: Position | None, sizes: Mapping[int, int]) -> Reading:
+def what_to_read(position: Position | None, sizes: Mapping[int, int]) -> ReadingPlan:
     """Return the parts to read, with remarks. `sizes` are those of the existing files.
 
     Without a position, all of them are read.
     """
     if position is None:
         remarks = ["there is no metadata that can be read: everything in its files is taken"] if sizes else []
-        return Reading([Stretch(number, 0, sizes[number]) for number in sorted(sizes)], remarks)
+        return ReadingPlan([FilePart(number, 0, sizes[number]) for number in sorted(sizes)], remarks)
     read_file, write_file = position.read_file, position.write_file
     stretches, remarks = [], []
     for number in sorted(sizes):
@@ -101,10 +101,10 @@ def what_to_read(position: Position | None, sizes: Mapping[int, int]) -> Reading
         if start > size:
             remarks.append(f"file {number} ends at {size}, before the read position {start}")
         elif start < size:
-            stretches.append(Stretch(number, start, size))
+            stretches.append(FilePart(number, start, size))
     if (missing := _missing(position, sizes)) > 0:
         remarks.append(f"{missing} files are missing from {read_file} to {write_file}")
-    return Reading(stretches, remarks)
+    return ReadingPlan(stretches, remarks)
 
 
 def _missing(position: Position, sizes: Mapping[int, int]) -> int:

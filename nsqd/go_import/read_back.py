@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nsqd.broker.store import Entry
-    from nsqd.go_import.layout import Layout
+    from nsqd.go_import.layout import LogLayout
     from nsqd.log.files import Files
 
 _SIZE: Final = 4  # in front of the body
@@ -43,7 +43,7 @@ def _changes_in(data: bytes) -> Iterator[Entry]:
 
 
 def digests_of(
-    files: Files, folder: Path, layout: Layout, state: TopicState
+    files: Files, folder: Path, layout: LogLayout, state: TopicState
 ) -> Iterator[tuple[str | None, tuple[int, str]]]:
     """Yield each channel with the count and hash of its backlog, even if empty, and None for the topic's own queue.
 

@@ -8,7 +8,7 @@ are 6 and 7, and the second 7 is a repetition.
 from __future__ import annotations
 
 
-class Survey:
+class RepeatSurvey:
     """The first pass. `highest` is the highest id of other queues that count as read before this one."""
 
     def __init__(self, highest: int = -1) -> None:
@@ -22,10 +22,10 @@ class Survey:
             self.suspects.add(number)
 
 
-class Seen:
+class RepeatFilter:
     """The second pass."""
 
-    def __init__(self, survey: Survey) -> None:
+    def __init__(self, survey: RepeatSurvey) -> None:
         self._suspects = survey.suspects
         self._met: set[int] = set()
 

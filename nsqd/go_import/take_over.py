@@ -31,14 +31,14 @@ from nsqcommon.startup import StartupError
 from nsqd.broker.message_id import IdSource
 from nsqd.broker.replay import TopicState
 from nsqd.go_import.go_queue import GoQueue
-from nsqd.go_import.layout import Layout
+from nsqd.go_import.layout import LogLayout
 from nsqd.go_import.log_writer import LogWriter
-from nsqd.go_import.marker import MARKER, Marker, Step, read_marker, write_marker
+from nsqd.go_import.marker import MARKER, ImportStep, Marker, read_marker, write_marker
 from nsqd.go_import.metadata import GoTopic, parse_metadata
 from nsqd.go_import.queue_files import QueueFiles, find_queues, queue_name
 from nsqd.go_import.read_back import NotEqual, digests_of, read_journal
 from nsqd.go_import.records import SMALLEST, Digest, number_of
-from nsqd.go_import.repeats import Seen, Survey
+from nsqd.go_import.repeats import RepeatFilter, RepeatSurvey
 from nsqd.log.data_path import NODE_JSON, FileCondition, Topology, write_log_json
 from nsqd.log.files import error_text, remove_file
 from nsqd.log.journal import format as journal_format
@@ -66,15 +66,15 @@ class _Topic:
 
     go: GoTopic
     queues: dict[str | None, GoQueue]  # by channel, in the channels' order; None: the topic's own
-    surveys: dict[str | None, Survey] = field(default_factory=dict)
+    surveys: dict[str | None, RepeatSurvey] = field(default_factory=dict)
     counts: dict[str | None, int] = field(default_factory=dict)
     log_id: str = ""
     digests: dict[str | None, tuple[int, str]] = field(default_factory=dict)
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> LogLayout:
         backlogs = {channel: number for channel, number in self.counts.items() if channel is not None}
-        return Layout(self.go, backlogs, self.counts[None])
+        return LogLayout(self.go, backlogs, self.counts[None])
 
 
 def take_over(
@@ -120,10 +120,10 @@ class _Importer:
 
     def run(self, *, begin: bool) -> None:
         marker = read_marker(self._files, self._folder)
-        if marker is not None and marker.step is Step.RUNNING:
+        if marker is not None and marker.step is ImportStep.RUNNING:
             log.warning("an import from %s was interrupted: what it has made is removed", METADATA)
             self._undo(marker)
-        if marker is not None and marker.step is Step.VERIFIED:
+        if marker is not None and marker.step is ImportStep.VERIFIED:
             self._rename(marker)
         if begin and self._files.exists(self._folder / METADATA):
             self._import()
@@ -173,7 +173,7 @@ class _Importer:
                     f"failed to import from {METADATA}: {error}; its files are as they were, nothing is served"
                 ) from error
             raise
-        marker = replace(marker, step=Step.VERIFIED)
+        marker = replace(marker, step=ImportStep.VERIFIED)
         write_marker(self._files, self._folder, marker)
         log.info(
             "import from %s is complete and equal topics=%d channels=%d messages=%d new_ids=%d damaged_files=%d seconds=%.1f",
@@ -197,7 +197,7 @@ class _Importer:
         self._files.replace(self._folder / marker.journal, b"".join(self._frames))
         self._compare(topics, marker)
 
-    # Survey
+    # RepeatSurvey
 
     def _survey(self) -> tuple[list[_Topic], Marker]:
         """Read everything once, and change nothing."""
@@ -212,7 +212,9 @@ class _Importer:
             self._survey_topic(topic)
         self._total = sum(sum(topic.counts.values()) for topic in topics)
         topics_made = {topic.go.name: topic.log_id for topic in topics}
-        return topics, Marker(Step.RUNNING, self._next_journal(), topics_made, self._new_names(topics, set(names)))
+        return topics, Marker(
+            ImportStep.RUNNING, self._next_journal(), topics_made, self._new_names(topics, set(names))
+        )
 
     def _read_metadata(self) -> list[GoTopic]:
         path = self._folder / METADATA
@@ -256,7 +258,7 @@ class _Importer:
         highest = -1
         for channel, queue in topic.queues.items():
             # A message may be both in the topic's queue and, handed over before a crash, in those of channels.
-            survey = topic.surveys[channel] = Survey(highest if channel is None else -1)
+            survey = topic.surveys[channel] = RepeatSurvey(highest if channel is None else -1)
             number = 0
             for messages in queue.chunks():
                 number += len(messages)
@@ -299,7 +301,7 @@ class _Importer:
         self._add_to_journal(layout.changes())
         write_log_json(self._files, folder, name, topic.log_id, durable=True)
         writer = LogWriter(self._files, folder, max_bytes=self._max_bytes)
-        seen_by_topic = Seen(topic.surveys[None])
+        seen_by_topic = RepeatFilter(topic.surveys[None])
         try:
             for channel, queue in topic.queues.items():
                 delivered = self._write_queue(topic, channel, queue, writer, seen_by_topic)
@@ -329,11 +331,11 @@ class _Importer:
         channel: str | None,
         queue: GoQueue,
         writer: LogWriter,
-        seen_by_topic: Seen,
+        seen_by_topic: RepeatFilter,
     ) -> Iterator[tuple[int, int]]:
         """Write one queue. Returns (sequence, attempts) of the messages that were delivered before."""
         delivered = array("Q")
-        seen = seen_by_topic if channel is None else Seen(topic.surveys[channel])
+        seen = seen_by_topic if channel is None else RepeatFilter(topic.surveys[channel])
         digest = Digest()
         for messages in queue.chunks():
             sequence = writer.tail
@@ -393,7 +395,7 @@ class _Importer:
             with suppress(FileNotFoundError):  # it was renamed before a kill
                 self._files.rename(self._folder / old, self._folder / new)
         self._files.sync_folder(self._folder)
-        write_marker(self._files, self._folder, replace(marker, step=Step.DONE, renames={}))
+        write_marker(self._files, self._folder, replace(marker, step=ImportStep.DONE, renames={}))
         log.info("files of Go's nsqd are left under new names files=%d", len(marker.renames))
 
     def _tell_progress(self, doing: str, queue: GoQueue, number: int) -> None:

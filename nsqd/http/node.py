@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from nsqd.http.calls import Calls
     from nsqd.http.config import ConfigSettings
     from nsqd.policy.policy_file import PolicyFile
-    from nsqd.readers import Reader
+    from nsqd.readers import LogConsumer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class LogFigures(NamedTuple):
     """The figures of `/metrics` about requests and readers of logs over HTTP."""
 
     waiting: Sized
-    lags: Callable[[], Iterable[tuple[str, Reader, int]]]  # topic, reader, and how many messages it is behind
+    lags: Callable[[], Iterable[tuple[str, LogConsumer, int]]]  # topic, reader, and how many messages it is behind
 
 
 class NodeEndpoints:

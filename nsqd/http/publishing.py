@@ -20,7 +20,7 @@ from nsqcommon.wire.commands import HeadedPublications
 from nsqcommon.wire.extensions import is_valid_key
 from nsqcommon.wire.names import is_valid_name
 from nsqd.broker.batch import Receipt
-from nsqd.broker.bounded import Refused
+from nsqd.broker.bounded import PublishRefused
 from nsqd.http.mpub_body import BODY_TOO_BIG, MSG_TOO_BIG, BinaryBody, HeadedBody, LinesBody, MpubBody
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class Publishing:
             if target.late is not None:
                 return target.late
             return topic.publish_one(sized_body, target.delay_ms, target.key, headers)
-        except Refused as refused:
+        except PublishRefused as refused:
             return _full(refused.cause) if refused.is_full else EXITING
 
     def mpub_query(self, query: bytes) -> HttpError | None:
@@ -143,7 +143,7 @@ class Publishing:
                 return _nothing_to_do()
             area = headers * (len(offsets) - 1)
             return topic.publish(payload, offsets, target.delay_ms, target.key, area)
-        except Refused as refused:
+        except PublishRefused as refused:
             return _full(refused.cause) if refused.is_full else EXITING
 
     def hmpub(self, query: bytes, body: HeadedBody) -> Receipt | HttpError:
@@ -158,7 +158,7 @@ class Publishing:
         try:
             topic = self._broker.topic(target.topic)
             return topic.publish(cut.payload, cut.offsets, target.delay_ms, target.key, headers)
-        except Refused as refused:
+        except PublishRefused as refused:
             return _full(refused.cause) if refused.is_full else EXITING
 
     def mpub_cut_short(self, query: bytes, body: MpubBody, headers: bytes = b"") -> Receipt | HttpError:

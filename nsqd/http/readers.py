@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from nsqcommon.http_api import EMPTY, HttpError, Request, Response
 from nsqd.http.names import topic_argument
-from nsqd.readers import LONGEST_REPORT, BadReport, Reader, Readers, described, parse_report
+from nsqd.readers import LONGEST_REPORT, BadReport, LogConsumer, Readers, described, parse_report
 
 if TYPE_CHECKING:
     from nsqd.http.past import HistorySource, TopicHistory
@@ -50,12 +50,12 @@ class ReaderEndpoints:
         return EMPTY
 
 
-def behind(reader: Reader, past: TopicHistory) -> int:
+def behind(reader: LogConsumer, past: TopicHistory) -> int:
     """Return the number of messages in the log that the reader has not committed."""
     return max(0, past.next - reader.place(past.first, past.log_id))
 
 
-def standings(readers: Iterable[Reader], past: TopicHistory) -> list[dict[str, object]]:
+def standings(readers: Iterable[LogConsumer], past: TopicHistory) -> list[dict[str, object]]:
     """Return how far each reader is behind in messages, time and bytes, for `/topic/log`. Blocks on the disk."""
     surveyed: dict[int, tuple[int, int] | None] = {}  # by the place they have reached; most are near the end
     found: list[dict[str, object]] = []
@@ -88,7 +88,7 @@ def _survey(past: TopicHistory, place: int) -> tuple[int, int] | None:
     return (points[0][1], points[-1][2]) if points else None
 
 
-def lags(readers: Readers, history: HistorySource) -> Iterator[tuple[str, Reader, int]]:
+def lags(readers: Readers, history: HistorySource) -> Iterator[tuple[str, LogConsumer, int]]:
     """Yield (topic, reader, messages behind) for each reader of a log that exists."""
     for topic in readers.topics:
         past = history.find(topic)

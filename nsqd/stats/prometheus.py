@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from nsqd.broker.broker import Broker
     from nsqd.broker.snapshot import ChannelSnapshot, LatencySnapshot, TopicSnapshot
     from nsqd.broker.store import DiskSnapshot
-    from nsqd.readers import Reader
+    from nsqd.readers import LogConsumer
     from nsqd.stats.memory import MemorySnapshot
 
 _NANOSECONDS: Final = 1_000_000_000
@@ -51,7 +51,7 @@ def nsqd_metrics(
     broker: Broker,
     topics: Sequence[TopicSnapshot],
     memory: MemorySnapshot,
-    lags: Iterable[tuple[str, Reader, int]] = (),
+    lags: Iterable[tuple[str, LogConsumer, int]] = (),
     *,
     waiting: int,
     policy_error: str,
@@ -200,8 +200,8 @@ def _of_channels(channels: Sequence[tuple[str, ChannelSnapshot]]) -> list[Metric
     ]
 
 
-def _of_readers(lags: Sequence[tuple[str, Reader, int]], timestamp: int) -> list[Metric]:
-    def labels(topic: str, reader: Reader) -> dict[str, str]:
+def _of_readers(lags: Sequence[tuple[str, LogConsumer, int]], timestamp: int) -> list[Metric]:
+    def labels(topic: str, reader: LogConsumer) -> dict[str, str]:
         return {"topic": topic, "reader": reader.report.name, "into": reader.report.into}
 
     return [

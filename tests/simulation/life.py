@@ -16,7 +16,7 @@ from nsqcommon.wire.names import is_ephemeral
 from nsqd.ack import Ack
 from nsqd.broker.backlog import Backlog, is_in
 from nsqd.broker.batch import Receipt
-from nsqd.broker.bounded import Refused
+from nsqd.broker.bounded import PublishRefused
 from nsqd.broker.buried_queue import BuriedSelection, Verb
 from nsqd.broker.channel import NOT_ON_DISK, Channel
 from nsqd.broker.consumer import Consumer
@@ -418,7 +418,7 @@ class Life:
         )
         try:
             receipt = publish()
-        except Refused as error:
+        except PublishRefused as error:
             self.note(f"  refused: {error}")
             check(refused=True)
         else:

@@ -14,10 +14,10 @@ import pytest
 
 from nsqd import cli as nsqd_cli
 from nsqd.fsck import cli as fsck
-from nsqd.fsck.cli import Progress
+from nsqd.fsck.cli import FsckProgress
 from nsqd.fsck.examination import Examination
-from nsqd.fsck.finding import Severity
-from nsqd.go_import.marker import MARKER, Step, read_marker, write_marker
+from nsqd.fsck.finding import DamageSeverity
+from nsqd.go_import.marker import MARKER, ImportStep, read_marker, write_marker
 from nsqd.log.data_path import as_json, read_log_id
 from nsqd.log.files import Files
 from nsqd.log.journal.packed_changes import PackedChanges
@@ -211,7 +211,9 @@ def test_journal_is_not_held_in_memory_unpacked(tmp_path: Path) -> None:
     tracemalloc.start()
     changes = PackedChanges()
     examination = Examination(FastFiles(), tmp_path, new_id=lambda: "")
-    assert [finding for finding in examination._examine_journal(changes) if finding.severity is not Severity.NOTE] == []
+    assert [
+        finding for finding in examination._examine_journal(changes) if finding.severity is not DamageSeverity.NOTE
+    ] == []
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert sum(1 for change in changes if change[0] == "wait") == waiting
@@ -234,14 +236,16 @@ def test_nothing_is_found_after_an_import(tmp_path: Path) -> None:
     assert run_fsck(tmp_path)[:2] == (0, [])
 
 
-@pytest.mark.parametrize(("step", "severity"), [(Step.RUNNING, "note"), (Step.VERIFIED, "note"), (Step.DONE, None)])
-def test_import_that_was_interrupted_is_told_of(tmp_path: Path, step: Step, severity: str | None) -> None:
+@pytest.mark.parametrize(
+    ("step", "severity"), [(ImportStep.RUNNING, "note"), (ImportStep.VERIFIED, "note"), (ImportStep.DONE, None)]
+)
+def test_import_that_was_interrupted_is_told_of(tmp_path: Path, step: ImportStep, severity: str | None) -> None:
     write(tmp_path, QUEUES)
     import_(tmp_path)
     marker = read_marker(Files(), tmp_path)
     assert marker is not None
     write_marker(Files(), tmp_path, replace(marker, step=step))
-    if step is Step.RUNNING:  # up to the step at which it stopped
+    if step is ImportStep.RUNNING:  # up to the step at which it stopped
         for segment in (tmp_path / T).glob("*.log"):
             segment.write_bytes(segment.read_bytes()[:-7])
     found = run_fsck(tmp_path)
@@ -417,7 +421,7 @@ def test_nsqd_without_fsck_is_the_broker() -> None:
 def test_progress_is_told_now_and_then() -> None:
     err = io.StringIO()
     times = iter([0.0, 1.0, 2.5, 2.5, 3.0])
-    progress = Progress(err, lambda: next(times))
+    progress = FsckProgress(err, lambda: next(times))
     progress.total = 4 << 20
     for _ in range(3):
         progress.add(1 << 20)

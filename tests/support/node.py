@@ -21,7 +21,7 @@ from nsqd.broker.turn import Announce
 from nsqd.client.note import NoteKind
 from nsqd.client.protocol import ClientProtocol
 from nsqd.client.rules import ClientRules
-from nsqd.client.states import State
+from nsqd.client.states import ClientState
 from nsqd.client.upgrade import UpgradedClient
 from tests.support.broker_settings import broker_settings
 from tests.support.fake_store import FakeStore, finish_turn, tell_nobody
@@ -244,7 +244,7 @@ class Client:
 
     @property
     def is_closed(self) -> bool:
-        return self.protocol.state is State.CLOSED
+        return self.protocol.state is ClientState.CLOSED
 
     def say(self, data: bytes) -> None:
         """Receive these bytes in one piece, in a turn of their own."""

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqcommon.wire.commands import dpub, fin, mpub, req
-from nsqd.broker.backlog import Backlog, Redelivered, Restored, from_place, is_in, joined, without
+from nsqd.broker.backlog import Backlog, RedeliveryCounts, Restored, from_place, is_in, joined, without
 from nsqd.broker.channel import Channel
 from nsqd.broker.replay import replay
 from tests.support.node import Client, Node
@@ -34,7 +34,7 @@ def restore(node: Node, backlog: Backlog) -> Restored:
     return result
 
 
-def redeliver(node: Node, sequences: Iterable[int]) -> Redelivered:
+def redeliver(node: Node, sequences: Iterable[int]) -> RedeliveryCounts:
     result = channel_of(node).redeliver(sequences)
     node.turn()
     return result
@@ -328,7 +328,7 @@ def node_with_finished() -> tuple[Node, Client]:
 def test_finished_messages_come_once_more_to_this_channel_alone() -> None:
     node, consumer = node_with_finished()
     node.broker.topic("t").channel("other")
-    assert redeliver(node, [1, 2]) == Redelivered(redelivered=2, waiting=0, gone=0)
+    assert redeliver(node, [1, 2]) == RedeliveryCounts(redelivered=2, waiting=0, gone=0)
     again = consumer.messages()
     assert [(m.body, m.attempts) for m in again] == [(b"b", 1), (b"c", 1)]
     assert channel_of(node, "other").depth == 0
@@ -338,8 +338,8 @@ def test_finished_messages_come_once_more_to_this_channel_alone() -> None:
 
 def test_what_waits_anyway_does_not_come_twice() -> None:
     node = node_with_everything()
-    assert redeliver(node, range(7)) == Redelivered(redelivered=2, waiting=5, gone=0)
-    assert redeliver(node, range(7)) == Redelivered(redelivered=0, waiting=7, gone=0)
+    assert redeliver(node, range(7)) == RedeliveryCounts(redelivered=2, waiting=5, gone=0)
+    assert redeliver(node, range(7)) == RedeliveryCounts(redelivered=0, waiting=7, gone=0)
     assert sorted(comes(node)) == [(b"a", 2), (b"b", 1), (b"e", 1), (b"f", 1), (b"g", 1)]
 
 
@@ -350,14 +350,14 @@ def test_what_was_emptied_ahead_of_the_cursor_can_come_again() -> None:
     node.client().say(mpub("t", [b"b"]))
     topic.empty()
     topic.unpause()
-    assert redeliver(node, [1]) == Redelivered(1, 0, 0)
+    assert redeliver(node, [1]) == RedeliveryCounts(1, 0, 0)
     assert sorted(comes(node)) == [(b"a", 1), (b"b", 1)]
 
 
 def test_redelivery_of_what_the_log_has_no_longer_is_counted_as_gone() -> None:
     node, _ = node_with_finished()
     node.store.logs["t"].first = 2
-    assert redeliver(node, range(4)) == Redelivered(2, 0, gone=2)
+    assert redeliver(node, range(4)) == RedeliveryCounts(2, 0, gone=2)
 
 
 def test_the_log_keeps_what_comes_once_more_until_it_is_finished() -> None:

@@ -6,22 +6,22 @@ import random
 
 import pytest
 
-from nsqd.broker.latency import Latency, LatencySettings, Summary
+from nsqd.broker.latency import LatencySettings, LatencyWindow, QuantileSummary
 from tests.support.node import Node
 
 TARGETS = (0.99, 0.95, 0.5)
 MILLISECOND = 1_000_000
 
 
-def summary_of(values: list[float], targets: tuple[float, ...] = TARGETS) -> Summary:
-    summary = Summary(targets)
+def summary_of(values: list[float], targets: tuple[float, ...] = TARGETS) -> QuantileSummary:
+    summary = QuantileSummary(targets)
     for value in values:
         summary.add(value)
     return summary
 
 
 def test_nothing_is_zero() -> None:
-    assert Summary(TARGETS).quantile(0.5) == 0.0
+    assert QuantileSummary(TARGETS).quantile(0.5) == 0.0
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -55,7 +55,7 @@ def test_the_hundredth_percentile_alone_works() -> None:
 
 
 def test_a_window_forgets() -> None:
-    latency = Latency(LatencySettings((0.5,), window=60.0), now=0.0)
+    latency = LatencyWindow(LatencySettings((0.5,), window=60.0), now=0.0)
     latency.add(5.0, now=1.0)
     assert latency.snapshot(now=29.0).count == 1
     assert latency.snapshot(now=59.0).count == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nsqcommon.wire.headers import encode_headers
-from nsqd.broker.bounded import Refused
+from nsqd.broker.bounded import PublishRefused
 from nsqd.broker.broker import MOST_POSTPONED
 from nsqd.broker.limits import Headroom, Usage, excess, excess_with
 from nsqd.broker.rules import ChannelRules, Overflow, TopicRules
@@ -28,11 +28,11 @@ def test_a_publish_beyond_a_bound_is_refused_with_its_words(
     it = Bounded(of_channels, of_topics)
     it.topic.channel("c")
     it.publish(2)
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(PublishRefused) as caught:
         it.publish(2)
     assert (caught.value.cause, caught.value.is_full) == (words, True)
     it.publish()
-    with pytest.raises(Refused):
+    with pytest.raises(PublishRefused):
         it.publish()
     assert it.waiting() == [10, 11, 14]
 
@@ -43,9 +43,9 @@ def test_the_bound_holds_within_a_turn() -> None:
     for _ in range(3):
         it.topic.publish_one(b"\0\0\0\2xx")
     for _ in range(2):
-        with pytest.raises(Refused):
+        with pytest.raises(PublishRefused):
             it.topic.publish_one(b"\0\0\0\2xx")
-    with pytest.raises(Refused):
+    with pytest.raises(PublishRefused):
         it.topic.publish_one(b"\0\0\0\2xx", 1000)
     it.node.turn()
     assert it.topic.policy_counts == {"max_messages, rejected": 3}
@@ -60,7 +60,7 @@ def test_the_bound_holds_within_a_turn_in_which_a_channel_is_made(rules: TopicRu
     it.topic.publish(b"\0\0\0\2xx", [0, SIZE])
     it.topic.channel("d")
     it.topic.publish_one(b"\0\0\0\2xx")
-    with pytest.raises(Refused):
+    with pytest.raises(PublishRefused):
         it.topic.publish_one(b"\0\0\0\2xx")
 
 
@@ -70,7 +70,7 @@ def test_consuming_makes_room() -> None:
     it.publish(2)
     messages = consumer.messages()
     it.publish(2)  # what is in flight does not wait
-    with pytest.raises(Refused):
+    with pytest.raises(PublishRefused):
         it.publish()
     consumer.say(b"".join(b"FIN %b\n" % message.id for message in messages))
     it.publish(2)
@@ -80,20 +80,20 @@ def test_what_is_deferred_waits_too() -> None:
     it = Bounded(ChannelRules(max_messages=2))
     it.topic.channel("c")
     it.publish(2, delay_ms=60_000)
-    with pytest.raises(Refused):
+    with pytest.raises(PublishRefused):
         it.publish()
 
 
 def test_a_topic_without_a_channel_and_a_paused_one_are_bounded() -> None:
     it = Bounded(ChannelRules(max_messages=2), TopicRules(max_messages=3))
     it.publish(3)
-    with pytest.raises(Refused):
+    with pytest.raises(PublishRefused):
         it.publish()
     it.topic.channel("c")  # which gets the three
     it.topic.pause()
     it.follow(ChannelRules(max_messages=4))
     it.publish()
-    with pytest.raises(Refused, match="channel t:c is full"):
+    with pytest.raises(PublishRefused, match="channel t:c is full"):
         it.publish()
 
 
@@ -103,7 +103,7 @@ def test_a_topic_holds_what_its_hindmost_channel_has_not_passed() -> None:
     consumer = it.node.consumer(ready=10)
     it.publish(3)
     consumer.say(b"".join(b"FIN %b\n" % message.id for message in consumer.messages()))
-    with pytest.raises(Refused):
+    with pytest.raises(PublishRefused):
         it.publish()
     it.topic.delete_channel("slow")
     it.node.turn()
@@ -115,7 +115,7 @@ def test_a_key_of_a_refused_publish_is_free_and_a_repeat_is_not_refused() -> Non
     it.topic.channel("c")
     it.publish(2, key=b"a")
     it.publish(2, key=b"a")  # it was published already
-    with pytest.raises(Refused):
+    with pytest.raises(PublishRefused):
         it.publish(key=b"b")
     it.follow()
     it.publish(key=b"b")
@@ -127,11 +127,11 @@ def test_a_bound_comes_and_goes_with_the_file_and_holds_after_a_crash() -> None:
     it.topic.channel("c")
     it.publish(5)
     it.follow(ChannelRules(max_messages=5))
-    with pytest.raises(Refused):
+    with pytest.raises(PublishRefused):
         it.publish()
     it.node.crash()
     it.topic = it.node.broker.topics["t"]
-    with pytest.raises(Refused):
+    with pytest.raises(PublishRefused):
         it.publish()
     it.follow()
     it.publish()
@@ -140,7 +140,7 @@ def test_a_bound_comes_and_goes_with_the_file_and_holds_after_a_crash() -> None:
 def test_a_deleted_topic_is_exiting_whatever_its_bounds() -> None:
     it = Bounded(of_topics=TopicRules(max_messages=1))
     it.node.broker.delete_topic("t")
-    with pytest.raises(Refused, match="exiting"):
+    with pytest.raises(PublishRefused, match="exiting"):
         it.topic.publish_one(b"\0\0\0\2xx")
 
 
@@ -355,7 +355,7 @@ def test_a_full_channel_that_is_deleted_refuses_nobody_even_in_the_same_turn() -
     it.publish(2)
     payload = b"\0\0\0\2xx"
     it.topic.publish(payload, (0, SIZE))
-    with pytest.raises(Refused):
+    with pytest.raises(PublishRefused):
         it.topic.publish(payload, (0, SIZE))
     it.topic.delete_channel("c")
     it.topic.publish(payload, (0, SIZE))

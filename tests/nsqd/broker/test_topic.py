@@ -11,7 +11,7 @@ import pytest
 from nsqcommon.wire.commands import dpub, fin, mpub, pub, req
 from nsqcommon.wire.headers import NONE, encode_headers
 from nsqcommon.wire.log_record import KEYS
-from nsqd.broker.bounded import Refused
+from nsqd.broker.bounded import PublishRefused
 from nsqd.broker.replay import replay
 from tests.nsqd.fake_broker import FakeStore, make_broker
 from tests.support.node import Node
@@ -208,7 +208,7 @@ def test_deleted_topic_refuses_what_was_published_in_the_same_turn() -> None:
     receipt = topic.publish_one(b"\x00\x00\x00\x01x")
     assert node.broker.delete_topic("t")
     assert receipt.error == "exiting"
-    with pytest.raises(Refused, match="exiting"):
+    with pytest.raises(PublishRefused, match="exiting"):
         topic.publish_one(b"\x00\x00\x00\x01x")
     assert not node.broker.delete_topic("t")
 

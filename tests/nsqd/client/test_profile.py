@@ -9,13 +9,13 @@ import pytest
 from nsqcommon.wire.faults import ProtocolError
 from nsqcommon.wire.identify import decode_identify
 from nsqd.broker.consumer import Locality
-from nsqd.client.profile import Profile, Transport
+from nsqd.client.profile import ClientProfile, ConnectionLayers
 from tests.support.node import RULES
 
 
-def profile(*, tls_required: bool = False, **features: object) -> Profile:
+def profile(*, tls_required: bool = False, **features: object) -> ClientProfile:
     rules = replace(RULES, tls_required=tls_required, features=replace(RULES.features, **features))  # type: ignore[arg-type]
-    return Profile(rules, remote_address="10.0.0.1:4000", remote_host="10.0.0.1", connected=1)
+    return ClientProfile(rules, remote_address="10.0.0.1:4000", remote_host="10.0.0.1", connected=1)
 
 
 def test_a_client_that_says_nothing_is_called_by_its_address() -> None:
@@ -42,7 +42,7 @@ def test_an_upgrade_is_granted_once() -> None:
     client = profile(snappy=True)
     wish = decode_identify(b'{"feature_negotiation": true, "snappy": true}')
     assert client.identify(wish) is client.granted
-    client.transport = Transport().compressed(snappy=True)
+    client.transport = ConnectionLayers().compressed(snappy=True)
     with pytest.raises(ProtocolError, match="connection is already upgraded"):
         client.identify(wish)
 
@@ -50,9 +50,9 @@ def test_an_upgrade_is_granted_once() -> None:
 def test_only_tls_makes_a_client_secure() -> None:
     client = profile(tls_required=True)
     assert client.must_secure
-    client.transport = Transport(snappy=True)
+    client.transport = ConnectionLayers(snappy=True)
     assert client.must_secure
-    client.transport = Transport(tls=True)
+    client.transport = ConnectionLayers(tls=True)
     assert not client.must_secure
     assert not profile().must_secure
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nsqcommon.wire.commands import dpub, fin, identify, mpub, nop, pub, rdy, req, sub, touch
-from nsqd.client.states import LEGAL, State
+from nsqd.client.states import LEGAL, ClientState
 from tests.support.node import RULES, Node
 
 UNKNOWN_ID = b"0123456789abcdef"
@@ -24,14 +24,14 @@ COMMANDS = {
     b"NOP": nop(),
 }
 WAY_TO = {
-    State.INIT: b"  V2",
-    State.SUBSCRIBED: b"  V2SUB t c\n",
-    State.CLOSING: b"  V2SUB t c\nCLS\n",
+    ClientState.INIT: b"  V2",
+    ClientState.SUBSCRIBED: b"  V2SUB t c\n",
+    ClientState.CLOSING: b"  V2SUB t c\nCLS\n",
 }
 ALLOWED = {
-    State.INIT: {b"IDENTIFY", b"AUTH", b"SUB", b"PUB", b"MPUB", b"DPUB", b"NOP"},
-    State.SUBSCRIBED: {b"RDY", b"FIN", b"REQ", b"TOUCH", b"CLS", b"PUB", b"MPUB", b"DPUB", b"NOP"},
-    State.CLOSING: {b"RDY", b"FIN", b"REQ", b"TOUCH", b"PUB", b"MPUB", b"DPUB", b"NOP"},
+    ClientState.INIT: {b"IDENTIFY", b"AUTH", b"SUB", b"PUB", b"MPUB", b"DPUB", b"NOP"},
+    ClientState.SUBSCRIBED: {b"RDY", b"FIN", b"REQ", b"TOUCH", b"CLS", b"PUB", b"MPUB", b"DPUB", b"NOP"},
+    ClientState.CLOSING: {b"RDY", b"FIN", b"REQ", b"TOUCH", b"PUB", b"MPUB", b"DPUB", b"NOP"},
 }
 REFUSED = [(state, word) for state in WAY_TO for word in COMMANDS if word not in ALLOWED[state]]
 ACCEPTED = [(state, word) for state in WAY_TO for word in COMMANDS if word in ALLOWED[state]]
@@ -46,14 +46,14 @@ def test_every_command_of_the_table_is_tried() -> None:
 
 
 @pytest.mark.parametrize(("state", "word"), REFUSED)
-def test_command_is_refused_in_this_state(state: State, word: bytes) -> None:
+def test_command_is_refused_in_this_state(state: ClientState, word: bytes) -> None:
     client = Node().client(WAY_TO[state])
     assert client.ask(COMMANDS[word]) == error(b"E_INVALID cannot " + word + b" in current state")
     assert client.is_closed
 
 
 @pytest.mark.parametrize(("state", "word"), ACCEPTED)
-def test_command_is_accepted_in_this_state(state: State, word: bytes) -> None:
+def test_command_is_accepted_in_this_state(state: ClientState, word: bytes) -> None:
     client = Node().client(WAY_TO[state])
     assert b"in current state" not in client.ask(COMMANDS[word])
     assert client.is_closed == (word == b"AUTH")  # AUTH is disabled here, but allowed in this state

@@ -7,7 +7,7 @@ import pytest
 from nsqcommon.wire.commands import Publication, Publications
 from nsqcommon.wire.faults import Fault, ProtocolError
 from nsqd.client.outbox import Outbox
-from nsqd.client.publisher import Publisher
+from nsqd.client.publisher import ClientPublisher
 from nsqd.client.work_budget import COST_OF_DEFERRAL, COST_OF_TOPIC, WorkBudget
 from tests.support.node import Node
 
@@ -17,7 +17,7 @@ class Publishing:
         self.node = Node()
         self.outbox = Outbox(lambda: None)
         self.stretch = WorkBudget()
-        self.publisher = Publisher(self.node.broker, self.outbox, self.stretch, max_defer_ms=1000)
+        self.publisher = ClientPublisher(self.node.broker, self.outbox, self.stretch, max_defer_ms=1000)
 
     def publish(self, *params: bytes, body: bytes = b"x") -> None:
         self.publisher.admit(params[0], list(params))

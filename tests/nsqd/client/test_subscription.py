@@ -9,8 +9,8 @@ from nsqcommon.wire.faults import Fault, ProtocolError
 from nsqd.broker.snapshot import ClientSnapshot
 from nsqd.client.note import NoteKind
 from nsqd.client.outbox import Outbox
-from nsqd.client.profile import Profile
-from nsqd.client.subscription import MOST_DOUBTFUL, Subscription, names_of
+from nsqd.client.profile import ClientProfile
+from nsqd.client.subscription import MOST_DOUBTFUL, ClientSubscription, names_of
 from nsqd.client.work_budget import COST_OF_DEFERRAL, COST_OF_FAILURE, COST_OF_TOUCH, WorkBudget
 from tests.support.node import Node, cut_message, frames
 
@@ -24,9 +24,9 @@ class Subscribed:
         self.outbox = Outbox(lambda: None)
         self.stretch = WorkBudget()
         self.reader = CommandReader(self.node.rules.limits, lambda params: None)
-        self.profile = Profile(self.node.rules, remote_address="a:1", remote_host="a", connected=0)
+        self.profile = ClientProfile(self.node.rules, remote_address="a:1", remote_host="a", connected=0)
         self.channel = self.node.broker.topic("t").channel("c")
-        self.subscription = Subscription(
+        self.subscription = ClientSubscription(
             self.channel,
             self.profile,
             broker=self.node.broker,

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqd.go_import.records import Cut, Digest, GoMessage, cut, number_of
-from nsqd.go_import.repeats import Seen, Survey
+from nsqd.go_import.repeats import RepeatFilter, RepeatSurvey
 from tests.support.go_data import Message, messages
 
 SPECIFIED = bytes.fromhex("0000001f18e9e33bdd808c850002") + b"18a269aee2269000hello"
@@ -62,15 +62,15 @@ def test_only_sixteen_lower_case_digits_are_a_number(message_id: bytes, number: 
 
 @given(st.lists(st.integers(0, 20)))
 def test_exactly_what_came_before_is_repeated(numbers: list[int]) -> None:
-    survey = Survey()
+    survey = RepeatSurvey()
     for number in numbers:
         survey.note(number)
-    seen = Seen(survey)
+    seen = RepeatFilter(survey)
     assert [seen.is_repeated(it) for it in numbers] == [it in numbers[:at] for at, it in enumerate(numbers)]
 
 
 def test_ascending_ids_are_not_remembered() -> None:
-    survey = Survey()
+    survey = RepeatSurvey()
     for number in range(1000):
         survey.note(number)
     assert not survey.suspects
@@ -78,10 +78,10 @@ def test_ascending_ids_are_not_remembered() -> None:
 
 @given(st.lists(st.integers(0, 20)), st.lists(st.integers(0, 20)))
 def test_what_other_queues_had_is_repeated_too(others: list[int], own: list[int]) -> None:
-    survey = Survey(max(others, default=-1))
+    survey = RepeatSurvey(max(others, default=-1))
     for number in own:
         survey.note(number)
-    seen = Seen(survey)
+    seen = RepeatFilter(survey)
     for number in others:
         seen.is_repeated(number)
     assert [seen.is_repeated(it) for it in own] == [it in [*others, *own[:at]] for at, it in enumerate(own)]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nsqcommon.startup import StartupError
-from nsqd.go_import.marker import MARKER, Step, read_marker, write_marker
+from nsqd.go_import.marker import MARKER, ImportStep, read_marker, write_marker
 from nsqd.log.files import Files
 from nsqd.log.journal.own_changes import LogCheckpoint, checkpoint_change
 from nsqd.log.record import Header
@@ -204,7 +204,7 @@ def test_topics_that_an_import_did_not_make_are_not_removed(tmp_path: Path) -> N
     import_(tmp_path)
     marker = read_marker(Files(), tmp_path)
     assert marker is not None
-    write_marker(Files(), tmp_path, replace(marker, step=Step.RUNNING, topics={"t": "another"}))
+    write_marker(Files(), tmp_path, replace(marker, step=ImportStep.RUNNING, topics={"t": "another"}))
     with pytest.raises(StartupError, match="is not what the interrupted import has made"):
         import_(tmp_path)
     assert list((tmp_path / "topics" / "t.t").glob("*.log"))
