@@ -22,12 +22,12 @@ from nsqcommon.wire import commands, lookup
 from nsqcommon.wire.commands import CommandReader
 from nsqcommon.wire.faults import ProtocolError
 from nsqcommon.wire.identify import decode_identify
-from nsqcommon.wire.limits import Limits
+from nsqcommon.wire.limits import SizeLimits
 from nsqd.auth.grants import GrantError, decode_grant_stepwise
 from nsqd.http.mpub_body import BinaryBody, LinesBody
 
-IDENTIFY: Final = Limits().max_identify
-BODY: Final = Limits().max_body
+IDENTIFY: Final = SizeLimits().max_identify
+BODY: Final = SizeLimits().max_body
 ONE_READ: Final = 120 * 1024  # what the poller reads at once
 ANSWER: Final = 512 << 10  # largest answer of an authorization server
 
@@ -131,7 +131,7 @@ def _longest_step(body: bytes) -> Callable[[], None]:
 
 
 def _posted() -> Iterator[tuple[str, Callable[[], None]]]:
-    limits = Limits()
+    limits = SizeLimits()
     for name, line in {"lines of a byte": b"x\n", "empty lines": b"\n", "one line": b"x"}.items():
         piece = line * (ONE_READ // len(line))
         yield name, lambda piece=piece: LinesBody(limits).receive(piece)  # type: ignore[misc]
@@ -160,7 +160,7 @@ def _commands() -> Iterator[Hostile]:
 
 
 def _cut(data: bytes) -> None:
-    reader = CommandReader(Limits(), lambda params: None)
+    reader = CommandReader(SizeLimits(), lambda params: None)
     reader.receive(data)
     with suppress(ProtocolError, commands.LineTooLong):
         while reader.next_command() is not None:

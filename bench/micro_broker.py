@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from time import perf_counter_ns
 
 from nsqcommon.wire import commands
-from nsqcommon.wire.commands import Limits
+from nsqcommon.wire.commands import SizeLimits
 from nsqcommon.wire.identify import ClientSettings, ServerFeatures
 from nsqd.broker.batch import Batch, Receipt
 from nsqd.broker.broker import Broker
@@ -115,7 +115,7 @@ class NoStore:
 
 STORE = NoStore()
 RULES = ClientRules(
-    limits=Limits(),
+    limits=SizeLimits(),
     features=ServerFeatures(
         max_rdy_count=2500,
         version="",

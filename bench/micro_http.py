@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from time import perf_counter_ns
 
 from nsqcommon.http_api import HttpDate
-from nsqcommon.wire.limits import Limits
+from nsqcommon.wire.limits import SizeLimits
 from nsqd.broker.batch import Receipt
 from nsqd.http.publishing import Publishing
 from nsqd.http.quick import QuickHttp, QuickRoutes
@@ -54,7 +54,7 @@ def request(target: str, body: bytes = b"", *, headers: str = "") -> bytes:
 
 def measure(name: str, packets: list[bytes], *, requests: int) -> None:
     broker = IdleBroker()
-    publishing = Publishing(broker, Limits(), max_defer_ms=3_600_000)  # type: ignore[arg-type]  # a stand-in
+    publishing = Publishing(broker, SizeLimits(), max_defer_ms=3_600_000)  # type: ignore[arg-type]  # a stand-in
     routes = QuickRoutes(broker, publishing, HttpDate())  # type: ignore[arg-type]  # the same
     best = float("inf")
     for _ in range(ROUNDS):

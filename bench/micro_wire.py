@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from nsqcommon.wire import commands
 from nsqcommon.wire.frames import FrameReader, response_frame
-from nsqcommon.wire.limits import Limits
+from nsqcommon.wire.limits import SizeLimits
 from nsqcommon.wire.names import decode_name
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def cases() -> Iterator[Case]:
 
 def reading(stream: bytes, piece: int = 1 << 20) -> Callable[[], None]:
     pieces = cut(stream, piece)
-    reader = commands.CommandReader(Limits(), admit=lambda params: None)
+    reader = commands.CommandReader(SizeLimits(), admit=lambda params: None)
 
     def work() -> None:
         next_command = reader.next_command

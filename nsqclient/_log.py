@@ -8,7 +8,7 @@ from time import monotonic
 from typing import Final
 
 from nsqclient import events
-from nsqcommon.ration import Ration
+from nsqcommon.log_rate_limit import LogRateLimit
 
 LOGGER: Final = logging.getLogger("nsqclient")
 
@@ -21,7 +21,7 @@ _OF_A_MESSAGE: Final = (events.LateResponse, events.GaveUp, events.LatePublish, 
 def logging_events(logger: logging.Logger, prefix: str) -> Callable[[events.Event], None]:
     """Return a function that logs each event as one line. The line's `extra` has `nsqd`, the address, and `event`."""
 
-    rations: dict[str, Ration] = {}  # for lines about messages; by nsqd, until it disconnects
+    rations: dict[str, LogRateLimit] = {}  # for lines about messages; by nsqd, until it disconnects
 
     def log(event: events.Event) -> None:
         level, text = _line(event)
@@ -30,7 +30,7 @@ def logging_events(logger: logging.Logger, prefix: str) -> Callable[[events.Even
         address = getattr(event, "address", "")
         where = f"({address}) " if address else ""
         about = {"nsqd": address, "event": type(event).__name__}
-        if isinstance(event, _OF_A_MESSAGE) and not rations.setdefault(address, Ration()).allows(monotonic()):
+        if isinstance(event, _OF_A_MESSAGE) and not rations.setdefault(address, LogRateLimit()).allows(monotonic()):
             return
         if address in rations and (left_out := rations[address].take_left_out()):
             logger.log(

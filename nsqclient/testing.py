@@ -29,7 +29,7 @@ from trio.testing import memory_stream_pair
 from nsqclient._memory import Channel, Client, InFlight, Stored, Topic, recall
 from nsqcommon.wakeup import Wakeup
 from nsqcommon.wire import commands
-from nsqcommon.wire.commands import CommandReader, Limits
+from nsqcommon.wire.commands import CommandReader, SizeLimits
 from nsqcommon.wire.extensions import BURY, EXTENSIONS, HEADERS, KEYS, granted
 from nsqcommon.wire.faults import Fault, ProtocolError
 from nsqcommon.wire.frames import CLOSE_WAIT_FRAME, HEARTBEAT_FRAME, OK_FRAME, FrameType, error_frame, response_frame
@@ -277,7 +277,7 @@ class _Client:
         self._server = server
         self._number = number
         self._stream = stream
-        self._reader = CommandReader(Limits(), lambda params: None)
+        self._reader = CommandReader(SizeLimits(), lambda params: None)
         self._channel: Channel | None = None
         self._outgoing: list[bytes] = []
         self._wakeup = Wakeup()
@@ -364,8 +364,8 @@ class _Client:
             if isinstance(command, commands.Finishes)
             else [b" ".join(command.params)]
         )
-        body = command.body if isinstance(command, commands.Body) else b""
-        if isinstance(command, commands.Publication | commands.Publications):
+        body = command.body if isinstance(command, commands.BodyCommand) else b""
+        if isinstance(command, commands.PublishCommand | commands.Publications):
             body = command.payload
         for line in lines:
             text = line.decode()

@@ -26,8 +26,8 @@ from nsqcommon.options import (
     SECOND,
     STRINGS,
     BaseOptions,
-    Kind,
     Nanoseconds,
+    OptionKind,
     computed_option,
     one_of,
     option,
@@ -130,10 +130,10 @@ TLS_REQUIRED: Final = words_kind(
     "value", _parse_tls_required, show=lambda it: it.word, render=lambda it: str(it.value), is_bare=True
 )
 TLS_VERSION: Final = words_kind("value", _parse_tls_version, show=lambda it: it.word, render=lambda it: str(it.value))
-TOPIC_ACKS: Final[Kind[tuple[str, ...]]] = replace(STRINGS, parse=_parse_topic_ack, convert=_convert_topic_acks)
+TOPIC_ACKS: Final[OptionKind[tuple[str, ...]]] = replace(STRINGS, parse=_parse_topic_ack, convert=_convert_topic_acks)
 
-SIZE: Final[Kind[int]] = replace(INTEGER, word="size", parse=parse_size, convert=_convert_size)
-TOPIC_RETENTIONS: Final[Kind[tuple[str, ...]]] = replace(
+SIZE: Final[OptionKind[int]] = replace(INTEGER, word="size", parse=parse_size, convert=_convert_size)
+TOPIC_RETENTIONS: Final[OptionKind[tuple[str, ...]]] = replace(
     STRINGS, parse=_parse_topic_retention, convert=_convert_topic_retentions
 )
 

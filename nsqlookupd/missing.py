@@ -10,7 +10,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from nsqcommon.wire.lookup import Identity
+    from nsqcommon.wire.lookup import NodeIdentity
 
 _MOST_MISSING: Final = 1000  # missing nodes that are remembered; the oldest are forgotten first
 
@@ -20,7 +20,7 @@ _Address = tuple[str, int, int]  # where a node can be reached: its host, its TC
 class Missing(NamedTuple):
     """A node that was registered and is not now."""
 
-    identity: Identity
+    identity: NodeIdentity
     topics: tuple[str, ...] | None  # those that it had; None: too many to remember
     timestamp: int  # when it was last heard of
     has_drained: bool  # it announced that it was shutting down
@@ -54,14 +54,14 @@ class MissingNodes:
         while now >= self.next_deadline:
             self._missing.popitem(last=False)
 
-    def come(self, identity: Identity) -> None:
+    def come(self, identity: NodeIdentity) -> None:
         """Note that a connection of this node has begun. It is no longer missing, not even at an earlier address."""
         self._connected[_address(identity)] += 1
         self._missing.pop(_address(identity), None)
         for address in [at for at, (_, it) in self._missing.items() if it.identity.node == identity.node != ""]:
             del self._missing[address]  # the same node, which has moved
 
-    def leave(self, identity: Identity) -> bool:
+    def leave(self, identity: NodeIdentity) -> bool:
         """Note that a connection of this node has ended. Return whether `add` is to be called: it was the last one."""
         address = _address(identity)
         self._connected[address] -= 1
@@ -93,7 +93,7 @@ class MissingNodes:
         return [it for _, it in self._missing.values()]
 
 
-def is_at(identity: Identity, node: str) -> bool:
+def is_at(identity: NodeIdentity, node: str) -> bool:
     """Return whether `node` is the node's `host:port` for HTTP.
 
     An IPv6 host may stand in brackets, or without them, as NSQ compares it.
@@ -102,5 +102,5 @@ def is_at(identity: Identity, node: str) -> bool:
     return node == f"{address}:{port}" or (":" in address and node == f"[{address}]:{port}")
 
 
-def _address(identity: Identity) -> _Address:
+def _address(identity: NodeIdentity) -> _Address:
     return identity.broadcast_address, identity.tcp_port, identity.http_port

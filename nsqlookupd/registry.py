@@ -27,7 +27,7 @@ from nsqcommon.wire.names import is_ephemeral
 from nsqlookupd.missing import Missing, MissingNodes, is_at
 
 if TYPE_CHECKING:
-    from nsqcommon.wire.lookup import Identity
+    from nsqcommon.wire.lookup import NodeIdentity
 
 _SORTED_AT_ONCE: Final = 2000  # names; sorting them takes less than a millisecond
 _CLEARED_AT_ONCE: Final = 100  # registrations; clearing them takes a fraction of a millisecond
@@ -68,7 +68,7 @@ class Peer:
         "unreachable",
     )
 
-    def __init__(self, id: str, identity: Identity, *, now: float, timestamp: int) -> None:
+    def __init__(self, id: str, identity: NodeIdentity, *, now: float, timestamp: int) -> None:
         self.id = id
         self.identity = identity
         self.last_seen = now
@@ -252,7 +252,7 @@ class Registry:
 
     # Peers
 
-    def connect(self, id: str, identity: Identity) -> Peer:
+    def connect(self, id: str, identity: NodeIdentity) -> Peer:
         """Add a peer. A missing node that is back, perhaps at another address, is no longer missing."""
         peer = Peer(id, identity, now=self.now, timestamp=self.timestamp)
         self._peers.add(peer)

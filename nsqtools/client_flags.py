@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from nsqclient import Config, ConfigError, options_of_flags
-from nsqcommon.option_kinds import STRINGS, Kind
+from nsqcommon.option_kinds import STRINGS, OptionKind
 from nsqcommon.startup import StartupError
 from nsqcommon.version import NSQ_VERSION, suite_version
 
@@ -20,7 +20,7 @@ def _parse(text: str) -> tuple[str, ...]:
     return (text,)
 
 
-CLIENT_OPTIONS: Final[Kind[tuple[str, ...]]] = Kind(
+CLIENT_OPTIONS: Final[OptionKind[tuple[str, ...]]] = OptionKind(
     word="value", parse=_parse, convert=STRINGS.convert, show=STRINGS.show, is_repeated=True
 )
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from nsqcommon.option_kinds import Kind
+from nsqcommon.option_kinds import OptionKind
 from nsqcommon.startup import StartupError
 from nsqcommon.wire.names import is_valid_name
 from nsqtools.nodes import parse_server
@@ -37,7 +37,7 @@ def _no_file(value: object) -> int | None:
 
 
 # None: the flag was not given.
-COUNT: Final[Kind[int | None]] = Kind(
+COUNT: Final[OptionKind[int | None]] = OptionKind(
     word="int", parse=_parse_count, convert=_no_file, show=lambda value: "" if value is None else str(value)
 )
 

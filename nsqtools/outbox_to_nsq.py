@@ -13,7 +13,7 @@ import trio
 
 from nsqclient import NSQError, Producer
 from nsqcommon.durations import HOUR, MINUTE, SECOND, Nanoseconds, parse_long_duration
-from nsqcommon.option_kinds import DURATION, Kind
+from nsqcommon.option_kinds import DURATION, OptionKind
 from nsqcommon.options import option
 from nsqcommon.startup import StartupError
 from nsqtools import flags
@@ -66,7 +66,7 @@ def _parse_keep(text: str) -> Nanoseconds:
     return parse_long_duration(text)
 
 
-LONG_DURATION: Final[Kind[Nanoseconds]] = Kind(
+LONG_DURATION: Final[OptionKind[Nanoseconds]] = OptionKind(
     word="duration", parse=_parse_keep, convert=DURATION.convert, show=DURATION.show
 )
 

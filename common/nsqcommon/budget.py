@@ -6,7 +6,7 @@ import logging
 
 import trio
 
-from nsqcommon.ration import Ration
+from nsqcommon.log_rate_limit import LogRateLimit
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ class Budget:
         self.most = max(1, most)
         self._door = door
         self._has_room = trio.Event()  # replaced once it has been set; several listeners may wait for it
-        self._lines = Ration()
+        self._lines = LogRateLimit()
 
     def take(self) -> None:
         self.taken += 1

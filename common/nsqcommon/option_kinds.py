@@ -25,7 +25,7 @@ _INT64: Final = range(-(2**63), 2**63)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind(Generic[T]):
+class OptionKind(Generic[T]):
     """How values of one kind are read and shown.
 
     `parse` reads a flag's text and `convert` the value in a TOML file; both raise ValueError with the reason. A
@@ -162,14 +162,14 @@ def _show_list(values: Sequence[object]) -> str:
     return ",".join(str(value) for value in values)
 
 
-BOOLEAN: Final = Kind(
+BOOLEAN: Final = OptionKind(
     word="", parse=_parse_boolean, convert=_convert_boolean, show=_show_boolean, render=_show_boolean, is_bare=True
 )
-INTEGER: Final = Kind(word="int", parse=_parse_integer, convert=_convert_integer)
-FLOAT: Final = Kind(word="float", parse=_parse_float, convert=_convert_float, show=lambda value: f"{value:g}")
-STRING: Final = Kind(word="string", parse=str, convert=_convert_string, render=mask_option)
-DURATION: Final = Kind(word="duration", parse=parse_duration, convert=_convert_duration, show=format_duration)
-STRINGS: Final[Kind[tuple[str, ...]]] = Kind(
+INTEGER: Final = OptionKind(word="int", parse=_parse_integer, convert=_convert_integer)
+FLOAT: Final = OptionKind(word="float", parse=_parse_float, convert=_convert_float, show=lambda value: f"{value:g}")
+STRING: Final = OptionKind(word="string", parse=str, convert=_convert_string, render=mask_option)
+DURATION: Final = OptionKind(word="duration", parse=parse_duration, convert=_convert_duration, show=format_duration)
+STRINGS: Final[OptionKind[tuple[str, ...]]] = OptionKind(
     word="value",
     parse=lambda text: (text,),
     convert=_convert_strings,
@@ -178,7 +178,7 @@ STRINGS: Final[Kind[tuple[str, ...]]] = Kind(
     put=_put_strings,
     is_repeated=True,
 )
-FLOATS: Final = Kind(
+FLOATS: Final = OptionKind(
     word="value",
     parse=_parse_floats,
     convert=_convert_floats,
@@ -191,9 +191,9 @@ FLOATS: Final = Kind(
 
 def words_kind(
     word: str, parse: Callable[[str], T], *, show: Callable[[T], str], render: Callable[[T], str], is_bare: bool = False
-) -> Kind[T]:
+) -> OptionKind[T]:
     """Return a kind whose values are a few words, the same wherever they are read."""
-    return Kind(
+    return OptionKind(
         word=word,
         parse=parse,
         convert=_convert_by_text(parse),
@@ -204,7 +204,7 @@ def words_kind(
     )
 
 
-def one_of(*words: W) -> Kind[W]:
+def one_of(*words: W) -> OptionKind[W]:
     """Return a kind whose values are these words, or the members of an enum of words."""
 
     def parse(text: str) -> W:
@@ -219,7 +219,7 @@ def one_of(*words: W) -> Kind[W]:
 LEVEL: Final = words_kind("level", LogLevel.parse, show=lambda level: level.word, render=lambda level: str(level.value))
 
 
-def kind_of(default: object) -> Kind[Any]:
+def kind_of(default: object) -> OptionKind[Any]:
     """Return the kind that the type of a default implies."""
     match default:
         case bool():

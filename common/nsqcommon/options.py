@@ -42,7 +42,7 @@ from nsqcommon.option_kinds import (
     LEVEL,
     STRING,
     STRINGS,
-    Kind,
+    OptionKind,
     kind_of,
     one_of,
     words_kind,
@@ -72,9 +72,9 @@ __all__ = [
     "BaseOptions",
     "Flags",
     "HelpRequested",
-    "Kind",
     "Nanoseconds",
     "Option",
+    "OptionKind",
     "UsageError",
     "VersionRequested",
     "change",
@@ -136,7 +136,7 @@ class Option:
     flag: str
     key: str
     help: str
-    kind: Kind[Any]
+    kind: OptionKind[Any]
     default: Any  # MISSING if it is computed
     default_shown: str | None
     at_least: int | None
@@ -172,7 +172,7 @@ def option(
     default: T,
     help: str,
     *,
-    kind: Kind[Any] | None = None,
+    kind: OptionKind[Any] | None = None,
     flag: str | None = None,
     toml: str | None = None,
     at_least: int | None = None,

@@ -34,14 +34,14 @@ from typing import TYPE_CHECKING, Final
 
 from nsqcommon.wire.commands import (
     MAGIC,
-    Body,
+    BodyCommand,
     Command,
     CommandReader,
     Finishes,
-    Line,
+    LineCommand,
     LineTooLong,
-    Publication,
     Publications,
+    PublishCommand,
 )
 from nsqcommon.wire.extensions import HEADERS, KEYS
 from nsqcommon.wire.faults import Fault, ProtocolError
@@ -352,7 +352,7 @@ class ClientProtocol:
 
     def _handle(self, command: Command, now: float) -> None:
         match command:
-            case Publication():
+            case PublishCommand():
                 if self._authorization is not None:
                     topic = self._publisher.topic_name
                     self._authorization.check(command.params[0], topic, "", command, self._broker.now)
@@ -366,9 +366,9 @@ class ClientProtocol:
             case Publications():
                 self._become_producer()
                 self._publisher.publish_many(command)
-            case Line():
+            case LineCommand():
                 self._handle_line(command.params, now)
-            case Body():
+            case BodyCommand():
                 if command.params[0] == b"IDENTIFY":
                     self._identify(command.body, now)
                 else:
@@ -417,7 +417,7 @@ class ClientProtocol:
             raise ProtocolError(Fault.INVALID, "cannot SUB with heartbeats disabled")
         topic_name, channel_name = names_of(params)
         if self._authorization is not None:
-            self._authorization.check(b"SUB", topic_name, channel_name, Line(params), self._broker.now)
+            self._authorization.check(b"SUB", topic_name, channel_name, LineCommand(params), self._broker.now)
         changes_before = self._broker.urgent_changes
         channel = self._broker.topic(topic_name).channel(channel_name)
         most = self.profile.rules.max_channel_consumers

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 from nsqcommon.wire.commands import (
     HeadedPublication,
     HeadedPublications,
-    Publication,
     Publications,
+    PublishCommand,
     parse_decimal,
     to_signed64,
 )
@@ -98,7 +98,7 @@ class ClientPublisher:
             self._work_budget.spend(COST_OF_TOPIC)
         return topic
 
-    def publish(self, command: Publication) -> None:
+    def publish(self, command: PublishCommand) -> None:
         """Carry out PUB or DPUB."""
         word = command.params[0]
         delay_ms = 0

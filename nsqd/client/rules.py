@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from nsqcommon.wire.identify import ClientSettings, ServerFeatures
-    from nsqcommon.wire.limits import Limits
+    from nsqcommon.wire.limits import SizeLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientRules:
-    limits: Limits  # of sizes, in bytes
+    limits: SizeLimits  # of sizes, in bytes
     features: ServerFeatures  # what IDENTIFY may ask for
     defaults: ClientSettings  # the settings of a client that does not IDENTIFY
     max_req_timeout_ms: int  # a longer timeout of REQ is reduced to this

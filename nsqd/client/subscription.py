@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from nsqcommon.ration import Ration
+from nsqcommon.log_rate_limit import LogRateLimit
 from nsqcommon.wire.commands import MOST_FINISHES, CommandReader, parse_decimal, to_signed64
 from nsqcommon.wire.extensions import BURY, FREE, HEADERS, decode_reason
 from nsqcommon.wire.faults import Fault, ProtocolError
@@ -68,7 +68,7 @@ class ClientSubscription:
         self._outbox = outbox
         self._work_budget = stretch
         self._note = note
-        self._ration = Ration()
+        self._ration = LogRateLimit()
         self.consumer = Consumer(
             send=outbox.send_messages,
             close=close,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from nsqcommon.options import MILLISECOND
 from nsqcommon.version import NSQ_VERSION
-from nsqcommon.wire.commands import Limits
+from nsqcommon.wire.commands import SizeLimits
 from nsqcommon.wire.identify import ClientSettings, HttpPlace, Negotiation, ServerFeatures
 from nsqd.client.protocol import ClientProtocol
 from nsqd.client.rules import ClientRules
@@ -73,8 +73,8 @@ def rules_of(options: Options, http: HttpPlace) -> ClientRules:
     )
 
 
-def limits_of(options: Options) -> Limits:
-    return Limits(
+def limits_of(options: Options) -> SizeLimits:
+    return SizeLimits(
         max_message=options.max_msg_size, max_body=options.max_body_size, max_identify=options.max_identify_size
     )
 

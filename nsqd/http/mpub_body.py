@@ -26,7 +26,7 @@ from nsqcommon.wire.mpub import (
 )
 
 if TYPE_CHECKING:
-    from nsqcommon.wire.limits import Limits
+    from nsqcommon.wire.limits import SizeLimits
 
 _pack_size: Final = Struct(">I").pack
 _SMALL_SIZES: Final = [_pack_size(size) for size in range(256)]  # a third of the time, for each of 60,000 lines
@@ -56,7 +56,7 @@ class MpubBody(Protocol):
 class LinesBody:
     """One message per line. Empty lines are not messages."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: SizeLimits) -> None:
         self._max_message = limits.max_message
         self._room = limits.max_body
         self._half = bytearray()  # the line that is not complete yet
@@ -119,7 +119,7 @@ class LinesBody:
 class HeadedBody:
     """The body of an HMPUB: a count, then size, headers and body of each message. More bytes behind them are dropped."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: SizeLimits) -> None:
         self._half = HalfHeadedMpub([b"HMPUB"], limits)
         # The command says how long it is; a request may end anywhere.
         self._half.held += _pack_size(limits.max_body)
@@ -152,7 +152,7 @@ class HeadedBody:
 class BinaryBody:
     """A count, then a size and a body for each message. Bytes after the last message are dropped."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: SizeLimits) -> None:
         self._limits = limits
         self._held = bytearray()
         self._count = 0  # 0: not read yet

@@ -24,7 +24,7 @@ from nsqd.broker.bounded import PublishRefused
 from nsqd.http.mpub_body import BODY_TOO_BIG, MSG_TOO_BIG, BinaryBody, HeadedBody, LinesBody, MpubBody
 
 if TYPE_CHECKING:
-    from nsqcommon.wire.limits import Limits
+    from nsqcommon.wire.limits import SizeLimits
     from nsqd.broker.broker import Broker
 
 _log = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ class _Target:
 class Publishing:
     """Turns requests into receipts. Errors are returned instead of raised: they are ordinary answers."""
 
-    def __init__(self, broker: Broker, limits: Limits, *, max_defer_ms: int) -> None:
+    def __init__(self, broker: Broker, limits: SizeLimits, *, max_defer_ms: int) -> None:
         self.limits = limits
         self._broker = broker
         self._max_defer_ms = max_defer_ms

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from nsqcommon.wire.frames import FrameType
-from nsqcommon.wire.limits import Limits
+from nsqcommon.wire.limits import SizeLimits
 from nsqcommon.wire.lookup import PeerAddress, ReplyReader
 from nsqlookupd.protocol import LookupProtocol, State
 from nsqlookupd.registry import Registry
@@ -80,5 +80,5 @@ def talk(script: Script) -> list[str]:
         ports = _LOOKUPD.tcp_port, _LOOKUPD.http_port
         return Conversation(script, lambda: LookupConnection(registry), None, ports=ports).run("ours")
     features = replace(RULES.features, snappy=True, deflate=True)
-    node = Node(limits=Limits(max_message=1024, max_body=5120), features=features, mem_queue_size=10_000)
+    node = Node(limits=SizeLimits(max_message=1024, max_body=5120), features=features, mem_queue_size=10_000)
     return Conversation(script, lambda: CoreConnection(node), None, clock=lambda: node.broker.timestamp).run("ours")

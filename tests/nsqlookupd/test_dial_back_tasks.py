@@ -15,7 +15,7 @@ import pytest
 import trio
 import trio.testing
 
-from nsqcommon.wire.lookup import Identity
+from nsqcommon.wire.lookup import NodeIdentity
 from nsqlookupd.dial_back import (
     AT_ONCE,
     LIMIT,
@@ -90,7 +90,7 @@ class Directory:
             raise ConnectionRefusedError(111, "Connection refused")
 
     def nsqd(self, ip: str, host: str = "", port: int = 4150) -> Peer:
-        identity = Identity(
+        identity = NodeIdentity(
             broadcast_address=host or ip,
             hostname="",
             http_port=4151,

@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 
 from nsqcommon.waiting import Waiting
-from nsqcommon.wire.lookup import Identity
+from nsqcommon.wire.lookup import NodeIdentity
 from nsqlookupd.http_api import make_app
 from nsqlookupd.registry import Peer, Registry
 from tests.support.asgi import Answer, ask
 
-IDENTITY = Identity(
+IDENTITY = NodeIdentity(
     broadcast_address="host1",
     hostname="h",
     http_port=4151,

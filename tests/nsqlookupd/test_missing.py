@@ -6,14 +6,14 @@ from math import inf
 
 import pytest
 
-from nsqcommon.wire.lookup import Identity
+from nsqcommon.wire.lookup import NodeIdentity
 from nsqlookupd.missing import Missing, MissingNodes, is_at
 
 LIFETIME = 100.0
 
 
-def identity(host: str) -> Identity:
-    return Identity(
+def identity(host: str) -> NodeIdentity:
+    return NodeIdentity(
         broadcast_address=host,
         hostname="",
         http_port=4151,
@@ -25,7 +25,7 @@ def identity(host: str) -> Identity:
     )
 
 
-def gone(who: Identity, *topics: str) -> Missing:
+def gone(who: NodeIdentity, *topics: str) -> Missing:
     return Missing(who, topics, 0, has_drained=False, is_retired=False)
 
 

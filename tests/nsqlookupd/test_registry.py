@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqcommon.wire.lookup import Identity
+from nsqcommon.wire.lookup import NodeIdentity
 from nsqlookupd.registry import CLIENT, Peer, Registration, Registry, in_order
 
 SECOND = 1_000_000_000
@@ -40,7 +40,7 @@ class Directory(Registry):
         self.advance(now=now, timestamp=int(now) * SECOND)
 
     def nsqd(self, host: str = "a", http_port: int = 4151, node: str = "") -> Peer:
-        identity = Identity(
+        identity = NodeIdentity(
             broadcast_address=host,
             hostname="",
             http_port=http_port,

@@ -10,7 +10,7 @@ from nsqcommon.handshake import TlsServer
 from nsqcommon.wire.extensions import EXTENSIONS
 from nsqcommon.wire.frames import FrameReader, FrameType
 from nsqcommon.wire.identify import ClientSettings, Negotiation, ServerFeatures
-from nsqcommon.wire.limits import Limits
+from nsqcommon.wire.limits import SizeLimits
 from nsqcommon.wire.unfinished import UnfinishedBodies
 from nsqd.auth.grants import AuthQuestion, Grant, decode_grant
 from nsqd.broker.broker import Broker
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 START = 1_700_000_000_000_000_000  # wall clock
 
 RULES = ClientRules(
-    limits=Limits(max_message=1024, max_body=5120),
+    limits=SizeLimits(max_message=1024, max_body=5120),
     features=ServerFeatures(
         max_rdy_count=2500,
         version="1.3.0",

@@ -34,7 +34,7 @@ from nsqcommon.wire.faults import Fault, ProtocolError
 from nsqcommon.wire.headers import MOST_ENCODED, BadHeaders, are_like_first, check_headers
 from nsqcommon.wire.headers import NONE as NO_HEADERS
 from nsqcommon.wire.hot_record import HotRecord
-from nsqcommon.wire.limits import Limits
+from nsqcommon.wire.limits import SizeLimits
 from nsqcommon.wire.mpub import (
     Offsets,
     count_missing,
@@ -53,17 +53,17 @@ if TYPE_CHECKING:
 __all__ = [
     "MAGIC",
     "MOST_FINISHES",
-    "Body",
+    "BodyCommand",
     "Command",
     "CommandReader",
     "Finishes",
     "HeadedPublication",
     "HeadedPublications",
-    "Limits",
-    "Line",
+    "LineCommand",
     "LineTooLong",
-    "Publication",
     "Publications",
+    "PublishCommand",
+    "SizeLimits",
     "auth",
     "cls",
     "cut_mpub_body",
@@ -87,7 +87,7 @@ __all__ = [
 MAGIC: Final = b"  V2"  # what a client sends before its first command
 
 
-class Line(HotRecord):
+class LineCommand(HotRecord):
     """A command without a payload, or an unknown word. params[0] is the word."""
 
     __slots__ = ("params",)
@@ -105,7 +105,7 @@ class Finishes(HotRecord):
         self.ids = ids
 
 
-class Body(HotRecord):
+class BodyCommand(HotRecord):
     """An IDENTIFY or AUTH with its document."""
 
     __slots__ = ("body", "params")
@@ -115,7 +115,7 @@ class Body(HotRecord):
         self.body = body
 
 
-class Publication(HotRecord):
+class PublishCommand(HotRecord):
     """A PUB or DPUB. The payload includes the four bytes of its size, as it does in the log."""
 
     __slots__ = ("params", "payload")
@@ -125,7 +125,7 @@ class Publication(HotRecord):
         self.payload = payload
 
 
-class HeadedPublication(Publication):
+class HeadedPublication(PublishCommand):
     """An HPUB or HDPUB, named PUB or DPUB as its headers stand apart from the payload here, as they do in the log."""
 
     __slots__ = ("headers",)
@@ -162,7 +162,7 @@ class HeadedPublications(Publications):
         self.headers = headers
 
 
-Command = Line | Finishes | Body | Publication | Publications
+Command = LineCommand | Finishes | BodyCommand | PublishCommand | Publications
 
 
 class LineTooLong(Exception):
@@ -198,7 +198,7 @@ class CommandReader:
 
     def __init__(
         self,
-        limits: Limits,
+        limits: SizeLimits,
         admit: Callable[[list[bytes]], None],
         hold: Callable[[int], None] | None = None,
     ) -> None:
@@ -259,7 +259,7 @@ class CommandReader:
         form = self._payloads.get(params[0])
         if form is None:
             self._at = start
-            return Line(params)
+            return LineCommand(params)
         is_headed = form is _HEADED_MESSAGE or form is _HEADED_MESSAGES
         if is_headed:
             params[0] = params[0][1:]
@@ -272,7 +272,7 @@ class CommandReader:
                 stop += size
                 if 0 < size <= self._max_message and stop <= len(data):
                     self._at = stop
-                    return Publication(params, data[start:stop])
+                    return PublishCommand(params, data[start:stop])
         elif form is _MESSAGES:
             # The usual case of an MPUB: it is complete and valid, and its messages are equally long.
             offsets = equal_messages(data, start, self._limits)
@@ -483,7 +483,7 @@ class _HalfBody:
 
     __slots__ = ("_form", "_limit", "_max_message", "_params", "end", "held")
 
-    def __init__(self, params: list[bytes], form: _Form, limits: Limits) -> None:
+    def __init__(self, params: list[bytes], form: _Form, limits: SizeLimits) -> None:
         self.held = bytearray()
         self.end = 0  # where the payload ends in the data that `cut` was given
         self._params = params
@@ -496,7 +496,7 @@ class _HalfBody:
         else:
             self._limit = min(limits.max_identify, limits.max_body)
 
-    def cut(self, data: bytes | bytearray, start: int) -> Body | Publication | None:
+    def cut(self, data: bytes | bytearray, start: int) -> BodyCommand | PublishCommand | None:
         if len(data) < start + _SIZE:
             return None
         size = _read_size(data, start, self._params[0], self._form, self._limit)
@@ -505,10 +505,10 @@ class _HalfBody:
             return None
         self.end = end
         if self._form is _MESSAGE:
-            return Publication(self._params, _copy(data, start, end))
+            return PublishCommand(self._params, _copy(data, start, end))
         if self._form is _HEADED_MESSAGE:
             return self._headed(_copy(data, start + _SIZE, end))
-        return Body(self._params, _copy(data, start + _SIZE, end))
+        return BodyCommand(self._params, _copy(data, start + _SIZE, end))
 
     def _headed(self, content: bytes) -> HeadedPublication:
         body = _start_of_body(self._params[0], content, 0, len(content), self._max_message)
@@ -527,7 +527,7 @@ class _HalfMpub:
 
     __slots__ = ("_count", "_limits", "_offsets", "_params", "end", "held")
 
-    def __init__(self, params: list[bytes], limits: Limits) -> None:
+    def __init__(self, params: list[bytes], limits: SizeLimits) -> None:
         self.held = bytearray()
         self.end = 0
         self._params = params
@@ -570,7 +570,7 @@ class HalfHeadedMpub(_HalfMpub):
 
     __slots__ = ("_area", "_ends", "_max_message", "_payload")
 
-    def __init__(self, params: list[bytes], limits: Limits) -> None:
+    def __init__(self, params: list[bytes], limits: SizeLimits) -> None:
         super().__init__(params, _with_headers(limits))
         self._max_message = limits.max_message
         self._area = bytearray()  # the headers of all messages so far
@@ -687,7 +687,7 @@ def _publications(params: list[bytes], area: bytes, payload: bytes, offsets: Seq
     return HeadedPublications(params, payload, offsets, area)
 
 
-def _with_headers(limits: Limits) -> Limits:
+def _with_headers(limits: SizeLimits) -> SizeLimits:
     """Return the limits for messages that come with their headers."""
     return replace(limits, max_message=MOST_ENCODED + limits.max_message)
 

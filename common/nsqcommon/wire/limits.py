@@ -1,4 +1,4 @@
-"""Limits on the size of what a peer sends."""
+"""SizeLimits on the size of what a peer sends."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class SizeLimits:
     max_message: int = 1024 * 1024  # --max-msg-size
     max_body: int = 5 * 1024 * 1024  # --max-body-size
     max_identify: int = 64 * 1024  # --max-identify-size; of IDENTIFY and AUTH, which precede any authorization

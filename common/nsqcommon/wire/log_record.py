@@ -197,7 +197,7 @@ def find_header(buffer: bytes, start: int, *, not_before: int) -> tuple[int, Hea
     return None
 
 
-class Links(NamedTuple):
+class RecordChain(NamedTuple):
     """How far `follow` has come."""
 
     position: int  # where the first record that was not accepted starts
@@ -206,7 +206,7 @@ class Links(NamedTuple):
     needed: int  # the known size of a record that continues beyond the buffer; 0: none does
 
 
-def follow(buffer: bytes, position: int, sequence: int, until: int) -> Links:
+def follow(buffer: bytes, position: int, sequence: int, until: int) -> RecordChain:
     """Walk from record to record, from the one of `sequence` to the one that holds `until` - 1.
 
     A header is accepted if its sequence is the next one and the next record starts right after it, which costs a fifth
@@ -217,14 +217,14 @@ def follow(buffer: bytes, position: int, sequence: int, until: int) -> Links:
     last = -1
     while sequence < until:
         if end - position < HEADER_SIZE:
-            return Links(position, sequence, last, HEADER_SIZE)
+            return RecordChain(position, sequence, last, HEADER_SIZE)
         found, length, base, count = unpack(buffer, position)
         if found != magic or base != sequence or not count:
             break
         following = position + HEADER_SIZE + length
         if following > end:
-            return Links(position, sequence, last, HEADER_SIZE + length)
+            return RecordChain(position, sequence, last, HEADER_SIZE + length)
         last = position
         position = following
         sequence = base + count
-    return Links(position, sequence, last, 0)
+    return RecordChain(position, sequence, last, 0)

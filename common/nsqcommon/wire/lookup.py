@@ -51,7 +51,7 @@ class PeerAddress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
+class NodeIdentity:
     """The addresses that an nsqd announces."""
 
     broadcast_address: str
@@ -230,14 +230,14 @@ class LookupCommandReader:
         return ProtocolError(Fault.BAD_BODY, f"IDENTIFY failed to read body{'' if has_size else ' size'}")
 
 
-def decode_identify(body: bytes) -> Identity:
+def decode_identify(body: bytes) -> NodeIdentity:
     """Read the body of IDENTIFY.
 
     Raises ProtocolError if it is no such document or lacks what every nsqd must announce.
     """
     try:
         fields = Fields(read(body))
-        identity = Identity(
+        identity = NodeIdentity(
             broadcast_address=fields.text("broadcast_address"),
             hostname=fields.text("hostname"),
             http_port=fields.integer("http_port"),

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from nsqcommon.wire.faults import Fault, ProtocolError
 
 if TYPE_CHECKING:
-    from nsqcommon.wire.limits import Limits
+    from nsqcommon.wire.limits import SizeLimits
 
 _unpack_size: Final = struct.Struct(">i").unpack_from
 _unpack_head: Final = struct.Struct(">iii").unpack_from  # size of the body, count, size of the first message
@@ -41,7 +41,7 @@ def memory_of(offsets: Offsets) -> int:
     return len(offsets) * (_OFFSET_SIZE if isinstance(offsets, list) else offsets.itemsize)
 
 
-def cut_mpub_body(body: bytes, limits: Limits) -> tuple[bytes, list[int]]:
+def cut_mpub_body(body: bytes, limits: SizeLimits) -> tuple[bytes, list[int]]:
     """Cut the body of an HTTP request into the payload after the count, and its offsets.
 
     Bytes after the last message are dropped. Raises ProtocolError (BAD_BODY or BAD_MESSAGE).
@@ -55,7 +55,7 @@ def cut_mpub_body(body: bytes, limits: Limits) -> tuple[bytes, list[int]]:
     return body[_SIZE : _SIZE + offsets[-1]], offsets
 
 
-def equal_messages(data: bytes, start: int, limits: Limits) -> range | None:
+def equal_messages(data: bytes, start: int, limits: SizeLimits) -> range | None:
     """Return the offsets of an MPUB whose size stands at data[start], if it is whole and all its messages equally long.
 
     Most are. None says nothing about the others: `cut_messages` finds out whether they are valid, and complete.
@@ -77,14 +77,14 @@ def equal_messages(data: bytes, start: int, limits: Limits) -> range | None:
     return range(0, total + 1, stride)
 
 
-def read_count(data: bytes | bytearray, at: int, limits: Limits) -> int:
+def read_count(data: bytes | bytearray, at: int, limits: SizeLimits) -> int:
     count: int = _unpack_size(data, at)[0]
     if not 0 < count <= (limits.max_body - _SIZE) // _SMALLEST_MESSAGE:
         raise ProtocolError(Fault.BAD_BODY, b"MPUB invalid message count %d" % count)
     return count
 
 
-def cut_messages(data: bytes | bytearray, start: int, count: int, offsets: Offsets, limits: Limits) -> bool:
+def cut_messages(data: bytes | bytearray, start: int, count: int, offsets: Offsets, limits: SizeLimits) -> bool:
     """Cut, or continue to cut, the `count` messages that begin at data[start]; return whether all of them are there.
 
     `offsets` begins as [0] and carries the state between calls: the next call may pass the same data in another place,
@@ -110,7 +110,7 @@ def cut_messages(data: bytes | bytearray, start: int, count: int, offsets: Offse
     return len(offsets) == count + 1 and start + at <= len(data)
 
 
-def _cut_equal_messages(data: bytes | bytearray, start: int, count: int, offsets: Offsets, limits: Limits) -> int:
+def _cut_equal_messages(data: bytes | bytearray, start: int, count: int, offsets: Offsets, limits: SizeLimits) -> int:
     """Take all messages that are complete, if they are as long as the first one.
 
     Publishers of many messages mostly send equal ones. If the same size stands at each place where equal messages would
@@ -138,7 +138,7 @@ def _cut_equal_messages(data: bytes | bytearray, start: int, count: int, offsets
     return end
 
 
-def _check_total(offsets: Offsets, limits: Limits) -> None:
+def _check_total(offsets: Offsets, limits: SizeLimits) -> None:
     # The size announced over TCP is not compared with the data, because NSQ ignores it and so must we. A peer could
     # announce little and send without end, so the data themselves are bounded here.
     allowed = limits.max_body - _SIZE

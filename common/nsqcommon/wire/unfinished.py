@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Protocol
 
-__all__ = ["Holder", "UnfinishedBodies"]
+__all__ = ["BodyHolder", "UnfinishedBodies"]
 
 
-class Holder(Protocol):
+class BodyHolder(Protocol):
     def give_up_body(self) -> None:
         """Free the part of the body that has arrived. Called from within `hold`, perhaps for its own caller."""
 
@@ -25,9 +25,9 @@ class UnfinishedBodies:
     def __init__(self, most: int) -> None:
         self.total = 0  # bytes
         self._most = most
-        self._sizes: OrderedDict[Holder, int] = OrderedDict()  # in the order in which the bodies began
+        self._sizes: OrderedDict[BodyHolder, int] = OrderedDict()  # in the order in which the bodies began
 
-    def hold(self, holder: Holder, size: int) -> None:
+    def hold(self, holder: BodyHolder, size: int) -> None:
         """Note that `holder` has `size` bytes of a body by now, 0: none. Give up the oldest bodies if the sum is too large.
 
         A body that is the only one is never given up: its own limit applies.
@@ -43,6 +43,6 @@ class UnfinishedBodies:
             self.total -= its_size
             oldest.give_up_body()
 
-    def release(self, holder: Holder) -> None:
+    def release(self, holder: BodyHolder) -> None:
         """Note that the body is complete or that `holder` is gone. Idempotent."""
         self.total -= self._sizes.pop(holder, 0)

@@ -6,12 +6,12 @@ from random import Random
 from typing import Final
 
 from nsqcommon.http_api import HttpError
-from nsqcommon.wire.commands import HeadedPublications, Limits, Publications
+from nsqcommon.wire.commands import HeadedPublications, Publications, SizeLimits
 from nsqcommon.wire.headers import decode_headers, header_offsets
 from nsqd.http.mpub_body import HeadedBody
 from tests.fuzz.fuzzing import pieces
 
-_LIMITS: Final = Limits(max_message=1000, max_body=5000)
+_LIMITS: Final = SizeLimits(max_message=1000, max_body=5000)
 _MOST_HELD: Final = 100_000  # for such a body, whose offsets take most of it
 
 

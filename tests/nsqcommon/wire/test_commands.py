@@ -8,21 +8,21 @@ import pytest
 
 from nsqcommon.wire import commands
 from nsqcommon.wire.commands import (
-    Body,
+    BodyCommand,
     Command,
     CommandReader,
     Finishes,
-    Line,
+    LineCommand,
     LineTooLong,
-    Publication,
     Publications,
+    PublishCommand,
     parse_decimal,
     to_signed64,
 )
 from nsqcommon.wire.faults import Fault, ProtocolError
-from nsqcommon.wire.limits import Limits
+from nsqcommon.wire.limits import SizeLimits
 
-LIMITS = Limits(max_message=100, max_body=200)
+LIMITS = SizeLimits(max_message=100, max_body=200)
 ID = b"0123456789abcdef"
 
 
@@ -34,18 +34,18 @@ def admit_all(params: list[bytes]) -> None:
     pass
 
 
-def reader_of(*pieces: bytes, limits: Limits = LIMITS) -> CommandReader:
+def reader_of(*pieces: bytes, limits: SizeLimits = LIMITS) -> CommandReader:
     reader = CommandReader(limits, admit_all)
     for piece in pieces:
         reader.receive(piece)
     return reader
 
 
-def read(stream: bytes, limits: Limits = LIMITS) -> list[Command]:
+def read(stream: bytes, limits: SizeLimits = LIMITS) -> list[Command]:
     return list(iter(reader_of(stream, limits=limits).next_command, None))
 
 
-def error_of(stream: bytes, limits: Limits = LIMITS) -> bytes:
+def error_of(stream: bytes, limits: SizeLimits = LIMITS) -> bytes:
     """Return the error that the stream causes by itself, without ending."""
     with pytest.raises(ProtocolError) as raised:
         read(stream, limits)
@@ -93,16 +93,19 @@ def feed(reader: CommandReader, stream: bytes, piece: int) -> None:
     ],
 )
 def test_line_is_split_at_single_spaces(line: bytes, params: list[bytes]) -> None:
-    assert read(line) == [Line(params)]
+    assert read(line) == [LineCommand(params)]
 
 
 def test_carriage_return_of_a_payload_is_not_taken_for_the_lines_own() -> None:
-    assert read(commands.pub("t", b"\r") + b"\n") == [Publication([b"PUB", b"t"], size(1) + b"\r"), Line([b""])]
+    assert read(commands.pub("t", b"\r") + b"\n") == [
+        PublishCommand([b"PUB", b"t"], size(1) + b"\r"),
+        LineCommand([b""]),
+    ]
 
 
 def test_line_of_just_the_limit_is_read() -> None:
     line = b"X" * 16383
-    assert read(line + b"\n") == [Line([line])]
+    assert read(line + b"\n") == [LineCommand([line])]
 
 
 def test_line_beyond_the_limit_is_too_long() -> None:
@@ -136,15 +139,19 @@ def test_line_in_pieces_is_read_when_its_newline_comes() -> None:
         reader.receive(bytes([byte]))
         assert reader.next_command() is None
     reader.receive(b"\nNOP\nCL")
-    assert reader.next_command() == Line([b"RDY", b"1"])
-    assert reader.next_command() == Line([b"NOP"])
+    assert reader.next_command() == LineCommand([b"RDY", b"1"])
+    assert reader.next_command() == LineCommand([b"NOP"])
     assert reader.next_command() is None
     assert reader.buffered == 2
 
 
 def test_pieces_received_before_reading_are_joined() -> None:
     reader = reader_of(b"NOP\nRD", b"Y 1", b"\nNOP\n")
-    assert list(iter(reader.next_command, None)) == [Line([b"NOP"]), Line([b"RDY", b"1"]), Line([b"NOP"])]
+    assert list(iter(reader.next_command, None)) == [
+        LineCommand([b"NOP"]),
+        LineCommand([b"RDY", b"1"]),
+        LineCommand([b"NOP"]),
+    ]
 
 
 # FIN
@@ -159,8 +166,8 @@ def plain_fins(count: int) -> tuple[bytes, tuple[bytes, ...]]:
 def test_fins_that_arrive_together_are_one_command(count: int) -> None:
     stream, ids = plain_fins(count)
     assert read(stream) == [Finishes(ids)]
-    assert read(stream + b"NOP\n") == [Finishes(ids), Line([b"NOP"])]
-    assert read(b"NOP\n" + stream + b"FIN") == [Line([b"NOP"]), Finishes(ids)]
+    assert read(stream + b"NOP\n") == [Finishes(ids), LineCommand([b"NOP"])]
+    assert read(b"NOP\n" + stream + b"FIN") == [LineCommand([b"NOP"]), Finishes(ids)]
 
 
 def test_very_long_run_of_fins_is_cut_into_several_commands() -> None:
@@ -196,7 +203,7 @@ def test_fin_that_is_not_plain_comes_as_a_line_between_the_others(line: bytes, b
     first, first_ids = plain_fins(before)
     last, last_ids = plain_fins(after)
     params = line.removesuffix(b"\n").removesuffix(b"\r").split(b" ")
-    expected: list[Command] = [Line(params)]
+    expected: list[Command] = [LineCommand(params)]
     if before:
         expected.insert(0, Finishes(first_ids))
     if after:
@@ -208,8 +215,8 @@ def test_two_short_lines_that_look_like_one_fin_stay_two() -> None:
     filler, ids = plain_fins(30)
     assert read(filler + b"FIN 0123456\n89abcdef\n" + filler) == [
         Finishes(ids),
-        Line([b"FIN", b"0123456"]),
-        Line([b"89abcdef"]),
+        LineCommand([b"FIN", b"0123456"]),
+        LineCommand([b"89abcdef"]),
         Finishes(ids),
     ]
 
@@ -231,23 +238,23 @@ def test_fin_across_a_packet_border_joins_those_that_come_with_its_rest() -> Non
 
 
 def test_publication_keeps_its_size_prefix() -> None:
-    assert read(b"PUB t\n\x00\x00\x00\x05hello") == [Publication([b"PUB", b"t"], b"\x00\x00\x00\x05hello")]
+    assert read(b"PUB t\n\x00\x00\x00\x05hello") == [PublishCommand([b"PUB", b"t"], b"\x00\x00\x00\x05hello")]
 
 
 def test_deferred_publication_is_one_with_more_parameters() -> None:
-    assert read(commands.dpub("t", 500, b"x")) == [Publication([b"DPUB", b"t", b"500"], size(1) + b"x")]
+    assert read(commands.dpub("t", 500, b"x")) == [PublishCommand([b"DPUB", b"t", b"500"], size(1) + b"x")]
 
 
 def test_identify_and_auth_have_a_body() -> None:
     assert read(commands.identify(b"{}") + commands.auth(b"secret")) == [
-        Body([b"IDENTIFY"], b"{}"),
-        Body([b"AUTH"], b"secret"),
+        BodyCommand([b"IDENTIFY"], b"{}"),
+        BodyCommand([b"AUTH"], b"secret"),
     ]
 
 
 def test_surplus_parameters_are_left_to_the_protocol() -> None:
-    assert read(b"PUB t x y\n" + size(1) + b"x") == [Publication([b"PUB", b"t", b"x", b"y"], size(1) + b"x")]
-    assert read(b"IDENTIFY x\n" + size(2) + b"{}") == [Body([b"IDENTIFY", b"x"], b"{}")]
+    assert read(b"PUB t x y\n" + size(1) + b"x") == [PublishCommand([b"PUB", b"t", b"x", b"y"], size(1) + b"x")]
+    assert read(b"IDENTIFY x\n" + size(2) + b"{}") == [BodyCommand([b"IDENTIFY", b"x"], b"{}")]
 
 
 def test_mpub_of_the_conformance_vector_is_cut() -> None:
@@ -261,13 +268,13 @@ def test_mpub_of_the_conformance_vector_is_cut() -> None:
 def test_announced_size_of_mpub_does_not_matter_within_its_range(body_size: int) -> None:
     messages = size(2) + size(2) + b"aa" + size(1) + b"b"
     got = read(b"MPUB t\n" + size(body_size) + messages + b"NOP\n")
-    assert got == [Publications([b"MPUB", b"t"], messages[4:], [0, 6, 11]), Line([b"NOP"])]
+    assert got == [Publications([b"MPUB", b"t"], messages[4:], [0, 6, 11]), LineCommand([b"NOP"])]
 
 
 @pytest.mark.parametrize("lengths", [[1], [5] * 30, [5] * 29 + [6], [6] + [5] * 30, [5, 5, 6] * 10, list(range(1, 30))])
 def test_mpub_of_equal_and_unequal_messages_is_cut_alike(lengths: list[int]) -> None:
     bodies = [bytes([65 + length]) * length for length in lengths]
-    command = read(commands.mpub("t", bodies) + b"NOP\n", Limits())[0]
+    command = read(commands.mpub("t", bodies) + b"NOP\n", SizeLimits())[0]
     assert isinstance(command, Publications)
     starts = command.offsets[:-1]
     assert [command.payload[start + 4 :][:length] for start, length in zip(starts, lengths, strict=True)] == bodies
@@ -277,7 +284,7 @@ def test_mpub_of_equal_and_unequal_messages_is_cut_alike(lengths: list[int]) -> 
 def test_bodies_that_hold_commands_are_not_read_as_such() -> None:
     body = b"FIN 0123456789abcdef\nPUB t\n"
     assert read(commands.pub("t", body) + commands.fin(ID)) == [
-        Publication([b"PUB", b"t"], size(len(body)) + body),
+        PublishCommand([b"PUB", b"t"], size(len(body)) + body),
         Finishes((ID,)),
     ]
 
@@ -521,7 +528,7 @@ def test_encoders_write_what_the_reader_reads() -> None:
             commands.nop(),
         )
     )
-    assert [command.params for command in read(stream) if isinstance(command, Line)] == [
+    assert [command.params for command in read(stream) if isinstance(command, LineCommand)] == [
         [b"SUB", b"t", b"c#ephemeral"],
         [b"RDY", b"5"],
         [b"REQ", ID, b"1000"],

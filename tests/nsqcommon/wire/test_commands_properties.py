@@ -13,25 +13,25 @@ from hypothesis import strategies as st
 
 from nsqcommon.wire import commands, extensions
 from nsqcommon.wire.commands import (
-    Body,
+    BodyCommand,
     Command,
     CommandReader,
     Finishes,
     HeadedPublication,
     HeadedPublications,
-    Line,
+    LineCommand,
     LineTooLong,
-    Publication,
     Publications,
+    PublishCommand,
 )
 from nsqcommon.wire.faults import ProtocolError
 from nsqcommon.wire.headers import MOST_ENCODED, NONE, encode_headers
-from nsqcommon.wire.limits import Limits
+from nsqcommon.wire.limits import SizeLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-LIMITS = Limits(max_message=60, max_body=400, max_line=64)
+LIMITS = SizeLimits(max_message=60, max_body=400, max_line=64)
 
 
 def admit_all(params: list[bytes]) -> None:
@@ -145,9 +145,9 @@ def obvious(stream: bytes) -> tuple[list[Command | bytes], str]:
             length = int.from_bytes(stream[at : at + 4])
             payload = stream[at : at + 4 + length]
             if params[0].endswith(b"PUB"):
-                got.append(Publication(params, payload))
+                got.append(PublishCommand(params, payload))
             else:
-                got.append(Body(params, payload[4:]))
+                got.append(BodyCommand(params, payload[4:]))
             at += 4 + length
         elif params[0] in (b"HPUB", b"HDPUB"):
             length = int.from_bytes(stream[at : at + 4])
@@ -178,7 +178,7 @@ def obvious(stream: bytes) -> tuple[list[Command | bytes], str]:
         elif params[0] == b"FIN" and len(params) == 2 and len(plain) == 21 and b"\r" not in plain:
             got.append(params[1])
         else:
-            got.append(Line(params))
+            got.append(LineCommand(params))
     return got, "None"
 
 
@@ -203,7 +203,7 @@ def test_messages_that_are_read_together_are_as_if_each_came_alone(
     sized = [len(content).to_bytes(4, "big") + content for content in contents]
     together = b"".join([len(sized).to_bytes(4, "big"), *sized])
     alone, _ = outcome([b"HPUB t\n" + content for content in sized])
-    limits = Limits(max_message=60, max_body=3000, max_line=64)
+    limits = SizeLimits(max_message=60, max_body=3000, max_line=64)
     reader = CommandReader(limits, admit_all)
     reader.take_headers(True)
     read: Command | None = None
@@ -283,7 +283,7 @@ def test_nothing_is_held_after_the_last_command(stream: bytes) -> None:
 
 
 def test_endless_mpub_is_stopped_however_small_its_announced_size() -> None:
-    limits = Limits(max_message=1 << 20, max_body=5 << 20)
+    limits = SizeLimits(max_message=1 << 20, max_body=5 << 20)
     reader = CommandReader(limits, admit_all)
     reader.receive(b"MPUB t\n" + struct.pack(">iii", 8, 1_000_000, 65536))
     for _ in range(79):
@@ -307,7 +307,7 @@ def test_endless_mpub_is_stopped_however_small_its_announced_size() -> None:
 )
 def test_big_payload_in_small_pieces_is_no_slower_than_its_length(make: Callable[[], bytes]) -> None:
     stream = make()
-    reader = CommandReader(Limits(max_message=6 << 20, max_body=6 << 20, max_identify=6 << 20), admit_all)
+    reader = CommandReader(SizeLimits(max_message=6 << 20, max_body=6 << 20, max_identify=6 << 20), admit_all)
     reader.take_headers(True)
     began = time.process_time()
     for at in range(0, len(stream), 100):
@@ -321,7 +321,7 @@ def test_big_payload_in_small_pieces_is_no_slower_than_its_length(make: Callable
 def test_half_an_hmpub_of_tiny_messages_says_what_memory_it_takes() -> None:
     """Tens of thousands of small objects would take several times what the limits count."""
     stream = commands.hmpub("t", [(NONE, b"x")] * 30_000)[:-1]
-    reader = CommandReader(Limits(max_message=6 << 20, max_body=6 << 20), admit_all, hold := Held())
+    reader = CommandReader(SizeLimits(max_message=6 << 20, max_body=6 << 20), admit_all, hold := Held())
     reader.take_headers(True)
     tracemalloc.start()
     for at in range(0, len(stream), 65_536):

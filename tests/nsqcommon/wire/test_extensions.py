@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqcommon.wire.commands import CommandReader, Limits, Line
+from nsqcommon.wire.commands import CommandReader, LineCommand, SizeLimits
 from nsqcommon.wire.extensions import (
     MOST_OF_KEY,
     MOST_OF_REASON,
@@ -75,11 +75,11 @@ def test_any_bytes_become_a_reason_that_stays_as_it_is(words: list[bytes]) -> No
 
 @given(st.text(st.characters(exclude_categories=()), max_size=400))
 def test_what_a_client_sends_is_one_command_with_the_same_reason(text: str) -> None:
-    reader = CommandReader(Limits(), lambda params: None)
+    reader = CommandReader(SizeLimits(), lambda params: None)
     reader.receive(bury(ID, text) + req_free(ID, 5))
     command = reader.next_command()
-    assert isinstance(command, Line)
+    assert isinstance(command, LineCommand)
     assert command.params[:2] == [b"BURY", ID]
     assert decode_reason(command.params[2:]) == clean_reason(text)
-    assert reader.next_command() == Line([b"REQ", ID, b"5", b"free"])
+    assert reader.next_command() == LineCommand([b"REQ", ID, b"5", b"free"])
     assert reader.idle

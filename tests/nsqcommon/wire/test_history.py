@@ -24,7 +24,7 @@ from nsqcommon.wire.history import (
     encode_range,
     records_prefix,
 )
-from nsqcommon.wire.log_record import HEADER_SIZE, KNOWN_FLAGS, Links, follow
+from nsqcommon.wire.log_record import HEADER_SIZE, KNOWN_FLAGS, RecordChain, follow
 from nsqd.broker.batch import Batch
 from nsqd.log.record import encode
 from tests.nsqd.log.batches import batch_runs, bodies_of, make_batch
@@ -207,20 +207,20 @@ def test_a_record_inside_a_message_is_no_record() -> None:
 def test_follow_ends_behind_the_record_that_holds_the_last_one() -> None:
     data = b"".join(record(make_batch(3 * n, [b"a", b"b", b"c"])) for n in range(4))
     size = len(data) // 4
-    assert follow(data, 0, 0, 4) == Links(2 * size, 6, size, 0)
-    assert follow(data, 0, 0, 6) == Links(2 * size, 6, size, 0)
-    assert follow(data, size, 3, 99) == Links(4 * size, 12, 3 * size, HEADER_SIZE)
-    assert follow(data, 0, 0, 0) == Links(0, 0, -1, 0)
+    assert follow(data, 0, 0, 4) == RecordChain(2 * size, 6, size, 0)
+    assert follow(data, 0, 0, 6) == RecordChain(2 * size, 6, size, 0)
+    assert follow(data, size, 3, 99) == RecordChain(4 * size, 12, 3 * size, HEADER_SIZE)
+    assert follow(data, 0, 0, 0) == RecordChain(0, 0, -1, 0)
 
 
 def test_follow_says_how_much_is_needed() -> None:
     data = record(make_batch(0, [b"abc"]))
-    assert follow(data[:-1], 0, 0, 1) == Links(0, 0, -1, len(data))
-    assert follow(data[:55], 0, 0, 1) == Links(0, 0, -1, HEADER_SIZE)
+    assert follow(data[:-1], 0, 0, 1) == RecordChain(0, 0, -1, len(data))
+    assert follow(data[:55], 0, 0, 1) == RecordChain(0, 0, -1, HEADER_SIZE)
 
 
 @pytest.mark.parametrize("place", [0, 3, 16, 23])  # magic, sequence
 def test_follow_stops_where_a_link_is_broken(place: int) -> None:
     one, two = record(make_batch(0, [b"a"])), bytearray(record(make_batch(1, [b"b"])))
     two[place] ^= 1
-    assert follow(one + bytes(two), 0, 0, 2) == Links(len(one), 1, 0, 0)
+    assert follow(one + bytes(two), 0, 0, 2) == RecordChain(len(one), 1, 0, 0)

@@ -9,9 +9,9 @@ import pytest
 
 from nsqcommon.wire.commands import CommandReader, Publications, cut_mpub_body, mpub
 from nsqcommon.wire.faults import ProtocolError
-from nsqcommon.wire.limits import Limits
+from nsqcommon.wire.limits import SizeLimits
 
-LIMITS = Limits(max_message=100, max_body=200)
+LIMITS = SizeLimits(max_message=100, max_body=200)
 
 
 def size(number: int) -> bytes:
@@ -55,7 +55,7 @@ def test_many_offsets_of_a_body_that_is_not_whole_are_packed() -> None:
     """A million numbers as objects take 36 MB, and freeing them would hold up other clients."""
     count = 50_000
     held: list[int] = []
-    reader = CommandReader(Limits(max_body=1 << 20), lambda params: None, held.append)
+    reader = CommandReader(SizeLimits(max_body=1 << 20), lambda params: None, held.append)
     command = mpub("t", [b"x", b"yz"] * (count // 2))
     for at in range(0, len(command), 40_000):
         reader.receive(command[at : at + 40_000])

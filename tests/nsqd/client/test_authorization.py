@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nsqcommon.wire.commands import Line
+from nsqcommon.wire.commands import LineCommand
 from nsqcommon.wire.faults import Fault, ProtocolError
 from nsqd.auth.grants import AuthQuestion, Grant, GrantEntry
 from nsqd.client.authorization import Authorization, Suspended
@@ -89,7 +89,7 @@ def test_what_has_expired_is_asked_anew_and_the_command_goes_on() -> None:
     asked = Asked()
     authorization = asked.granted("a", ttl=10)
     authorization.check(b"PUB", "a", "", None, 9.9)
-    command = Line([b"SUB", b"a", b"c"])
+    command = LineCommand([b"SUB", b"a", b"c"])
     with pytest.raises(Suspended):
         authorization.check(b"SUB", "a", "c", command, 10.0)
     assert asked.ask().secret == b"secret"

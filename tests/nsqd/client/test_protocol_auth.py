@@ -10,7 +10,7 @@ import pytest
 
 from nsqcommon.streams.deflate import DeflateLayer
 from nsqcommon.wire.commands import auth, dpub, identify, mpub, nop, pub, sub
-from nsqcommon.wire.limits import Limits
+from nsqcommon.wire.limits import SizeLimits
 from tests.support.node import RULES, Client, Node
 
 PUBLISHES = {b"PUB": pub("t", b"x"), b"DPUB": dpub("t", 0, b"x"), b"MPUB": mpub("t", [b"x", b"y"])}
@@ -303,7 +303,7 @@ def test_a_topic_that_was_deleted_meanwhile_is_made_anew(node: Node) -> None:
 
 def test_a_compressed_stream_is_not_unpacked_while_nobody_reads_it() -> None:
     node = guarded_node(
-        features=replace(RULES.features, deflate=True), limits=Limits(max_message=1 << 23, max_body=1 << 23)
+        features=replace(RULES.features, deflate=True), limits=SizeLimits(max_message=1 << 23, max_body=1 << 23)
     )
     client = node.client()
     client.ask(identify(b'{"feature_negotiation":true,"deflate":true}'))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nsqcommon.wire.commands import Publication, Publications
+from nsqcommon.wire.commands import Publications, PublishCommand
 from nsqcommon.wire.faults import Fault, ProtocolError
 from nsqd.client.outbox import Outbox
 from nsqd.client.publisher import ClientPublisher
@@ -21,7 +21,7 @@ class Publishing:
 
     def publish(self, *params: bytes, body: bytes = b"x") -> None:
         self.publisher.admit(params[0], list(params))
-        self.publisher.publish(Publication(list(params), len(body).to_bytes(4) + body))
+        self.publisher.publish(PublishCommand(list(params), len(body).to_bytes(4) + body))
 
     def publish_many(self, topic: bytes, *bodies: bytes) -> None:
         params = [b"MPUB", topic]
@@ -67,7 +67,7 @@ def test_a_topic_that_is_deleted_under_the_body_is_made_again(publishing: Publis
     publishing.publish(b"PUB", b"t")
     publishing.publisher.admit(b"PUB", [b"PUB", b"t"])
     publishing.node.broker.delete_topic("t")
-    publishing.publisher.publish(Publication([b"PUB", b"t"], b"\0\0\0\1x"))
+    publishing.publisher.publish(PublishCommand([b"PUB", b"t"], b"\0\0\0\1x"))
     publishing.node.turn()
     assert publishing.node.topic("t").message_count == 1
 

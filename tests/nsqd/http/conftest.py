@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from nsqcommon.http_api import HttpApi
-from nsqcommon.wire.limits import Limits
+from nsqcommon.wire.limits import SizeLimits
 from nsqd.broker.broker import Broker
 from nsqd.broker.leases import LeaseLimits
 from nsqd.http import HistoryReads, NodeInfo, Publishing, make_app
@@ -19,7 +19,7 @@ from tests.support.leasing import leasing_of
 
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json; charset=utf-8"
-LIMITS = Limits(max_message=100, max_body=500)
+LIMITS = SizeLimits(max_message=100, max_body=500)
 
 
 def code(name: str) -> bytes:
@@ -40,7 +40,7 @@ class Nsqd:
     def __init__(
         self,
         reading: HistoryReads | None = None,
-        limits: Limits = LIMITS,
+        limits: SizeLimits = LIMITS,
         policy: PolicyFile | None = None,
         within: LeaseLimits | None = None,
     ) -> None:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from nsqcommon.logs import LogLevel
-from nsqcommon.wire.limits import Limits
+from nsqcommon.wire.limits import SizeLimits
 from nsqd.http.config import MOST_LOOKUPDS
 from tests.nsqd.http.conftest import JSON, TEXT, Nsqd, code
 
@@ -75,7 +75,7 @@ def test_lookupd_addresses_can_be_changed(nsqd: Nsqd, body: bytes, answer: bytes
 
 
 def test_nsqlookupds_are_limited_as_all_of_them_are_dialled_at_once() -> None:
-    nsqd = Nsqd(limits=Limits(max_message=10_000, max_body=10_000))
+    nsqd = Nsqd(limits=SizeLimits(max_message=10_000, max_body=10_000))
     addresses = [f"127.0.0.1:{port}" for port in range(1, MOST_LOOKUPDS + 2)]
     refused = nsqd.put("/config/nsqlookupd_tcp_addresses", json.dumps(addresses).encode())
     assert (refused.status, json.loads(refused.body)["message"]) == (400, "INVALID_VALUE")

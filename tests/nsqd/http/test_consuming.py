@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nsqcommon.http_api import Request, Stream
-from nsqcommon.wire.limits import Limits
+from nsqcommon.wire.limits import SizeLimits
 from nsqd.auth.grants import AuthQuestion, decode_grant
 from nsqd.broker.leases import Leases
 from nsqd.http.calls import Calls
@@ -366,7 +366,7 @@ def test_an_auth_server_that_does_not_answer_lets_nobody_in(nsqd: Nsqd) -> None:
 def test_the_lines_of_many_messages_are_made_when_others_had_their_turn(count: int, turns: int) -> None:
     nsqd, passed = Nsqd(within=bounds(in_channel=1_000, of_holder=1_000)), 0
     sub(nsqd)
-    nsqd.publishing.limits = Limits(max_message=100, max_body=10_000)
+    nsqd.publishing.limits = SizeLimits(max_message=100, max_body=10_000)
     nsqd.post("/mpub?topic=t", b"x\n" * 1_000)
 
     async def both() -> Answer | None:

@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from nsqcommon.wire.limits import Limits
+from nsqcommon.wire.limits import SizeLimits
 from nsqd.broker.keys import KeyMemory
 from nsqd.broker.reclaimer import Reclaimer
 from nsqd.http.mpub_body import LinesBody
@@ -129,7 +129,7 @@ def test_text_mpub_splits_at_newlines_only(nsqd: Nsqd) -> None:
 
 
 def test_the_last_turn_of_a_long_text_mpub_copies_nothing_that_came_before() -> None:
-    body = LinesBody(Limits(max_message=100, max_body=1 << 20))
+    body = LinesBody(SizeLimits(max_message=100, max_body=1 << 20))
     tracemalloc.start()
     try:
         for _ in range((1 << 20) // PIECE):

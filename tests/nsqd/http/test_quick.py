@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqcommon.http_api import HttpDate
-from nsqcommon.wire.limits import Limits
+from nsqcommon.wire.limits import SizeLimits
 from nsqcommon.wire.unfinished import UnfinishedBodies
 from nsqd.http import QuickHttp, QuickRoutes
 from nsqd.http.mpub_body import LinesBody
@@ -50,7 +50,7 @@ PING = b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n"
 class Client:
     """A connection on the poller: answers are sent after each turn."""
 
-    def __init__(self, limits: Limits = LIMITS) -> None:
+    def __init__(self, limits: SizeLimits = LIMITS) -> None:
         self.store = FakeStore()
         self.broker = make_broker(self.store)
         publishing = Publishing(self.broker, limits, max_defer_ms=3_600_000)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from nsqcommon.wire.commands import MOST_FINISHES, CommandReader
-from nsqcommon.wire.limits import Limits
+from nsqcommon.wire.limits import SizeLimits
 from nsqd.broker.batch import hex_ids
 
 MOST_KEPT = 500_000  # bytes; one struct for each count would be 4 MB
@@ -21,7 +21,7 @@ def make_ids(count: int) -> None:
 
 
 def cut_finishes(count: int) -> None:
-    reader = CommandReader(Limits(max_message=1024, max_body=1024), lambda words: None)
+    reader = CommandReader(SizeLimits(max_message=1024, max_body=1024), lambda words: None)
     reader.receive(b"".join(b"FIN %016x\n" % number for number in range(count)))
     command = reader.next_command()
     assert command is not None

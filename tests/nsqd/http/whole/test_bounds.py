@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nsqcommon.http_api import HttpError, parse_query
-from nsqcommon.wire.limits import Limits
+from nsqcommon.wire.limits import SizeLimits
 from tests.nsqd.http.conftest import Nsqd
 
 
@@ -22,7 +22,7 @@ def test_a_value_that_makes_no_sense_is_refused(nsqd: Nsqd, value: bytes) -> Non
 
 
 def test_a_value_that_is_too_long_is_refused() -> None:
-    nsqd = Nsqd(limits=Limits())
+    nsqd = Nsqd(limits=SizeLimits())
     answer = nsqd.put("/config/nsqlookupd_tcp_addresses", b"[" * (64 * 1024 + 1))
     assert (answer.status, answer.body) == (413, b'{"message":"INVALID_VALUE"}')
     assert nsqd.put("/config/nsqlookupd_tcp_addresses", b"[" * (64 * 1024)).status == 400  # nested too deeply

@@ -16,7 +16,7 @@ import pytest
 from pyroaring import BitMap64
 
 from nsqcommon.wire.headers import encode_headers
-from nsqcommon.wire.limits import Limits
+from nsqcommon.wire.limits import SizeLimits
 from nsqd.broker.consumer import Consumer
 from nsqd.broker.operated import CancelOutcome
 from nsqd.broker.recall import Recall
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 COUNT: Final = 20_000  # messages
 MOST: Final = 10_000  # that may be looked at between two turns: some ten milliseconds
-LIMITS: Final = Limits(max_message=100, max_body=1_000_000)
+LIMITS: Final = SizeLimits(max_message=100, max_body=1_000_000)
 CHANNEL: Final = "topic=t&channel=c"
 DEFER: Final = 600_000
 

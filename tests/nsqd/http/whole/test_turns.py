@@ -25,7 +25,7 @@ from bench.turns.cases import CASES, MPUB, Case, missing
 from bench.turns.filling import CHANNEL, KEY, LATER
 from nsqcommon import slices
 from nsqcommon.version import suite_version
-from nsqcommon.wire.limits import Limits
+from nsqcommon.wire.limits import SizeLimits
 from nsqd.broker.consumer import Consumer
 from nsqd.http import HistoryReads
 from tests.nsqd.http.conftest import Nsqd
@@ -45,7 +45,7 @@ class Walked(Nsqd):
     def __init__(self, state: str, count: int) -> None:
         self.count = count
         self.batch = count.to_bytes(4, "big") + b"\0\0\0\1x" * count
-        limits = Limits(max_message=1 << 20, max_body=5 << 20)
+        limits = SizeLimits(max_message=1 << 20, max_body=5 << 20)
         past = Mock(**PAST, keys=Mock(return_value=()), sequence_of=Mock(return_value=None))
         reading = HistoryReads(Mock(node="n", find=Mock(return_value=past)), at_once)
         super().__init__(reading, limits, within=bounds(in_channel=COUNT, of_holder=COUNT))

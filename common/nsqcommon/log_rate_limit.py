@@ -9,7 +9,7 @@ _LINES: Final = 10  # in each period
 _PERIOD: Final = 10.0  # seconds
 
 
-class Ration:
+class LogRateLimit:
     """The log lines that one cause, such as a connection, is allowed.
 
     While `left_out` is not 0, the caller of an allowed line also logs the number that `take_left_out()` returns.
