@@ -32,7 +32,7 @@ COMPILED: Final = (
     # Each turn, each message.
     *sorted(glob("nsqd/broker/[!_]*.py")),
     *(f"nsqd/client/{part}.py" for part in ("authorization", "keepalive", "outbox", "profile", "protocol")),
-    *(f"nsqd/client/{part}.py" for part in ("publisher", "states", "stretch", "subscription")),
+    *(f"nsqd/client/{part}.py" for part in ("publisher", "states", "work_budget", "subscription")),
     # Each batch, on its way to the disk and back.
     "nsqd/log/compaction/compaction.py",
     "nsqd/log/expiry.py",

@@ -315,7 +315,7 @@ def complete(
     is newer. The channels in `deleted`, as (topic, channel), are never added. The second place does not tell what a
     topic had learned, so the topic asks again, which costs a moment.
 
-    `carried` returns what a log has from before its beginning, as (sequence, count, due_ms); due_ms is 0 for at once.
+    `compacted` returns what a log has from before its beginning, as (sequence, count, due_ms); due_ms is 0 for at once.
     """
     mended = set()
     for name, description in (named if isinstance(named, dict) else {}).items():

@@ -43,7 +43,7 @@ def test_a_topic_without_a_log_was_deleted() -> None:
 def test_what_was_carried_forward_comes_to_a_channel_that_the_journal_lost() -> None:
     topics: dict[str, TopicState] = {}
     beside = [(1, 2, 0), (4, 1, 123_000)]
-    complete(topics, NAMED, {"t": 5}, journal_is_whole=False, carried=lambda topic: beside)
+    complete(topics, NAMED, {"t": 5}, journal_is_whole=False, compacted=lambda topic: beside)
     assert topics["t"].channels["c"].waiting == {1: (0, 0), 2: (0, 0), 4: (0, 123_000)}
 
 
