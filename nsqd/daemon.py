@@ -218,7 +218,7 @@ def _put_together(options: Options, trust: _Trust, policy: PolicyFile | None, st
         ),
         reading=reading,
         leasing=Leasing(
-            Leases(broker, _bounds(options), first_has_come=lessee_came.set),
+            Leases(broker.turn, _bounds(options), first_has_come=lessee_came.set),
             _lease_settings(options),
             ask=authorities.ask if authorities is not None and trust.rights is None else None,
         ),
@@ -441,7 +441,7 @@ async def _web(node: _Node, listening: OpenListeners, budgets: Budgets) -> Async
             make_client=_client_maker(node, listening),
             tls=node.trust.tls,
             serves_plain_http=options.tls_required is not TlsRequired.YES,
-            now=lambda: broker.now,
+            now=lambda: broker.turn.now,
         )
 
 

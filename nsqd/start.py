@@ -146,7 +146,7 @@ def restored_broker(
     broker.restore(states, recovered.logs, untold=untold)
     if broker.topology() != recovered.topology:  # it was damaged, or is older than the journal
         store.topology.set_names(broker.topology())
-    for name, count in broker.lost.items():
+    for name, count in broker.turn.lost.items():
         log.error("TOPIC(%s): %d messages that channels wait for are not on disk any more", name, count)
     return broker
 

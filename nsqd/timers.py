@@ -49,8 +49,8 @@ async def expire_messages(broker: Broker, turn: Turn) -> None:
     """Expire message timeouts and deferrals exactly when they are due."""
     while True:
         turn.alarm_came_closer.clear()
-        turn.timers_sleep_until = broker.alarms.next
-        with trio.move_on_after(max(0.0, broker.alarms.next - turn.take_time())):
+        turn.timers_sleep_until = broker.turn.alarms.next
+        with trio.move_on_after(max(0.0, broker.turn.alarms.next - turn.take_time())):
             await turn.alarm_came_closer.wait()
         with in_turn(turn):
             broker.expire()
@@ -64,7 +64,7 @@ async def save_progress(broker: Broker, turn: Turn, store: ProgressStore) -> Non
     """
     while True:
         turn.progress_made.clear()
-        if not (broker.changed or broker.to_release or broker.shape_unsaved):
+        if not (broker.turn.changed or broker.turn.to_release or broker.turn.shape_unsaved):
             await turn.progress_made.wait()
         await trio.sleep(_PROGRESS_INTERVAL)
         record_progress(broker, store)
@@ -74,8 +74,8 @@ async def save_progress(broker: Broker, turn: Turn, store: ProgressStore) -> Non
 
 def record_progress(broker: Broker, store: ProgressStore) -> None:
     """Record what has changed since the last call. The end of the process calls this before the store's own end."""
-    if broker.shape_unsaved:
-        broker.shape_unsaved = False
+    if broker.turn.shape_unsaved:
+        broker.turn.shape_unsaved = False
         store.names_changed(broker.topology_parts)
     broker.record_progress()
 
@@ -88,7 +88,7 @@ async def retry_postponed(broker: Broker, turn: Turn) -> None:
     """
     while True:
         turn.publishes_wait.clear()
-        if not broker.postponed:
+        if not broker.turn.postponed:
             await turn.publishes_wait.wait()
         await trio.sleep(_POSTPONED_INTERVAL)
         with in_turn(turn):
@@ -99,7 +99,7 @@ async def reclaim_memory(broker: Broker, turn: Turn) -> None:
     """Begin turns while there are leftovers: each turn frees some thousands of entries, and there may be no others."""
     while True:
         turn.something_to_reclaim.clear()
-        if broker.reclaimer.is_empty:
+        if broker.turn.reclaimer.is_empty:
             await turn.something_to_reclaim.wait()
         await trio.sleep(_FREEING_INTERVAL)
         with in_turn(turn):

@@ -49,25 +49,25 @@ class Turn:
 
     def take_time(self) -> float:
         broker = self._broker
-        broker.now = monotonic()
-        broker.timestamp = time_ns()
-        return broker.now
+        broker.turn.now = monotonic()
+        broker.turn.timestamp = time_ns()
+        return broker.turn.now
 
     def is_full(self) -> bool:
         """Return whether as many topics have got messages as one turn may write; who is being read may add more."""
-        return len(self._broker.unsealed) >= MOST_TOPICS
+        return len(self._broker.turn.unsealed) >= MOST_TOPICS
 
     def finish(self) -> None:
         broker = self._broker
         finish_turn(broker, self._store, announce=self._announce, flush=self._flush)
         self._store.hurry()
-        if broker.alarms.next < self.timers_sleep_until:
+        if broker.turn.alarms.next < self.timers_sleep_until:
             self.alarm_came_closer.set()
-        if broker.changed or broker.to_release or broker.shape_unsaved:
+        if broker.turn.changed or broker.turn.to_release or broker.turn.shape_unsaved:
             self.progress_made.set()
-        if broker.postponed:
+        if broker.turn.postponed:
             self.publishes_wait.set()
-        if not broker.reclaimer.is_empty:
+        if not broker.turn.reclaimer.is_empty:
             self.something_to_reclaim.set()
 
     async def durable(self) -> None:

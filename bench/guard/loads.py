@@ -84,8 +84,8 @@ class Node:
     def turn(self, client: Client, data: bytes) -> None:
         """Do what the poller does if one socket is ready and has these bytes."""
         self._now += STEP
-        self._broker.now = self._now
-        self._broker.timestamp = BEGAN + int(self._now * 1e9)
+        self._broker.turn.now = self._now
+        self._broker.turn.timestamp = BEGAN + int(self._now * 1e9)
         client.protocol.receive(data, self._now)
         self._turn.finish()
 

@@ -11,14 +11,14 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from nsqd.broker.batch import Receipt
-from nsqd.broker.channel import Channel
 from nsqd.broker.idle import Expired, verdicts_on
 from nsqd.broker.snapshot import BrokerSnapshot, ClientSnapshot, TopicSnapshot
 from nsqd.broker.topic import Topic
-from nsqd.broker.work import TopicWork
+from nsqd.broker.turn_context import TurnContext
 
 if TYPE_CHECKING:
     from nsqd.broker.change import Change
+    from nsqd.broker.channel import Channel
     from nsqd.broker.feed import Feed
     from nsqd.broker.message_id import IdSource
     from nsqd.broker.replay import TopicState
@@ -30,8 +30,8 @@ MOST_POSTPONED: Final = 64 << 20  # bytes of a topic that wait in memory until f
 _TOPICS_IN_PART: Final = 100  # topics in one part of the topology
 
 
-class Broker(TopicWork[Channel, Topic]):
-    """All topics. Topics see the broker as `TopicWork`, and channels see it as `ChannelWork`."""
+class Broker:
+    """All topics, and the turn that they and their channels work in."""
 
     def __init__(
         self,
@@ -46,7 +46,8 @@ class Broker(TopicWork[Channel, Topic]):
         note: Callable[[str], None],
         learns: bool,
     ) -> None:
-        super().__init__(
+        self.store = store
+        self.turn: TurnContext[Channel, Topic] = TurnContext(
             store,
             settings,
             ids=ids,
@@ -55,6 +56,7 @@ class Broker(TopicWork[Channel, Topic]):
             random_percent=random_percent,
             rules=rules,
             note=note,
+            delete_topic=self.delete_topic,
         )
         self.start_time = timestamp // 1_000_000_000
         self.learns = learns  # whether nsqlookupd can be asked which channels a new topic has elsewhere
@@ -74,27 +76,27 @@ class Broker(TopicWork[Channel, Topic]):
         """Return the topic of this name, and create it if need be."""
         topic = self.topics.get(name)
         if topic is None:
-            topic = self.topics[name] = Topic(name, self.store.create_log(name), self)
+            topic = self.topics[name] = Topic(name, self.store.create_log(name), self.turn)
             topic.record(("topic", name))
             topic.record(("keys", name, -1))
             self._learn_channels(topic)
-            self.note(f"TOPIC({name}): created")
-            self.shape_changed(name)
+            self.turn.note(f"TOPIC({name}): created")
+            self.turn.shape_changed(name)
         return topic
 
     def delete_topic(self, name: str) -> bool:
         topic = self.topics.pop(name, None)
         if topic is None:
             return False
-        self.note(f"TOPIC({name}): deleting")
+        self.turn.note(f"TOPIC({name}): deleting")
         topic.close()
         self._sealed.pop(topic, None)
-        self.to_release.pop(topic, None)
-        self.deferring.pop(topic, None)
+        self.turn.to_release.pop(topic, None)
+        self.turn.deferring.pop(topic, None)
         self.undiscovered.pop(topic, None)
         topic.record(("drop", name))
         self.store.drop_log(name)
-        self.shape_changed(name)
+        self.turn.shape_changed(name)
         return True
 
     def _learn_channels(self, topic: Topic) -> None:
@@ -112,41 +114,41 @@ class Broker(TopicWork[Channel, Topic]):
         A later turn seals them. It begins when a round has removed files, and several times a second in any case, because
         a removal may fail or take too long. With a `refusal` nothing waits.
         """
-        postponed, self.postponed = self.postponed, {}
+        postponed, self.turn.postponed = self.turn.postponed, {}
         for topic in postponed:
-            self.unsealed[topic] = self.deferring[topic] = None
+            self.turn.unsealed[topic] = self.turn.deferring[topic] = None
         if refusal is not None or self.refusal:
             return
-        for topic in [topic for topic in self.unsealed if topic in self.dropping]:
+        for topic in [topic for topic in self.turn.unsealed if topic in self.turn.dropping]:
             coming = topic.buffered()
-            if topic.log.refusal() is None and topic.must_block(coming, self.now):
-                del self.unsealed[topic]
-                self.deferring.pop(topic, None)
+            if topic.log.refusal() is None and topic.must_block(coming, self.turn.now):
+                del self.turn.unsealed[topic]
+                self.turn.deferring.pop(topic, None)
                 if coming.size > MOST_POSTPONED:
                     topic.refuse(f"topic {topic.name} is full: publishes come faster than its oldest files are removed")
                 else:
-                    self.postponed[topic] = None
+                    self.turn.postponed[topic] = None
 
     def record_deferred(self) -> None:
         """Tell the journal which of this turn's publishes are deferred, before the logs have them."""
-        deferring, self.deferring = self.deferring, {}
+        deferring, self.turn.deferring = self.turn.deferring, {}
         for topic in deferring:
-            topic.record_deferred(self.timestamp)
+            topic.record_deferred(self.turn.timestamp)
 
     def seal(self, refusal: str | None = None) -> None:
         """Put what was published in this turn into the buffers of its logs.
 
         A `refusal` (the journal cannot be written, for example) is the answer to all publishes to topics on disk.
         """
-        if self.deferring:
+        if self.turn.deferring:
             self.record_deferred()
-        unsealed, self.unsealed = self.unsealed, {}
+        unsealed, self.turn.unsealed = self.turn.unsealed, {}
         for topic in unsealed:
             cause = self.refusal or (None if topic.ephemeral else refusal)
             if cause is not None:
                 topic.refuse(cause)
                 continue
-            topic.seal(self.timestamp)
+            topic.seal(self.turn.timestamp)
             self._sealed[topic] = None
 
     def release_to_channels(self) -> None:
@@ -154,15 +156,15 @@ class Broker(TopicWork[Channel, Topic]):
         if self._sealed:
             sealed, self._sealed = self._sealed, {}
             for topic in sealed:
-                topic.release_to_channels(self.now)
-        while self.to_deliver:
-            channels, self.to_deliver = self.to_deliver, {}
+                topic.release_to_channels(self.turn.now)
+        while self.turn.to_deliver:
+            channels, self.turn.to_deliver = self.turn.to_deliver, {}
             for channel in channels:
-                channel.distribute(self.now)
+                channel.distribute(self.turn.now)
 
     def drop_overflow(self) -> None:
         """Reduce ephemeral channels to what fits. Called when every socket has taken what it could."""
-        overflowing, self.overflowing = self.overflowing, {}
+        overflowing, self.turn.overflowing = self.turn.overflowing, {}
         for channel, before in overflowing.items():
             channel.drop_overflow(before)
 
@@ -170,10 +172,10 @@ class Broker(TopicWork[Channel, Topic]):
         """Have each channel whose alarm is due look at its timeouts and deferrals."""
         # A channel with another alarm by now has been given another time, or is gone. All are taken first, because one may
         # ask to be called again at once.
-        due = [channel for when, channel in self.alarms.pop_due(self.now) if channel.alarm == when]
-        self.unpacked = 0
+        due = [channel for when, channel in self.turn.alarms.pop_due(self.turn.now) if channel.alarm == when]
+        self.turn.unpacked = 0
         for channel in due:
-            channel.expire(self.now)
+            channel.expire(self.turn.now)
 
     def loaded(self, topic_name: str) -> None:
         """Deliver again from a topic's channels, because the log has fetched what one of them asked for."""
@@ -184,10 +186,10 @@ class Broker(TopicWork[Channel, Topic]):
 
     def record_progress(self) -> None:
         """Tell the journal what was finished, and logs what they can remove. Up to twenty times a second."""
-        changed, self.changed = self.changed, {}
+        changed, self.turn.changed = self.turn.changed, {}
         for channel in changed:
             channel.record_progress()
-        to_release, self.to_release = self.to_release, {}
+        to_release, self.turn.to_release = self.turn.to_release, {}
         topics: list[Feed] = [channel.topic for channel in changed]
         for topic in dict.fromkeys(topics + list(to_release)):
             topic.let_go()
@@ -212,11 +214,11 @@ class Broker(TopicWork[Channel, Topic]):
         topic = self.topics.get(name)
         if topic is None:
             return
-        topic.take_rules(self.rules.topic(name))
+        topic.take_rules(self.turn.rules.topic(name))
         yield
         for channel in list(topic.channels.values()):
             if topic.channels.get(channel.name) is channel:
-                channel.take_rules(self.rules.channel(name, channel.name))
+                channel.take_rules(self.turn.rules.channel(name, channel.name))
                 yield
         if self.topics.get(name) is topic:
             topic.limits_changed()
@@ -230,7 +232,7 @@ class Broker(TopicWork[Channel, Topic]):
         for name in names:
             if (topic := self.topics.get(name)) is None:
                 continue
-            verdicts = verdicts_on(topic, self.now)
+            verdicts = verdicts_on(topic, self.turn.now)
             for verdict in verdicts:
                 if not verdict.is_dry_run and verdict.channel:
                     topic.delete_channel(verdict.channel)
@@ -297,7 +299,7 @@ class Broker(TopicWork[Channel, Topic]):
         """
         for name in {**states, **logs}:
             log = logs.get(name) or self.store.create_log(name)
-            topic = self.topics[name] = Topic(name, log, self)
+            topic = self.topics[name] = Topic(name, log, self.turn)
             state = states.get(name)
             if state is None:
                 topic.high_watermark = log.first
@@ -315,7 +317,7 @@ class Broker(TopicWork[Channel, Topic]):
             if topic.learning:
                 self._learn_channels(topic)
             topic.let_go()  # nsqd may have stopped between the last FIN of a segment and its removal
-        self.shape_unsaved = True  # the second place may be older than what was found
+        self.turn.shape_unsaved = True  # the second place may be older than what was found
 
     # Seen from outside
 

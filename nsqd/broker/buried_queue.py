@@ -20,7 +20,7 @@ from nsqd.broker.kick_undo import KEPT_FOR, KickUndo
 
 if TYPE_CHECKING:
     from nsqd.broker.change import ChannelChange
-    from nsqd.broker.work import ChannelWork
+    from nsqd.broker.turn_context import TurnContext
 
 _STEP: Final = 2_000  # messages; a millisecond or two of work
 UNDONE_IN_STEP: Final = 2_000  # waiting messages that are looked at; a few milliseconds, if all are buried again
@@ -172,9 +172,9 @@ class BuriedQueue:
     It records nothing itself. What it returns, the channel carries out: it has the other places of a message.
     """
 
-    __slots__ = ("_work", "buried", "bury_count", "discard_count", "ended", "job", "kick_count", "kicked")
+    __slots__ = ("_turn", "buried", "bury_count", "discard_count", "ended", "job", "kick_count", "kicked")
 
-    def __init__(self, work: ChannelWork[Any]) -> None:
+    def __init__(self, turn: TurnContext[Any, Any]) -> None:
         self.buried = BuriedMessages()
         self.job: BuriedJob | None = None
         self.ended: BuriedJob | None = None  # the last one
@@ -182,11 +182,11 @@ class BuriedQueue:
         self.bury_count = 0  # since the start, as the two others
         self.kick_count = 0
         self.discard_count = 0
-        self._work = work
+        self._turn = turn
 
     def bury(self, topic: str, channel: str, places: Iterable[tuple[int, int, int]], note: Note) -> ChannelChange:
         """Bury messages, each given as sequence, id and attempts. Return the change for the journal."""
-        at = self._work.timestamp // 1_000_000
+        at = self._turn.timestamp // 1_000_000
         burials = [BuriedMessage(sequence, message_id, attempts, at, note) for sequence, message_id, attempts in places]
         for burial in burials:
             self.buried.add(burial)
@@ -201,13 +201,13 @@ class BuriedQueue:
             return self._kick(sequences, self.job.kicked)
         last = self.kicked
         kicked = last if last is not None and last.number == kick else self._new_kick()
-        kicked.until = self._work.now + KEPT_FOR
+        kicked.until = self._turn.now + KEPT_FOR
         return self._kick(sequences, kicked)
 
     def _new_kick(self) -> KickUndo:
         last = self.kicked.number if self.kicked is not None else 0
         self.drop_kick()
-        self.kicked = KickUndo(max(self._work.timestamp // 1_000_000, last + 1))
+        self.kicked = KickUndo(max(self._turn.timestamp // 1_000_000, last + 1))
         return self.kicked
 
     def _discard(self, sequences: Iterable[int]) -> TakenFromBuried:
@@ -227,7 +227,7 @@ class BuriedQueue:
     def clear(self) -> None:
         self.job = None
         self.drop_kick()
-        self.buried.clear(self._work.reclaimer)
+        self.buried.clear(self._turn.reclaimer)
 
     def snapshot_changes(self, topic: str, channel: str) -> Iterator[ChannelChange]:
         """Return the changes that tell a new journal of all this, as of this call, even if iterated later."""
@@ -287,10 +287,10 @@ class BuriedQueue:
             self._end(self.job)
 
     def _end(self, job: BuriedJob) -> None:
-        job.ended_at = self._work.timestamp // 1_000_000
+        job.ended_at = self._turn.timestamp // 1_000_000
         job.places = iter(())
         if job.kicked is not None:
-            job.kicked.until = self._work.now + KEPT_FOR
+            job.kicked.until = self._turn.now + KEPT_FOR
         job.kicked = None
         self.job, self.ended = None, job
 
@@ -298,7 +298,7 @@ class BuriedQueue:
 
     def begin_undo(self, kicked: KickUndo, who: str, waiting: int) -> BuriedJob:
         """Begin to bury this kick's messages again, as far as they are among so many that wait."""
-        now, at = self._work.now, self._work.timestamp // 1_000_000
+        now, at = self._turn.now, self._turn.timestamp // 1_000_000
         job = self.job = BuriedJob(
             "undo", BuriedSelection(kicked.number), rate=0.0, who=who, started_at=at, done=0, now=now
         )
@@ -331,5 +331,5 @@ class BuriedQueue:
     def drop_kick(self) -> None:
         """Have no kick that can be taken back."""
         if self.kicked is not None:
-            self.kicked.clear(self._work.reclaimer)
+            self.kicked.clear(self._turn.reclaimer)
             self.kicked = None

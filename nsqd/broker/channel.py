@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from nsqcommon.wire.frames import LARGE
 from nsqd.broker.buried import Note, note_of
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from nsqd.broker.consumer import Consumer
     from nsqd.broker.feed import Feed
     from nsqd.broker.rules import ChannelRules
-    from nsqd.broker.work import ChannelWork
+    from nsqd.broker.turn_context import TurnContext
 
 _EXPIRY_GRAIN_OF_EACH: Final = 1e-6  # seconds for each message in flight, so that a pass takes a small part of the time
 _DUE_AT_ONCE: Final = 5_000  # messages whose time has come, or was to come before somebody took them out
@@ -46,11 +46,13 @@ NOT_ON_DISK: Final = b"channel is not on disk"
 
 
 class Channel(Ruled):
-    def __init__(self, name: str, topic: Feed, work: ChannelWork[Channel], *, cursor: int, ephemeral: bool) -> None:
-        super().__init__(name, topic, work, cursor=cursor, ephemeral=ephemeral)
+    def __init__(
+        self, name: str, topic: Feed, turn: TurnContext[Channel, Any], *, cursor: int, ephemeral: bool
+    ) -> None:
+        super().__init__(name, topic, turn, cursor=cursor, ephemeral=ephemeral)
         self.timeout_count = 0
         self.requeue_count = 0
-        self.latency = LatencyWindow(work.latency, work.now) if work.latency is not None else None
+        self.latency = LatencyWindow(turn.latency, turn.now) if turn.latency is not None else None
         self._taken = [0] * len(Locality)  # number of messages, by the consumer's closeness
         self._next_consumer = 0  # the position of the consumer that is served first
         self._judged = 0  # messages whose own times to live were looked at in one turn,
@@ -58,20 +60,20 @@ class Channel(Ruled):
         self._passed_from = 0  # what the retries had passed when a turn began,
         self._passed_at = -inf  # which is this one
         self._retry_first = False  # alternates, for consumers that have room for one message only
-        self._rate_limiter = rate_limiter_of(None, self.rules.max_rate, work.now)
-        self._dry_run_rate_limiter = rate_limiter_of(None, self.dry_run.max_rate, work.now)
+        self._rate_limiter = rate_limiter_of(None, self.rules.max_rate, turn.now)
+        self._dry_run_rate_limiter = rate_limiter_of(None, self.dry_run.max_rate, turn.now)
 
     def take_rules(self, rules: ChannelRules) -> None:
         """Follow these rules from now on."""
         self.rules, self.dry_run = rules.in_force(), rules.dry_run()
         self.is_ruled = rules is not NO_CHANNEL_RULES
         self.records_deliveries = self.records_deliveries or drops(self.rules)  # `bounds_changed` follows
-        self._rate_limiter = rate_limiter_of(self._rate_limiter, self.rules.max_rate, self._work.now)
-        self._dry_run_rate_limiter = rate_limiter_of(self._dry_run_rate_limiter, self.dry_run.max_rate, self._work.now)
+        self._rate_limiter = rate_limiter_of(self._rate_limiter, self.rules.max_rate, self._turn.now)
+        self._dry_run_rate_limiter = rate_limiter_of(self._dry_run_rate_limiter, self.dry_run.max_rate, self._turn.now)
         self._breaker = breaker_of(self._breaker, self.rules.breaker)
         self._dry_run_breaker = breaker_of(self._dry_run_breaker, self.dry_run.breaker)
         if self.rules.ttl is not None:
-            self._wake_at(self._work.now)
+            self._wake_at(self._turn.now)
         self.schedule_delivery()
 
     # Consumers
@@ -84,7 +86,7 @@ class Channel(Ruled):
         """Remove a consumer. Its messages in flight stay there until their deadlines, as in NSQ."""
         self.consumers.remove(consumer)
         consumer.has_joined = False
-        self.idle_since = self._work.now
+        self.idle_since = self._turn.now
         if self.ephemeral and not self.consumers:
             self.topic.delete_channel(self.name)
 
@@ -119,13 +121,13 @@ class Channel(Ruled):
             ready = [consumer for consumer in self.consumers if consumer.room > 0]
             if not ready:
                 break
-            if self._work.prefers_near_consumers:  # consumers further away get what these leave
+            if self._turn.prefers_near_consumers:  # consumers further away get what these leave
                 nearest = max(consumer.locality for consumer in ready)
                 ready = [consumer for consumer in ready if consumer.locality == nearest]
             self._next_consumer = (self._next_consumer + 1) % len(ready)
             ready = ready[self._next_consumer :] + ready[: self._next_consumer]
             before = available
-            may_want_more = self._work.prefers_near_consumers
+            may_want_more = self._turn.prefers_near_consumers
             for position, consumer in enumerate(ready):
                 room, share = consumer.room, -(-available // (len(ready) - position))
                 taken = self._take(consumer, min(room, share), now)
@@ -191,7 +193,7 @@ class Channel(Ruled):
                 stop = end
             if self.skips.total and (next_skip := self.skips.next_start()) is not None:
                 stop = min(stop, next_skip)
-            if batch.delay_ms and (due_ms := self._work.due_ms(batch)) is not None:
+            if batch.delay_ms and (due_ms := self._turn.due_ms(batch)) is not None:
                 self.cursor = stop
                 self._defer_again(cursor, stop, due_ms)
                 deferred += stop - cursor
@@ -203,7 +205,7 @@ class Channel(Ruled):
                 if self._judged >= _JUDGED_IN_TURN and self._judged_at == now:
                     self._wake_at(now)
                     break
-                stop, is_over = batch.expired_run(cursor, stop, self._work.timestamp)
+                stop, is_over = batch.expired_run(cursor, stop, self._turn.timestamp)
                 self._judged = stop - cursor + (self._judged if self._judged_at == now else 0)
                 self._judged_at = now
                 if is_over:
@@ -223,14 +225,14 @@ class Channel(Ruled):
             if (
                 self.is_ruled
                 and self.dry_run.ttl is not None
-                and is_older(batch, self._work.timestamp - self.dry_run.ttl)
+                and is_older(batch, self._turn.timestamp - self.dry_run.ttl)
             ):
                 self._count("ttl, dry run", stop - cursor)
             self._give(consumer, batch, cursor, stop, 1, now, retry=False)
             if taken < limit and consumer.room <= 0:
                 break
         if taken:
-            self._work.changed[self] = None
+            self._turn.changed[self] = None
         return taken
 
     def _take_retries(self, consumer: Consumer, limit: int, now: float) -> int:
@@ -279,7 +281,7 @@ class Channel(Ruled):
     def _put_off_retries(self) -> bool:
         """Defer refused messages at the head of the retry queue, like `_put_off_new`. Return whether there were any."""
         due_ms = self._put_off_until_ms
-        due = self._work.due_from_wall(due_ms)
+        due = self._turn.due_from_wall(due_ms)
         entries: list[int] = []
         while self.retries and len(entries) < 3 * _DEFERRED_AT_ONCE:
             sequence, _ = self.retries.peek()
@@ -295,7 +297,7 @@ class Channel(Ruled):
 
     @property
     def _put_off_until_ms(self) -> int:
-        return self._work.timestamp // 1_000_000 + _PUT_OFF_MS
+        return self._turn.timestamp // 1_000_000 + _PUT_OFF_MS
 
     def _defer_again(self, start: int, end: int, due_ms: int) -> None:
         """Defer messages at the cursor until `due_ms`.
@@ -304,7 +306,7 @@ class Channel(Ruled):
         messages only after it has gone back; otherwise they are in skip ranges, which `defer` has made. Messages that
         the disk refuses to read are deferred here as well.
         """
-        due = self._work.due_from_wall(due_ms)
+        due = self._turn.due_from_wall(due_ms)
         entries: list[int] = []
         for sequence in range(start, end):
             self.deferred.add(due, sequence, 0)
@@ -325,14 +327,14 @@ class Channel(Ruled):
             return
         keep_from = first
         for sequence in range(first, stop):
-            if self._work.random_percent() > consumer.sample_rate:
+            if self._turn.random_percent() > consumer.sample_rate:
                 if keep_from < sequence:
                     self._deliver(consumer, batch, keep_from, sequence, attempts, now, retry=retry)
                 self._finished.append((sequence, sequence + 1))
                 keep_from = sequence + 1
         if keep_from < stop:
             self._deliver(consumer, batch, keep_from, stop, attempts, now, retry=retry)
-        self._work.changed[self] = None
+        self._turn.changed[self] = None
 
     def _deliver(
         self, consumer: Consumer, batch: Batch, first: int, stop: int, attempts: int, now: float, *, retry: bool
@@ -374,16 +376,16 @@ class Channel(Ruled):
         if done:
             consumer.in_flight -= done
             consumer.finish_count += done
-            self._work.changed[self] = None
-            self._work.to_deliver[self] = None
+            self._turn.changed[self] = None
+            self._turn.to_deliver[self] = None
         return failures
 
     def _measure(self, latency: LatencyWindow, consumer: Consumer, ids: Sequence[bytes]) -> None:
-        work = self._work
+        turn = self._turn
         for message_id in dict.fromkeys(ids):
             delivery = self.in_flight.find(consumer, message_id)
             if isinstance(delivery, Delivery):
-                latency.add(work.timestamp - delivery.published_at, work.now)
+                latency.add(turn.timestamp - delivery.published_at, turn.now)
 
     def requeue(
         self, consumer: Consumer, message_id: bytes, delay_ms: int, now: float, *, counts: bool = True
@@ -420,14 +422,14 @@ class Channel(Ruled):
         backoff = self.rules.backoff
         if backoff is None:
             return 0
-        return backoff.delay_ms(attempts, self._work.random_percent() if backoff.jitter else 0)
+        return backoff.delay_ms(attempts, self._turn.random_percent() if backoff.jitter else 0)
 
     def _wait(self, sequence: int, attempts: int, delay_ms: int, now: float) -> None:
         if delay_ms == 0:
             self._record_urgent(("wait", self.topic.name, self.name, [sequence, attempts, 0]))
             self.retries.add(sequence, attempts)
             return
-        due_ms = self._work.timestamp // 1_000_000 + delay_ms + 1
+        due_ms = self._turn.timestamp // 1_000_000 + delay_ms + 1
         self._record_urgent(("wait", self.topic.name, self.name, [sequence, attempts, due_ms]))
         self.deferred.add(microseconds(now) + delay_ms * 1000, sequence, attempts)
         self._set_alarm()
@@ -450,7 +452,7 @@ class Channel(Ruled):
         delivery = self.in_flight.find(consumer, message_id)
         if not isinstance(delivery, Delivery):
             return delivery
-        deadline = min(now + msg_timeout, delivery.delivered_at + self._work.max_msg_timeout)
+        deadline = min(now + msg_timeout, delivery.delivered_at + self._turn.max_msg_timeout)
         failure = self.in_flight.touch(consumer, message_id, deadline)
         self._set_alarm()
         return failure
@@ -471,7 +473,7 @@ class Channel(Ruled):
                 exhausted.setdefault((delivery.consumer, delivery.attempts), []).append(place)
             elif delay_ms := self._delay_after(delivery.attempts):
                 self.deferred.add(microseconds(now) + delay_ms * 1000, sequence, delivery.attempts)
-                later += (sequence, delivery.attempts, self._work.timestamp // 1_000_000 + delay_ms + 1)
+                later += (sequence, delivery.attempts, self._turn.timestamp // 1_000_000 + delay_ms + 1)
             else:
                 self.retries.add(sequence, delivery.attempts)
         if later:
@@ -507,7 +509,7 @@ class Channel(Ruled):
         for consumer in consumers:
             consumer.has_joined = False
             consumer.close()
-        self._work.forget(self)
+        self._turn.forget(self)
         self.in_flight.clear()
         self.retries.clear()
         self.deferred.clear()  # an alarm may keep the channel alive for as long as the longest delay
@@ -550,7 +552,7 @@ class Channel(Ruled):
             client_count=len(self.consumers),
             clients=self._describe_clients(since, ages_at) if clients else None,
             paused=self.paused,
-            e2e_processing_latency=self.latency.snapshot(self._work.now) if self.latency else NO_LATENCY,
+            e2e_processing_latency=self.latency.snapshot(self._turn.now) if self.latency else NO_LATENCY,
             oldest_timestamp=self.oldest_timestamp() if ages_at is not None else None,
             expires_at=self._expires_at() if ages_at is not None else None,
         )
@@ -559,7 +561,7 @@ class Channel(Ruled):
         if self.consumers:
             return None
         return deletion_at(
-            self.rules, self.idle_since, is_empty=self.is_empty, now=self._work.now, at=self._work.timestamp
+            self.rules, self.idle_since, is_empty=self.is_empty, now=self._turn.now, at=self._turn.timestamp
         )
 
     def _describe_clients(self, since: Mapping[Consumer, float], ages_at: float | None) -> list[ClientSnapshot]:

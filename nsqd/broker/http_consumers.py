@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from nsqd.broker.consumer import MOST_UNSENT_BYTES, Consumer
 from nsqd.broker.snapshot import ClientSnapshot
 
 if TYPE_CHECKING:
     from nsqd.broker.channel import Channel
-    from nsqd.broker.work import ChannelWork
+    from nsqd.broker.turn_context import TurnContext
 
 VERSION: Final = "HTTP"  # in /stats, where a TCP client has "V2"
 NANOSECONDS: Final = 1_000_000_000
@@ -63,7 +63,9 @@ def ids_in(pieces: Sequence[bytes]) -> Iterator[bytes]:
 class HttpConsumer(Consumer):
     """A consumer without a connection."""
 
-    def __init__(self, leases: LeaseAccounts, channel: Channel, caller: HttpCaller, work: ChannelWork[Channel]) -> None:
+    def __init__(
+        self, leases: LeaseAccounts, channel: Channel, caller: HttpCaller, turn: TurnContext[Channel, Any]
+    ) -> None:
         """Join the channel. The registry of leases has to know of it."""
         super().__init__(
             send=self.receive, close=self.deleted, describe=self.described, msg_timeout=0.0, takes_headers=True
@@ -71,10 +73,10 @@ class HttpConsumer(Consumer):
         self.channel = channel
         self.caller = caller  # the latest
         self.holder = caller.holder
-        self.seen = work.now  # when it last asked for something
-        self.since = work.timestamp // NANOSECONDS
+        self.seen = turn.now  # when it last asked for something
+        self.since = turn.timestamp // NANOSECONDS
         self.leases = leases
-        self.work = work
+        self.turn = turn
         channel.join(self)
 
     @property
@@ -103,7 +105,7 @@ class HttpConsumer(Consumer):
         """Return messages that have not arrived to the channel. The attempt does not count."""
         if self.has_joined:
             for message_id in ids:
-                self.channel.requeue(self, message_id, 0, self.work.now, counts=False)
+                self.channel.requeue(self, message_id, 0, self.turn.now, counts=False)
 
     def described(self) -> ClientSnapshot:
         caller = self.caller
@@ -167,8 +169,10 @@ class LeasePoll:
 class PollingConsumer(HttpConsumer):
     """A holder's polls. `ready_count` is what the first of them still wants."""
 
-    def __init__(self, leases: LeaseAccounts, channel: Channel, caller: HttpCaller, work: ChannelWork[Channel]) -> None:
-        super().__init__(leases, channel, caller, work)
+    def __init__(
+        self, leases: LeaseAccounts, channel: Channel, caller: HttpCaller, turn: TurnContext[Channel, Any]
+    ) -> None:
+        super().__init__(leases, channel, caller, turn)
         self.polls: deque[LeasePoll] = deque()
         self._counted = 0
 
@@ -211,7 +215,7 @@ class PollingConsumer(HttpConsumer):
             return
         was_first = self.polls[0] is poll
         self.polls.remove(poll)
-        self.seen = self.work.now
+        self.seen = self.turn.now
         if was_first:
             self.ready_count = self.unsent_bytes = 0
             self.serve()
@@ -222,7 +226,7 @@ class PollingConsumer(HttpConsumer):
         self._counted = self.message_count
         self.ready_count -= count
         if not poll.count:
-            poll.ends = self.work.timestamp + int(poll.lease * NANOSECONDS)
+            poll.ends = self.turn.timestamp + int(poll.lease * NANOSECONDS)
         poll.count += count
         poll.pieces += pieces
         self.leases.took(self, count)
@@ -244,13 +248,13 @@ class StreamingConsumer(HttpConsumer):
         leases: LeaseAccounts,
         channel: Channel,
         caller: HttpCaller,
-        work: ChannelWork[Channel],
+        turn: TurnContext[Channel, Any],
         *,
         lease: float,
         after: bytes,
         wake: Callable[[], None],
     ) -> None:
-        super().__init__(leases, channel, caller, work)
+        super().__init__(leases, channel, caller, turn)
         self.msg_timeout = lease
         self.is_open = True
         self.wake = wake
@@ -276,7 +280,7 @@ class StreamingConsumer(HttpConsumer):
 
     def receive(self, pieces: list[bytes]) -> None:
         if not self._pieces:
-            self.ends = self.work.timestamp + int(self.msg_timeout * NANOSECONDS)
+            self.ends = self.turn.timestamp + int(self.msg_timeout * NANOSECONDS)
         self._pieces += pieces
         self.wake()
 
@@ -294,7 +298,7 @@ class StreamingConsumer(HttpConsumer):
             self._taken = dict.fromkeys(self.held_ids())
         while len(self.sent) > self._most + 1:  # what has not arrived is in flight, which is no more
             self.sent.popleft()
-        self.seen = self.work.now
+        self.seen = self.turn.now
         return pieces
 
     def held_ids(self) -> list[bytes]:
@@ -308,7 +312,7 @@ class StreamingConsumer(HttpConsumer):
             return
         self.is_open = False
         self.ready_count = 0
-        self.seen = self.work.now
+        self.seen = self.turn.now
         self.give_back(list(ids_in(self._pieces)))
         self._pieces = []
         self.wake()

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from nsqd.broker.http_consumers import (
     NANOSECONDS,
@@ -32,7 +32,7 @@ from nsqd.broker.in_flight import NOT_IN_FLIGHT, NOT_OWNER, Delivery
 
 if TYPE_CHECKING:
     from nsqd.broker.channel import Channel
-    from nsqd.broker.work import ChannelWork
+    from nsqd.broker.turn_context import TurnContext
 
 LINGER: Final = 30.0  # seconds between two requests, for which a consumer stays in its channel
 
@@ -65,10 +65,10 @@ class Leases:
     """All consumers without a connection, and their bounds."""
 
     def __init__(
-        self, work: ChannelWork[Channel], bounds: LeaseLimits, *, first_has_come: Callable[[], None] = _ignore
+        self, turn: TurnContext[Channel, Any], bounds: LeaseLimits, *, first_has_come: Callable[[], None] = _ignore
     ) -> None:
         """`first_has_come` is called whenever `sweep` has to be called every second from then on."""
-        self._work = work
+        self._turn = turn
         self._bounds = bounds
         self._first_has_come = first_has_come
         self._pollers: dict[tuple[Channel, str], PollingConsumer] = {}
@@ -151,9 +151,9 @@ class Leases:
             self._check_leases(channel, caller.holder)
         if poller is None:
             self._check_consumers(channel)
-            poller = self._pollers[channel, caller.holder] = PollingConsumer(self, channel, caller, self._work)
+            poller = self._pollers[channel, caller.holder] = PollingConsumer(self, channel, caller, self._turn)
             self._note(poller)
-        poller.caller, poller.seen = caller, self._work.now
+        poller.caller, poller.seen = caller, self._turn.now
         poll = LeasePoll(poller, most, lease, wake)
         poller.add(poll)
         return poll
@@ -166,7 +166,7 @@ class Leases:
         left = self._check_leases(channel, caller.holder)
         replaced = self._ended_streams(channel, caller.holder)
         self._check_consumers(channel, leaving=len(replaced))
-        streamer = StreamingConsumer(self, channel, caller, self._work, lease=lease, after=after, wake=wake)
+        streamer = StreamingConsumer(self, channel, caller, self._turn, lease=lease, after=after, wake=wake)
         self._note(streamer)
         for former in replaced:  # now that another consumer is there: an ephemeral channel goes with its last one
             self._leave(former)
@@ -225,10 +225,10 @@ class Leases:
 
     def sweep(self) -> None:
         """Let those leave that have neither asked nor had a lease for a while. Call this every second."""
-        gone = self._work.now - LINGER
+        gone = self._turn.now - LINGER
         for consumer in self.http_consumers:
             if consumer.in_flight:
-                consumer.seen = self._work.now
+                consumer.seen = self._turn.now
             elif not consumer.is_asking and consumer.seen <= gone and consumer.has_joined:
                 self._leave(consumer)
         self._serve_again()
@@ -263,7 +263,7 @@ class Leases:
         owned, failures = self._owned(channel, holder, ids)
         for consumer, of_lessee in owned.items():
             for message_id in of_lessee:
-                channel.requeue(consumer, message_id, delay_ms, self._work.now, counts=counts)
+                channel.requeue(consumer, message_id, delay_ms, self._turn.now, counts=counts)
         self._serve_again()
         return failures
 
@@ -271,7 +271,7 @@ class Leases:
         owned, failures = self._owned(channel, holder, ids)
         for consumer, of_lessee in owned.items():
             for message_id in of_lessee:
-                if refusal := channel.bury(consumer, message_id, reason, self._work.now):
+                if refusal := channel.bury(consumer, message_id, reason, self._turn.now):
                     failures[message_id] = refusal
         self._serve_again()
         return failures
@@ -281,7 +281,7 @@ class Leases:
     ) -> tuple[dict[bytes, bytes], dict[bytes, int]]:
         """Give messages more time. Return also when each lease ends now, by the wall clock in nanoseconds."""
         owned, failures = self._owned(channel, holder, ids)
-        now, timestamp = self._work.now, self._work.timestamp
+        now, timestamp = self._turn.now, self._turn.timestamp
         ends: dict[bytes, int] = {}
         for consumer, of_lessee in owned.items():
             for message_id in of_lessee:
@@ -306,6 +306,6 @@ class Leases:
             elif owner in owned:
                 owned[owner].append(message_id)
             else:
-                owner.seen = self._work.now
+                owner.seen = self._turn.now
                 owned[owner] = [message_id]
         return owned, failures

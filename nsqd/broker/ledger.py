@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from nsqd.broker.replay import ChannelState
     from nsqd.broker.rules import ChannelRules
     from nsqd.broker.store import BatchSource
-    from nsqd.broker.work import ChannelWork
+    from nsqd.broker.turn_context import TurnContext
 
 _WAIT_ENTRIES_PER_CHANGE: Final = 2_000  # a millisecond or two of work
 _DEFERRED_ONE_BY_ONE: Final = 500  # messages of a batch; more of them are not put onto the heap at once
@@ -59,13 +59,13 @@ class Ledger:
     It delivers nothing and decides nothing; `Operated` and `Channel` build on it.
     """
 
-    def __init__(self, name: str, topic: Feed, work: ChannelWork[Any], *, cursor: int, ephemeral: bool) -> None:
+    def __init__(self, name: str, topic: Feed, turn: TurnContext[Any, Any], *, cursor: int, ephemeral: bool) -> None:
         self.name = name
         self.topic = topic
         self.ephemeral = ephemeral
         self.paused = False
         self.paused_why = ""  # if it was not a person who has paused it
-        rules = work.rules.channel(topic.name, name)
+        rules = turn.rules.channel(topic.name, name)
         self.rules = rules.in_force()
         self.dry_run = rules.dry_run()
         self.is_ruled = rules is not NO_CHANNEL_RULES  # one look for each delivery tells that there is nothing to obey
@@ -74,12 +74,12 @@ class Ledger:
         self.policy_counts: dict[str, int] = {}  # by cause: what rules have done, or would have done
         self.cursor = cursor
         self.skips = SkipRanges()
-        self.in_flight = InFlight(work.reclaimer)
-        self.retries = RetryQueue(work.reclaimer)
-        self.deferred = DeferredQueue(work.reclaimer)
-        self.buried_queue = BuriedQueue(work)
+        self.in_flight = InFlight(turn.reclaimer)
+        self.retries = RetryQueue(turn.reclaimer)
+        self.deferred = DeferredQueue(turn.reclaimer)
+        self.buried_queue = BuriedQueue(turn)
         self.consumers: list[Consumer] = []
-        self.idle_since = work.now  # when the last consumer left
+        self.idle_since = turn.now  # when the last consumer left
         self.alarm = inf  # when `expire` wants to be called next, as last added to the alarms
         self._counted_from = cursor  # `message_count` is what was handed over from here on
         self._finished: list[tuple[int, int]] = []  # ranges that were finished without having been in flight
@@ -90,7 +90,7 @@ class Ledger:
             EphemeralBatches(topic.log) if ephemeral or topic.ephemeral else None
         )  # what the log does not keep for us
         self._source: BatchSource = self.ephemeral_batches if self.ephemeral_batches is not None else topic.log
-        self._work = work
+        self._turn = turn
 
     # What waits
 
@@ -184,11 +184,11 @@ class Ledger:
     def take_new(self, before: int) -> None:
         """Note that the topic's messages from `before` on belong to the channel now."""
         if self.ephemeral_batches is not None:
-            self._work.overflowing.setdefault(self, before)
+            self._turn.overflowing.setdefault(self, before)
         if self.consumers:
             self.schedule_delivery()
         if self.is_ruled and self.rules.ttl is not None:
-            self._wake_at(self._work.now + self.rules.expiry_pause)
+            self._wake_at(self._turn.now + self.rules.expiry_pause)
 
     def defer(self, start: int, count: int, due: int) -> None:
         """Make the messages of a batch wait until `due` (microseconds), even if they are ahead of the cursor."""
@@ -197,7 +197,7 @@ class Ledger:
             return  # `keep` had no room for the batch
         if count > _DEFERRED_ONE_BY_ONE:
             self.deferred.add_runs(due, [[(start, count, 0)]], bitmap_of(start, start + count))
-            self._wake_at(self._work.now)  # `expire` unpacks it
+            self._wake_at(self._turn.now)  # `expire` unpacks it
         else:
             for sequence in range(start, start + count):
                 self.deferred.add(due, sequence, 0)
@@ -216,14 +216,14 @@ class Ledger:
             self.deferred.add_runs(at, pieces, deferred)
             self._unpack(_DEFERRED_ONE_BY_ONE)
             if self.deferred.has_runs:
-                self._wake_at(self._work.now)  # `expire` unpacks the rest
+                self._wake_at(self._turn.now)  # `expire` unpacks the rest
             self._set_alarm()
 
     def _unpack(self, most: int) -> None:
         """Make entries of up to so many deferred messages that have none yet, as far as other channels leave room for it."""
-        work = self._work
-        unpacked = self.deferred.unpack(min(most, _UNPACKED_IN_TURN - work.unpacked))
-        work.unpacked += unpacked
+        turn = self._turn
+        unpacked = self.deferred.unpack(min(most, _UNPACKED_IN_TURN - turn.unpacked))
+        turn.unpacked += unpacked
         if unpacked > _DEFERRED_ONE_BY_ONE:
             gc.collect(1)  # otherwise one collection, after a second of such turns, goes over the entries of a million
 
@@ -247,7 +247,7 @@ class Ledger:
         self._skip(start, end)
         # Nobody has to consume for the cursor to pass them, and until it does, they count as held by the topic.
         self.cursor = self.skips.pass_over(self.cursor)
-        self._work.changed[self] = None
+        self._turn.changed[self] = None
 
     def _skip(self, start: int, end: int) -> None:
         if start < end:
@@ -265,8 +265,8 @@ class Ledger:
         if self.ephemeral_batches.messages > 2 * self._live + _FINISHED_WORTH_LETTING_GO:
             self.record_progress()
         # Nobody can take a deferred message away at once, so whether it has room is decided now.
-        room = self._work.mem_queue_size - len(self.deferred)
-        most_bytes = self._work.mem_queue_bytes
+        room = self._turn.mem_queue_size - len(self.deferred)
+        most_bytes = self._turn.mem_queue_bytes
         if self.topic.ephemeral:
             room -= self.depth
         else:  # The log may still have a deferred message when it is due, and others need the memory more.
@@ -298,15 +298,15 @@ class Ledger:
 
     def _excess(self, before: int) -> int:
         """Return how many of the newest messages are beyond one of the two bounds."""
-        kept, work = self.ephemeral_batches, self._work
+        kept, turn = self.ephemeral_batches, self._turn
         assert kept is not None
-        excess = self.depth - work.mem_queue_size
+        excess = self.depth - turn.mem_queue_size
         if self.topic.ephemeral:
             excess += len(self.deferred)
-        if kept.bytes <= work.mem_queue_bytes:
+        if kept.bytes <= turn.mem_queue_bytes:
             return excess
         self.record_progress()  # so that finished messages are not counted
-        too_much = kept.bytes - kept.in_hand - work.mem_queue_bytes
+        too_much = kept.bytes - kept.in_hand - turn.mem_queue_bytes
         count = 0
         for start, end in reversed(self.skips.free_ranges(max(before, self.cursor), self.topic.high_watermark)):
             if too_much <= 0:
@@ -323,19 +323,19 @@ class Ledger:
         when = max(when, not_before)
         if when < self.alarm:
             self.alarm = when
-            self._work.alarms.add(when, self)
+            self._turn.alarms.add(when, self)
 
     # The turn
 
     def schedule_delivery(self) -> None:
         """Look at this channel when the turn ends, because a consumer may have room or something came to deliver."""
-        self._work.to_deliver[self] = None
+        self._turn.to_deliver[self] = None
 
     def _wake_at(self, when: float) -> None:
         """Ask to be called then. If that is now, this channel has more to do, but others have their turn first."""
         if when < self.alarm:
             self.alarm = when
-            self._work.alarms.add(when, self)
+            self._turn.alarms.add(when, self)
 
     # The journal
 
@@ -355,7 +355,7 @@ class Ledger:
             self._saved_cursor = self.cursor
             flat = [sequence for bounds in finished for sequence in bounds]
             if self.ephemeral_batches is None:
-                self._work.record(("progress", self.topic.name, self.name, self.cursor, flat), urgent=urgent)
+                self._turn.record(("progress", self.topic.name, self.name, self.cursor, flat), urgent=urgent)
 
     def _record_urgent(self, change: ChannelChange) -> None:
         # If the journal's cursor lagged behind a sequence that the journal is told about, its message would come
@@ -365,7 +365,7 @@ class Ledger:
 
     def _record(self, change: ChannelChange) -> None:
         if self.ephemeral_batches is None:
-            self._work.record(change, urgent=True)
+            self._turn.record(change, urgent=True)
 
     def snapshot_changes(self) -> Iterator[Change | None]:
         """Return the changes that tell a new journal of this channel, as of this call, even if iterated later.
@@ -408,7 +408,7 @@ class Ledger:
     ) -> Iterator[tuple[int, int, int] | None]:
         for place in at_once:
             yield (*place, 0) if place is not None else None
-        wall_milliseconds = self._work.wall_milliseconds
+        wall_milliseconds = self._turn.wall_milliseconds
         for deferred in later:
             if deferred is None:
                 yield None
@@ -425,12 +425,12 @@ class Ledger:
         state.skips.clear()
         state.waiting.clear()
         self.buried_queue.buried = state.buried
-        if (job := recovered_job(state.job, self._work.now)) is not None:
+        if (job := recovered_job(state.job, self._turn.now)) is not None:
             self.buried_queue.begin(job)
             self._wake_at(job.next_step)
         self._counted_from = self._furthest = self.topic.high_watermark
         if self.rules.ttl is not None:
-            self._wake_at(self._work.now)
+            self._wake_at(self._turn.now)
         self._set_alarm()
 
     def _restored(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nsqd.broker.buried import Note
     from nsqd.broker.buried_queue import BuriedSelection, TakenFromBuried, Verb
     from nsqd.broker.feed import Feed
-    from nsqd.broker.work import ChannelWork
+    from nsqd.broker.turn_context import TurnContext
 
 
 _LOOKED_AT: Final = 10  # messages for each that may be too much: some tens of milliseconds at most
@@ -63,8 +63,8 @@ class LongRecall(Protocol):
 class Operated(Ledger):
     """Each operation is a change of the journal, or a job of which the journal knows. None of them waits."""
 
-    def __init__(self, name: str, topic: Feed, work: ChannelWork[Any], *, cursor: int, ephemeral: bool) -> None:
-        super().__init__(name, topic, work, cursor=cursor, ephemeral=ephemeral)
+    def __init__(self, name: str, topic: Feed, turn: TurnContext[Any, Any], *, cursor: int, ephemeral: bool) -> None:
+        super().__init__(name, topic, turn, cursor=cursor, ephemeral=ephemeral)
         self.recalls: list[LongRecall] = []  # under way here, each of more than one slice
         self.is_behind = False  # a bound has more to drop, in a later turn
         self._full_from: int | None = None  # where messages begin that found no room, while the bound is behind
@@ -101,7 +101,7 @@ class Operated(Ledger):
 
         A kick waits with what has no room, unless it is told to use `force`.
         """
-        now, started_at = self._work.now, self._work.timestamp // 1_000_000
+        now, started_at = self._turn.now, self._turn.timestamp // 1_000_000
         job = BuriedJob(verb, selection, rate=rate, who=who, started_at=started_at, done=0, now=now, force=force)
         self.buried_queue.begin(job)
         self._record_urgent(("job", self.topic.name, self.name, job.described()))
@@ -126,7 +126,7 @@ class Operated(Ledger):
             return None
         self.stop_job()
         job = self.buried_queue.begin_undo(kicked, who, self.retries.entries)
-        self._work_on_job(self._work.now)
+        self._work_on_job(self._turn.now)
         return job
 
     def _work_on_job(self, now: float) -> None:
@@ -161,7 +161,7 @@ class Operated(Ledger):
 
     def _note_job(self, job: BuriedJob, what: str) -> None:
         left = len(self.buried_queue.buried)
-        self._work.note(
+        self._turn.note(
             f"TOPIC({self.topic.name}): channel({self.name}): {job.verb} {what} messages={job.done} buried={left}"
         )
 
@@ -178,7 +178,7 @@ class Operated(Ledger):
         else:
             self._finished += joined([(sequence, sequence + 1) for sequence in sequences])
             self.record_progress(urgent=True)
-            self._work.changed[self] = None  # the log may be able to remove something
+            self._turn.changed[self] = None  # the log may be able to remove something
         return len(sequences)
 
     def _is_last(self, attempts: int) -> bool:
@@ -190,7 +190,7 @@ class Operated(Ledger):
         """Bury messages, each given as sequence, id and attempts, or drop them if the channel is not on disk."""
         if self.ephemeral_batches is not None:
             self._finished += [(sequence, sequence + 1) for sequence, _, _ in places]
-            self._work.changed[self] = None
+            self._turn.changed[self] = None
             return
         self._record_urgent(self.buried_queue.bury(self.topic.name, self.name, places, note))
 
@@ -207,12 +207,12 @@ class Operated(Ledger):
             if self.ephemeral_batches is not None:
                 self.ephemeral_batches.release(start, end)
         self.record_progress(urgent=True)
-        self._work.changed[self] = None  # the log may be able to remove something
+        self._turn.changed[self] = None  # the log may be able to remove something
         return self._found(CancelOutcome.CANCELLED, len(waiting) + len(ahead), sequences - waiting - ahead)
 
     def move(self, sequences: BitMap64, delay_ms: int) -> dict[CancelOutcome, int]:
         """Have those of these messages that wait become due after this delay; 0: now. Return how many were found how."""
-        due_ms = self._work.timestamp // 1_000_000 + delay_ms + 1 if delay_ms else 0
+        due_ms = self._turn.timestamp // 1_000_000 + delay_ms + 1 if delay_ms else 0
         retried, deferred = self.retries.among(sequences), self.deferred.among(sequences)
         ahead = self._ahead_among(sequences - retried - deferred)
         waiting = retried | deferred | ahead
@@ -226,7 +226,7 @@ class Operated(Ledger):
         self.buried_queue.forget_kicked(waiting)  # taking a kick back leaves them where they are put now
         self.deferred.take_out(moved)
         self.retries.take_out(moved)
-        due = self._work.due_from_wall(due_ms)
+        due = self._turn.due_from_wall(due_ms)
         for sequence, attempts in zip(entries[::3], entries[1::3], strict=True):
             if delay_ms:
                 self.deferred.add(due, sequence, attempts)
@@ -270,20 +270,20 @@ class Operated(Ledger):
 
     def go_on_dropping(self) -> None:
         """Have the topic and its channels drop more, unless bounds have dropped enough in this turn."""
-        if self._work.ranges_dropped < _DROPPED_IN_TURN:
+        if self._turn.ranges_dropped < _DROPPED_IN_TURN:
             self.topic.drop_beyond_limits()
         else:
-            self._wake_at(self._work.now)
+            self._wake_at(self._turn.now)
 
     def _drop_next(self, count: int, end: int, cause: str) -> int:
-        dropped, work = 0, self._work
+        dropped, turn = 0, self._turn
         while dropped < count and (cursor := self._advance_over_gaps()) < end:
-            if dropped and work.ranges_dropped >= _DROPPED_IN_TURN:  # the first one is dropped in any case
+            if dropped and turn.ranges_dropped >= _DROPPED_IN_TURN:  # the first one is dropped in any case
                 self.is_behind = True
                 self.record_progress()  # of thousands of ranges, perhaps: it does not wait for those of other turns
-                self._wake_at(work.now)
+                self._wake_at(turn.now)
                 break
-            work.ranges_dropped += 1
+            turn.ranges_dropped += 1
             stop = min(cursor + count - dropped, end)
             if (next_skip := self.skips.next_start()) is not None:
                 stop = min(stop, next_skip)
@@ -292,7 +292,7 @@ class Operated(Ledger):
             dropped += stop - cursor
         self._count(cause, dropped)
         self._batch = None
-        work.changed[self] = None
+        turn.changed[self] = None
         return dropped
 
     # Going back
@@ -368,7 +368,7 @@ class Operated(Ledger):
         self._record(("restore", self.topic.name, self.name, cursor, end, flat, waiting))
         self._replace_before(end, cursor, skipped)
         self.retries.replace_before(end, requeued)
-        due = self._work.due_from_wall
+        due = self._turn.due_from_wall
         self.deferred.replace_before(
             end, [(due(due_ms), sequence, attempts) for sequence, attempts, due_ms in deferred]
         )
@@ -394,7 +394,7 @@ class Operated(Ledger):
             return None
         found = [(sequence, self.retries.attempts_of(sequence), 0) for sequence in retried]
         if deferred:
-            due_ms = self._work.wall_milliseconds
+            due_ms = self._turn.wall_milliseconds
             found += [(it, attempts, due_ms(due)) for due, it, attempts in self.deferred.positions_of(deferred)]
         return found + [(sequence, 0, 0) for sequence in ahead]
 
@@ -408,7 +408,7 @@ class Operated(Ledger):
         self._furthest = max(self._furthest, self.cursor, end)
         self._saved_cursor = cursor
         self.cursor = self.skips.pass_over(cursor)
-        self._work.changed[self] = None
+        self._turn.changed[self] = None
         self.schedule_delivery()
 
     def redeliver(self, sequences: Iterable[int]) -> RedeliveryCounts:
@@ -443,8 +443,8 @@ class Operated(Ledger):
         self.buried_queue.drop_kick()  # none of its messages waits any more
         self._full_from = None
         self.alarm = inf
-        self._wake_at(self._work.now if self.is_behind else self.buried_queue.next_step)  # a bound or a job goes on
+        self._wake_at(self._turn.now if self.is_behind else self.buried_queue.next_step)  # a bound or a job goes on
         for consumer in self.consumers:
             consumer.in_flight = 0
-        self._work.changed[self] = None  # the log may be able to remove something
+        self._turn.changed[self] = None  # the log may be able to remove something
         self.schedule_delivery()

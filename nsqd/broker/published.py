@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nsqd.broker.change import Change
     from nsqd.broker.channel import Channel
     from nsqd.broker.store import TopicLog
-    from nsqd.broker.work import TopicWork
+    from nsqd.broker.turn_context import TurnContext
 
 _MOST_BYTES_SHARED: Final = 1 << 20  # of publishes in one batch, because a batch is read and sent as a whole
 _LARGEST_SHARING: Final = 16 * 1024  # bytes of an MPUB; copying a larger one costs as much as a record of its own
@@ -40,9 +40,9 @@ _Draft = tuple[bytes, Sequence[int], int, Receipt, bytes, int, bytes]
 
 
 class Published(Bounded):
-    def __init__(self, name: str, log: TopicLog, work: TopicWork[Channel, Any]) -> None:
-        super().__init__(name, log, work.rules.topic(name), now=work.now, ephemeral=is_ephemeral(name))
-        self._work = work
+    def __init__(self, name: str, log: TopicLog, turn: TurnContext[Channel, Any]) -> None:
+        super().__init__(name, log, turn.rules.topic(name), now=turn.now, ephemeral=is_ephemeral(name))
+        self._turn = turn
         self.message_count = 0
         self.message_bytes = 0
         self._shared: list[bytes] = []  # PUBs and small MPUBs of this turn; they become one batch
@@ -54,7 +54,7 @@ class Published(Bounded):
         self._shared_header_bytes = 0
         self._drafts: list[_Draft] = []
         self._sealed: list[tuple[Batch, Receipt]] = []
-        self._keys = TopicKeys(work.keys, log.refusal, is_new=not log.tail)
+        self._keys = TopicKeys(turn.keys, log.refusal, is_new=not log.tail)
         keys, forgotten = log.take_keys()
         self._keys.know(keys)
         self._keys.know_forgotten(forgotten)
@@ -92,7 +92,7 @@ class Published(Bounded):
         shared, offsets = self._shared, self._shared_offsets
         if not shared:
             self._shared_receipt = Receipt()
-            self._work.unsealed[self] = None
+            self._turn.unsealed[self] = None
         receipt = self._shared_receipt
         if headers:
             self._shared_headers.append((len(offsets) - 1, headers))
@@ -135,11 +135,11 @@ class Published(Bounded):
         if key:
             if self._keys_from < 0:
                 self._expect_keys()
-            self._keys.add(key, self._work.timestamp, receipt)
+            self._keys.add(key, self._turn.timestamp, receipt)
         self._drafts.append((payload, offsets, delay_ms, receipt, key, 0, headers))
-        self._work.unsealed[self] = None
+        self._turn.unsealed[self] = None
         if delay_ms:
-            self._work.deferring[self] = None
+            self._turn.deferring[self] = None
         return receipt
 
     def _share(self, payload: bytes, offsets: Sequence[int]) -> Receipt:
@@ -147,7 +147,7 @@ class Published(Bounded):
         shared, ends = self._shared, self._shared_offsets
         if not shared:
             self._shared_receipt = Receipt()
-            self._work.unsealed[self] = None
+            self._turn.unsealed[self] = None
         receipt, start = self._shared_receipt, ends[-1]
         shared.append(payload)
         if isinstance(offsets, range):
@@ -191,7 +191,7 @@ class Published(Bounded):
             return self._shared_receipt
         if not self._keys.may_know(key):  # most keys are new, and only a known one needs the time
             return None
-        return self._keys.find(key, self._work.timestamp, self.waits)
+        return self._keys.find(key, self._turn.timestamp, self.waits)
 
     def _expect_keys(self) -> None:
         """Tell the journal that there are keys from here on, before the log has them, so that a start looks for them."""
@@ -212,7 +212,7 @@ class Published(Bounded):
         offsets, self._shared, self._shared_offsets = self._shared_offsets, [], [0]
         count = len(offsets) - 1
         if self._shared_keys:
-            self._keys.add_all(self._shared_keys, self._work.timestamp, self._shared_receipt)
+            self._keys.add_all(self._shared_keys, self._turn.timestamp, self._shared_receipt)
             key, flags = self._take_key_place(count)
         else:
             key, flags = b"", 0
@@ -257,7 +257,7 @@ class Published(Bounded):
             base_sequence = log.tail
             count = len(offsets) - 1
             batch = Batch(
-                base_sequence, self._work.ids.take(count), timestamp, payload, offsets, delay_ms, key, flags, headers
+                base_sequence, self._turn.ids.take(count), timestamp, payload, offsets, delay_ms, key, flags, headers
             )
             log.append(batch, receipt)
             self._sealed.append((batch, receipt))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nsqd.broker.feed import Feed
     from nsqd.broker.limits import Usage
     from nsqd.broker.rules import ChannelRules
-    from nsqd.broker.work import ChannelWork
+    from nsqd.broker.turn_context import TurnContext
 
 EXPIRED_AT_ONCE: Final = 200  # batches; some milliseconds, after which others have their turn
 # Messages of old files that are passed from the next skip range on: behind it may be as many ranges as messages.
@@ -39,8 +39,8 @@ _OVERFLOWN: Final = Note("more waited than the channel may hold (overflow)", "")
 
 
 class Ruled(Operated):
-    def __init__(self, name: str, topic: Feed, work: ChannelWork[Any], *, cursor: int, ephemeral: bool) -> None:
-        super().__init__(name, topic, work, cursor=cursor, ephemeral=ephemeral)
+    def __init__(self, name: str, topic: Feed, turn: TurnContext[Any, Any], *, cursor: int, ephemeral: bool) -> None:
+        super().__init__(name, topic, turn, cursor=cursor, ephemeral=ephemeral)
         self._breaker = breaker_of(None, self.rules.breaker)
         self._dry_run_breaker = breaker_of(None, self.dry_run.breaker)
         self._dry_run_beyond = 0  # how many messages a bound that is tried would have dropped last time
@@ -66,7 +66,7 @@ class Ruled(Operated):
 
     def _pass_expired(self, ttl: int) -> bool:
         """Pass over expired messages at the cursor: whole segments, or one batch. Return whether there were any."""
-        cursor, older = self.cursor, self._work.timestamp - ttl
+        cursor, older = self.cursor, self._turn.timestamp - ttl
         batch = self._batch
         if batch is None or not batch.base_sequence <= cursor < batch.end_sequence:
             if self._pass_old_segments(older):
@@ -112,7 +112,7 @@ class Ruled(Operated):
         if self._finished and self._finished[-1][1] == start:
             start = self._finished.pop()[0]
         self._finished.append((start, end))
-        self._work.changed[self] = None
+        self._turn.changed[self] = None
 
     # Bounds
 
@@ -132,7 +132,7 @@ class Ruled(Operated):
                 buried = self._bury_oldest(min(beyond, _BURIED_AT_ONCE))
                 self._count("overflow, buried", buried)
                 if beyond > buried == _BURIED_AT_ONCE:
-                    self._wake_at(self._work.now)
+                    self._wake_at(self._turn.now)
             else:
                 if self._full_from is None and arrived is not None and self.room() == 0:
                     self._full_from = arrived
@@ -199,7 +199,7 @@ class Ruled(Operated):
                 break  # fewer waited than it seemed: some of them are missing in the log
             batch = self._source.batch_at(oldest)
             if batch is None:
-                self._wake_at(self._work.now + _PAUSE_TO_LOAD)
+                self._wake_at(self._turn.now + _PAUSE_TO_LOAD)
                 break
             stop = min(oldest + count - buried, batch.end_sequence, self.topic.high_watermark)
             if (next_skip := self.skips.next_start()) is not None:
@@ -222,7 +222,7 @@ class Ruled(Operated):
         if self.ephemeral_batches is not None:
             self._count("not on disk, dropped", len(places))
             return
-        now, count = self._work.now, len(self.buried_queue.buried)
+        now, count = self._turn.now, len(self.buried_queue.buried)
         self._count("buried", len(places) if not note.who else 0)
         if (most := self.dry_run.max_buried) is not None and count > most:
             self._count("max_buried, dry run", 1)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from nsqd.broker.change import Change, TopicChange
     from nsqd.broker.replay import ChannelState, TopicState
     from nsqd.broker.store import TopicLog
-    from nsqd.broker.work import TopicWork
+    from nsqd.broker.turn_context import TurnContext
 
 # Keys of other deferred publishes that are looked at for each one that is added: so at most half of them are not needed.
 _LOOKED_AT: Final = 2
@@ -42,8 +42,8 @@ _SEQUENCES_ASKED: Final = 10_000  # at a time: what the log answers takes 200 by
 
 
 class Topic(Published):
-    def __init__(self, name: str, log: TopicLog, work: TopicWork[Channel, Topic]) -> None:
-        super().__init__(name, log, work)
+    def __init__(self, name: str, log: TopicLog, turn: TurnContext[Channel, Topic]) -> None:
+        super().__init__(name, log, turn)
         self.paused = False
         self.learning = True  # until it is known which channels this topic has elsewhere
         self.outdated_count = 0  # messages that retention dropped before a channel got them
@@ -58,9 +58,9 @@ class Topic(Published):
     def _note_limits(self) -> None:
         has_bound = drops(self.rules) or any(drops(channel.rules) for channel in self.channels.values())
         if has_bound and not self.ephemeral:
-            self._work.dropping[self] = None
+            self._turn.dropping[self] = None
         else:
-            self._work.dropping.pop(self, None)
+            self._turn.dropping.pop(self, None)
 
     @property
     def flowing(self) -> bool:
@@ -127,7 +127,7 @@ class Topic(Published):
             parked, self._early_deferrals = self._early_deferrals, EarlyDeferrals()
             for channel in self.channels.values():
                 channel.take_early_deferrals(parked, microseconds(now))
-            self._work.reclaimer.add_blocks(parked.pieces)  # unless channels have them, they end here
+            self._turn.reclaimer.add_blocks(parked.pieces)  # unless channels have them, they end here
         for start, count, delay_ms in deferred:
             due = microseconds(now) + delay_ms * 1000
             for channel in self.channels.values():
@@ -151,13 +151,13 @@ class Topic(Published):
             self.record(("unpark", self.name))
         self.record(("flow", self.name))
         before = self.high_watermark
-        self._advance(self._work.now)
+        self._advance(self._turn.now)
         if self._drops:
             self.drop_beyond_limits(before)
 
     def _record_early_deferrals(self) -> None:
         """Tell the journal that all channels get now what is parked: in words that 0.1.0 knows, if these are few."""
-        now_ms = self._work.timestamp // 1_000_000
+        now_ms = self._turn.timestamp // 1_000_000
         if self._early_deferrals.parts * len(self.channels) > _TOLD_ONE_BY_ONE:
             self.record(("start", self.name, now_ms))
             return
@@ -171,8 +171,8 @@ class Topic(Published):
     def let_go(self) -> None:
         """Tell the log what it need not keep any more, after telling the journal why."""
         if self._keys_from >= 0:
-            self._work.keys.forget_old(self._work.timestamp)
-            self._keys.drop_unneeded(_MOST_LOOKED_AT, self._work.timestamp, self.waits)
+            self._turn.keys.forget_old(self._turn.timestamp)
+            self._keys.drop_unneeded(_MOST_LOOKED_AT, self._turn.timestamp, self.waits)
             if not self._keys and not self._shared_keys:
                 self._note_no_keys()
         for channel in self.channels.values():
@@ -197,14 +197,14 @@ class Topic(Published):
         dropped = outdated - self.high_watermark
         self.outdated_count += dropped
         self._pass_over(outdated)
-        self._work.note(
+        self._turn.note(
             f"TOPIC({self.name}): retention drops {dropped} messages that no channel got, "
             f"{self.outdated_count} since the start"
         )
 
     def _pass_over(self, end: int) -> None:
         self.high_watermark = end
-        self._work.reclaimer.add_blocks(self._early_deferrals.pass_over(end))
+        self._turn.reclaimer.add_blocks(self._early_deferrals.pass_over(end))
         # The log removes nothing before the journal entry that says this is synced.
         self.record(("freeze", self.name, end))
 
@@ -242,13 +242,13 @@ class Topic(Published):
         if channel is None:
             was_flowing = self.flowing
             begins = self.high_watermark if cursor is None else cursor
-            channel = Channel(name, self, self._work, cursor=begins, ephemeral=is_ephemeral(name))
+            channel = Channel(name, self, self._turn, cursor=begins, ephemeral=is_ephemeral(name))
             self.channels[name] = channel
             self._record_name(channel, ("channel", self.name, name, channel.cursor))
-            self._work.note(f"TOPIC({self.name}): new channel({name})")
+            self._turn.note(f"TOPIC({self.name}): new channel({name})")
             if self.flowing and not was_flowing:
                 self._start_flowing()
-            self._work.shape_changed(self.name)
+            self._turn.shape_changed(self.name)
             if self._is_guarded or self._drops or has_limit(channel.rules) or has_limit(channel.dry_run):
                 self.limits_changed()
         return channel
@@ -270,7 +270,7 @@ class Topic(Published):
         channel = self.channels.pop(name, None)
         if channel is None:
             return False
-        self._work.note(f"TOPIC({self.name}): deleting channel {name}")
+        self._turn.note(f"TOPIC({self.name}): deleting channel {name}")
         self._record_name(channel, ("nochannel", self.name, name))
         channel.close()
         if self._is_guarded or self._drops:
@@ -279,9 +279,9 @@ class Topic(Published):
             if was_flowing:
                 self.record(("freeze", self.name, self.high_watermark))
             if self.ephemeral:
-                self._work.delete_topic(self.name)
-        self._work.to_release[self] = None
-        self._work.shape_changed(self.name)
+                self._turn.delete_topic(self.name)
+        self._turn.to_release[self] = None
+        self._turn.shape_changed(self.name)
         return True
 
     # Operating
@@ -293,7 +293,7 @@ class Topic(Published):
             self.record(("pause", self.name, True))
             if was_flowing:
                 self.record(("freeze", self.name, self.high_watermark))
-            self._work.shape_changed(self.name)
+            self._turn.shape_changed(self.name)
 
     def unpause(self) -> None:
         if self.paused:
@@ -301,7 +301,7 @@ class Topic(Published):
             self.record(("pause", self.name, False))
             if self.flowing:
                 self._start_flowing()
-            self._work.shape_changed(self.name)
+            self._turn.shape_changed(self.name)
 
     def empty(self) -> None:
         """Drop what no channel has got yet. Channels keep what they have, and history stays readable."""
@@ -312,7 +312,7 @@ class Topic(Published):
         before, self.high_watermark = self.high_watermark, self._written_tail
         if before == self.high_watermark:
             return
-        self._work.reclaimer.add_blocks(self._early_deferrals.clear())
+        self._turn.reclaimer.add_blocks(self._early_deferrals.clear())
         for channel in self.channels.values():
             channel.pass_over(before, self.high_watermark)
         self.record(("unpark", self.name))
@@ -320,7 +320,7 @@ class Topic(Published):
         if self.ephemeral:
             self.log.release(self.high_watermark)  # makes room at once; a journal entry is not needed
         else:
-            self._work.to_release[self] = None
+            self._turn.to_release[self] = None
 
     def close(self) -> None:
         """Refuse this turn's publishes and disconnect all consumers, because the topic is being deleted."""
@@ -329,7 +329,7 @@ class Topic(Published):
         self._keys.forget()
         for _, _, _, receipt, _, _, _ in drafts:
             receipt.settle("exiting")
-        for place in (self._work.unsealed, self._work.deferring, self._work.postponed, self._work.dropping):
+        for place in (self._turn.unsealed, self._turn.deferring, self._turn.postponed, self._turn.dropping):
             place.pop(self, None)
         # A channel refers to its topic. If the topic kept its channels, both would wait for the garbage collector.
         channels, self.channels = self.channels, {}
@@ -375,7 +375,7 @@ class Topic(Published):
 
     def knows_key(self, key: bytes) -> bool:
         """Return whether a publish with this key is remembered, with a delay or without."""
-        return key in self._shared_keys or self._keys.knows(key, self._work.timestamp, self.waits)
+        return key in self._shared_keys or self._keys.knows(key, self._turn.timestamp, self.waits)
 
     def forgotten_place(self, key: bytes) -> tuple[int, int] | None:
         """Return the place of the messages that were all taken back by this key, which was forgotten then."""
@@ -387,7 +387,7 @@ class Topic(Published):
         So the key is free again: a reminder that is cancelled and set anew is delivered. The log still has the key, so
         the journal is told that it no longer counts.
         """
-        self._keys.forget_key(key, start, end - start, self._work.timestamp)
+        self._keys.forget_key(key, start, end - start, self._turn.timestamp)
         self.record(("keyless", self.name, [start]))
 
     def waits(self, start: int, end: int) -> bool:
@@ -407,7 +407,7 @@ class Topic(Published):
     def record(self, change: Change) -> None:
         """Record a change of this topic in the journal."""
         if not self.ephemeral:
-            self._work.record(change, urgent=True)
+            self._turn.record(change, urgent=True)
 
     def _record_name(self, channel: Channel, change: TopicChange) -> None:
         """Record in the journal that a channel begins or ends."""
@@ -445,7 +445,7 @@ class Topic(Published):
         self.learning = not state.learned
         for name, channel_state in state.channels.items():
             self.channels[name] = Channel(
-                name, self, self._work, cursor=channel_state.cursor, ephemeral=is_ephemeral(name)
+                name, self, self._turn, cursor=channel_state.cursor, ephemeral=is_ephemeral(name)
             )
         if not self.flowing:
             if state.frozen_at is None:  # its last channels were ephemeral, and ended with the process
@@ -454,13 +454,13 @@ class Topic(Published):
                 self.high_watermark = state.frozen_at
         self._early_deferrals = state.parked
         for name, channel_state in state.channels.items():
-            self.channels[name].restore(self._without_lost(channel_state), self._work.due_from_wall)
+            self.channels[name].restore(self._without_lost(channel_state), self._turn.due_from_wall)
         self._find_deferred_keys()
         self.limits_changed()
 
     def _find_deferred_keys(self) -> None:
         """Have the log tell the keys of what was published with a delay and still waits, before the window or within it."""
-        if not self._work.keys.window or self._keys_from < 0:
+        if not self._turn.keys.window or self._keys_from < 0:
             return
         with_keys, waiting = bitmap_of(self._keys_from, self.log.tail), BitMap64()
         for channel in self.channels.values():
@@ -482,7 +482,7 @@ class Topic(Published):
             for sequence in lost:
                 if state.waiting.pop(sequence, None) is None:
                     state.buried.remove(sequence)
-            self._work.lost[self.name] = self._work.lost.get(self.name, 0) + len(lost)
+            self._turn.lost[self.name] = self._turn.lost.get(self.name, 0) + len(lost)
         return state
 
     # Seen from outside
@@ -520,14 +520,14 @@ class Topic(Published):
         if self.rules.expire_after is None or not self.is_unused:  # the channels of most topics need not be looked at
             return None
         return deletion_at(
-            self.rules, self.idle_since, is_empty=self.is_empty, now=self._work.now, at=self._work.timestamp
+            self.rules, self.idle_since, is_empty=self.is_empty, now=self._turn.now, at=self._turn.timestamp
         )
 
     def _latency_snapshot(self) -> LatencySnapshot:
         latencies = [channel.latency for channel in self.channels.values() if channel.latency is not None]
-        if self._work.latency is None or not latencies:
+        if self._turn.latency is None or not latencies:
             return NO_LATENCY
-        return merged_snapshot(self._work.latency, latencies, self._work.now)
+        return merged_snapshot(self._turn.latency, latencies, self._turn.now)
 
 
 def _written(sealed: Iterable[tuple[Batch, Receipt]]) -> list[Batch]:

@@ -55,10 +55,10 @@ def finish_turn(broker: Broker, disk: Disk, *, announce: Announce, flush: Callab
     messages.
     """
     while True:
-        if broker.dropping or broker.postponed:
+        if broker.turn.dropping or broker.turn.postponed:
             broker.make_room(disk.publishing_error)
-        if broker.unsealed or broker.promised is not None:
-            if broker.deferring:
+        if broker.turn.unsealed or broker.promised is not None:
+            if broker.turn.deferring:
                 broker.record_deferred()
             disk.write_journal()
             broker.settle_promised(disk.journal_error)
@@ -69,15 +69,15 @@ def finish_turn(broker: Broker, disk: Disk, *, announce: Announce, flush: Callab
         # may then come earlier than a REQ has asked for, or with fewer attempts.
         disk.write_journal()
         # A client that hears of a message must be able to find its topic by nsqlookupd.
-        if broker.reshaped:
-            reshaped, broker.reshaped = broker.reshaped, {}
+        if broker.turn.reshaped:
+            reshaped, broker.turn.reshaped = broker.turn.reshaped, {}
             announce(reshaped)
         flush()
         # Sending makes room, and a client that turns out to be dead may have been the last of an ephemeral channel.
-        if not broker.to_deliver and not broker.unsealed and not broker.reshaped:
+        if not broker.turn.to_deliver and not broker.turn.unsealed and not broker.turn.reshaped:
             break
-    if broker.overflowing:
+    if broker.turn.overflowing:
         broker.drop_overflow()
-    broker.ranges_dropped = 0
-    if not broker.reclaimer.is_empty:
-        broker.reclaimer.free_some()
+    broker.turn.ranges_dropped = 0
+    if not broker.turn.reclaimer.is_empty:
+        broker.turn.reclaimer.free_some()

@@ -1,21 +1,19 @@
-"""What topics and channels leave to be done in a turn, and what they need to know for it.
+"""The turn that topics and channels work in: its time, the journal, and the lists of what is to be done when it ends.
 
-Topics and channels do not know the broker. They add to lists of work, which the broker goes through when the turn ends:
+Topics and channels do not know the broker. They all hold its one `TurnContext` and add themselves to the lists there,
+and the broker goes through the lists when the turn ends (`turn.py` has the order):
 
-    ChannelWork     a Channel has something to deliver, made progress, or wants to be called at a time
-        │
-    TopicWork       a Topic got something published, needs less of its log, or came or went
-        │
-    Broker          does it
+    a channel     to_deliver, overflowing, changed, alarms
+    a topic       unsealed, deferring, postponed, dropping, to_release, reshaped
 
-Each class inherits from the one above it. So a channel or a topic holds the broker itself, but sees only that much of
-it: an object in between would cost each publish a step. The types of the listed objects are parameters, because their
-modules import this one.
+For example, a FIN puts its channel on `to_deliver`, because the consumer has room now, and on `changed`, because the
+journal has to hear of it within 100 ms. A dictionary without values is a list that has each entry once.
+
+The types of the listed objects are parameters, because their modules import this one.
 """
 
 from __future__ import annotations
 
-from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from math import inf
@@ -70,51 +68,71 @@ class Alarms(Generic[C]):
             yield when, channel
 
 
-class ChannelWork(Generic[C]):
-    """What a channel sees of the broker: the time, some settings, the journal, and the lists where it asks for work."""
+class TurnContext(Generic[C, T]):
+    """What topics and channels see of the broker."""
 
     def __init__(
         self,
         store: Store,
         settings: BrokerSettings,
         *,
+        ids: IdSource,
         now: float,
         timestamp: int,
         random_percent: Callable[[], int],
         rules: RuleSource,
         note: Callable[[str], None],
+        delete_topic: Callable[[str], bool],
     ) -> None:
-        self.store = store
         self.now = now  # monotonic seconds, as of this turn
         self.timestamp = timestamp  # wall clock nanoseconds, as of this turn
         self.random_percent = random_percent  # 0..99
         self.rules = rules
         self.note = note  # takes a line for the log, which only a shell can write
+        self.delete_topic = delete_topic  # an ephemeral topic asks for it when its last channel goes
+        self.ids = ids
+        self.reclaimer = Reclaimer()
+        self.keys = KeyMemory(settings.idempotence_window, settings.idempotence_keys, self.reclaimer)
+        self.urgent_changes = 0  # recorded since the start
+        self._store = store
         # Copied, because deliveries and TOUCH read them: a hop through the settings would cost each of them a load.
         self.mem_queue_size = settings.mem_queue_size
         self.mem_queue_bytes = settings.mem_queue_bytes
         self.max_msg_timeout = settings.max_msg_timeout
         self.latency = settings.latency
         self.prefers_near_consumers = settings.prefers_near_consumers
-        self.to_deliver: dict[C, None] = {}  # channels that may have something to deliver
-        self.overflowing: dict[C, int] = {}  # ephemeral channels that got messages in this turn, from this sequence on
-        self.changed: dict[C, None] = {}  # channels with progress that the journal does not know
+        # Channels
+        self.to_deliver: dict[C, None] = {}  # that may have something to deliver
+        self.overflowing: dict[C, int] = {}  # ephemeral ones that got messages in this turn, from this sequence on
+        self.changed: dict[C, None] = {}  # with progress that the journal does not know
+        self.alarms: Alarms[C] = Alarms()
         self.ranges_dropped = 0  # by bounds, in this turn
         self.unpacked = 0  # messages deferred together that got their entries since `expire` was last asked
-        self.alarms: Alarms[C] = Alarms()
-        self.reclaimer = Reclaimer()
-        self.urgent_changes = 0  # recorded since the start
+        # Topics
+        self.unsealed: dict[T, None] = {}  # with something published in this turn
+        self.deferring: dict[T, None] = {}  # with deferred publishes that the journal has not been told
+        self.postponed: dict[T, None] = {}  # whose publishes wait until files of the log are removed
+        self.dropping: dict[T, None] = {}  # on disk, with a bound that drops the oldest messages
+        self.to_release: dict[T, None] = {}  # that need less of their log, once the journal has written why
+        self.shape_unsaved = False  # topics, channels or pauses have changed
+        self.reshaped: dict[str, None] = {}  # topics that came, went or have other channels since the last announcement
+        self.lost: dict[str, int] = {}  # by topic: waiting messages that the start found nowhere
 
     def record(self, change: Change, *, urgent: bool) -> None:
         """Record a change in the journal. Nothing ephemeral is ever recorded."""
         self.urgent_changes += urgent
-        self.store.record(change, urgent=urgent)
+        self._store.record(change, urgent=urgent)
 
     def forget(self, channel: C) -> None:
         """Remove a deleted channel from all lists of work."""
         self.to_deliver.pop(channel, None)
         self.overflowing.pop(channel, None)
         self.changed.pop(channel, None)
+
+    def shape_changed(self, topic_name: str) -> None:
+        """Note that this topic, one of its channels or a pause came or went."""
+        self.shape_unsaved = True
+        self.reshaped[topic_name] = None
 
     # Two clocks
 
@@ -133,42 +151,3 @@ class ChannelWork(Generic[C]):
         The two clocks are read one after the other, so a millisecond is added: nothing is ever early.
         """
         return int(self.now * 1_000_000) + max(0, wall_ms * 1000 - self.timestamp // 1000 + _BETWEEN_CLOCKS)
-
-
-class TopicWork(ChannelWork[C], Generic[C, T], metaclass=ABCMeta):  # not `ABC`: see Feed
-    """What a topic sees of the broker: in addition, the message ids, and the lists where it reports its own changes."""
-
-    def __init__(
-        self,
-        store: Store,
-        settings: BrokerSettings,
-        *,
-        ids: IdSource,
-        now: float,
-        timestamp: int,
-        random_percent: Callable[[], int],
-        rules: RuleSource,
-        note: Callable[[str], None],
-    ) -> None:
-        super().__init__(
-            store, settings, now=now, timestamp=timestamp, random_percent=random_percent, rules=rules, note=note
-        )
-        self.ids = ids
-        self.keys = KeyMemory(settings.idempotence_window, settings.idempotence_keys, self.reclaimer)
-        self.unsealed: dict[T, None] = {}  # topics with something published in this turn
-        self.postponed: dict[T, None] = {}  # topics whose publishes wait until files of the log are removed
-        self.dropping: dict[T, None] = {}  # topics on disk with a bound that drops the oldest messages
-        self.deferring: dict[T, None] = {}  # topics with deferred publishes that the journal has not been told
-        self.to_release: dict[T, None] = {}  # topics that need less of their log, once the journal has written why
-        self.shape_unsaved = False  # topics, channels or pauses have changed
-        self.reshaped: dict[str, None] = {}  # topics that came, went or have other channels since the last announcement
-        self.lost: dict[str, int] = {}  # by topic: waiting messages that the start found nowhere
-
-    def shape_changed(self, topic_name: str) -> None:
-        """Note that this topic, one of its channels or a pause came or went."""
-        self.shape_unsaved = True
-        self.reshaped[topic_name] = None
-
-    @abstractmethod
-    def delete_topic(self, name: str) -> bool:
-        """Delete a topic; an ephemeral one asks for this when its last channel goes. Return False if it is unknown."""

@@ -106,7 +106,7 @@ class ClientProtocol:
         self._note = note
         self._upgrade = upgrade
         # Its parts.
-        connected = broker.timestamp // 1_000_000_000
+        connected = broker.turn.timestamp // 1_000_000_000
         self.profile = ClientProfile(rules, remote_address=remote_address, remote_host=remote_host, connected=connected)
         self._reader = CommandReader(
             rules.limits, self._admit, partial(unfinished.hold, self) if unfinished is not None else None
@@ -337,7 +337,7 @@ class ClientProtocol:
             publisher.admit(word, params)
             if word == b"MPUB":
                 if self._authorization is not None:
-                    self._authorization.check(word, publisher.topic_name, "", None, self._broker.now)
+                    self._authorization.check(word, publisher.topic_name, "", None, self._broker.turn.now)
                 publisher.make_topic()  # even if the body turns out bad, as in NSQ
         elif word == b"AUTH" and len(params) != 1:
             raise ProtocolError(Fault.INVALID, "AUTH invalid number of parameters")
@@ -355,7 +355,7 @@ class ClientProtocol:
             case PublishCommand():
                 if self._authorization is not None:
                     topic = self._publisher.topic_name
-                    self._authorization.check(command.params[0], topic, "", command, self._broker.now)
+                    self._authorization.check(command.params[0], topic, "", command, self._broker.turn.now)
                 self._become_producer()
                 self._publisher.publish(command)
             case Finishes():
@@ -403,7 +403,7 @@ class ClientProtocol:
             raise ProtocolError(Fault.INVALID, b"invalid command " + word)
         if self._subscription is None or self.state not in legal:
             raise ProtocolError(Fault.INVALID, b"cannot " + word + b" in current state")
-        self._subscription.bury(params, self._broker.now)
+        self._subscription.bury(params, self._broker.turn.now)
 
     def _become_producer(self) -> None:
         """Show the client in /stats from its first publish on."""
@@ -417,8 +417,8 @@ class ClientProtocol:
             raise ProtocolError(Fault.INVALID, "cannot SUB with heartbeats disabled")
         topic_name, channel_name = names_of(params)
         if self._authorization is not None:
-            self._authorization.check(b"SUB", topic_name, channel_name, LineCommand(params), self._broker.now)
-        changes_before = self._broker.urgent_changes
+            self._authorization.check(b"SUB", topic_name, channel_name, LineCommand(params), self._broker.turn.now)
+        changes_before = self._broker.turn.urgent_changes
         channel = self._broker.topic(topic_name).channel(channel_name)
         most = self.profile.rules.max_channel_consumers
         if most and len(channel.consumers) >= most:
@@ -437,7 +437,7 @@ class ClientProtocol:
         )
         self.state = ClientState.SUBSCRIBED
         # The OK of a new channel promises that the channel survives a crash of ours.
-        receipt = None if self._broker.urgent_changes == changes_before else self._broker.promise()
+        receipt = None if self._broker.turn.urgent_changes == changes_before else self._broker.promise()
         self._outbox.owe_subscription(receipt, channel.topic, self._release)
 
     def _set_ready(self, subscription: ClientSubscription, params: list[bytes]) -> None:
@@ -498,7 +498,7 @@ class ClientProtocol:
         authorization = self._authorization
         if self.state is ClientState.CLOSED or authorization is None:
             return
-        now = self._broker.now
+        now = self._broker.turn.now
         suspended = authorization.take_suspended()
         self._go_on(now)
         try:

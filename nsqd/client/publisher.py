@@ -82,7 +82,7 @@ class ClientPublisher:
                 detail = prefix + word + b" topic name " + quote(raw) + b" is not valid"
                 raise ProtocolError(Fault.BAD_TOPIC, detail)
             topic = self._broker.find(name)
-            if topic is not None and topic not in self._broker.unsealed:
+            if topic is not None and topic not in self._broker.turn.unsealed:
                 self._work_budget.spend(COST_OF_LOG)
             self._topic, self._topic_raw = topic, raw
         if word == b"DPUB":

@@ -75,7 +75,7 @@ class ClientSubscription:
             describe=describe,
             msg_timeout=profile.delivery.msg_timeout_ms / 1000,
             sample_rate=profile.delivery.sample_rate,
-            locality=profile.locality() if broker.prefers_near_consumers else Locality.ELSEWHERE,
+            locality=profile.locality() if broker.turn.prefers_near_consumers else Locality.ELSEWHERE,
             takes_headers=HEADERS in profile.extensions,
             send_views=outbox.send_views,
         )
@@ -155,7 +155,7 @@ class ClientSubscription:
 
     def note_some(self, kind: NoteKind, text: bytes) -> None:
         """Log a line that every message might cause. Of a storm, only the first lines are logged."""
-        if self._ration.allows(self._broker.now):
+        if self._ration.allows(self._broker.turn.now):
             self._tell_left_out()
             self._note(kind, text)
 

@@ -95,7 +95,7 @@ def client_maker(
             granted,
             tls_server,
             early=early,
-            now=broker.now,
+            now=broker.turn.now,
             wake=wake,
             note=partial(log.error, "[%s] - %s", connection.peer),
         )

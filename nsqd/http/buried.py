@@ -73,7 +73,7 @@ class BuriedEndpoints:
 
     async def _take(self, request: Request, verb: Verb) -> Response:
         channel = _channel(self._broker, request)
-        named, asked = _named(request), _asked(request, self._broker.timestamp)
+        named, asked = _named(request), _asked(request, self._broker.turn.timestamp)
         sequences = await self._sequences(channel, named) if named is not None else set()
         if verb == "kick" and named is None and not asked.force:
             await _check_fit(channel, asked.selection)

@@ -64,7 +64,7 @@ class ConsumeEndpoints:
         topic, channel = channel_argument(request)
         most = _most(arguments, 1)
         wait, lease = _duration(arguments, "wait", 0.0, 0.0, LONGEST_WAIT), self._lease(arguments)
-        caller = await self._leasing.caller(request, topic, channel, self._calls.broker.now)
+        caller = await self._leasing.caller(request, topic, channel, self._calls.broker.turn.now)
         poll: LeasePoll | None = None
         try:
             with self._calls.journaled_turn():
@@ -132,7 +132,7 @@ class ConsumeEndpoints:
         if not _is_id(after):
             after = b""
         try:
-            caller = await self._leasing.caller(request, topic, channel, self._calls.broker.now)
+            caller = await self._leasing.caller(request, topic, channel, self._calls.broker.turn.now)
         except Refusal as refusal:
             return refusal.response
         events = _Events(self._calls, self._leasing, request, lease)
@@ -194,7 +194,7 @@ class ConsumeEndpoints:
         topic, name = channel_argument(request)
         named = await _ids(request)
         try:
-            caller = await self._leasing.caller(request, topic, name, self._calls.broker.now)
+            caller = await self._leasing.caller(request, topic, name, self._calls.broker.turn.now)
         except Refusal as refusal:
             return refusal.response
         with self._calls.journaled_turn():

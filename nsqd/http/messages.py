@@ -98,7 +98,7 @@ class MessageEndpoints:
             channel=arguments.get("channel", ""),
             delay_ms=delay_ms,
             who=request.holder or request.remote,
-            started_at=self._broker.timestamp // _MILLISECOND,
+            started_at=self._broker.turn.timestamp // _MILLISECOND,
         )
         await self._calls.in_slices(request, recall)
         await self._calls.durable()
@@ -165,7 +165,7 @@ class MessageEndpoints:
             return None
         members: dict[str, object] = {
             "sequence": sequence,
-            "due": self._broker.wall_milliseconds(due) * 1_000_000,
+            "due": self._broker.turn.wall_milliseconds(due) * 1_000_000,
             "attempts": attempts,
             "after": f"{self._run},{due},{sequence}",
         }
@@ -215,7 +215,7 @@ class MessageEndpoints:
                 await asyncio.sleep(0)
             place = topic.deferred_place(key) or topic.waiting_place(own)
         if place is None and topic.knows_key(key):
-            since = self._broker.timestamp - self._broker.keys.longest
+            since = self._broker.turn.timestamp - self._broker.turn.keys.longest
             newest = await self._search(topic, lambda past: _first_of(key, past, since))
             place = (newest[1], newest[1] + newest[2]) if newest is not None else None
         return place or topic.forgotten_place(key)

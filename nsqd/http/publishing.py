@@ -200,7 +200,7 @@ class Publishing:
         if delay_ms is None:
             return _Target(target.topic, late=INVALID_DEFER)
         key = arguments.get("key")
-        if key is not None and not (self._broker.keys.window and is_valid_key(key.encode())):
+        if key is not None and not (self._broker.turn.keys.window and is_valid_key(key.encode())):
             return _Target(target.topic, late=INVALID_KEY)
         return replace(target, delay_ms=delay_ms, key=(key or "").encode())
 

@@ -138,7 +138,7 @@ class QuickRoutes:
     @property
     def topics_in_turn(self) -> int:
         """How many topics have got messages in this turn so far."""
-        return len(self._broker.unsealed)
+        return len(self._broker.turn.unsealed)
 
     def rendered(self) -> dict[tuple[Response, int], bytes]:
         """Return the answers rendered for this second, by answer and manner. `render` adds missing ones."""

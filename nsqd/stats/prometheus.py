@@ -74,7 +74,7 @@ def nsqd_metrics(
             "gauge",
             "nsqd_channel_oldest_message_age_seconds",
             "Since the publication of the oldest message that waits in the channel: its lag in time.",
-            _ages(channels, broker.timestamp),
+            _ages(channels, broker.turn.timestamp),
         ),
         _family(
             "gauge",
@@ -82,7 +82,7 @@ def nsqd_metrics(
             "From publication to FIN, over the window of --e2e-processing-latency-window-time.",
             _latencies(channels),
         ),
-        *_of_readers(list(lags), broker.timestamp),
+        *_of_readers(list(lags), broker.turn.timestamp),
     ]
 
 
@@ -142,12 +142,12 @@ def _of_publishes(broker: Broker, policy_error: str, policy_is_copy: bool) -> li
             "1 while a copy of --policy-file is in force, as the file was broken when nsqd started.",
             int(policy_is_copy),
         ),
-        gauge("nsqd_keys", "Keys of publishes that are remembered.", broker.keys.count),
+        gauge("nsqd_keys", "Keys of publishes that are remembered.", broker.turn.keys.count),
         _family(
             "counter",
             "nsqd_keys_dropped_early_total",
             "Keys that were forgotten before their time, because of --idempotence-keys.",
-            (({}, broker.keys.dropped_early),),
+            (({}, broker.turn.keys.dropped_early),),
         ),
     ]
 

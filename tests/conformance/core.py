@@ -81,4 +81,6 @@ def talk(script: Script) -> list[str]:
         return Conversation(script, lambda: LookupConnection(registry), None, ports=ports).run("ours")
     features = replace(RULES.features, snappy=True, deflate=True)
     node = Node(limits=SizeLimits(max_message=1024, max_body=5120), features=features, mem_queue_size=10_000)
-    return Conversation(script, lambda: CoreConnection(node), None, clock=lambda: node.broker.timestamp).run("ours")
+    return Conversation(script, lambda: CoreConnection(node), None, clock=lambda: node.broker.turn.timestamp).run(
+        "ours"
+    )

@@ -197,8 +197,8 @@ class BrokerMachine(RuleBasedStateMachine):
             self._advance(topic)
 
     def _set_time(self) -> None:
-        self.broker.now = self.now
-        self.broker.timestamp = self._timestamp()
+        self.broker.turn.now = self.now
+        self.broker.turn.timestamp = self._timestamp()
 
     def _settle_drafts(self) -> None:
         drafts, self.drafts = self.drafts, []
@@ -759,7 +759,7 @@ class BrokerMachine(RuleBasedStateMachine):
         self.broker.expire()
         self._finish_turn()
         for _ in range(MOST_SLICES):  # what has more to do at this time asks to be called again
-            if self.broker.alarms.next > self.now:
+            if self.broker.turn.alarms.next > self.now:
                 return
             self.broker.expire()
             self._finish_turn()

@@ -162,7 +162,7 @@ class KeysMachine(RuleBasedStateMachine):
         """Let time pass, and do everything that is due then: where slices are small, that takes several turns."""
         self.node.pass_time(seconds)
         for _ in range(MOST_SLICES):
-            if self.node.broker.alarms.next > self.node.now:
+            if self.node.broker.turn.alarms.next > self.node.now:
                 return
             self.node.pass_time(0.0)
         raise AssertionError("it does not end")
@@ -196,7 +196,7 @@ class KeysMachine(RuleBasedStateMachine):
             if publish.is_forgotten:
                 place = self.topic.forgotten_place(key)
                 assert place in (None, (publish.start, publish.start + publish.count))
-        assert self.node.broker.keys.count == len(self.topic._keys)
+        assert self.node.broker.turn.keys.count == len(self.topic._keys)
 
 
 TestKeys = KeysMachine.TestCase

@@ -29,7 +29,7 @@ class Leasing(RuleBasedStateMachine):
         super().__init__()
         self.node = Node(mem_queue_size=10_000)
         self.channel = self.node.broker.topic("t").channel("c")
-        self.leases = Leases(self.node.broker, bounds(in_channel=IN_CHANNEL, of_holder=OF_HOLDER, waiting=100))
+        self.leases = Leases(self.node.broker.turn, bounds(in_channel=IN_CHANNEL, of_holder=OF_HOLDER, waiting=100))
         self.published = 0
         self.finished: set[bytes] = set()
         self.polls: list[tuple[LeasePoll, int, HttpCaller]] = []

@@ -132,7 +132,7 @@ class FakeTurn:
     def write_logs(self) -> None: ...
 
     def begin(self) -> float:
-        return self._broker.now
+        return self._broker.turn.now
 
     def finish(self) -> None:
         finish_turn(self._broker, self, announce=tell_nobody, flush=_do_nothing)

@@ -112,18 +112,18 @@ def test_while_there_are_changes_young_garbage_is_collected_whatever_the_interpr
 
 def test_leftovers_are_freed_although_nothing_else_happens() -> None:
     node = Node()
-    node.broker.reclaimer.add(list(range(100_000)))
+    node.broker.turn.reclaimer.add(list(range(100_000)))
 
     async def main() -> None:
         turn = Turn(node.broker, TurnStore(node), announce=tell_nobody, flush=lambda: None)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(timers.reclaim_memory, node.broker, turn)
             await trio.sleep(1)
-            assert node.broker.reclaimer.is_empty
+            assert node.broker.turn.reclaimer.is_empty
             with in_turn(turn):
-                node.broker.reclaimer.add(dict.fromkeys(range(100_000)))
+                node.broker.turn.reclaimer.add(dict.fromkeys(range(100_000)))
             await trio.sleep(1)
-            assert node.broker.reclaimer.is_empty
+            assert node.broker.turn.reclaimer.is_empty
             nursery.cancel_scope.cancel()
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
@@ -190,7 +190,7 @@ def test_what_expires_is_told_once() -> None:
             await trio.sleep(5.5)
             assert told == [Expired("t", "c", 10.0, True)]
             node.policy = GivenRules(ChannelRules(expire_after=10.0))
-            node.broker.rules = node.policy
+            node.broker.turn.rules = node.policy
             node.broker.rules_changed(["t"])
             await trio.sleep(5.5)
             nursery.cancel_scope.cancel()

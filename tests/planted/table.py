@@ -290,8 +290,8 @@ BUGS: Final = (
         "nsqd/broker/ruled.py",
         (
             (
-                "cursor, older = self.cursor, self._work.timestamp - ttl",
-                "cursor, older = self.cursor, int(self._work.now * 1_000_000_000) - ttl",
+                "cursor, older = self.cursor, self._turn.timestamp - ttl",
+                "cursor, older = self.cursor, int(self._turn.now * 1_000_000_000) - ttl",
             ),
         ),
         ("simulation",),
@@ -302,8 +302,8 @@ BUGS: Final = (
         "nsqd/broker/ruled.py",
         (
             (
-                "cursor, older = self.cursor, self._work.timestamp - ttl",
-                "cursor, older = self.cursor, self._work.timestamp - ttl // 2",
+                "cursor, older = self.cursor, self._turn.timestamp - ttl",
+                "cursor, older = self.cursor, self._turn.timestamp - ttl // 2",
             ),
         ),
         ("simulation",),
@@ -350,10 +350,10 @@ BUGS: Final = (
         (
             (
                 "        self.record_progress(urgent=True)\n"
-                "        self._work.changed[self] = None  # the log may be able to remove something\n"
-                "        return self._found(Found.CANCELLED",
-                "        self._work.changed[self] = None  # the log may be able to remove something\n"
-                "        return self._found(Found.CANCELLED",
+                "        self._turn.changed[self] = None  # the log may be able to remove something\n"
+                "        return self._found(CancelOutcome.CANCELLED",
+                "        self._turn.changed[self] = None  # the log may be able to remove something\n"
+                "        return self._found(CancelOutcome.CANCELLED",
             ),
         ),
         ("simulation",),
@@ -724,7 +724,7 @@ BUGS: Final = (
         "a holder may answer for another one",
         "A message is delivered again and again until a consumer answers `FIN`.",
         "nsqd/broker/leases.py",
-        (("elif not isinstance(owner, Lessee) or owner.holder != holder:", "elif not isinstance(owner, Lessee):"),),
+        (("elif not isinstance(owner, HttpConsumer) or owner.holder != holder:", "elif not isinstance(owner, HttpConsumer):"),),
         ("leases model",),
     ),
     # The relay of an outbox

@@ -67,7 +67,7 @@ class DiskNode:
 
     @property
     def now(self) -> float:
-        return self.broker.now
+        return self.broker.turn.now
 
     @property
     def damage(self) -> list[Damage]:
@@ -87,8 +87,8 @@ class DiskNode:
         """Let a tenth of a second pass, and do what is due then."""
         self.turn()
         self.broker.record_progress()
-        if self.broker.shape_unsaved:
-            self.broker.shape_unsaved = False
+        if self.broker.turn.shape_unsaved:
+            self.broker.turn.shape_unsaved = False
             self.store.topology.set_names(self.broker.topology())
         if (topology := self.store.topology.take()) is not None:
             self.store.data_path.write_topology(topology.json())

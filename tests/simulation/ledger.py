@@ -362,7 +362,7 @@ class Ledger:
         """Note, between two turns, what the journal has, and what each log has written and synced."""
         self.journal_has_lost = self.journal_has_lost and not written
         if waiting == 0 and written:
-            self.written = Marks(self.number, self.written.lazy if broker.changed else self.number)
+            self.written = Marks(self.number, self.written.lazy if broker.turn.changed else self.number)
         for topic in self.topics.values():
             log = broker.topics[topic.name].log
             assert isinstance(log, DiskLog)

@@ -263,7 +263,7 @@ class Life:
                 attempts,
                 now=self.clock.true,
                 forward=self.clock.forward,
-                timestamp=self.running.broker.timestamp,
+                timestamp=self.running.broker.turn.timestamp,
                 held_until=self.clock.true + client.consumer.msg_timeout - 0.001,
             )
             client.in_hand[message_id] = sequence
@@ -280,7 +280,7 @@ class Life:
                 continue
             if self.ledger.topics.get(topic.name) is not topic:
                 continue
-            if not receipt.settled and self.running.broker.topics[topic.name] in self.running.broker.postponed:
+            if not receipt.settled and self.running.broker.topics[topic.name] in self.running.broker.turn.postponed:
                 self._drafts.append(replace(draft, has_waited=True))  # a later turn seals it, when files are removed
                 continue
             if not self._is_sealed(draft):
@@ -299,7 +299,7 @@ class Life:
     def _published_now(self, published: Published) -> None:
         """Note that a message is published in this turn, although it was sent earlier."""
         published.at, published.forward = self.clock.true, self.clock.forward
-        published.timestamp = self.running.broker.timestamp
+        published.timestamp = self.running.broker.turn.timestamp
 
     def _is_sealed(self, draft: Draft) -> bool:
         """Return whether the log has it. A machine that stops in the middle of a turn may not have come that far."""
@@ -385,7 +385,7 @@ class Life:
             self._numbers += 1
             body = b"%d." % self._numbers
             body = body.ljust(size, b"x")
-            timestamp = self.running.broker.timestamp
+            timestamp = self.running.broker.turn.timestamp
             self.ledger.sent(body, Published(topic, self.clock.true, delay, self.clock.forward, timestamp))
             found.append(body)
         return found
@@ -609,7 +609,7 @@ class Life:
 
     def requeue(self, client: Client, message_id: bytes, delay: float, *, counts: bool = True) -> None:
         real, ledger = self._real_channel(client), self.ledger
-        now = self.running.broker.now
+        now = self.running.broker.turn.now
         failure = real.requeue(client.consumer, message_id, int(delay * 1000), now, counts=counts)
         free = "" if counts else " free"
         self.note(f"client {client.number} requeues {message_id.decode()} for {delay}{free}: {failure!r}")
@@ -628,7 +628,7 @@ class Life:
     def bury(self, client: Client, message_id: bytes) -> None:
         real = self._real_channel(client)
         reason = self.random.choice(("bad", "worse"))
-        failure = real.bury(client.consumer, message_id, reason, self.running.broker.now)
+        failure = real.bury(client.consumer, message_id, reason, self.running.broker.turn.now)
         self.note(f"client {client.number} buries {message_id.decode()}, {reason}: {failure!r}")
         if real.ephemeral_batches is not None:
             assert failure == NOT_ON_DISK
@@ -723,7 +723,7 @@ class Life:
         real = self.running.broker.topics[topic.name].channels[name]
         if real.buried_queue.job is not None:
             return
-        selection = BuriedSelection(self.running.broker.timestamp // 1_000_000 + 1, reason, limit)
+        selection = BuriedSelection(self.running.broker.turn.timestamp // 1_000_000 + 1, reason, limit)
         self.note(f"begin to {verb} {topic.name}/{name}: {selection}, {rate} a second")
         self.ledger.job_begun(topic.channels[name], verb, selection)
         real.begin_job(verb, selection, rate=rate, who="operator")
@@ -760,7 +760,7 @@ class Life:
     def touch(self, client: Client, message_id: bytes) -> None:
         real = self._real_channel(client)
         timeout = client.consumer.msg_timeout
-        real.touch(client.consumer, message_id, msg_timeout=timeout, now=self.running.broker.now)
+        real.touch(client.consumer, message_id, msg_timeout=timeout, now=self.running.broker.turn.now)
 
     def disconnect(self, client: Client) -> None:
         self.note(f"client {client.number} leaves")

@@ -52,7 +52,7 @@ def look(ledger: Ledger, broker: Broker, now: float, unsent: Unsent, *, is_last:
     """
     for topic in ledger.topics.values():
         if (real := broker.topics.get(topic.name)) is not None:
-            _Look(ledger, topic, real, broker.timestamp, now, unsent, is_last).run()
+            _Look(ledger, topic, real, broker.turn.timestamp, now, unsent, is_last).run()
     ledger.looked_at = ledger.number
 
 

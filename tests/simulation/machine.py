@@ -132,7 +132,7 @@ class Machine:
         self.broker = restored_broker(
             store, self.recovered, options, rules, now=clock.monotonic(), timestamp=clock.wall()
         )
-        self.broker.random_percent = lambda: self.random.randrange(100)
+        self.broker.turn.random_percent = lambda: self.random.randrange(100)
         self._turn = Turn(self.broker, store, announce=tell_nobody, flush=lambda: self.flush())
         round_ = store.begin_round()
         round_.perform(self.disk)
@@ -167,8 +167,8 @@ class Machine:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        self.broker.now = self.clock.monotonic()
-        self.broker.timestamp = self.clock.wall()
+        self.broker.turn.now = self.clock.monotonic()
+        self.broker.turn.timestamp = self.clock.wall()
         yield
         self._turn.finish()
         self.observe()
@@ -184,7 +184,7 @@ class Machine:
     @property
     def topology_is_unsaved(self) -> bool:
         store = self.store
-        is_waiting = self.broker.shape_unsaved or store.topology.is_unsaved
+        is_waiting = self.broker.turn.shape_unsaved or store.topology.is_unsaved
         return is_waiting or self._saves_topology or StorageFault.TOPOLOGY in store.faults
 
     # Time
@@ -215,7 +215,7 @@ class Machine:
 
     def _next_due(self) -> float:
         now = self.clock.monotonic()
-        alarm = max(self.broker.alarms.next, now)
+        alarm = max(self.broker.turn.alarms.next, now)
         return min(alarm, min(self._due_of(running, now) for running in self._tasks))
 
     def _due_of(self, running: _Running, now: float) -> float:
@@ -226,7 +226,7 @@ class Machine:
     def _run_what_is_due(self, due: float) -> None:
         self.clock.reach(due)
         now = self.clock.monotonic()
-        if self.broker.alarms.next <= now:
+        if self.broker.turn.alarms.next <= now:
             with self.turn():
                 self.broker.expire()
         else:
@@ -364,11 +364,11 @@ class Machine:
         broker, store, turn = self.broker, self.store, self._turn
         while True:
             turn.progress_made.clear()
-            if not (broker.changed or broker.to_release or broker.shape_unsaved):
+            if not (broker.turn.changed or broker.turn.to_release or broker.turn.shape_unsaved):
                 yield turn.progress_made
             yield PROGRESS_INTERVAL
-            if broker.shape_unsaved:
-                broker.shape_unsaved = False
+            if broker.turn.shape_unsaved:
+                broker.turn.shape_unsaved = False
                 store.topology.set_names(broker.topology())
             broker.record_progress()
             store.write_journal(force=True)

@@ -105,7 +105,7 @@ def test_harmed_side_file_is_reported_and_costs_nothing_else(harm: str, tmp_path
     left = WAITING[:-1] if harm == "cut" else []
     assert run_fsck(tmp_path).status == 1
     with running(tmp_path) as node:
-        assert {damage.topic for damage in node.damage} == {"t"} or node.broker.lost == {"t": len(WAITING)}
+        assert {damage.topic for damage in node.damage} == {"t"} or node.broker.turn.lost == {"t": len(WAITING)}
         waiting = {BODIES[sequence] for _, sequence, _ in node.broker.topic("t").channels["c"].deferred}
         assert waiting == set(left)
         node.publish("t", b"new")

@@ -294,7 +294,7 @@ def test_buried_message_that_is_nowhere_is_told(path: Path) -> None:
     texts = {(it["text"], it["first"], it["end"]) for it in run_fsck(path).serious}
     assert texts == {("2 messages that are buried in channel c are in no segment and in no side file", 3, 9)}
     with running(path) as node:
-        assert node.broker.lost == {"t": 2}
+        assert node.broker.turn.lost == {"t": 2}
         assert len(node.broker.topics["t"].channels["c"].buried_queue.buried) == len(WAITING) - 2
 
 

@@ -71,7 +71,7 @@ class Life:
         firsts = {name: log.first for name, log in recovered.logs.items()}
         complete(states, recovered.topology, firsts, journal_is_whole=True)
         self.broker.restore(states, dict(recovered.logs))
-        assert self.broker.lost == {}
+        assert self.broker.turn.lost == {}
         self._round()
         self.client = Client(self)  # type: ignore[arg-type]  # of a node it needs what is here
         self.publisher = Client(self)  # type: ignore[arg-type]
@@ -102,8 +102,8 @@ class Life:
 
     def pass_time(self, seconds: float) -> None:
         self.elapsed += seconds
-        self.broker.now = self.now
-        self.broker.timestamp = self.wall()
+        self.broker.turn.now = self.now
+        self.broker.turn.timestamp = self.wall()
         self.broker.expire()
         self.turn()
 

@@ -16,4 +16,4 @@ def bounds(*, in_channel: int = 5000, of_holder: int = 3000, waiting: int = 10, 
 
 
 def leasing_of(broker: Broker, within: LeaseLimits | None = None, **asked: Any) -> Leasing:
-    return Leasing(Leases(broker, within or bounds()), SETTINGS, **asked)
+    return Leasing(Leases(broker.turn, within or bounds()), SETTINGS, **asked)

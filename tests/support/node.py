@@ -147,8 +147,8 @@ class Node:
     def pass_time(self, seconds: float) -> None:
         """Let time pass, and run whatever is due at its end."""
         self.now += seconds
-        self.broker.now = self.now
-        self.broker.timestamp = self._timestamp()
+        self.broker.turn.now = self.now
+        self.broker.turn.timestamp = self._timestamp()
         self.broker.expire()
         for client in self.clients:
             if client.handler.next_deadline <= self.now:

@@ -13,7 +13,7 @@ from unittest.mock import patch
 SLICES: Final[Mapping[str, Sequence[str]]] = {
     "nsqd.broker.channel": ("_DUE_AT_ONCE", "_DEFERRED_AT_ONCE"),
     "nsqd.broker.in_flight": ("_LOOKED_AT",),
-    "nsqd.broker.reclaimer": ("MANY", "FREED_IN_TURN"),
+    "nsqd.broker.turn.reclaimer": ("MANY", "FREED_IN_TURN"),
     "nsqd.broker.operated": ("_DROPPED_IN_TURN",),
     "nsqd.broker.ledger": ("_DEFERRED_ONE_BY_ONE", "_UNPACKED_IN_TURN"),
     "nsqd.broker.positions": (

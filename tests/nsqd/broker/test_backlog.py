@@ -75,7 +75,7 @@ def test_a_backlog_tells_where_each_message_is() -> None:
     assert (backlog.finished, sorted(backlog.requeued)) == ([], [(0, 1), (2, 1)])
     ((sequence, attempts, due_ms),) = backlog.deferred
     assert (sequence, attempts) == (3, 1)
-    assert due_ms == pytest.approx(node.broker.timestamp / 1_000_000 + 10_000, abs=2)
+    assert due_ms == pytest.approx(node.broker.turn.timestamp / 1_000_000 + 10_000, abs=2)
 
 
 def test_a_backlog_tells_what_is_finished_ahead_of_new_messages() -> None:

@@ -34,7 +34,7 @@ def test_its_attempts_time_reason_and_client_are_kept() -> None:
     node = node_with_two_buried()
     first, second = channel_of(node).buried_queue.buried.from_place(0)
     assert (first.sequence, first.attempts, first.note.reason) == (0, 1, "bad")
-    assert first.buried_at == node.broker.timestamp // 1_000_000
+    assert first.buried_at == node.broker.turn.timestamp // 1_000_000
     assert first.note.who == "127.0.0.1"
     assert second.note.reason == "worse"
 
@@ -311,7 +311,7 @@ def test_a_job_takes_only_what_has_the_reason() -> None:
 def test_a_message_that_fails_again_is_not_kicked_again_by_the_same_job() -> None:
     node = node_with_many_buried(10)
     found = channel_of(node)
-    before = node.broker.timestamp // 1_000_000 + 1
+    before = node.broker.turn.timestamp // 1_000_000 + 1
     found.begin_job("kick", BuriedSelection(before), rate=5, who="ana")
     node.turn()
     node.pass_time(0.5)
@@ -504,10 +504,10 @@ def test_what_a_kick_has_left_over_is_freed_some_at_a_time() -> None:
     channel.take_buried("kick", sequences)
     channel.empty()
     assert channel.buried_queue.kicked is None
-    left = [node.broker.reclaimer.entries]
-    while not node.broker.reclaimer.is_empty:
+    left = [node.broker.turn.reclaimer.entries]
+    while not node.broker.turn.reclaimer.is_empty:
         node.turn()
-        left.append(node.broker.reclaimer.entries)
+        left.append(node.broker.turn.reclaimer.entries)
     assert left[0] - left[-1] >= len(sequences)
     assert max(before - after for before, after in pairwise(left)) < 10_000
 

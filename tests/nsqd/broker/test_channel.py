@@ -301,7 +301,7 @@ def test_bytes_that_consumers_hold_are_known_whatever_they_do(topic: str, channe
                 answers = (fin(message.id), req(message.id, 0), req(message.id, 1000), touch(message.id), nop())
                 client.say(random.choice(answers))
         node.now += random.choice((0.1, 0.1, 0.1, 61))
-        node.broker.now = node.now
+        node.broker.turn.now = node.now
         node.broker.expire()
         node.turn()
         found.record_progress()
@@ -496,7 +496,7 @@ def test_a_time_that_comes_for_thousands_of_messages_comes_in_several_passes() -
     node.now += 1.5
     moved: list[int] = []
     while channel.deferred:
-        node.broker.now = node.now
+        node.broker.turn.now = node.now
         channel.expire(node.now)
         moved.append(len(channel.retries))
         node.now = max(node.now, min(channel.alarm, node.now + 1))

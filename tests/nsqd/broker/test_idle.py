@@ -137,7 +137,7 @@ def told(node: Node) -> tuple[int | None, int | None]:
 
 
 def _seconds_until(at: int | None, node: Node) -> int | None:
-    return None if at is None else round((at - node.broker.timestamp) / 1e9)
+    return None if at is None else round((at - node.broker.turn.timestamp) / 1e9)
 
 
 def test_it_is_told_when_something_unused_goes() -> None:

@@ -544,14 +544,14 @@ def test_pubs_that_could_not_be_written_together_may_be_published_again(node: No
     again = [pub(topic, number, b"%064d" % number) for number in range(2)]
     node.turn()
     assert [receipt.error for receipt in again] == [None, None]
-    assert (count(node), node.topic().repeat_count, node.broker.keys.count) == (2, 0, 2)
+    assert (count(node), node.topic().repeat_count, node.broker.turn.keys.count) == (2, 0, 2)
 
 
 def test_a_deleted_topic_leaves_no_keys_of_its_last_turn(node: Node) -> None:
     pub(node.broker.topic("t"), 1, b"k")
     node.broker.delete_topic("t")
     node.turn()
-    assert node.broker.keys.count == 0
+    assert node.broker.turn.keys.count == 0
 
 
 def test_the_journal_is_not_told_that_there_are_no_keys_while_some_wait_for_the_end_of_the_turn(node: Node) -> None:
@@ -711,7 +711,7 @@ def test_the_last_deferred_message_keeps_the_topic_among_those_with_keys(node: N
     node.broker.let_go(["t"])
     node.turn()
     assert [change[2] for change in node.store.journal if change[0] == "keys"][-1] == ~1
-    assert node.broker.keys.count == 0
+    assert node.broker.turn.keys.count == 0
 
 
 @crashes
@@ -829,7 +829,7 @@ def test_keys_beyond_the_bound_are_learned_from_the_log_as_far_as_there_is_room(
     list(topic.learn_deferred(places))
     assert not topic.knows_deferred_keys
     assert topic.waiting_place([(b"1", 1, 1)]) == (1, 2)
-    assert node.broker.keys.count <= 16
+    assert node.broker.turn.keys.count <= 16
 
 
 def test_keys_are_learned_from_the_log_some_thousands_at_a_time(node: Node) -> None:

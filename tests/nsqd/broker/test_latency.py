@@ -71,7 +71,7 @@ def test_a_channel_and_its_topic_tell_how_long_messages_took() -> None:
     for _ in range(4):
         publisher.ask(b"PUB t\n\0\0\0\1a")
     node.now += 0.25
-    node.broker.now, node.broker.timestamp = node.now, node._timestamp()
+    node.broker.turn.now, node.broker.turn.timestamp = node.now, node._timestamp()
     for message in consumer.messages():
         consumer.say(b"FIN %b\n" % message.id)
     assert node.channel().e2e_processing_latency.percentiles == ((0.99, 250 * MILLISECOND), (0.5, 250 * MILLISECOND))

@@ -29,7 +29,7 @@ class Desk:
         self.node.broker.topic("t")
         self.channel = self.node.broker.topics["t"].channel(channel)
         self.came = 0
-        self.leases = Leases(self.node.broker, bounds(**asked), first_has_come=self._first_has_come)
+        self.leases = Leases(self.node.broker.turn, bounds(**asked), first_has_come=self._first_has_come)
         self.woken: list[LeasePoll] = []
 
     def _first_has_come(self) -> None:
@@ -100,7 +100,7 @@ def test_a_poll_that_waits_is_woken_by_the_publish() -> None:
     poll.wake = lambda: woken.append(poll.count)
     desk.publish(b"one")
     assert woken == [1]
-    assert poll.ends == desk.node.broker.timestamp + 60 * 10**9
+    assert poll.ends == desk.node.broker.turn.timestamp + 60 * 10**9
 
 
 def test_polls_of_one_holder_are_served_in_turn_and_get_no_more_than_they_asked_for() -> None:
@@ -171,7 +171,7 @@ def test_requeue_bury_and_touch_do_what_they_do_over_tcp() -> None:
     assert leases.bury(channel, ANA.holder, [third], "bad") == {}
     failures, ends = leases.touch(channel, ANA.holder, [fourth], 120.0)
     desk.node.turn()
-    assert (failures, ends) == ({}, {fourth: desk.node.broker.timestamp + 120 * 10**9})
+    assert (failures, ends) == ({}, {fourth: desk.node.broker.turn.timestamp + 120 * 10**9})
     shown = desk.node.channel()
     assert (shown.depth, shown.deferred_count, shown.buried_count, shown.in_flight_count) == (1, 1, 1, 1)
     (burial,) = channel.buried_queue.buried.from_place(0)

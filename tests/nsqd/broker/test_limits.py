@@ -326,7 +326,7 @@ def test_no_turns_are_spent_while_very_many_messages_that_are_too_much_are_read_
         it.publish(90)
     it.node.store.logs["t"].cold_before = 2_700
     it.follow(BURY)
-    assert it.node.broker.alarms.next > it.node.now
+    assert it.node.broker.turn.alarms.next > it.node.now
     for _ in range(60):
         it.node.load()
         it.node.pass_time(0.1)

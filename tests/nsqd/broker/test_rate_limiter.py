@@ -75,7 +75,7 @@ def test_a_channel_that_is_held_back_goes_on_by_itself() -> None:
     consumer = node.consumer(ready=10)
     publish(node, 3)
     assert len(consumer.messages()) == 1
-    assert node.broker.alarms.next == pytest.approx(node.now + 1)
+    assert node.broker.turn.alarms.next == pytest.approx(node.now + 1)
     node.pass_time(1.0)
     assert len(consumer.messages()) == 1
     node.pass_time(1.0)

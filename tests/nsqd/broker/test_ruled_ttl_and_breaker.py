@@ -70,7 +70,7 @@ def test_an_old_message_that_the_disk_yields_at_the_second_look_is_not_delivered
     channel_of(node)._batch = None
     batch_at, looks = log.batch_at, count()
     monkeypatch.setattr(log, "batch_at", lambda sequence: batch_at(sequence) if next(looks) else None)
-    node.broker.timestamp += 1_000_000_000
+    node.broker.turn.timestamp += 1_000_000_000
     consumer.say(b"RDY 1\n")
     assert (consumer.messages(), channel_of(node).policy_counts["ttl, buried"]) == ([], 1)
 

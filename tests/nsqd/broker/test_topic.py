@@ -320,7 +320,7 @@ def test_clock_that_is_set_forward_makes_nothing_early() -> None:
     node = Node()
     client = node.consumer()
     client.ask(dpub("t", 5000, b"x"))
-    node.broker.timestamp += 3600 * 10**9
+    node.broker.turn.timestamp += 3600 * 10**9
     node.broker.expire()
     node.turn()
     assert client.messages() == []
@@ -416,7 +416,7 @@ def test_topic_without_channels_keeps_what_is_not_outdated() -> None:
     publish(node, b"a", b"b", b"c")
     node.store.logs["t"].outdated_before = 2
     notes: list[str] = []
-    node.broker.note = notes.append
+    node.broker.turn.note = notes.append
     node.broker.let_go(["t", "unknown"])
     node.turn()
     topic = node.broker.topic("t")
@@ -519,7 +519,7 @@ def test_what_waits_and_is_nowhere_is_counted_when_the_broker_starts() -> None:
     store.logs["t"].first = 1
     broker = make_broker(FakeStore())
     broker.restore(replay(store.journal), dict(store.logs))
-    assert broker.lost == {"t": 1}
+    assert broker.turn.lost == {"t": 1}
     assert len(broker.topic("t").channel("c").deferred) == 1
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
-from nsqd.broker.work import Alarms
+from nsqd.broker.turn_context import Alarms
 from tests.support.node import Node
 
 
@@ -22,7 +22,7 @@ def test_an_alarm_that_was_moved_does_not_ring() -> None:
     node = Node()
     client = node.consumer()
     channel = node.broker.topic("t").channel("c")
-    node.broker.alarms.add(node.now, channel)
+    node.broker.turn.alarms.add(node.now, channel)
     channel.alarm = inf
     node.broker.expire()
     assert channel.alarm == inf
@@ -32,7 +32,7 @@ def test_an_alarm_that_was_moved_does_not_ring() -> None:
 def test_the_journal_hears_nothing_of_what_is_ephemeral() -> None:
     node = Node()
     node.broker.topic("t#ephemeral").channel("c")
-    assert node.broker.urgent_changes == 0
+    assert node.broker.turn.urgent_changes == 0
     node.broker.topic("t").channel("c#ephemeral")
     node.turn()
     assert [change[0] for change in node.store.journal] == ["topic", "keys", "learned", "flow"]
@@ -43,16 +43,16 @@ def test_a_channel_that_is_deleted_leaves_nothing_to_be_done() -> None:
     topic = node.broker.topic("t")
     channel = topic.channel("c")
     channel.schedule_delivery()
-    node.broker.changed[channel] = None
+    node.broker.turn.changed[channel] = None
     topic.delete_channel("c")
-    assert channel not in node.broker.to_deliver
-    assert channel not in node.broker.changed
+    assert channel not in node.broker.turn.to_deliver
+    assert channel not in node.broker.turn.changed
 
 
 def test_a_wall_time_comes_back_as_the_same_time_never_early() -> None:
-    work = Node().broker
-    due = int(work.now * 1_000_000) + 5_000_000
-    assert 0 <= work.due_from_wall(work.wall_milliseconds(due)) - due <= 3000
+    turn = Node().broker.turn
+    due = int(turn.now * 1_000_000) + 5_000_000
+    assert 0 <= turn.due_from_wall(turn.wall_milliseconds(due)) - due <= 3000
 
 
 def test_a_channel_that_asks_again_for_the_same_time_is_called_once() -> None:
@@ -65,9 +65,9 @@ def test_a_channel_that_asks_again_for_the_same_time_is_called_once() -> None:
     for earlier in (due, due - 1, due):  # it was put off in between
         channel.alarm = inf
         channel._wake_at(earlier)
-    node.now = node.broker.now = due
+    node.now = node.broker.turn.now = due
     node.broker.expire()
-    later = [when for when, _ in node.broker.alarms.pop_due(inf)]
+    later = [when for when, _ in node.broker.turn.alarms.pop_due(inf)]
     assert len(later) == 1  # asked for when the message was deferred, and again now
 
 

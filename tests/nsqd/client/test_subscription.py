@@ -161,10 +161,10 @@ def test_a_consumer_that_reads_again_is_served_again(subscribed: Subscribed) -> 
     consumer.ready_count = 2
     subscribed.subscription.sent(2 << 20)
     assert consumer.room == 0
-    subscribed.node.broker.to_deliver.clear()
+    subscribed.node.broker.turn.to_deliver.clear()
     subscribed.subscription.sent(0)
     assert consumer.room == 1
-    assert subscribed.channel in subscribed.node.broker.to_deliver
+    assert subscribed.channel in subscribed.node.broker.turn.to_deliver
 
 
 def test_whoever_leaves_is_no_consumer_any_more(subscribed: Subscribed) -> None:

@@ -42,7 +42,7 @@ def nsqd() -> Nsqd:
     nsqd.post("/mpub?topic=t&binary=true", b"\0\0\0\6" + b"".join(b"\0\0\0\1%c" % it for it in b"abc\xffef"))
     consumer.ready_count = 0
     for number, message_id in enumerate(got[1::3]):
-        assert channel.bury(consumer, message_id, "bad" if number < 3 else "worse", nsqd.broker.now) is None
+        assert channel.bury(consumer, message_id, "bad" if number < 3 else "worse", nsqd.broker.turn.now) is None
     return nsqd
 
 
@@ -69,7 +69,7 @@ def test_a_line_says_what_failed_why_and_where(nsqd: Nsqd) -> None:
         "sequence": 0,
         "id": f"{batch.base_id:016x}",
         "attempts": 1,
-        "buried_at": nsqd.broker.timestamp // 1_000_000 * 1_000_000,
+        "buried_at": nsqd.broker.turn.timestamp // 1_000_000 * 1_000_000,
         "reason": "bad",
         "client": "127.0.0.1",
         "timestamp": batch.timestamp,
@@ -209,7 +209,7 @@ def test_messages_are_named(nsqd: Nsqd, verb: str, done: str, depth: int) -> Non
 ])  # fmt: skip
 def test_messages_are_selected(nsqd: Nsqd, arguments: str, left: list[int]) -> None:
     answer = post(nsqd, "kick", arguments)
-    assert answer == {"kicked": 5 - len(left), "job": None, "kick": nsqd.broker.timestamp // 1_000_000}
+    assert answer == {"kicked": 5 - len(left), "job": None, "kick": nsqd.broker.turn.timestamp // 1_000_000}
     assert sequences(nsqd) == left
 
 
@@ -221,7 +221,7 @@ def test_before_is_the_time_of_a_line(nsqd: Nsqd) -> None:
 
 def test_a_rate_makes_a_job_that_is_shown_and_stopped(nsqd: Nsqd) -> None:
     job = post(nsqd, "kick", "&rate=0.5&reason=bad")["job"]
-    now = nsqd.broker.timestamp // 1_000_000 * 1_000_000
+    now = nsqd.broker.turn.timestamp // 1_000_000 * 1_000_000
     assert (job["verb"], job["done"], job["rate"], job["reason"], job["who"], job["started_at"], job["ended_at"]) == (
         "kick", 0, 0.5, "bad", "10.0.0.1:5555", now, None,
     )  # fmt: skip

@@ -56,7 +56,7 @@ def test_a_line_for_each_message(nsqd: Nsqd) -> None:
         "attempts": 1,
         "timestamp": published,
         "body": 'say "a"\n\x00é',
-        "lease": nsqd.broker.timestamp + 90 * 10**9,
+        "lease": nsqd.broker.turn.timestamp + 90 * 10**9,
     }
     assert second["body_base64"] == "/w=="
     assert (third["headers"], third["body"]) == ({"colour": "red"}, "c")
@@ -97,7 +97,7 @@ def test_each_id_has_its_answer_in_its_place(nsqd: Nsqd) -> None:
 def test_requeue_touch_and_bury(nsqd: Nsqd) -> None:
     first, second, third = ids(nsqd)
     assert lines(nsqd.post(f"/touch?{AT}&lease=100s", second)) == [
-        {"id": second.decode(), "lease": nsqd.broker.timestamp + 100 * 10**9}
+        {"id": second.decode(), "lease": nsqd.broker.turn.timestamp + 100 * 10**9}
     ]
     assert lines(nsqd.post(f"/bury?{AT}&reason=no%20luck", second)) == [{"id": second.decode()}]
     assert lines(nsqd.post(f"/req?{AT}&free=true", first)) == [{"id": first.decode()}]
@@ -114,9 +114,9 @@ def test_requeue_touch_and_bury(nsqd: Nsqd) -> None:
 
 def test_what_is_finished_is_in_the_journal_before_the_answer(nsqd: Nsqd) -> None:
     first, *_ = ids(nsqd)
-    before = nsqd.broker.urgent_changes
+    before = nsqd.broker.turn.urgent_changes
     nsqd.post(f"/fin?{AT}", first)
-    assert nsqd.broker.urgent_changes == before + 1
+    assert nsqd.broker.turn.urgent_changes == before + 1
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_a_list_of_ids_may_be_empty_and_has_a_bound(nsqd: Nsqd) -> None:
 
 
 def test_beyond_the_bound_of_leases_the_answer_says_when_to_come_again(nsqd: Nsqd) -> None:
-    nsqd.leasing.leases = Leases(nsqd.broker, bounds(of_holder=2))
+    nsqd.leasing.leases = Leases(nsqd.broker.turn, bounds(of_holder=2))
     assert len(sub(nsqd)) == 2
     answer = nsqd.post(f"/sub?{AT}")
     assert (answer.status, answer.headers["retry-after"]) == (429, "1")
@@ -162,7 +162,7 @@ def test_beyond_the_bound_of_leases_the_answer_says_when_to_come_again(nsqd: Nsq
     ("method", "bound"), [("POST", {"of_holder": 1}), ("GET", {"of_holder": 1}), ("GET", {"waiting": 0})]
 )
 def test_a_request_that_is_refused_creates_no_channel(nsqd: Nsqd, method: str, bound: dict[str, int]) -> None:
-    nsqd.leasing.leases = Leases(nsqd.broker, bounds(**bound))
+    nsqd.leasing.leases = Leases(nsqd.broker.turn, bounds(**bound))
     assert len(sub(nsqd, "&max=1")) == 1
     wants = {"accept": "text/event-stream"}
     answer = ask(nsqd.app, method, "/sub?topic=t&channel=new%23ephemeral", headers=wants)

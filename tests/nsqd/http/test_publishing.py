@@ -201,7 +201,7 @@ def test_publishes_are_not_logged(nsqd: Nsqd, caplog: pytest.LogCaptureFixture) 
 
 
 def test_mpub_with_a_key_publishes_once(nsqd: Nsqd) -> None:
-    nsqd.broker.keys = KeyMemory(60_000_000_000, 1000, Reclaimer())
+    nsqd.broker.turn.keys = KeyMemory(60_000_000_000, 1000, Reclaimer())
     for _ in range(2):
         assert nsqd.post("/mpub?topic=t&key=q/1/0", b"a\nb").status == 200
     assert nsqd.bodies("t") == [b"a", b"b"]
@@ -218,7 +218,7 @@ def test_pub_with_a_key_publishes_once(nsqd: Nsqd) -> None:
 
 @pytest.mark.parametrize("path", ["/pub", "/mpub"])
 def test_without_a_window_keys_are_refused(nsqd: Nsqd, path: str) -> None:
-    nsqd.broker.keys = KeyMemory(0, 1000, Reclaimer())
+    nsqd.broker.turn.keys = KeyMemory(0, 1000, Reclaimer())
     answer = nsqd.post(f"{path}?topic=t&key=k", b"x")
     assert (answer.status, answer.body) == (400, error("INVALID_KEY"))
 

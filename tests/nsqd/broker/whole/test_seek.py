@@ -204,7 +204,7 @@ def test_many_of_them_are_met_a_part_at_a_time() -> None:
     seek(node, 0)
     consumer = node.consumer(ready=5)
     assert (bodies(consumer), node.channel().deferred_count) == ([], 3000)
-    assert node.broker.alarms.next <= node.now, "nobody would come back"
+    assert node.broker.turn.alarms.next <= node.now, "nobody would come back"
     node.pass_time(0.001)
     assert (bodies(consumer), node.channel().deferred_count) == ([b"now"], 4500)
 

@@ -105,13 +105,13 @@ def take(nsqd: Nsqd, count: int) -> tuple[Consumer, list[bytes]]:
 def retry_all(nsqd: Nsqd) -> None:
     consumer, ids = take(nsqd, COUNT)
     for message_id in ids:
-        channel_of(nsqd).requeue(consumer, message_id, 0, nsqd.broker.now)
+        channel_of(nsqd).requeue(consumer, message_id, 0, nsqd.broker.turn.now)
 
 
 def bury_all(nsqd: Nsqd) -> list[bytes]:
     consumer, ids = take(nsqd, COUNT)
     for message_id in ids:
-        channel_of(nsqd).bury(consumer, message_id, "bad", nsqd.broker.now)
+        channel_of(nsqd).bury(consumer, message_id, "bad", nsqd.broker.turn.now)
     return ids
 
 
@@ -181,7 +181,7 @@ def test_a_turn_passes_some_thousands_of_retries_that_were_taken_out(nsqd: Nsqd)
         before = looks.count
         nsqd.turn.finish()
         assert looks.count - before <= MOST + 3_000  # two looks at each
-        nsqd.broker.now += 0.001
+        nsqd.broker.turn.now += 0.001
         nsqd.broker.expire()
     assert channel.in_flight.lowest() == 0
 
@@ -198,7 +198,7 @@ def test_old_files_are_passed_in_pieces_where_every_other_message_was_taken_back
     node.turn()
     told, depth = len(node.store.journal), channel.depth
     node.now += 2 * 3_600
-    node.broker.now, node.broker.timestamp = node.now, node.broker.timestamp + 2 * hour
+    node.broker.turn.now, node.broker.turn.timestamp = node.now, node.broker.turn.timestamp + 2 * hour
     while channel.depth:
         node.broker.expire()
         node.broker.record_progress()
@@ -348,7 +348,7 @@ def test_what_nobody_needs_any_more_is_freed_some_at_a_time(
         blocks.append(sys.getallocatedblocks())
     assert len(channel_of(nsqd).in_flight) + channel_of(nsqd).depth + len(channel_of(nsqd).deferred) == 0
     publish(nsqd, 5, f"&key=new&defer={DEFER}")
-    while not nsqd.broker.reclaimer.is_empty:
+    while not nsqd.broker.turn.reclaimer.is_empty:
         blocks.append(sys.getallocatedblocks())
         nsqd.turn.finish()
     blocks.append(sys.getallocatedblocks())
@@ -376,7 +376,7 @@ def test_messages_become_due_and_time_out_some_thousands_at_a_time(nsqd: Nsqd) -
     take(nsqd, COUNT)
     channel, broker = channel_of(nsqd), nsqd.broker
     publish(nsqd, COUNT, "&defer=1000")
-    broker.now += 100
+    broker.turn.now += 100
     before, steps = 0, 0
     while channel.deferred or channel.in_flight:
         broker.expire()
@@ -460,7 +460,7 @@ def test_what_has_its_own_time_to_live_is_judged_as_far_as_it_is_delivered(nsqd:
     steps = 0
     while consumer.in_flight < COUNT:
         before = consumer.in_flight
-        nsqd.broker.now += 0.001
+        nsqd.broker.turn.now += 0.001
         nsqd.broker.expire()
         nsqd.turn.finish()
         consumer.unsent_bytes = 0

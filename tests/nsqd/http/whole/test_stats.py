@@ -135,7 +135,7 @@ def test_the_time_of_the_oldest_waiting_message_is_told_to_who_asks_for_it(nsqd:
         return json.loads(nsqd.get(f"/stats?format=json{arguments}").body)["topics"][0]["channels"][0]
 
     assert "oldest_timestamp" not in channel("&ages=true")  # nothing waits
-    before = nsqd.broker.timestamp
+    before = nsqd.broker.turn.timestamp
     nsqd.post("/pub?topic=t", b"old")
     nsqd.post("/pub?topic=t", b"new")
     told = channel("&ages=true&include_clients=false")["oldest_timestamp"]
