@@ -64,7 +64,7 @@ async def save_progress(broker: Broker, turn: Turn, store: ProgressStore) -> Non
     """
     while True:
         turn.progress_made.clear()
-        if not (broker.turn.changed or broker.turn.to_release or broker.turn.shape_unsaved):
+        if not (broker.turn.journal.unsaved or broker.turn.to_release or broker.turn.shape_unsaved):
             await turn.progress_made.wait()
         await trio.sleep(_PROGRESS_INTERVAL)
         record_progress(broker, store)

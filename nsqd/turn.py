@@ -63,7 +63,7 @@ class Turn:
         self._store.hurry()
         if broker.turn.alarms.next < self.timers_sleep_until:
             self.alarm_came_closer.set()
-        if broker.turn.changed or broker.turn.to_release or broker.turn.shape_unsaved:
+        if broker.turn.journal.unsaved or broker.turn.to_release or broker.turn.shape_unsaved:
             self.progress_made.set()
         if broker.turn.postponed:
             self.publishes_wait.set()

@@ -12,12 +12,12 @@ They are one object, because a step from one to another would cost each publish.
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABCMeta, abstractmethod
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from nsqd.broker.feed import Feed
-from nsqd.broker.limits import MOST_LOOKS, Headroom, Usage, drops, excess, excess_with, refuses
+from nsqd.broker.feed import TopicFeed
+from nsqd.broker.limits import MOST_LOOKS, Headroom, Usage, count_cause, drops, excess, excess_with, refuses
 
 if TYPE_CHECKING:
     from nsqd.broker.channel import Channel
@@ -36,9 +36,12 @@ class PublishRefused(Exception):
         self.is_full = is_full  # a bound of the policy is reached, so trying again later may help
 
 
-class Bounded(Feed):
+class Bounded(metaclass=ABCMeta):
     def __init__(self, name: str, log: TopicLog, rules: TopicRules, *, now: float, ephemeral: bool) -> None:
-        super().__init__(name, log, ephemeral=ephemeral)
+        self.name = name
+        self.log = log
+        self.ephemeral = ephemeral
+        self.feed = TopicFeed(name, log, ephemeral=ephemeral)
         self.channels: dict[str, Channel] = {}
         self.closing = False
         self.policy_counts: dict[str, int] = {}  # by cause: what rules have done, or would have done
@@ -54,6 +57,15 @@ class Bounded(Feed):
         self._room: Headroom | None = None  # for this turn's publishes
         self._dry_run_beyond = 0  # how many messages a bound that is tried would have dropped last time
         self._dry_run_room: Headroom | None = None  # the same if rules that are only tried were in force
+
+    @property
+    def high_watermark(self) -> int:
+        """H: what lies before belongs to the channels."""
+        return self.feed.high_watermark
+
+    @abstractmethod
+    def let_go(self) -> None:
+        """Tell the log what no channel needs any more."""
 
     @abstractmethod
     def _has_drafts(self) -> bool:
@@ -75,12 +87,11 @@ class Bounded(Feed):
         """Note that bounds of the topic or of a channel came or went."""
         rules: list[ChannelRules | TopicRules] = [self.rules, self.dry_run]
         for channel in self.channels.values():
-            rules += (channel.rules, channel.dry_run)
-            channel.records_deliveries = drops(self.rules) or drops(channel.rules)
+            rules += (channel.policy.rules, channel.dry_run.rules)
+            channel.records_deliveries = drops(self.rules) or channel.policy.drops
             if channel.records_deliveries:
-                channel.record_progress(
-                    urgent=True
-                )  # what was delivered before is not to be dropped after a crash, either
+                # What was delivered before is not to be dropped after a crash, either.
+                channel.ledger.record_progress(urgent=True)
         self._is_guarded = self.closing or any(map(refuses, rules))
         self._drops = any(map(drops, rules))
         self._room = self._dry_run_room = None
@@ -110,10 +121,10 @@ class Bounded(Feed):
         room.narrow(f"topic {self.name}", self.rules, held)
         tried.narrow(f"topic {self.name}", self.dry_run, held)
         for channel in self.channels.values():
-            if refuses(channel.rules) or refuses(channel.dry_run):
+            if refuses(channel.policy.rules) or refuses(channel.dry_run.rules):
                 held, name = channel.usage().plus(drafted), f"channel {self.name}:{channel.name}"
-                room.narrow(name, channel.rules, held)
-                tried.narrow(name, channel.dry_run, held)
+                room.narrow(name, channel.policy.rules, held)
+                tried.narrow(name, channel.dry_run.rules, held)
         return room, tried
 
     def _usage(self) -> Usage:
@@ -134,7 +145,7 @@ class Bounded(Feed):
     def _drop_before(self, end: int) -> bool:
         """Drop what lies before this sequence. Return False if a later turn has to drop more of it."""
         for channel in self.channels.values():
-            if channel.ephemeral_batches is None:
+            if channel.ledger.ephemeral_batches is None:
                 channel.drop_before(end)
         if any(channel.is_behind for channel in self.channels.values()):
             return False  # what nobody got yet is newer than what these still have
@@ -142,7 +153,7 @@ class Bounded(Feed):
             self._count("overflow, dropped", end - before)
             self._pass_over(end)
             for channel in self.channels.values():
-                channel.pass_over(before, end)
+                channel.ledger.pass_over(before, end)
         return True
 
     def must_block(self, coming: Usage, now: float) -> bool:
@@ -201,9 +212,13 @@ class Bounded(Feed):
         return not no_channel_got and all(channel.is_empty for channel in self.channels.values())
 
     def _count(self, cause: str, count: int) -> None:
-        if count > 0:
-            self.policy_counts[cause] = self.policy_counts.get(cause, 0) + count
+        count_cause(self.policy_counts, cause, count)
 
     def passed(self) -> int:
         """Return the sequence before which channels need single messages only; see `exceptions`."""
-        return min([self.high_watermark, *(c.cursor for c in self.channels.values() if c.ephemeral_batches is None)])
+        return min(
+            [
+                self.high_watermark,
+                *(c.ledger.cursor for c in self.channels.values() if c.ledger.ephemeral_batches is None),
+            ]
+        )

@@ -19,7 +19,6 @@ from nsqd.broker.turn_context import TurnContext
 if TYPE_CHECKING:
     from nsqd.broker.change import Change
     from nsqd.broker.channel import Channel
-    from nsqd.broker.feed import Feed
     from nsqd.broker.message_id import IdSource
     from nsqd.broker.replay import TopicState
     from nsqd.broker.rules import RuleSource
@@ -186,12 +185,13 @@ class Broker:
 
     def record_progress(self) -> None:
         """Tell the journal what was finished, and logs what they can remove. Up to twenty times a second."""
-        changed, self.turn.changed = self.turn.changed, {}
-        for channel in changed:
-            channel.record_progress()
+        topics: dict[Topic, None] = {}
+        for ledger in self.turn.journal.take_unsaved():
+            ledger.record_progress()
+            if (topic := self.topics.get(ledger.feed.name)) is not None:
+                topics[topic] = None
         to_release, self.turn.to_release = self.turn.to_release, {}
-        topics: list[Feed] = [channel.topic for channel in changed]
-        for topic in dict.fromkeys(topics + list(to_release)):
+        for topic in {**topics, **to_release}:
             topic.let_go()
 
     def let_go(self, names: Iterable[str]) -> None:
@@ -302,7 +302,7 @@ class Broker:
             topic = self.topics[name] = Topic(name, log, self.turn)
             state = states.get(name)
             if state is None:
-                topic.high_watermark = log.first
+                topic.feed.high_watermark = log.first
                 topic.record(("topic", name))
                 topic.record(("freeze", name, log.first))
             else:

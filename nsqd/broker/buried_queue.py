@@ -13,17 +13,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, final
 
-from nsqd.broker.buried import BuriedMessage, BuriedMessages, Note, bury_change
+from nsqd.broker.buried import BuriedMessage
 from nsqd.broker.kick_undo import KEPT_FOR, KickUndo
 
 if TYPE_CHECKING:
+    from nsqd.broker.buried import BuriedMessages, Note
     from nsqd.broker.change import ChannelChange
+    from nsqd.broker.ledger import Ledger
     from nsqd.broker.turn_context import TurnContext
 
 _STEP: Final = 2_000  # messages; a millisecond or two of work
-UNDONE_IN_STEP: Final = 2_000  # waiting messages that are looked at; a few milliseconds, if all are buried again
+_UNDONE_IN_STEP: Final = 2_000  # waiting messages that are looked at; a few milliseconds, if all are buried again
 _LOOKED_AT_IN_STEP: Final = 20_000  # messages that may be left out in one step
 _SHORTEST_PAUSE: Final = 0.01  # seconds between two steps at a rate
 _PAUSE_WITHOUT_ROOM: Final = 0.1  # seconds, after which consumers may have made some
@@ -159,42 +161,42 @@ def recovered_job(described: Sequence[object], now: float) -> BuriedJob | None:
     return None
 
 
-class TakenFromBuried(NamedTuple):
-    """What a step takes out of the buried messages."""
-
-    verb: Verb
-    sequences: list[int]
-
-
+@final
 class BuriedQueue:
     """The buried messages of one channel, and the job that is at work on them.
 
-    It records nothing itself. What it returns, the channel carries out: it has the other places of a message.
+    The messages themselves are in the channel's ledger, which also tells the journal where they go.
     """
 
-    __slots__ = ("_turn", "buried", "bury_count", "discard_count", "ended", "job", "kick_count", "kicked")
+    __slots__ = ("_ledger", "_turn", "bury_count", "discard_count", "ended", "job", "kick_count", "kicked")
 
-    def __init__(self, turn: TurnContext[Any, Any]) -> None:
-        self.buried = BuriedMessages()
+    def __init__(self, ledger: Ledger, turn: TurnContext[Any, Any]) -> None:
         self.job: BuriedJob | None = None
         self.ended: BuriedJob | None = None  # the last one
         self.kicked: KickUndo | None = None  # the last kick, while it can be taken back
         self.bury_count = 0  # since the start, as the two others
         self.kick_count = 0
         self.discard_count = 0
+        self._ledger = ledger
         self._turn = turn
 
-    def bury(self, topic: str, channel: str, places: Iterable[tuple[int, int, int]], note: Note) -> ChannelChange:
-        """Bury messages, each given as sequence, id and attempts. Return the change for the journal."""
+    @property
+    def buried(self) -> BuriedMessages:
+        return self._ledger.buried
+
+    def bury(self, places: Iterable[tuple[int, int, int]], note: Note) -> None:
+        """Bury messages, each given as sequence, id and attempts, or drop them if the channel is not on disk."""
         at = self._turn.timestamp // 1_000_000
         burials = [BuriedMessage(sequence, message_id, attempts, at, note) for sequence, message_id, attempts in places]
-        for burial in burials:
-            self.buried.add(burial)
-        self.bury_count += len(burials)
-        return bury_change(topic, channel, burials)
+        if self._ledger.ephemeral_batches is None:
+            self.bury_count += len(burials)
+        self._ledger.bury(burials)
 
-    def take(self, verb: Verb, sequences: Iterable[int], kick: int = -1) -> TakenFromBuried:
-        """Take out those of these messages that are buried, in a kick of their own unless it is the last one again."""
+    def take(self, verb: Verb, sequences: Iterable[int], kick: int = -1) -> int:
+        """Kick these messages back into the channel, or discard them, if they are buried. Return how many were.
+
+        `kick`: the number of a kick of which this is a part; it is the last one again, or else this is a new one.
+        """
         if verb == "discard":
             return self._discard(sequences)
         if self.job is not None and self.job.kicked is not None and self.job.verb == "kick":
@@ -210,27 +212,32 @@ class BuriedQueue:
         self.kicked = KickUndo(max(self._turn.timestamp // 1_000_000, last + 1))
         return self.kicked
 
-    def _discard(self, sequences: Iterable[int]) -> TakenFromBuried:
+    def _discard(self, sequences: Iterable[int]) -> int:
         taken = [sequence for sequence in sequences if self.buried.remove(sequence)]
         self.discard_count += len(taken)
-        return TakenFromBuried("discard", taken)
+        if taken:
+            self._ledger.finish(taken)
+        return len(taken)
 
-    def _kick(self, sequences: Iterable[int], kicked: KickUndo) -> TakenFromBuried:
+    def _kick(self, sequences: Iterable[int], kicked: KickUndo) -> int:
         taken: list[int] = []
         for sequence in sequences:
             if (found := self.buried.take(sequence)) is not None:
                 kicked.keep(sequence, *found)
                 taken.append(sequence)
         self.kick_count += len(taken)
-        return TakenFromBuried("kick", taken)
+        if taken:
+            self._ledger.give_back(taken)
+        return len(taken)
 
     def clear(self) -> None:
         self.job = None
         self.drop_kick()
         self.buried.clear(self._turn.reclaimer)
 
-    def snapshot_changes(self, topic: str, channel: str) -> Iterator[ChannelChange]:
+    def snapshot_changes(self) -> Iterator[ChannelChange]:
         """Return the changes that tell a new journal of all this, as of this call, even if iterated later."""
+        topic, channel = self._ledger.feed.name, self._ledger.name
         job: list[ChannelChange] = []
         if self.job is not None and self.job.is_kept:
             job.append(("job", topic, channel, self.job.described()))
@@ -238,8 +245,25 @@ class BuriedQueue:
 
     # Jobs
 
-    def begin(self, job: BuriedJob) -> None:
-        """Begin a job, or go on with one that a crash has interrupted. There is never another one under way."""
+    def begin_job(
+        self, verb: Verb, selection: BuriedSelection, *, rate: float, who: str, force: bool = False
+    ) -> BuriedJob:
+        """Begin to kick or discard the selected messages step by step. There must be no job under way.
+
+        A kick waits with what has no room, unless it is told to use `force`. `work_on_job` takes the first step.
+        """
+        now, started_at = self._turn.now, self._turn.timestamp // 1_000_000
+        job = BuriedJob(verb, selection, rate=rate, who=who, started_at=started_at, done=0, now=now, force=force)
+        self._begin(job)
+        self._tell(job)
+        return job
+
+    def resume(self, described: Sequence[object]) -> None:
+        """Begin again with the job that a crash has interrupted, if the journal knows one."""
+        if (job := recovered_job(described, self._turn.now)) is not None:
+            self._begin(job)
+
+    def _begin(self, job: BuriedJob) -> None:
         self.job = job
         if job.verb == "kick":
             job.kicked = self._new_kick()
@@ -251,14 +275,29 @@ class BuriedQueue:
         forgets = self.kicked.until if self.kicked is not None else inf
         return min(self.job.next_step, forgets) if self.job is not None else forgets
 
-    def step(self, now: float, room: int | None = None) -> TakenFromBuried | None:
-        """Take the next step of a kick or discard, if it is time; afterwards `job` is None if that was the last one.
+    def work_on_job(self, now: float, room: int | None) -> bool:
+        """Take the next step of the job under way, if it is time. Return whether that has kicked anything.
 
         `room`: how many messages fit into the channel; None: any number. A kick leaves the others buried until they fit.
+        Afterwards `job` is None if that was the last step. A kick that can no longer be taken back is forgotten.
         """
-        job = self.job
-        if job is None or job.verb == "undo" or now < job.next_step:
-            return None
+        if self.kicked is not None and self.kicked.until <= now:
+            self.drop_kick()
+        job, has_kicked = self.job, False
+        if job is not None:
+            if job.verb == "undo":
+                self._take_back(job)
+            else:
+                has_kicked = self._step(job, now, room)
+            if self.job is None:
+                self._note(job, "has ended")
+            elif job.is_worth_a_note(now):
+                self._note(job, "goes on")
+        return has_kicked
+
+    def _step(self, job: BuriedJob, now: float, room: int | None) -> bool:
+        if now < job.next_step:
+            return False
         wanted = allowed = job.allowance(now)
         if room is not None and job.needs_room:
             allowed = min(wanted, room)
@@ -273,18 +312,24 @@ class BuriedQueue:
                 break
             if sequence is not None:
                 found.append(sequence)
-        taken = self._discard(found) if job.kicked is None else self._kick(found, job.kicked)
-        job.took(len(taken.sequences), now)
+        done = self._discard(found) if job.kicked is None else self._kick(found, job.kicked)
+        job.took(done, now)
         if allowed < wanted:
             job.wait_for_room(now)
+        has_kicked = bool(done) and job.verb == "kick"
         if is_last or job.is_complete:
             self._end(job)
-        return taken
+        if done or self.job is None:
+            self._tell(self.job)
+        return has_kicked
 
-    def stop(self) -> None:
-        """End the job before it is complete."""
-        if self.job is not None:
-            self._end(self.job)
+    def stop_job(self) -> None:
+        """End the job under way, if there is one. What it has done stays done."""
+        if (job := self.job) is not None:
+            self._end(job)
+            if job.is_kept:
+                self._tell(None)
+            self._note(job, "was stopped")
 
     def _end(self, job: BuriedJob) -> None:
         job.ended_at = self._turn.timestamp // 1_000_000
@@ -294,39 +339,54 @@ class BuriedQueue:
         job.kicked = None
         self.job, self.ended = None, job
 
+    def _tell(self, job: BuriedJob | None) -> None:
+        """Tell the journal how far the job is; None: there is none any more."""
+        described = job.described() if job is not None else []
+        self._ledger.tell(("job", self._ledger.feed.name, self._ledger.name, described))
+
+    def _note(self, job: BuriedJob, what: str) -> None:
+        topic, name, left = self._ledger.feed.name, self._ledger.name, len(self.buried)
+        self._turn.note(f"TOPIC({topic}): channel({name}): {job.verb} {what} messages={job.done} buried={left}")
+
     # Taking a kick back
 
-    def begin_undo(self, kicked: KickUndo, who: str, waiting: int) -> BuriedJob:
-        """Begin to bury this kick's messages again, as far as they are among so many that wait."""
+    def undo_kick(self, number: int, *, who: str) -> BuriedJob | None:
+        """Begin to bury again what the last kick gave back and nobody got since; None: it is another one, or forgotten.
+
+        A kick that is under way ends. There must be no other job. `work_on_job` takes the first step.
+        """
+        kicked = self.kicked
+        if kicked is None or kicked.number != number:
+            return None
+        self.stop_job()
         now, at = self._turn.now, self._turn.timestamp // 1_000_000
-        job = self.job = BuriedJob(
-            "undo", BuriedSelection(kicked.number), rate=0.0, who=who, started_at=at, done=0, now=now
-        )
-        job.kicked, job.left = kicked, waiting
+        job = BuriedJob("undo", BuriedSelection(number), rate=0.0, who=who, started_at=at, done=0, now=now)
+        self.job = job
+        job.kicked, job.left = kicked, self._ledger.retries.entries
         if self.kicked is kicked:
             self.kicked = None
         return job
 
-    def bury_again(self, topic: str, channel: str, job: BuriedJob, sequences: Sequence[int]) -> ChannelChange:
-        """Bury messages of a kick as they were. Return the change for the journal."""
-        assert job.kicked is not None
-        burials = job.kicked.give_back(sequences)
-        for burial in burials:
-            self.buried.add(burial)
-        job.done += len(burials)
-        self.bury_count += len(burials)
-        return bury_change(topic, channel, burials)
+    def _take_back(self, job: BuriedJob) -> None:
+        """Look through some of what waits for messages that the kick gave back, and bury them as they were."""
+        kicked = job.kicked
+        if kicked is None:
+            return
+        sequences = self._ledger.retries.turn(min(job.left, _UNDONE_IN_STEP), kicked)
+        job.left -= min(job.left, _UNDONE_IN_STEP)
+        if sequences:
+            burials = kicked.give_back(sequences)
+            job.done += len(burials)
+            self.bury_count += len(burials)
+            self._ledger.bury(burials)
+        if not job.left:
+            self._end(job)
 
     def forget_kicked(self, sequences: Iterable[int]) -> None:
         """Let messages that wait for another reason now wait, even if a kick is taken back."""
         for kicked in (self.kicked, self.job.kicked if self.job is not None else None):
             if kicked is not None:
                 kicked.forget(sequences)
-
-    def forget_kick(self, now: float) -> None:
-        """Forget the last kick if it is too late to take it back."""
-        if self.kicked is not None and self.kicked.until <= now:
-            self.drop_kick()
 
     def drop_kick(self) -> None:
         """Have no kick that can be taken back."""

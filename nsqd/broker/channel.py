@@ -1,80 +1,169 @@
-"""A channel: it delivers messages to consumers in fair shares, and takes their answers.
+"""A channel: it delivers messages to consumers in fair shares, takes their answers, and obeys the policy.
 
-A channel is built in four layers, each a class of its own that inherits from the one above:
+It decides; where each message is, its ledger knows (ledger.py). A channel has
 
-    Places      where each message is, and what the journal is told of it
-    Operated    what operators do: pause, empty, seek, restore, redeliver, kick
-    Ruled       what the policy does: messages expire, the channel stops itself
-    Channel     consumers, deliveries, answers, time
+    ledger          the places of its messages, among them `in_flight`: who has which message, and until when
+    policy          what the rules say, and a second one whose answers are only counted (channel_policy.py)
+    buried_queue    the messages that were given up, and the job that kicks or discards them
+    consumers       who gets what
 
-They are one object, because a step from one to another would cost each message.
+What operators do beyond pausing is in operations.py.
+
+**How messages expire, and how bounds work.** Messages expire lazily. A message that waits ahead of the cursor for longer
+than its time to live is passed over where the cursor meets it: whole segments at once where nothing in them is young
+enough, otherwise batch by batch. A channel without consumers looks for such messages now and then. A message whose own
+header `nsq-ttl` says less is passed over when a consumer would get it.
+
+Messages beyond a bound are dropped or buried from the cursor on, the oldest first. If deferred messages and those that
+wait to be tried again fill the bound, new ones go as they arrive.
+
+What was delivered once, deferred, or given back by an operator neither expires nor is too much: somebody wants it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import gc
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from math import inf
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 from nsqcommon.wire.frames import LARGE
 from nsqd.broker.buried import Note, note_of
+from nsqd.broker.buried_queue import BuriedQueue
+from nsqd.broker.channel_policy import ChannelPolicy, DryRun, usage_of
 from nsqd.broker.consumer import Locality
 from nsqd.broker.in_flight import Delivery
 from nsqd.broker.latency import LatencyWindow
-from nsqd.broker.limits import drops
-from nsqd.broker.rate_limiter import RateLimiter
-from nsqd.broker.ruled import EXPIRED_AT_ONCE, Ruled, breaker_of, is_older, places_in
+from nsqd.broker.ledger import Ledger
+from nsqd.broker.limits import MOST_LOOKS, count_cause
 from nsqd.broker.rules import NO_CHANNEL_RULES, deletion_at
 from nsqd.broker.snapshot import NO_LATENCY, ChannelSnapshot, ClientSnapshot
 
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch
+    from nsqd.broker.change import Change
     from nsqd.broker.consumer import Consumer
-    from nsqd.broker.feed import Feed
+    from nsqd.broker.early_deferrals import EarlyDeferrals
+    from nsqd.broker.feed import TopicFeed
+    from nsqd.broker.limits import Usage
+    from nsqd.broker.replay import ChannelState
     from nsqd.broker.rules import ChannelRules
     from nsqd.broker.turn_context import TurnContext
 
 _EXPIRY_GRAIN_OF_EACH: Final = 1e-6  # seconds for each message in flight, so that a pass takes a small part of the time
 _DUE_AT_ONCE: Final = 5_000  # messages whose time has come, or was to come before somebody took them out
 _DEFERRED_AT_ONCE: Final = 2_000  # past messages that are not due yet; each one is deferred by itself
+_UNPACKED_AT_ONCE: Final = 500  # messages deferred together that get their entries when they are handed over
+_UNPACKED_IN_TURN: Final = 5_000  # such messages, in all channels; some milliseconds
 _JUDGED_IN_TURN: Final = 1_500  # messages whose own times to live are looked at
 _PASSED_IN_TURN: Final = 5_000  # entries of retries that were taken out
 _PUT_OFF_MS: Final = 60_000  # until what the disk refuses to read is asked for again
 _EXPIRY_GRAIN: Final = 0.005  # seconds; deadlines this close are handled together, so a pass is never for one message
+_EXPIRED_AT_ONCE: Final = 200  # batches; some milliseconds, after which others have their turn
+# Messages of old files that are passed from the next skip range on: behind it may be as many ranges as messages.
+_PASSED_AT_ONCE: Final = 50
+_BURIED_AT_ONCE: Final = 2_000  # messages beyond a bound
+_DROPPED_IN_TURN: Final = 1_000  # ranges between skip ranges that bounds drop, in all channels: some milliseconds
+_PAUSE_TO_LOAD: Final = 0.005  # seconds after which a batch was probably read
+_NANOSECONDS: Final = 1_000_000_000
+_OVERFLOWN: Final = Note("more waited than the channel may hold (overflow)", "")
+_NOT_ASKED: Final = -1  # milliseconds: nobody has asked for a delay
 NOT_ON_DISK: Final = b"channel is not on disk"
 
 
-class Channel(Ruled):
+class TopicOfChannel(Protocol):
+    """What a channel, and an operator of it, has its topic do. All of it is seldom: mypyc looks such calls up by name."""
+
+    def let_go(self) -> None:
+        """Tell the log what no channel needs any more."""
+
+    def rewind_to(self, sequence: int) -> None:
+        """Tell the log, before it removes anything else, that a channel needs messages from here on once more."""
+
+    def drop_beyond_limits(self, arrived: int | None = None) -> None:
+        """Drop the oldest messages of channels that have too many by their own bounds or by the topic's.
+
+        `arrived`: where the messages begin that were just handed over.
+        """
+
+    def delete_channel(self, name: str) -> bool:
+        """Delete a channel; an ephemeral one asks for it when its last consumer leaves. Return False if unknown."""
+
+
+class LongRecall(Protocol):
+    """A request that takes messages back or moves them, as far as somebody sees and stops it; see recall.py."""
+
+    count: int  # of its messages
+    done: int
+    who: str
+    started_at: int  # milliseconds of the wall clock
+    is_stopped: bool
+
+    @property
+    def verb(self) -> str: ...
+
+    def stop(self) -> None: ...
+
+
+@final
+class Channel:
     def __init__(
-        self, name: str, topic: Feed, turn: TurnContext[Channel, Any], *, cursor: int, ephemeral: bool
+        self,
+        name: str,
+        topic: TopicOfChannel,
+        feed: TopicFeed,
+        turn: TurnContext[Channel, Any],
+        *,
+        cursor: int,
+        ephemeral: bool,
     ) -> None:
-        super().__init__(name, topic, turn, cursor=cursor, ephemeral=ephemeral)
-        self.timeout_count = 0
-        self.requeue_count = 0
-        self.latency = LatencyWindow(turn.latency, turn.now) if turn.latency is not None else None
-        self._taken = [0] * len(Locality)  # number of messages, by the consumer's closeness
+        self.name = name
+        self.topic = topic
+        self.feed = feed
+        self.ephemeral = ephemeral
+        self.paused = False
+        self.paused_why = ""  # if it was not a person who has paused it
+        self.ledger = Ledger(name, feed, turn.journal, turn.reclaimer, cursor=cursor, ephemeral=ephemeral)
+        self.in_flight = self.ledger.in_flight
+        self.buried_queue = BuriedQueue(self.ledger, turn)
+        self.recalls: list[LongRecall] = []  # under way here, each of more than one slice
+        self.consumers: list[Consumer] = []
+        self.idle_since = turn.now  # when the last consumer left
+        self.alarm = inf  # when `expire` wants to be called next, as last added to the alarms
+        self.turn = turn
         self._next_consumer = 0  # the position of the consumer that is served first
+        self._retry_first = False  # alternates, for consumers that have room for one message only
         self._judged = 0  # messages whose own times to live were looked at in one turn,
         self._judged_at = -inf  # which is this one
         self._passed_from = 0  # what the retries had passed when a turn began,
         self._passed_at = -inf  # which is this one
-        self._retry_first = False  # alternates, for consumers that have room for one message only
-        self._rate_limiter = rate_limiter_of(None, self.rules.max_rate, turn.now)
-        self._dry_run_rate_limiter = rate_limiter_of(None, self.dry_run.max_rate, turn.now)
+        # The policy
+        rules = turn.rules.channel(feed.name, name)
+        self.policy_counts: dict[str, int] = {}  # by cause: what rules have done, or would have done
+        self.policy = ChannelPolicy(rules.in_force(), turn.now)
+        self.dry_run = DryRun(rules.dry_run(), self.policy_counts, turn.now)
+        self.is_ruled = rules is not NO_CHANNEL_RULES  # one look for each delivery tells that there is nothing to obey
+        # Whether the journal has to hear of first deliveries at once: after a crash, a bound could drop what is new again.
+        self.records_deliveries = False
+        self.is_behind = False  # a bound has more to drop, in a later turn
+        self._full_from: int | None = None  # where messages begin that found no room, while the bound is behind
+        # Figures
+        self.timeout_count = 0
+        self.requeue_count = 0
+        self.latency = LatencyWindow(turn.latency, turn.now) if turn.latency is not None else None
+        self._taken = [0] * len(Locality)  # number of messages, by the consumer's closeness
 
-    def take_rules(self, rules: ChannelRules) -> None:
-        """Follow these rules from now on."""
-        self.rules, self.dry_run = rules.in_force(), rules.dry_run()
-        self.is_ruled = rules is not NO_CHANNEL_RULES
-        self.records_deliveries = self.records_deliveries or drops(self.rules)  # `bounds_changed` follows
-        self._rate_limiter = rate_limiter_of(self._rate_limiter, self.rules.max_rate, self._turn.now)
-        self._dry_run_rate_limiter = rate_limiter_of(self._dry_run_rate_limiter, self.dry_run.max_rate, self._turn.now)
-        self._breaker = breaker_of(self._breaker, self.rules.breaker)
-        self._dry_run_breaker = breaker_of(self._dry_run_breaker, self.dry_run.breaker)
-        if self.rules.ttl is not None:
-            self._wake_at(self._turn.now)
-        self.schedule_delivery()
+    @property
+    def depth(self) -> int:
+        """How many messages could be taken now."""
+        return self.ledger.depth
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the channel has no message: none that waits, is in flight, deferred or buried."""
+        return self.ledger.is_empty
 
     # Consumers
 
@@ -86,32 +175,112 @@ class Channel(Ruled):
         """Remove a consumer. Its messages in flight stay there until their deadlines, as in NSQ."""
         self.consumers.remove(consumer)
         consumer.has_joined = False
-        self.idle_since = self._turn.now
+        self.idle_since = self.turn.now
         if self.ephemeral and not self.consumers:
             self.topic.delete_channel(self.name)
 
+    # Pausing
+
+    def pause(self) -> None:
+        self._hold(True)
+
+    def unpause(self) -> None:
+        self.policy.reset_breaker()
+        self._hold(False)
+        self.schedule_delivery()
+
+    def _hold(self, paused: bool | str) -> None:
+        """Pause or unpause; a text is the reason why nobody but the channel itself pauses."""
+        self.paused, self.paused_why = bool(paused), paused if isinstance(paused, str) else ""
+        self.ledger.tell(("hold", self.feed.name, self.name, paused))
+
+    # What the topic hands over
+
+    def keep(self, batches: Iterable[Batch]) -> None:
+        """Keep batches that are about to be handed over, because the log does not: only an ephemeral channel does so."""
+        self.ledger.keep(batches, self.turn.mem_queue_size, self.turn.mem_queue_bytes)
+
+    def take_new(self, before: int) -> None:
+        """Note that the topic's messages from `before` on belong to the channel now."""
+        if self.ledger.ephemeral_batches is not None:
+            self.turn.overflowing.setdefault(self, before)
+        if self.consumers:
+            self.schedule_delivery()
+        if self.is_ruled and self.policy.ttl is not None:
+            self.wake_at(self.turn.now + self.policy.rules.expiry_pause)
+
+    def drop_overflow(self, before: int) -> None:
+        """Drop the newest messages of this turn that found neither consumer nor room. Called when the turn ends."""
+        self.ledger.drop_overflow(before, self.turn.mem_queue_size, self.turn.mem_queue_bytes)
+
+    def defer(self, start: int, count: int, due: int) -> None:
+        """Make the messages of a batch wait until `due` (microseconds), even if they are ahead of the cursor.
+
+        This is as far as they have room: what is deferred is not dropped later.
+        """
+        fits = count
+        if self.is_ruled:
+            self.dry_run.deferred(count, self.ledger)
+            if (room := self.room()) is not None:
+                fits = min(count, room)
+        self.ledger.defer(start, fits, due)
+        if fits < count:
+            self._turn_away(start, start + fits, start + count, due)
+        if self.ledger.deferred.has_runs:
+            self.wake_at(self.turn.now)  # `expire` unpacks them
+        self.set_alarm()
+
+    def _turn_away(self, base: int, start: int, end: int, due: int) -> None:
+        """Drop or bury the messages [start, end) of a deferred batch, which have no room."""
+        batch = self.ledger.batch_of(base) if self._buries else None
+        if self._buries and batch is None:  # it was deferred long ago, in a topic that was paused
+            self.ledger.defer(start, end - start, due)
+            return
+        self.ledger.skip_untold(start, end)
+        if batch is None:
+            self.ledger.finish_unseen(start, end)
+            self._count("full, dropped", end - start)
+        else:
+            self._bury(places_in(batch, start, end, 0), _OVERFLOWN, has_failed=False)
+            self._count("overflow, buried", end - start)
+
+    def take_early_deferrals(self, parked: EarlyDeferrals, at: int) -> None:
+        """Take over what the topic had parked, as its messages are handed over: delays begin at a time (microseconds)."""
+        self.ledger.take_early_deferrals(parked, at)
+        if self.ledger.deferred.has_runs:
+            self._unpack(_UNPACKED_AT_ONCE)
+            if self.ledger.deferred.has_runs:
+                self.wake_at(self.turn.now)  # `expire` unpacks the rest
+            self.set_alarm()
+
+    def _unpack(self, most: int) -> None:
+        """Make entries of up to so many deferred messages that have none yet, as far as other channels leave room for it."""
+        turn = self.turn
+        unpacked = self.ledger.deferred.unpack(min(most, _UNPACKED_IN_TURN - turn.unpacked))
+        turn.unpacked += unpacked
+        if unpacked > _UNPACKED_AT_ONCE:
+            gc.collect(1)  # otherwise one collection, after a second of such turns, goes over the entries of a million
+
     # Delivering
+
+    def schedule_delivery(self) -> None:
+        """Look at this channel when the turn ends, because a consumer may have room or something came to deliver."""
+        self.turn.to_deliver[self] = None
 
     def distribute(self, now: float) -> None:
         """Give waiting messages to consumers with room, as far as the policy's rate allows."""
         if self.paused:
             return
-        taken = self._distribute_paced(now) if self.is_ruled else self._distribute(self.depth, now)
+        taken = self._distribute_ruled(now) if self.is_ruled else self._distribute(self.ledger.depth, now)
         if taken and self.records_deliveries:
-            self.record_progress(urgent=True)
+            self.ledger.record_progress(urgent=True)
 
-    def _distribute_paced(self, now: float) -> int:
-        pace, tried = self._rate_limiter, self._dry_run_rate_limiter
-        allowed = self.depth if pace is None else min(self.depth, pace.allowed(now))
-        taken = self._distribute(allowed, now)
-        if tried is not None:
-            within = min(taken, tried.allowed(now))
-            tried.spend(within)
-            self._count("max_rate, dry run", taken - within)
-        if pace is not None:
-            pace.spend(taken)
-            if self.consumers and self.depth and not pace.allowed(now):
-                self._wake_at(pace.next_at(now))
+    def _distribute_ruled(self, now: float) -> int:
+        taken = self._distribute(self.policy.allowed(self.ledger.depth, now), now)
+        self.dry_run.delivered(taken, now)
+        self.policy.spend(taken)
+        if self.consumers and self.ledger.depth and (later := self.policy.next_delivery(now)) is not None:
+            self.wake_at(later)
         return taken
 
     def _distribute(self, available: int, now: float) -> int:
@@ -121,13 +290,13 @@ class Channel(Ruled):
             ready = [consumer for consumer in self.consumers if consumer.room > 0]
             if not ready:
                 break
-            if self._turn.prefers_near_consumers:  # consumers further away get what these leave
+            if self.turn.prefers_near_consumers:  # consumers further away get what these leave
                 nearest = max(consumer.locality for consumer in ready)
                 ready = [consumer for consumer in ready if consumer.locality == nearest]
             self._next_consumer = (self._next_consumer + 1) % len(ready)
             ready = ready[self._next_consumer :] + ready[: self._next_consumer]
             before = available
-            may_want_more = self._turn.prefers_near_consumers
+            may_want_more = self.turn.prefers_near_consumers
             for position, consumer in enumerate(ready):
                 room, share = consumer.room, -(-available // (len(ready) - position))
                 taken = self._take(consumer, min(room, share), now)
@@ -142,7 +311,7 @@ class Channel(Ruled):
 
     def _take(self, consumer: Consumer, limit: int, now: float) -> int:
         """Give up to `limit` messages to one consumer. Retries and new messages take turns, so that neither starves."""
-        if not self.retries:
+        if not self.ledger.retries:
             return self._take_new(consumer, limit, now)
         if limit == 1:
             self._retry_first = not self._retry_first
@@ -157,169 +326,121 @@ class Channel(Ruled):
 
     def _take_new(self, consumer: Consumer, limit: int, now: float) -> int:
         """Give up to `limit` messages that were never delivered to a consumer that has room for some."""
-        source, end = self._source, self.topic.high_watermark
-        ttl = self.rules.ttl if self.is_ruled else None
+        ledger, end = self.ledger, self.feed.high_watermark
+        ttl = self.policy.ttl if self.is_ruled else None
         taken = deferred = expired = 0
         while taken < limit:
-            cursor, batch = self.cursor, self._batch
-            # Within the batch in hand, a channel on disk meets no gap: the log keeps what the channel needs, and there
-            # are no skip ranges.
-            if (
-                batch is None
-                or self.ephemeral_batches is not None
-                or self.skips.total
-                or not batch.base_sequence <= cursor < batch.base_sequence + batch.count
-            ):
-                cursor = self._advance_over_gaps()
+            cursor = ledger.advance()
             if cursor >= end:
                 break
             if ttl is not None and self._pass_expired(ttl):
                 expired += 1
-                if expired < EXPIRED_AT_ONCE:
+                if expired < _EXPIRED_AT_ONCE:
                     continue
-                self._wake_at(now)
+                self.wake_at(now)
                 break
-            batch = self._batch
-            if batch is None or not batch.base_sequence <= cursor < batch.base_sequence + batch.count:
-                batch = self._batch = source.batch_at(cursor)
+            batch = ledger.batch_in_hand
+            if batch is None:
+                batch = ledger.batch_ahead()
                 if batch is None:
-                    if self._put_off_new(cursor, end):
-                        self._wake_at(now)
+                    if self._put_off_new(cursor):
+                        self.wake_at(now)
                     break
                 if ttl is not None:
                     continue  # the disk had nothing a moment ago, so the batch may have expired
-            stop = batch_end = batch.base_sequence + batch.count
-            if end < stop:
-                stop = end
-            if self.skips.total and (next_skip := self.skips.next_start()) is not None:
-                stop = min(stop, next_skip)
-            if batch.delay_ms and (due_ms := self._turn.due_ms(batch)) is not None:
-                self.cursor = stop
-                self._defer_again(cursor, stop, due_ms)
+            stop = ledger.run_end(batch)
+            if batch.delay_ms and (due_ms := self.turn.due_ms(batch)) is not None:
+                # Only a cursor that has gone back meets a message that is not due: otherwise `defer` has skipped it. It
+                # is due when it was published plus its delay, never earlier.
+                ledger.defer_ahead(stop, self.turn.due_from_wall(due_ms), due_ms)
+                self.set_alarm()
                 deferred += stop - cursor
                 if deferred < _DEFERRED_AT_ONCE:
                     continue
-                self._wake_at(now)
+                self.wake_at(now)
                 break
             if batch.headers and batch.may_expire:
                 if self._judged >= _JUDGED_IN_TURN and self._judged_at == now:
-                    self._wake_at(now)
+                    self.wake_at(now)
                     break
-                stop, is_over = batch.expired_run(cursor, stop, self._turn.timestamp)
+                stop, is_over = batch.expired_run(cursor, stop, self.turn.timestamp)
                 self._judged = stop - cursor + (self._judged if self._judged_at == now else 0)
                 self._judged_at = now
                 if is_over:
-                    self.cursor = stop
-                    self._expire(batch, cursor, stop, "its nsq-ttl")
+                    self._expire(batch, stop, "its nsq-ttl")
                     expired += 1
-                    if expired < EXPIRED_AT_ONCE:
+                    if expired < _EXPIRED_AT_ONCE:
                         continue
-                    self._wake_at(now)
+                    self.wake_at(now)
                     break
             if cursor + limit - taken < stop:
                 stop = cursor + limit - taken
-            self.cursor = stop
-            if stop == batch_end:
-                self._batch = None
+            ledger.take_ahead(stop)
             taken += stop - cursor
-            if (
-                self.is_ruled
-                and self.dry_run.ttl is not None
-                and is_older(batch, self._turn.timestamp - self.dry_run.ttl)
-            ):
-                self._count("ttl, dry run", stop - cursor)
+            if self.is_ruled:
+                self.dry_run.delivered_new(batch, stop - cursor, self.turn.timestamp)
             self._give(consumer, batch, cursor, stop, 1, now, retry=False)
             if taken < limit and consumer.room <= 0:
                 break
-        if taken:
-            self._turn.changed[self] = None
         return taken
 
     def _take_retries(self, consumer: Consumer, limit: int, now: float) -> int:
-        source = self._source
+        ledger, retries = self.ledger, self.ledger.retries
         taken = 0
         if self._passed_at != now:
-            self._passed_from, self._passed_at = self.retries.passed, now
-        while taken < limit and self.retries and consumer.room > 0:
-            if self.retries.passed - self._passed_from >= _PASSED_IN_TURN:
-                self._wake_at(now)
+            self._passed_from, self._passed_at = retries.passed, now
+        while taken < limit and retries and consumer.room > 0:
+            if retries.passed - self._passed_from >= _PASSED_IN_TURN:
+                self.wake_at(now)
                 break
-            sequence, _ = self.retries.peek()
-            if source.next_readable(sequence) != sequence:
-                self.retries.pop_run(1, sequence + 1)
-                self._finished.append((sequence, sequence + 1))
-                continue
-            batch = source.batch_at(sequence)
+            batch = ledger.batch_of_retry()
             if batch is None:
                 if self._put_off_retries():
-                    self._wake_at(now)
+                    self.wake_at(now)
                 break
-            first, stop, attempts = self.retries.pop_run(limit - taken, batch.end_sequence)
-            if self._is_last(attempts):  # it had failed so often before the rule was made, or while nsqd was down
-                self._bury(places_in(batch, first, stop, attempts), Note(_exhausted(attempts), ""))
+            first, stop, attempts = ledger.take_retries(limit - taken, batch)
+            # It may have failed so often before the rule was made, or while nsqd was down.
+            if (reason := self.policy.last_attempt(attempts)) is not None:
+                self._bury(places_in(batch, first, stop, attempts), Note(reason, ""))
                 continue
             attempts = attempts + 1 & 0xFFFF
             self._give(consumer, batch, first, stop, attempts, now, retry=True)
             taken += stop - first
         return taken
 
-    def _put_off_new(self, cursor: int, end: int) -> bool:
+    def _put_off_new(self, cursor: int) -> bool:
         """Defer messages that the disk has refused for long to read, so that those behind them can be delivered.
 
         Deferred messages keep their place on the disk, also across a restart, and are read again when they are due.
         Return False if nothing was refused: then the batch is only not in memory yet.
         """
-        stop = min(self._source.end_of_refused(cursor), end, cursor + _DEFERRED_AT_ONCE)
-        if (next_skip := self.skips.next_start()) is not None:
-            stop = min(stop, next_skip)
+        stop = min(self.ledger.end_of_refused(), self.ledger.next_stop(_DEFERRED_AT_ONCE))
         if stop <= cursor:
             return False
-        self.cursor = stop
-        self._defer_again(cursor, stop, self._put_off_until_ms)
+        due_ms = self._put_off_until_ms
+        self.ledger.defer_ahead(stop, self.turn.due_from_wall(due_ms), due_ms)
+        self.set_alarm()
         return True
 
     def _put_off_retries(self) -> bool:
         """Defer refused messages at the head of the retry queue, like `_put_off_new`. Return whether there were any."""
         due_ms = self._put_off_until_ms
-        due = self._turn.due_from_wall(due_ms)
-        entries: list[int] = []
-        while self.retries and len(entries) < 3 * _DEFERRED_AT_ONCE:
-            sequence, _ = self.retries.peek()
-            if self._source.end_of_refused(sequence) == sequence:
-                break
-            _, _, attempts = self.retries.pop_run(1, sequence + 1)
-            self.deferred.add(due, sequence, attempts)
-            entries += (sequence, attempts, due_ms)
-        if entries:
-            self._record_urgent(("wait", self.topic.name, self.name, entries))
-            self._set_alarm()
-        return bool(entries)
+        if not self.ledger.put_off_retries(_DEFERRED_AT_ONCE, self.turn.due_from_wall(due_ms), due_ms):
+            return False
+        self.set_alarm()
+        return True
 
     @property
     def _put_off_until_ms(self) -> int:
-        return self._turn.timestamp // 1_000_000 + _PUT_OFF_MS
-
-    def _defer_again(self, start: int, end: int, due_ms: int) -> None:
-        """Defer messages at the cursor until `due_ms`.
-
-        If they are not due yet, that is their publication plus their delay, never earlier. The cursor meets such
-        messages only after it has gone back; otherwise they are in skip ranges, which `defer` has made. Messages that
-        the disk refuses to read are deferred here as well.
-        """
-        due = self._turn.due_from_wall(due_ms)
-        entries: list[int] = []
-        for sequence in range(start, end):
-            self.deferred.add(due, sequence, 0)
-            entries += (sequence, 0, due_ms)
-        self._record_urgent(("wait", self.topic.name, self.name, entries))
-        self._set_alarm()
+        return self.turn.timestamp // 1_000_000 + _PUT_OFF_MS
 
     def _give(
         self, consumer: Consumer, batch: Batch, first: int, stop: int, attempts: int, now: float, *, retry: bool
     ) -> None:
         """Deliver [first, stop). If the consumer samples, deliver (rate + 1) % and finish the rest, as in NSQ."""
+        ledger = self.ledger
         if (
-            retry or self.ephemeral_batches is not None or first >= self.topic.log.cached_from
+            retry or ledger.ephemeral_batches is not None or first >= self.feed.log.cached_from
         ):  # NSQ counts only what was in memory
             self._taken[consumer.locality] += stop - first
         if not consumer.sample_rate:
@@ -327,33 +448,30 @@ class Channel(Ruled):
             return
         keep_from = first
         for sequence in range(first, stop):
-            if self._turn.random_percent() > consumer.sample_rate:
+            if self.turn.random_percent() > consumer.sample_rate:
                 if keep_from < sequence:
                     self._deliver(consumer, batch, keep_from, sequence, attempts, now, retry=retry)
-                self._finished.append((sequence, sequence + 1))
+                ledger.finish_unseen(sequence, sequence + 1)
                 keep_from = sequence + 1
         if keep_from < stop:
             self._deliver(consumer, batch, keep_from, stop, attempts, now, retry=retry)
-        self._turn.changed[self] = None
 
     def _deliver(
         self, consumer: Consumer, batch: Batch, first: int, stop: int, attempts: int, now: float, *, retry: bool
     ) -> None:
+        ledger = self.ledger
         if retry:
-            self._record_urgent(("try", self.topic.name, self.name, attempts, list(range(first, stop))))
+            ledger.note_redelivery(first, stop, attempts)
         count = stop - first
         offset = batch.base_sequence - batch.base_id
         ids = (b"%016x" % (first - offset),) if count == 1 else batch.ids(first, stop)
         if self.is_ruled:
-            self._note_deliveries(count, now)
+            self.policy.note_deliveries(count, now)
+            self.dry_run.policy.note_deliveries(count, now)
         deadline = now + consumer.msg_timeout
-        delivery = Delivery(consumer, first, count, offset, attempts, now, deadline, batch.timestamp)
-        in_flight = self.in_flight
-        in_flight.add(ids, delivery)
-        if self.ephemeral_batches is not None:
-            self.ephemeral_batches.hand_out(first, stop)
-        if in_flight.next_deadline < self.alarm:
-            self._set_alarm()
+        ledger.deliver(ids, Delivery(consumer, first, count, offset, attempts, now, deadline, batch.timestamp))
+        if self.in_flight.next_deadline < self.alarm:
+            self.set_alarm()
         consumer.in_flight += count
         consumer.message_count += count
         size = batch.frames_size(first, stop)
@@ -376,12 +494,12 @@ class Channel(Ruled):
         if done:
             consumer.in_flight -= done
             consumer.finish_count += done
-            self._turn.changed[self] = None
-            self._turn.to_deliver[self] = None
+            self.ledger.note_progress()
+            self.turn.to_deliver[self] = None
         return failures
 
     def _measure(self, latency: LatencyWindow, consumer: Consumer, ids: Sequence[bytes]) -> None:
-        turn = self._turn
+        turn = self.turn
         for message_id in dict.fromkeys(ids):
             delivery = self.in_flight.find(consumer, message_id)
             if isinstance(delivery, Delivery):
@@ -397,46 +515,21 @@ class Channel(Ruled):
         delivery = self.in_flight.take_out(consumer, message_id)
         if not isinstance(delivery, Delivery):
             return delivery
-        sequence, attempts = delivery.sequence_of(message_id), delivery.attempts
-        if self.ephemeral_batches is not None:
-            self.ephemeral_batches.take_back(sequence, sequence + 1)
-        if counts and self._is_last(attempts):
-            note = _note_by(_exhausted(attempts, "requeued"), consumer)
-            self._bury([(sequence, int(message_id, 16), attempts)], note)
-        elif counts:
-            self._wait(sequence, attempts, max(delay_ms, self._delay_after(attempts)), now)
+        sequence = delivery.sequence_of(message_id)
+        if counts:
+            self._settle_failed([(sequence, delivery)], "requeued", now, asked_ms=delay_ms)
         else:
-            self._wait(sequence, attempts - 1, delay_ms, now)
+            self.ledger.take_back(sequence)
+            self._wait(sequence, delivery.attempts - 1, delay_ms, now)
         consumer.in_flight -= 1
         consumer.requeue_count += 1
         self.requeue_count += 1
         self.schedule_delivery()
         return None
 
-    def _delay_after(self, attempts: int) -> int:
-        """Return the milliseconds that a message has to wait at least, after this attempt has failed."""
-        if (most := self.dry_run.max_attempts) is not None and attempts == most:
-            self._count("max_attempts, dry run", 1)
-        if self.dry_run.backoff is not None:
-            self._count("backoff, dry run", 1)
-        backoff = self.rules.backoff
-        if backoff is None:
-            return 0
-        return backoff.delay_ms(attempts, self._turn.random_percent() if backoff.jitter else 0)
-
-    def _wait(self, sequence: int, attempts: int, delay_ms: int, now: float) -> None:
-        if delay_ms == 0:
-            self._record_urgent(("wait", self.topic.name, self.name, [sequence, attempts, 0]))
-            self.retries.add(sequence, attempts)
-            return
-        due_ms = self._turn.timestamp // 1_000_000 + delay_ms + 1
-        self._record_urgent(("wait", self.topic.name, self.name, [sequence, attempts, due_ms]))
-        self.deferred.add(microseconds(now) + delay_ms * 1000, sequence, attempts)
-        self._set_alarm()
-
     def bury(self, consumer: Consumer, message_id: bytes, reason: str, now: float) -> bytes | None:
         """Bury a message of this consumer. Return why that failed, or None."""
-        if self.ephemeral_batches is not None:
+        if self.ledger.ephemeral_batches is not None:
             return NOT_ON_DISK
         delivery = self.in_flight.take_out(consumer, message_id)
         if not isinstance(delivery, Delivery):
@@ -452,56 +545,335 @@ class Channel(Ruled):
         delivery = self.in_flight.find(consumer, message_id)
         if not isinstance(delivery, Delivery):
             return delivery
-        deadline = min(now + msg_timeout, delivery.delivered_at + self._turn.max_msg_timeout)
+        deadline = min(now + msg_timeout, delivery.delivered_at + self.turn.max_msg_timeout)
         failure = self.in_flight.touch(consumer, message_id, deadline)
-        self._set_alarm()
+        self.set_alarm()
         return failure
+
+    # What becomes of messages that have failed
+
+    def _settle_failed(
+        self, failed: Sequence[tuple[int, Delivery]], how: str, now: float, *, asked_ms: int = _NOT_ASKED
+    ) -> None:
+        """Bury those of these messages that had their last attempt, and have the others wait for the next one.
+
+        `how` their attempts have ended is a part of the reason. `asked_ms` is the delay that their consumer asks for.
+        """
+        ledger, policy, turn = self.ledger, self.policy, self.turn
+        exhausted: dict[tuple[Consumer, str], list[tuple[int, int, int]]] = {}
+        later: list[tuple[int, int, int, int]] = []
+        for sequence, delivery in failed:
+            attempts = delivery.attempts
+            ledger.take_back(sequence)
+            if (reason := policy.last_attempt(attempts, how)) is not None:
+                place = sequence, sequence - delivery.offset, attempts
+                exhausted.setdefault((delivery.consumer, reason), []).append(place)
+                continue
+            self.dry_run.failed(attempts)
+            delay_ms = max(asked_ms, policy.delay_after(attempts, turn.random_percent))
+            if delay_ms:
+                later.append((sequence, attempts, *self._due_after(delay_ms, now)))
+            elif asked_ms == _NOT_ASKED:
+                ledger.retry_untold(sequence, attempts)
+            else:
+                ledger.retry(sequence, attempts)
+        if later:
+            ledger.retry_later(later)
+            self.set_alarm()
+        for (consumer, reason), places in exhausted.items():
+            self._bury(places, _note_by(reason, consumer))
+
+    def _wait(self, sequence: int, attempts: int, delay_ms: int, now: float) -> None:
+        if delay_ms == 0:
+            self.ledger.retry(sequence, attempts)
+            return
+        self.ledger.retry_later([(sequence, attempts, *self._due_after(delay_ms, now))])
+        self.set_alarm()
+
+    def _due_after(self, delay_ms: int, now: float) -> tuple[int, int]:
+        """Return when a delay is over, on both clocks of the ledger."""
+        return microseconds(now) + delay_ms * 1000, self.turn.timestamp // 1_000_000 + delay_ms + 1
+
+    def _bury(self, places: Sequence[tuple[int, int, int]], note: Note, *, has_failed: bool = True) -> None:
+        """Bury messages, each given as sequence, id and attempts, or drop them if the channel is not on disk.
+
+        Those that have not failed, and only waited too long, are no fault of a consumer: the breaker leaves them out.
+        """
+        self.buried_queue.bury(places, note)
+        if self.ledger.ephemeral_batches is not None:
+            self._count("not on disk, dropped", len(places))
+            return
+        now, buried = self.turn.now, len(self.ledger.buried)
+        self._count("buried", len(places) if not note.who else 0)
+        self.dry_run.buried(len(places), buried, now, has_failed=has_failed)
+        if has_failed:
+            self.policy.note_burials(len(places), now)
+        if not self.paused and (why := self.policy.reason_to_pause(buried, now, has_failed=has_failed)) is not None:
+            self._hold(why)
+
+    def work_on_job(self, now: float) -> None:
+        """Take the next step of a kick, a discard or an undo that is under way, if it is time."""
+        room = self.room() if self.buried_queue.job is not None else None
+        if self.buried_queue.work_on_job(now, room):
+            self.schedule_delivery()
+        self.wake_at(self.buried_queue.next_step)
 
     # Time
 
+    def set_alarm(self, not_before: float = 0.0) -> None:
+        """Have `expire` called when the next deadline or deferral is due."""
+        when = self.in_flight.next_deadline
+        if (due := self.ledger.deferred.next_due()) is not None:
+            when = min(when, due / 1_000_000)
+        self.wake_at(max(when, not_before))
+
+    def wake_at(self, when: float) -> None:
+        """Ask to be called then. If that is now, this channel has more to do, but others have their turn first."""
+        if when < self.alarm:
+            self.alarm = when
+            self.turn.alarms.add(when, self)
+
     def expire(self, now: float) -> None:
         """Move messages that are overdue or due to the retries, and ask to be called again in time."""
-        exhausted: dict[tuple[Consumer, int], list[tuple[int, int, int]]] = {}
-        later: list[int] = []
-        for sequence, delivery in self.in_flight.expire(now):
+        ledger = self.ledger
+        overdue = self.in_flight.expire(now)
+        for _, delivery in overdue:
             self.timeout_count += 1
             delivery.consumer.in_flight -= 1
-            if self.ephemeral_batches is not None:
-                self.ephemeral_batches.take_back(sequence, sequence + 1)
-            if self._is_last(delivery.attempts):
-                place = sequence, sequence - delivery.offset, delivery.attempts
-                exhausted.setdefault((delivery.consumer, delivery.attempts), []).append(place)
-            elif delay_ms := self._delay_after(delivery.attempts):
-                self.deferred.add(microseconds(now) + delay_ms * 1000, sequence, delivery.attempts)
-                later += (sequence, delivery.attempts, self._turn.timestamp // 1_000_000 + delay_ms + 1)
-            else:
-                self.retries.add(sequence, delivery.attempts)
-        if later:
-            self._record_urgent(("wait", self.topic.name, self.name, later))
-        for (consumer, attempts), places in exhausted.items():
-            self._bury(places, _note_by(_exhausted(attempts, "timed out"), consumer))
+        self._settle_failed(overdue, "timed out", now)
         self._unpack(_DUE_AT_ONCE)
         until = int(now * 1_000_000)
-        for sequence, attempts in self.deferred.pop_due(until, _DUE_AT_ONCE):
-            self.retries.add(sequence, attempts)
+        ledger.release_due(until, _DUE_AT_ONCE)
         self.alarm = inf
-        self._set_alarm(not_before=now + _EXPIRY_GRAIN + len(self.in_flight) * _EXPIRY_GRAIN_OF_EACH)
+        self.set_alarm(not_before=now + _EXPIRY_GRAIN + len(self.in_flight) * _EXPIRY_GRAIN_OF_EACH)
         if (
             self.in_flight.is_looking
-            or self.deferred.has_runs
-            or ((due := self.deferred.next_due()) is not None and due <= until)
+            or ledger.deferred.has_runs
+            or ((due := ledger.deferred.next_due()) is not None and due <= until)
         ):
-            self._wake_at(now)
-        self._work_on_job(now)
-        self.look_for_expired(now)
+            self.wake_at(now)
+        self.work_on_job(now)
+        self._look_for_expired(now)
         if self.is_behind:
-            self.go_on_dropping()
-        elif drops(self.rules):
+            self._go_on_dropping()
+        elif self.policy.drops:
             self.apply_limits()
         if self.consumers:
             self.schedule_delivery()
 
-    # The end
+    # Time to live
+
+    def _look_for_expired(self, now: float) -> None:
+        """Pass over expired messages although nobody takes any, and ask to be called again if some are left."""
+        ttl, ledger = self.policy.ttl, self.ledger
+        if ttl is None:
+            return
+        for _ in range(_EXPIRED_AT_ONCE):
+            if ledger.advance() >= self.feed.high_watermark:
+                return  # `take_new` asks for the next look
+            if not self._pass_expired(ttl):
+                break
+        else:
+            ledger.record_progress()  # which may be thousands of ranges, so it does not wait for those of other turns
+            self.wake_at(now)
+            return
+        pause = self.policy.rules.expiry_pause if ledger.batch_in_hand is not None else _PAUSE_TO_LOAD
+        self.wake_at(now + pause)
+
+    def _pass_expired(self, ttl: int) -> bool:
+        """Pass over expired messages at the cursor: whole segments, or one batch. Return whether there were any.
+
+        If there were none, the batch at the cursor is in hand, unless it has to be read first.
+        """
+        ledger, timestamp = self.ledger, self.turn.timestamp
+        batch = ledger.batch_in_hand
+        if batch is None:
+            if self._pass_old_segments(timestamp - ttl):
+                return True
+            batch = ledger.batch_ahead()
+        if batch is None or not self.policy.has_expired(batch, timestamp):
+            return False
+        self._expire(batch, ledger.run_end(batch), _text_of(ttl))
+        return True
+
+    def _expire(self, batch: Batch, stop: int, ttl: str) -> None:
+        """Bury or drop the messages from the cursor to `stop`, because they waited for longer than this."""
+        ledger, start = self.ledger, self.ledger.cursor
+        if self.policy.rules.ttl_buries and ledger.ephemeral_batches is None:
+            ledger.take_ahead(stop)
+            note = Note(f"waited for more than {ttl} (ttl)", "")
+            self._bury(places_in(batch, start, stop, 0), note, has_failed=False)
+            self._count("ttl, buried", stop - start)
+        else:
+            ledger.finish_ahead(stop)
+            self._count("ttl, dropped", stop - start)
+
+    def _pass_old_segments(self, older: int) -> bool:
+        ledger = self.ledger
+        # A cursor that went back meets deferred messages, and a delay does not count as waiting.
+        if ledger.ephemeral_batches is not None or self.policy.rules.ttl_buries or ledger.may_meet_deferred:
+            return False
+        end = min(self.feed.log.older_than(older), self.feed.high_watermark)
+        if end <= ledger.cursor:
+            return False
+        self._count("ttl, dropped", ledger.finish_before(end, _PASSED_AT_ONCE))
+        return True
+
+    # Bounds
+
+    def take_rules(self, rules: ChannelRules) -> None:
+        """Follow these rules from now on."""
+        now = self.turn.now
+        self.policy.follow(rules.in_force(), now)
+        self.dry_run.policy.follow(rules.dry_run(), now)
+        self.is_ruled = rules is not NO_CHANNEL_RULES
+        self.records_deliveries = self.records_deliveries or self.policy.drops  # `limits_changed` follows
+        if self.policy.ttl is not None:
+            self.wake_at(now)
+        self.schedule_delivery()
+
+    def _count(self, cause: str, count: int) -> None:
+        count_cause(self.policy_counts, cause, count)
+
+    @property
+    def _buries(self) -> bool:
+        """Whether a bound that messages exceed has them buried; a channel in memory drops them instead."""
+        return self.policy.buries and self.ledger.ephemeral_batches is None
+
+    def usage(self) -> Usage:
+        """Return what waits, now or for its time, with what the topic has not handed over yet. Bytes are estimated."""
+        return usage_of(self.ledger)
+
+    def room(self) -> int | None:
+        """Return how many messages fit beside those that no bound drops; None: any number, because no bound drops."""
+        return self.policy.room(self.ledger)
+
+    def apply_limits(self, arrived: int | None = None) -> None:
+        """Drop or bury the oldest messages that are too many, if that is what the policy says.
+
+        `arrived`: where the messages begin that the topic has just handed over.
+        """
+        self.is_behind = False
+        if beyond := self.policy.beyond(self.ledger):
+            if self._buries:
+                buried = self._bury_oldest(min(beyond, _BURIED_AT_ONCE))
+                self._count("overflow, buried", buried)
+                if beyond > buried == _BURIED_AT_ONCE:
+                    self.wake_at(self.turn.now)
+            else:
+                if self._full_from is None and arrived is not None and self.room() == 0:
+                    self._full_from = arrived
+                self.drop_oldest(beyond, self._full_from)
+        if not self.is_behind:
+            self._full_from = None
+        self.dry_run.waits(self.ledger)
+
+    def make_room(self, coming: Usage) -> bool:
+        """Drop the oldest messages that would be too many bytes together with those that are about to be published.
+
+        Return False if a later turn has to drop more before there is room.
+        """
+        if not self.policy.drops or self.policy.buries:
+            return True
+        for _ in range(MOST_LOOKS):
+            if not (beyond := self.policy.beyond_with(self.ledger, coming)):
+                break
+            self.drop_oldest(beyond)
+            if self.is_behind:
+                return False
+        return True
+
+    def _bury_oldest(self, count: int) -> int:
+        """Bury so many messages that wait for their first delivery.
+
+        Return how many; the rest has to be read from disk.
+        """
+        ledger, buried = self.ledger, 0
+        while buried < count:
+            oldest = ledger.advance()
+            if oldest >= self.feed.high_watermark:
+                break  # fewer waited than it seemed: some of them are missing in the log
+            batch = ledger.batch_ahead()
+            if batch is None:
+                self.wake_at(self.turn.now + _PAUSE_TO_LOAD)
+                break
+            stop = min(oldest + count - buried, ledger.run_end(batch))
+            ledger.take_ahead(stop)
+            self._bury(places_in(batch, oldest, stop, 0), _OVERFLOWN, has_failed=False)
+            buried += stop - oldest
+        return buried
+
+    def drop_oldest(self, count: int, arrived: int | None = None) -> None:
+        """Finish so many of the messages that wait for their first delivery, because of a bound.
+
+        Where they lie between very many skip ranges, a turn drops some of them, and `is_behind` tells that there are more.
+        The retries stay. A message there was delivered before, or an operator has given it back: somebody wants it.
+        `arrived`: where the messages begin that came just now and found no room; they are counted by themselves.
+        """
+        end = self.feed.high_watermark
+        dropped = self._drop_next(count, end if arrived is None else arrived, "overflow, dropped")
+        if arrived is not None and not self.is_behind:
+            self._drop_next(count - dropped, end, "full, dropped")
+
+    def drop_before(self, end: int) -> None:
+        """Finish what is next before this sequence, because of a bound of the topic. The retries stay."""
+        self._drop_next(end, min(end, self.feed.high_watermark), "overflow, dropped")
+
+    def _drop_next(self, count: int, end: int, cause: str) -> int:
+        ledger, turn, dropped = self.ledger, self.turn, 0
+        while dropped < count and (cursor := ledger.advance()) < end:
+            if dropped and turn.ranges_dropped >= _DROPPED_IN_TURN:  # the first one is dropped in any case
+                self.is_behind = True
+                ledger.record_progress()  # of thousands of ranges, perhaps: it does not wait for those of other turns
+                self.wake_at(turn.now)
+                break
+            turn.ranges_dropped += 1
+            stop = min(ledger.next_stop(count - dropped), end)
+            ledger.finish_ahead(stop)
+            dropped += stop - cursor
+        self._count(cause, dropped)
+        return dropped
+
+    def _go_on_dropping(self) -> None:
+        """Have the topic and its channels drop more, unless bounds have dropped enough in this turn."""
+        if self.turn.ranges_dropped < _DROPPED_IN_TURN:
+            self.topic.drop_beyond_limits()
+        else:
+            self.wake_at(self.turn.now)
+
+    # Beginnings and ends
+
+    def snapshot_changes(self) -> Iterator[Change | None]:
+        """Return the changes that tell a new journal of this channel, as of this call, even if iterated later.
+
+        A None among them is an opportunity for others to have their turn.
+        """
+        topic, name = self.feed.name, self.name
+        state: list[Change] = [("channel", topic, name, self.ledger.cursor)]
+        if self.paused:
+            state.append(("hold", topic, name, self.paused_why or True))
+        places = self.ledger.snapshot_changes(self.turn.wall_milliseconds)
+        return chain(state, places, self.buried_queue.snapshot_changes())
+
+    def restore(self, state: ChannelState) -> None:
+        """Take over the state that recovery found, and free its memory. What was in flight is deliverable at once."""
+        self.paused, self.paused_why = state.paused, state.paused_why
+        self.ledger.restore(state, self.turn.due_from_wall)
+        self.buried_queue.resume(state.job)
+        self.wake_at(self.buried_queue.next_step)
+        if self.policy.ttl is not None:
+            self.wake_at(self.turn.now)
+        self.set_alarm()
+
+    def begin_anew(self) -> None:
+        """Follow the ledger, which an operator has just had forget all that waited or was in flight."""
+        self.buried_queue.drop_kick()  # none of its messages waits any more
+        self._full_from = None
+        self.alarm = inf
+        self.wake_at(self.turn.now if self.is_behind else self.buried_queue.next_step)  # a bound or a job goes on
+        for consumer in self.consumers:
+            consumer.in_flight = 0
+        self.schedule_delivery()
 
     def close(self) -> None:
         """End every consumer's connection without a word, because the channel is being deleted."""
@@ -509,14 +881,10 @@ class Channel(Ruled):
         for consumer in consumers:
             consumer.has_joined = False
             consumer.close()
-        self._turn.forget(self)
-        self.in_flight.clear()
-        self.retries.clear()
-        self.deferred.clear()  # an alarm may keep the channel alive for as long as the longest delay
+        self.turn.forget(self)
+        self.turn.journal.forget(self.ledger)
+        self.ledger.clear()  # an alarm may keep the channel alive for as long as the longest delay
         self.buried_queue.clear()
-        if self.ephemeral_batches is not None:
-            self.ephemeral_batches.clear()
-            self._batch = None
         self.alarm = inf
 
     # Seen from outside
@@ -531,19 +899,20 @@ class Channel(Ruled):
         yield self._snapshot(since, clients=clients, ages_at=ages_at)
 
     def _snapshot(self, since: Mapping[Consumer, float], *, clients: bool, ages_at: float | None) -> ChannelSnapshot:
+        ledger, buried = self.ledger, self.buried_queue
         return ChannelSnapshot(
             channel_name=self.name,
-            depth=self.depth,
-            backend_depth=self.backend_depth,
+            depth=ledger.depth,
+            backend_depth=ledger.backend_depth,
             in_flight_count=len(self.in_flight),
-            deferred_count=len(self.deferred),
-            buried_count=len(self.buried_queue.buried),
-            bury_count=self.buried_queue.bury_count,
-            kick_count=self.buried_queue.kick_count,
-            discard_count=self.buried_queue.discard_count,
+            deferred_count=len(ledger.deferred),
+            buried_count=len(ledger.buried),
+            bury_count=buried.bury_count,
+            kick_count=buried.kick_count,
+            discard_count=buried.discard_count,
             paused_why=self.paused_why,
             policy_counts=dict(self.policy_counts),
-            message_count=self.message_count,
+            message_count=ledger.message_count,
             zone_local_msg_count=self._taken[Locality.SAME_ZONE],
             region_local_msg_count=self._taken[Locality.SAME_REGION],
             global_msg_count=self._taken[Locality.ELSEWHERE],
@@ -552,8 +921,8 @@ class Channel(Ruled):
             client_count=len(self.consumers),
             clients=self._describe_clients(since, ages_at) if clients else None,
             paused=self.paused,
-            e2e_processing_latency=self.latency.snapshot(self._turn.now) if self.latency else NO_LATENCY,
-            oldest_timestamp=self.oldest_timestamp() if ages_at is not None else None,
+            e2e_processing_latency=self.latency.snapshot(self.turn.now) if self.latency else NO_LATENCY,
+            oldest_timestamp=ledger.oldest_timestamp() if ages_at is not None else None,
             expires_at=self._expires_at() if ages_at is not None else None,
         )
 
@@ -561,7 +930,7 @@ class Channel(Ruled):
         if self.consumers:
             return None
         return deletion_at(
-            self.rules, self.idle_since, is_empty=self.is_empty, now=self._turn.now, at=self._turn.timestamp
+            self.policy.rules, self.idle_since, is_empty=self.is_empty, now=self.turn.now, at=self.turn.timestamp
         )
 
     def _describe_clients(self, since: Mapping[Consumer, float], ages_at: float | None) -> list[ClientSnapshot]:
@@ -576,11 +945,10 @@ class Channel(Ruled):
         ]
 
 
-def rate_limiter_of(former: RateLimiter | None, rate: float | None, now: float) -> RateLimiter | None:
-    """Return what holds deliveries to this rate. The same rate goes on as it was, so that a new file is no new burst."""
-    if rate is None:
-        return None
-    return former if former is not None and former.rate == rate else RateLimiter(rate, now)
+def places_in(batch: Batch, first: int, stop: int, attempts: int) -> list[tuple[int, int, int]]:
+    """Return sequence, id and attempts of [first, stop)."""
+    base = batch.base_id - batch.base_sequence
+    return [(sequence, base + sequence, attempts) for sequence in range(first, stop)]
 
 
 def microseconds(now: float) -> int:
@@ -588,10 +956,13 @@ def microseconds(now: float) -> int:
     return int(now * 1_000_000) + 1
 
 
-def _exhausted(attempts: int, how: str = "") -> str:
-    """Return the reason for burying a message after its last attempt."""
-    return f"{attempts} attempts" + (f", the last one {how}" if how else "")
-
-
 def _note_by(reason: str, consumer: Consumer) -> Note:
     return note_of(reason, consumer.describe().client_id)
+
+
+def _text_of(duration: int) -> str:
+    seconds = duration / _NANOSECONDS
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= size and not seconds % size:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{seconds:g}s"

@@ -27,7 +27,7 @@ def verdicts_on(topic: Bounded, now: float) -> list[Expired]:
             return [Expired(topic.name, "", rules.expire_after, is_dry_run)]
     found = []
     for name, channel in topic.channels.items():
-        for rules_of, is_dry_run in ((channel.rules, False), (channel.dry_run, True)):
+        for rules_of, is_dry_run in ((channel.policy.rules, False), (channel.dry_run.rules, True)):
             if not channel.consumers and rules_of.expire_after is not None and _has_expired(channel, rules_of, now):
                 found.append(Expired(topic.name, name, rules_of.expire_after, is_dry_run))
                 break

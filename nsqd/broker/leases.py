@@ -208,7 +208,7 @@ class Leases:
                 consumer.give_back([it for it in lost if channel.in_flight.owner(it) is consumer])
                 if arrived := consumer.held_ids():
                     channel.finish(consumer, arrived)
-                    channel.record_progress(urgent=True)
+                    channel.ledger.record_progress(urgent=True)
                 consumer.sent.clear()
 
     def forget(self, consumer: HttpConsumer) -> None:
@@ -253,7 +253,9 @@ class Leases:
         for consumer, of_lessee in owned.items():
             channel.finish(consumer, of_lessee)
         if owned:
-            channel.record_progress(urgent=True)  # the answer promises that they are finished, also after a crash
+            channel.ledger.record_progress(
+                urgent=True
+            )  # the answer promises that they are finished, also after a crash
         self._serve_again()
         return failures
 

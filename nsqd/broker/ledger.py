@@ -3,138 +3,134 @@
 Everything before the cursor is finished, except what is in flight, waits to be tried again, is deferred, or is buried.
 What the cursor must pass over ahead of it is in skip ranges: deferred batches, emptied stretches, buried messages after
 a seek, overflow of an ephemeral channel. A message is in exactly one of these places, and leaves only by FIN, empty,
-seek, restore, discard or delete:
+seek, restore, discard or delete. The verbs are the ledger's:
 
-          publish                  take                  FIN
-(ahead of the cursor) ──────────► in flight ───────────────────► gone
-          │ with a delay        ▲      │ REQ 0, timeout    ▲
+                  take_ahead
+(ahead of the cursor) ──────────► in flight ───── finish ────────► gone
+          │ defer               ▲      │ retry             ▲
           ▼                     │      ▼                   │
-      deferred ──── due ────► retry ───┘      REQ with a delay: deferred
+      deferred ─ release_due ─► retry ─┘      retry_later: deferred
                                 ▲      │
-                           kick │      │ failed too often; BURY from in flight
+                      give_back │      │ bury
                                 │      ▼
-                               buried ──── discard ────► gone
+                               buried ───── finish ──────► gone
 
-What is gone can come back while the log has it: by a seek, a restored backlog, or a redelivery (a retry).
+What is gone can come back while the log has it: by a seek, a restored backlog, or a redelivery (`give_back`).
+
+Only the ledger moves the cursor, and only the ledger tells the journal where messages are. Say a channel at 0 has
+delivered 0 to 5, 1 and 2 are finished, and 4 was requeued with a delay. Then the cursor is at 6, 0, 3 and 5 are in
+flight, 4 is deferred, and the journal hears of it in two ways. That 4 is deferred it hears at once, because after a
+crash it would come too early. That 1 and 2 are finished it hears within 100 ms (`record_progress`): after a crash
+before that they come once more. But whatever it is told at once, it hears of all progress first. Otherwise its cursor
+would still stand at 0 when it reads that 4 waits, and 4 would come twice: from the cursor, and when it is due.
+
+The ledger has no consumers, follows no rules and asks no clock. It is handed times: `due` is monotonic microseconds, as
+deadlines are, and `due_ms` is the same moment in milliseconds of the wall clock, because the journal outlives the
+process. It also wakes nobody. Whoever calls it looks at what follows: a delivery, an alarm, a log that may let go.
 """
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from math import inf
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, final
 
-from nsqd.broker.buried_queue import BuriedQueue, recovered_job
+from nsqd.broker.backlog import joined
+from nsqd.broker.buried import BuriedMessage, BuriedMessages, bury_change
 from nsqd.broker.ephemeral_batches import EphemeralBatches
 from nsqd.broker.in_flight import InFlight
-from nsqd.broker.limits import Usage, capacity, drops
-from nsqd.broker.positions import DeferredQueue, RetryQueue, SkipRanges, bitmap_of, bitmap_of_ranges, ranges_in
-from nsqd.broker.rules import NO_CHANNEL_RULES
+from nsqd.broker.positions import (
+    DeferredQueue,
+    RetryQueue,
+    SkipRanges,
+    between,
+    bitmap_of,
+    bitmap_of_ranges,
+    ranges_in,
+)
 
 if TYPE_CHECKING:
     from pyroaring import BitMap64
 
     from nsqd.broker.batch import Batch
     from nsqd.broker.change import Change, ChannelChange
-    from nsqd.broker.consumer import Consumer
     from nsqd.broker.early_deferrals import EarlyDeferrals
-    from nsqd.broker.feed import Feed
+    from nsqd.broker.feed import TopicFeed
+    from nsqd.broker.in_flight import Delivery
+    from nsqd.broker.journal import Journal
+    from nsqd.broker.reclaimer import Reclaimer
     from nsqd.broker.replay import ChannelState
-    from nsqd.broker.rules import ChannelRules
     from nsqd.broker.store import BatchSource
-    from nsqd.broker.turn_context import TurnContext
 
 _WAIT_ENTRIES_PER_CHANGE: Final = 2_000  # a millisecond or two of work
 _DEFERRED_ONE_BY_ONE: Final = 500  # messages of a batch; more of them are not put onto the heap at once
-_UNPACKED_IN_TURN: Final = 5_000  # such messages, in all channels; some milliseconds
 _FINISHED_WORTH_LETTING_GO: Final = 1000  # messages
-_SAMPLE: Final = 1_000_000  # messages whose size tells the mean of one
 
 
+@final
 class Ledger:
-    """The places of a channel's messages, and what the journal is told of them.
+    """The places of a channel's messages, and what the journal knows of them."""
 
-    It delivers nothing and decides nothing; `Operated` and `Channel` build on it.
-    """
-
-    def __init__(self, name: str, topic: Feed, turn: TurnContext[Any, Any], *, cursor: int, ephemeral: bool) -> None:
-        self.name = name
-        self.topic = topic
-        self.ephemeral = ephemeral
-        self.paused = False
-        self.paused_why = ""  # if it was not a person who has paused it
-        rules = turn.rules.channel(topic.name, name)
-        self.rules = rules.in_force()
-        self.dry_run = rules.dry_run()
-        self.is_ruled = rules is not NO_CHANNEL_RULES  # one look for each delivery tells that there is nothing to obey
-        # Whether the journal has to hear of first deliveries at once: after a crash, a bound could drop what is new again.
-        self.records_deliveries = False
-        self.policy_counts: dict[str, int] = {}  # by cause: what rules have done, or would have done
+    def __init__(
+        self, name: str, feed: TopicFeed, journal: Journal, reclaimer: Reclaimer, *, cursor: int, ephemeral: bool
+    ) -> None:
+        self.name = name  # the channel's
+        self.feed = feed
         self.cursor = cursor
+        self.batch: Batch | None = None  # the batch at the cursor, if it was read already
         self.skips = SkipRanges()
-        self.in_flight = InFlight(turn.reclaimer)
-        self.retries = RetryQueue(turn.reclaimer)
-        self.deferred = DeferredQueue(turn.reclaimer)
-        self.buried_queue = BuriedQueue(turn)
-        self.consumers: list[Consumer] = []
-        self.idle_since = turn.now  # when the last consumer left
-        self.alarm = inf  # when `expire` wants to be called next, as last added to the alarms
+        self.in_flight = InFlight(reclaimer)
+        self.retries = RetryQueue(reclaimer)
+        self.deferred = DeferredQueue(reclaimer)
+        self.buried = BuriedMessages()
+        # What the log does not keep for us, if the channel or its topic is ephemeral. Then the journal hears nothing.
+        self.ephemeral_batches = EphemeralBatches(feed.log) if ephemeral or feed.ephemeral else None
+        self._source: BatchSource = self.ephemeral_batches if self.ephemeral_batches is not None else feed.log
+        self._journal = journal
         self._counted_from = cursor  # `message_count` is what was handed over from here on
         self._finished: list[tuple[int, int]] = []  # ranges that were finished without having been in flight
-        self._saved_cursor = cursor
-        self._furthest = topic.high_watermark  # before here, the cursor may meet deferred messages: nothing skips them
-        self._batch: Batch | None = None  # the batch at the cursor
-        self.ephemeral_batches = (
-            EphemeralBatches(topic.log) if ephemeral or topic.ephemeral else None
-        )  # what the log does not keep for us
-        self._source: BatchSource = self.ephemeral_batches if self.ephemeral_batches is not None else topic.log
-        self._turn = turn
+        self._saved_cursor = cursor  # as the journal knows it
+        self._furthest = feed.high_watermark  # before here, the cursor may meet deferred messages: nothing skips them
 
     # What waits
 
     @property
     def depth(self) -> int:
         """How many messages could be taken now."""
-        return self.topic.high_watermark - self.cursor - self.skips.total + len(self.retries)
+        return self.feed.high_watermark - self.cursor - self.skips.total + len(self.retries)
 
     @property
     def ahead(self) -> int:
         """How many messages wait for their first delivery."""
-        return self.topic.high_watermark - self.cursor - self.skips.total
+        return self.feed.high_watermark - self.cursor - self.skips.total
 
-    def usage(self) -> Usage:
-        """Return what waits, now or for its time, with what the topic has not handed over yet. Bytes are estimated."""
-        return self._sized(self.depth + len(self.deferred) + self.topic.log.tail - self.topic.high_watermark)
+    @property
+    def unfinished(self) -> int:
+        """How many messages wait, now or for their time, or are in flight."""
+        return self.depth + len(self.in_flight) + len(self.deferred)
 
-    def _sized(self, messages: int) -> Usage:
-        """Return so many messages with their bytes, if they are as large as the mean."""
-        log = self.topic.log
-        start = self.cursor if self.cursor < log.tail else log.first
-        return Usage(messages, messages * log.bytes_from(start) // max(log.tail - start, 1))
-
-    def room(self) -> int | None:
-        """Return how many messages fit beside those that no bound drops; None: any number, because no bound drops."""
-        return self._room_by(self.rules)
-
-    def _room_by(self, rules: ChannelRules) -> int | None:
-        if not drops(rules):
-            return None
-        most = capacity(rules, self._sized(_SAMPLE) if rules.max_bytes is not None else Usage(0, 0))
-        return None if most is None else max(0, most - len(self.retries) - len(self.deferred))
+    @property
+    def is_empty(self) -> bool:
+        """Whether the channel has no message: none that waits, is in flight, deferred or buried."""
+        return not (self.unfinished or len(self.buried))
 
     @property
     def message_count(self) -> int:
-        return self.topic.high_watermark - self._counted_from
+        return self.feed.high_watermark - self._counted_from
 
     @property
     def backend_depth(self) -> int:
         """How many messages of the depth are no longer in memory."""
         if self.ephemeral_batches is not None:
             return 0
-        end = min(self.topic.log.cached_from, self.topic.high_watermark)
+        end = min(self.feed.log.cached_from, self.feed.high_watermark)
         return max(0, min(self.depth, end - self.cursor))
+
+    def mean_of(self, messages: int) -> int:
+        """Return the bytes of so many messages, if they are as large as the mean of those that lie ahead."""
+        log = self.feed.log
+        start = self.cursor if self.cursor < log.tail else log.first
+        return messages * log.bytes_from(start) // max(log.tail - start, 1)
 
     def oldest_timestamp(self) -> int | None:
         """Return when the oldest waiting message was published, in nanoseconds; None: nothing waits, or not in memory.
@@ -142,7 +138,7 @@ class Ledger:
         A message that is not in memory is fetched, so a caller that asks every few seconds gets its time later.
         """
         waiting = [self.retries.peek()[0]] if self.retries else []
-        if (cursor := self._advance_over_gaps()) < self.topic.high_watermark:
+        if (cursor := self.advance()) < self.feed.high_watermark:
             waiting.append(cursor)
         batches = [self._source.batch_at(sequence) for sequence in waiting]
         times = [batch.timestamp for batch in batches if batch is not None]
@@ -150,9 +146,14 @@ class Ledger:
 
     def low_watermark(self) -> int:
         """Return the sequence before which this channel needs nothing any more."""
-        places = (self.in_flight, self.retries, self.deferred, self.buried_queue.buried)
+        places = (self.in_flight, self.retries, self.deferred, self.buried)
         lows = [self.cursor, *(place.lowest() for place in places)]
         return min(low for low in lows if low is not None)
+
+    def waits_before(self, cursor: int) -> bool:
+        """Return whether `seek(cursor)` would lose a message: one before it that waits, is deferred or is in flight."""
+        lows = self.advance(), self.in_flight.lowest(), self.retries.lowest(), self.deferred.lowest()
+        return any(low is not None and low < cursor for low in lows)
 
     def exceptions(self) -> Iterator[Iterable[int]]:
         """Return the sequences of what waits, is in flight or is buried, as of now.
@@ -160,13 +161,37 @@ class Ledger:
         They come in pieces, each of which takes a fraction of a millisecond.
         """
         waiting = chain(self.in_flight.sequences(), self.retries.sequences(), self.deferred.sequences())
-        return chain(waiting, self.buried_queue.buried.sequences())
+        return chain(waiting, self.buried.sequences())
 
-    def _advance_over_gaps(self) -> int:
+    def ahead_among(self, sequences: BitMap64) -> BitMap64:
+        """Return those of these messages, which lie before H, that the cursor is going to meet."""
+        return self.skips.free_among(between(sequences, self.advance(), self.feed.high_watermark))
+
+    def waiting_among(self, sequences: BitMap64) -> BitMap64:
+        """Return those of these messages, which lie before H, that wait, now or for their time."""
+        retried, deferred = self.retries.among(sequences), self.deferred.among(sequences)
+        return retried | deferred | self.ahead_among(sequences - retried - deferred)
+
+    def attempts_of(self, sequence: int) -> int:
+        """Return how often a message that waits was delivered so far."""
+        return self.deferred.attempts_of(sequence) or self.retries.attempts_of(sequence)
+
+    # New messages, from the cursor on
+
+    def advance(self) -> int:
+        """Move the cursor over what it has to pass, and return it. It stands at the next new message then, or at H."""
+        batch, cursor = self.batch, self.cursor
+        if (
+            batch is not None
+            and batch.base_sequence <= cursor < batch.base_sequence + batch.count
+            and not self.skips.total
+            and self.ephemeral_batches is None
+        ):
+            return cursor  # within the batch in hand, a channel on disk meets no gap: the log keeps what is needed
         while True:
             if self.skips.total:
                 self.cursor = self.skips.pass_over(self.cursor)
-            readable = min(self._source.next_readable(self.cursor), self.topic.high_watermark)
+            readable = min(self._source.next_readable(self.cursor), self.feed.high_watermark)
             if readable == self.cursor:
                 return readable
             # Damage, or an ephemeral channel for which the log has not waited. Skip ranges may end in this gap or
@@ -174,34 +199,224 @@ class Ledger:
             self._finished.append((self.cursor, readable))
             self.cursor = readable
 
-    def _count(self, cause: str, count: int) -> None:
-        """Count what a rule has done to messages, or would have done."""
-        if count > 0:
-            self.policy_counts[cause] = self.policy_counts.get(cause, 0) + count
+    @property
+    def batch_in_hand(self) -> Batch | None:
+        """The batch at the cursor, if it was read already."""
+        batch, cursor = self.batch, self.cursor
+        if batch is None or not batch.base_sequence <= cursor < batch.base_sequence + batch.count:
+            return None
+        return batch
+
+    def batch_ahead(self) -> Batch | None:
+        """Return the batch at the cursor, where `advance` has found a message; None: it has to be read from the disk."""
+        batch = self.batch_in_hand
+        if batch is None:
+            batch = self.batch = self._source.batch_at(self.cursor)
+        return batch
+
+    def run_end(self, batch: Batch) -> int:
+        """Return where the messages end that lie side by side from the cursor on, all of them in this batch."""
+        stop = batch.base_sequence + batch.count
+        if self.feed.high_watermark < stop:
+            stop = self.feed.high_watermark
+        if self.skips.total and (next_skip := self.skips.next_start()) is not None:
+            stop = min(stop, next_skip)
+        return stop
+
+    def next_stop(self, most: int) -> int:
+        """Return where the messages end that lie side by side from the cursor on, but at most so many."""
+        stop = self.cursor + most
+        if (next_skip := self.skips.next_start()) is not None:
+            stop = min(stop, next_skip)
+        return stop
+
+    def take_ahead(self, stop: int) -> None:
+        """Take the messages from the cursor to `stop`: they are about to be in flight, or buried."""
+        self.cursor = stop
+        batch = self.batch
+        if batch is not None and stop >= batch.base_sequence + batch.count:
+            self.batch = None
+        self._journal.unsaved[self] = None
+
+    def finish_ahead(self, stop: int) -> None:
+        """Finish the messages from the cursor to `stop`, which no consumer gets."""
+        start = self.cursor
+        self.take_ahead(stop)
+        self.finish_unseen(start, stop)
+
+    def finish_unseen(self, start: int, end: int) -> None:
+        """Note that [start, end), which the cursor has passed or skips, is finished without having been in flight."""
+        if self._finished and self._finished[-1][1] == start:
+            start = self._finished.pop()[0]
+        self._finished.append((start, end))
+        self._journal.unsaved[self] = None
+
+    def finish_before(self, end: int, most_behind_skip: int) -> int:
+        """Finish what lies ahead before `end`. Return how many messages that were.
+
+        If there are skip ranges, it goes on for so many sequences behind the first one and no further, because there may
+        be as many ranges as messages.
+        """
+        start, count = self.cursor, 0
+        if (next_skip := self.skips.next_start()) is not None:
+            end = min(end, max(start, next_skip) + most_behind_skip)
+        for first, stop in self.skips.free_ranges(start, end):
+            self.finish_unseen(first, stop)
+            count += stop - first
+        self.cursor = self.skips.pass_over(end)
+        return count
+
+    @property
+    def may_meet_deferred(self) -> bool:
+        """Whether the cursor has gone back, so that a deferred message ahead of it is not skipped."""
+        return self.cursor < self._furthest
+
+    def defer_ahead(self, stop: int, due: int, due_ms: int) -> None:
+        """Defer the messages from the cursor to `stop`."""
+        start = self.cursor
+        self.take_ahead(stop)
+        self.retry_later([(sequence, 0, due, due_ms) for sequence in range(start, stop)])
+
+    def end_of_refused(self) -> int:
+        """Return where reading can go on if the disk has refused the message at the cursor for long, else the cursor."""
+        return min(self._source.end_of_refused(self.cursor), self.feed.high_watermark)
+
+    def batch_of(self, sequence: int) -> Batch | None:
+        """Return the batch of a message that is not finished; None: it has to be read from the disk."""
+        return self._source.batch_at(sequence)
+
+    # In flight
+
+    def deliver(self, ids: Sequence[bytes], delivery: Delivery) -> None:
+        """Note that a consumer gets messages that were just taken."""
+        self.in_flight.add(ids, delivery)
+        if self.ephemeral_batches is not None:
+            self.ephemeral_batches.hand_out(delivery.first, delivery.first + delivery.left)
+
+    def note_progress(self) -> None:
+        """Put the ledger on the list of those that have progress to tell, because something in flight is finished."""
+        self._journal.unsaved[self] = None
+
+    def take_back(self, sequence: int) -> None:
+        """Note that a consumer no longer has this message, although it is not finished: the next verb says where it goes."""
+        if self.ephemeral_batches is not None:
+            self.ephemeral_batches.take_back(sequence, sequence + 1)
+
+    # What is to be tried again
+
+    def batch_of_retry(self) -> Batch | None:
+        """Return the batch of the next retry; None: there is none, or it has to be read from the disk.
+
+        What the log no longer has is finished: damage, or messages of an ephemeral channel for which it has not waited.
+        """
+        source = self._source
+        while self.retries:
+            sequence, _ = self.retries.peek()
+            if source.next_readable(sequence) == sequence:
+                return source.batch_at(sequence)
+            self.retries.pop_run(1, sequence + 1)
+            self._finished.append((sequence, sequence + 1))
+        return None
+
+    def take_retries(self, most: int, batch: Batch) -> tuple[int, int, int]:
+        """Take the next retries that lie side by side in their batch: first, stop, and their attempts so far."""
+        return self.retries.pop_run(most, batch.end_sequence)
+
+    def note_redelivery(self, first: int, stop: int, attempts: int) -> None:
+        """Tell the journal that these messages are delivered for the attempts-th time."""
+        self.tell(("try", self.feed.name, self.name, attempts, list(range(first, stop))))
+
+    def put_off_retries(self, most: int, due: int, due_ms: int) -> bool:
+        """Defer retries, from the first one on, that the disk has refused for long. Return whether there were any."""
+        refused: list[tuple[int, int, int, int]] = []
+        while self.retries and len(refused) < most:
+            sequence, _ = self.retries.peek()
+            if self._source.end_of_refused(sequence) == sequence:
+                break
+            _, _, attempts = self.retries.pop_run(1, sequence + 1)
+            refused.append((sequence, attempts, due, due_ms))
+        if refused:
+            self.retry_later(refused)
+        return bool(refused)
+
+    def retry(self, sequence: int, attempts: int) -> None:
+        """Have a message wait to be tried again at once, because its consumer has said so."""
+        self._tell_waiting([sequence, attempts, 0])
+        self.retries.add(sequence, attempts)
+
+    def retry_untold(self, sequence: int, attempts: int) -> None:
+        """Have a message that has timed out wait. The journal need not know: after a crash, all in flight waits."""
+        self.retries.add(sequence, attempts)
+
+    def retry_later(self, places: Sequence[tuple[int, int, int, int]]) -> None:
+        """Defer messages, each given as sequence, attempts, due and due_ms."""
+        entries: list[int] = []
+        for sequence, attempts, due, due_ms in places:
+            self.deferred.add(due, sequence, attempts)
+            entries += (sequence, attempts, due_ms)
+        self._tell_waiting(entries)
+
+    def release_due(self, until: int, most: int) -> None:
+        """Have deferred messages that are due by now wait to be tried again, but at most so many of them."""
+        for sequence, attempts in self.deferred.pop_due(until, most):
+            self.retries.add(sequence, attempts)
+
+    def give_back(self, sequences: Sequence[int]) -> None:
+        """Have messages that were buried or finished wait to be tried again, with attempts counted anew."""
+        for sequence in sequences:
+            self.retries.add(sequence, 0)
+        self._tell_waiting([it for sequence in sequences for it in (sequence, 0, 0)])
+
+    def _tell_waiting(self, entries: Sequence[int]) -> None:
+        self.tell(("wait", self.feed.name, self.name, entries))
+
+    # The end of a message
+
+    def finish(self, sequences: Iterable[int]) -> None:
+        """Finish messages that have just been taken out of another place, say discarded ones. The journal hears at once."""
+        self._finished += joined([(sequence, sequence + 1) for sequence in sequences])
+        self.record_progress(urgent=True)
+        self._journal.unsaved[self] = None  # the log may be able to remove something
+
+    def finish_waiting(self, sequences: BitMap64) -> BitMap64:
+        """Finish those of these messages, which lie before H, that wait. Return them."""
+        self.record_progress()
+        waiting = self.deferred.take_out(sequences) | self.retries.take_out(sequences)
+        self._finished += ranges_in(waiting)
+        ahead = self.ahead_among(sequences - waiting)
+        for start, end in ranges_in(ahead):
+            self._skip(start, end)
+            if self.ephemeral_batches is not None:
+                self.ephemeral_batches.release(start, end)
+        self.record_progress(urgent=True)
+        self._journal.unsaved[self] = None  # the log may be able to remove something
+        return waiting | ahead
+
+    def bury(self, burials: Sequence[BuriedMessage]) -> None:
+        """Bury messages that have just been taken out of another place. A channel that is not on disk drops them."""
+        if self.ephemeral_batches is not None:
+            self._finished += [(burial.sequence, burial.sequence + 1) for burial in burials]
+            self._journal.unsaved[self] = None
+            return
+        for burial in burials:
+            self.buried.add(burial)
+        self.tell(bury_change(self.feed.name, self.name, burials))
 
     # Handing over
 
-    def take_new(self, before: int) -> None:
-        """Note that the topic's messages from `before` on belong to the channel now."""
-        if self.ephemeral_batches is not None:
-            self._turn.overflowing.setdefault(self, before)
-        if self.consumers:
-            self.schedule_delivery()
-        if self.is_ruled and self.rules.ttl is not None:
-            self._wake_at(self._turn.now + self.rules.expiry_pause)
-
     def defer(self, start: int, count: int, due: int) -> None:
-        """Make the messages of a batch wait until `due` (microseconds), even if they are ahead of the cursor."""
+        """Make the messages of a batch wait until `due`, even if they are ahead of the cursor.
+
+        The topic has told the journal already, for all of its channels.
+        """
         self.skips.add(start, start + count)
-        if self.ephemeral_batches is not None and self.topic.ephemeral and self.ephemeral_batches.find(start) is None:
+        if self.ephemeral_batches is not None and self.feed.ephemeral and self.ephemeral_batches.find(start) is None:
             return  # `keep` had no room for the batch
-        if count > _DEFERRED_ONE_BY_ONE:
+        if count > _DEFERRED_ONE_BY_ONE:  # `DeferredQueue.unpack` makes their entries later
             self.deferred.add_runs(due, [[(start, count, 0)]], bitmap_of(start, start + count))
-            self._wake_at(self._turn.now)  # `expire` unpacks it
         else:
             for sequence in range(start, start + count):
                 self.deferred.add(due, sequence, 0)
-        self._set_alarm()
 
     def take_early_deferrals(self, parked: EarlyDeferrals, at: int) -> None:
         """Take over what a topic had parked, as its messages are handed over: delays begin at a time (microseconds).
@@ -214,30 +429,18 @@ class Ledger:
             pieces, deferred = self._early_deferrals_kept_by(self.ephemeral_batches, parked)
         if deferred:
             self.deferred.add_runs(at, pieces, deferred)
-            self._unpack(_DEFERRED_ONE_BY_ONE)
-            if self.deferred.has_runs:
-                self._wake_at(self._turn.now)  # `expire` unpacks the rest
-            self._set_alarm()
-
-    def _unpack(self, most: int) -> None:
-        """Make entries of up to so many deferred messages that have none yet, as far as other channels leave room for it."""
-        turn = self._turn
-        unpacked = self.deferred.unpack(min(most, _UNPACKED_IN_TURN - turn.unpacked))
-        turn.unpacked += unpacked
-        if unpacked > _DEFERRED_ONE_BY_ONE:
-            gc.collect(1)  # otherwise one collection, after a second of such turns, goes over the entries of a million
 
     def _early_deferrals_kept_by(
         self, kept: EphemeralBatches, parked: EarlyDeferrals
     ) -> tuple[list[list[tuple[int, int, int]]], BitMap64]:
         """Return the batches that this ephemeral channel gets, with their sequences, and let go what was taken back."""
         pieces, deferred = parked.pieces, parked.deferred
-        if self.topic.ephemeral:
+        if self.feed.ephemeral:
             # Those for which `keep` had room.
             batches = [batch for batch in parked.batches if kept.find(batch[0]) is not None]
             pieces = [batches]
             deferred = bitmap_of_ranges([(start, start + count) for start, count, _ in batches]) - parked.cancelled
-        for start, end in ranges_in(parked.cancelled - bitmap_of(0, self.topic.log.cached_from)):
+        for start, end in ranges_in(parked.cancelled - bitmap_of(0, self.feed.log.cached_from)):
             kept.release(start, end)
         return pieces, deferred
 
@@ -247,7 +450,11 @@ class Ledger:
         self._skip(start, end)
         # Nobody has to consume for the cursor to pass them, and until it does, they count as held by the topic.
         self.cursor = self.skips.pass_over(self.cursor)
-        self._turn.changed[self] = None
+        self._journal.unsaved[self] = None
+
+    def skip_untold(self, start: int, end: int) -> None:
+        """Skip messages ahead of the cursor that the next verb finishes or buries, so the journal hears of that."""
+        self.skips.add(start, end)
 
     def _skip(self, start: int, end: int) -> None:
         if start < end:
@@ -255,19 +462,19 @@ class Ledger:
             self.record_skip(start, end)
 
     def record_skip(self, start: int, end: int) -> None:
-        self._record_urgent(("skip", self.topic.name, self.name, start, end))
+        """Tell the journal that [start, end) is never delivered here."""
+        self.tell(("skip", self.feed.name, self.name, start, end))
 
     # Keeping what the log does not keep for us: ephemeral channels, and those of ephemeral topics
 
-    def keep(self, batches: Iterable[Batch]) -> None:
-        """Keep batches that are about to be handed over, as far as they have room."""
+    def keep(self, batches: Iterable[Batch], most: int, most_bytes: int) -> None:
+        """Keep batches that are about to be handed over, as far as they have room: so many messages, or bytes."""
         assert self.ephemeral_batches is not None
-        if self.ephemeral_batches.messages > 2 * self._live + _FINISHED_WORTH_LETTING_GO:
+        if self.ephemeral_batches.messages > 2 * self.unfinished + _FINISHED_WORTH_LETTING_GO:
             self.record_progress()
         # Nobody can take a deferred message away at once, so whether it has room is decided now.
-        room = self._turn.mem_queue_size - len(self.deferred)
-        most_bytes = self._turn.mem_queue_bytes
-        if self.topic.ephemeral:
+        room = most - len(self.deferred)
+        if self.feed.ephemeral:
             room -= self.depth
         else:  # The log may still have a deferred message when it is due, and others need the memory more.
             most_bytes //= 2
@@ -278,37 +485,27 @@ class Ledger:
                 room -= batch.count
             self.ephemeral_batches.add(batch)
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether the channel has no message: none that waits, is in flight, deferred or buried."""
-        return not (self._live or len(self.buried_queue.buried))
-
-    @property
-    def _live(self) -> int:
-        """How many messages are not finished."""
-        return self.depth + len(self.in_flight) + len(self.deferred)
-
-    def drop_overflow(self, before: int) -> None:
-        """Drop the newest messages of this turn that found neither consumer nor room. Called when the turn ends."""
-        if (excess := self._excess(before)) > 0:
+    def drop_overflow(self, before: int, most: int, most_bytes: int) -> None:
+        """Drop the newest messages from `before` on that have no room: so many messages, or bytes."""
+        if (excess := self._excess(before, most, most_bytes)) > 0:
             assert self.ephemeral_batches is not None
             floor = max(before, self.cursor)
-            for start, end in self.skips.add_newest(excess, floor, self.topic.high_watermark):
+            for start, end in self.skips.add_newest(excess, floor, self.feed.high_watermark):
                 self.ephemeral_batches.release(start, end)
 
-    def _excess(self, before: int) -> int:
+    def _excess(self, before: int, most: int, most_bytes: int) -> int:
         """Return how many of the newest messages are beyond one of the two bounds."""
-        kept, turn = self.ephemeral_batches, self._turn
+        kept = self.ephemeral_batches
         assert kept is not None
-        excess = self.depth - turn.mem_queue_size
-        if self.topic.ephemeral:
+        excess = self.depth - most
+        if self.feed.ephemeral:
             excess += len(self.deferred)
-        if kept.bytes <= turn.mem_queue_bytes:
+        if kept.bytes <= most_bytes:
             return excess
         self.record_progress()  # so that finished messages are not counted
-        too_much = kept.bytes - kept.in_hand - turn.mem_queue_bytes
+        too_much = kept.bytes - kept.in_hand - most_bytes
         count = 0
-        for start, end in reversed(self.skips.free_ranges(max(before, self.cursor), self.topic.high_watermark)):
+        for start, end in reversed(self.skips.free_ranges(max(before, self.cursor), self.feed.high_watermark)):
             if too_much <= 0:
                 break
             newest, size = kept.newest_within(too_much, start, end)
@@ -316,26 +513,89 @@ class Ledger:
             count += newest
         return max(excess, count)
 
-    def _set_alarm(self, not_before: float = 0.0) -> None:
-        when = self.in_flight.next_deadline
-        if (due := self.deferred.next_due()) is not None:
-            when = min(when, due / 1_000_000)
-        when = max(when, not_before)
-        if when < self.alarm:
-            self.alarm = when
-            self._turn.alarms.add(when, self)
+    # As operators change it
 
-    # The turn
+    def move(self, sequences: BitMap64, due: int, due_ms: int) -> BitMap64:
+        """Have those of these messages that wait become due then; `due_ms` 0: now. Return those that wait."""
+        retried, deferred = self.retries.among(sequences), self.deferred.among(sequences)
+        ahead = self.ahead_among(sequences - retried - deferred)
+        waiting = retried | deferred | ahead
+        moved = waiting if due_ms else deferred  # the others are due already, and keep their places
+        entries = [it for sequence in moved for it in (sequence, self.attempts_of(sequence), due_ms)]
+        if due_ms:
+            for start, end in ranges_in(ahead):
+                self._skip(start, end)
+        if entries:
+            self._tell_waiting(entries)
+        self.deferred.take_out(moved)
+        self.retries.take_out(moved)
+        for sequence, attempts in zip(entries[::3], entries[1::3], strict=True):
+            if due_ms:
+                self.deferred.add(due, sequence, attempts)
+            else:
+                self.retries.add(sequence, attempts)
+        return waiting
 
-    def schedule_delivery(self) -> None:
-        """Look at this channel when the turn ends, because a consumer may have room or something came to deliver."""
-        self._turn.to_deliver[self] = None
+    def empty(self) -> None:
+        """Finish everything handed over so far: waiting, in flight, deferred."""
+        self._forget_all(self.feed.high_watermark)
+        self._record(("empty", self.feed.name, self.name, self.cursor))
 
-    def _wake_at(self, when: float) -> None:
-        """Ask to be called then. If that is now, this channel has more to do, but others have their turn first."""
-        if when < self.alarm:
-            self.alarm = when
-            self._turn.alarms.add(when, self)
+    def seek(self, cursor: int) -> None:
+        """Empty the channel, and go on at `cursor`, which lies anywhere from the log's first sequence to H."""
+        assert self.ephemeral_batches is None, "what is ephemeral has no past"
+        self._counted_from = min(self._counted_from, cursor)
+        self._forget_all(cursor)
+        self.skips.cover(between(self.buried.all(), cursor, self.feed.high_watermark))
+        self._record(("seek", self.feed.name, self.name, cursor))
+
+    def _forget_all(self, cursor: int) -> None:
+        self.clear()
+        self.skips.clear()
+        self._finished.clear()
+        self._furthest = self.feed.high_watermark
+        self.cursor = self._saved_cursor = cursor
+        self._journal.unsaved[self] = None  # the log may be able to remove something
+
+    def clear(self) -> None:
+        """Forget what waits and what is in flight, without a word to the journal."""
+        self.in_flight.clear()
+        self.retries.clear()
+        self.deferred.clear()
+        if self.ephemeral_batches is not None:
+            self.ephemeral_batches.clear()
+        self.batch = None
+
+    def restore_before(
+        self,
+        end: int,
+        cursor: int,
+        skipped: BitMap64,
+        retried: Sequence[tuple[int, int]],
+        deferred: Sequence[tuple[int, int, int]],
+        told: Sequence[int],
+    ) -> None:
+        """Have every message before `end` wait as these say, and leave the later ones, and what is in flight, as they are.
+
+        What lies from `cursor` on waits for its first delivery, except for what is `skipped`: buried messages are. `retried` are sequence and
+        attempts, `deferred` are due, sequence and attempts. `told` is what the journal hears of both and of what is in
+        flight, as sequence, attempts and due_ms. It is told as if nothing were buried: if it has lost a burial, the
+        message has to come again.
+        """
+        flat = [sequence for bounds in ranges_in(skipped - self.buried.all()) for sequence in bounds]
+        self._record(("restore", self.feed.name, self.name, cursor, end, flat, told))
+        # What the cursor has passed behind `end` stays passed.
+        later, self.skips = self.skips.behind(max(end, self.cursor)), SkipRanges()
+        self.skips.cover(skipped | later)
+        self.skips.add(end, self.cursor)
+        self._counted_from = min(self._counted_from, cursor)
+        self.batch = None
+        self._furthest = max(self._furthest, self.cursor, end)
+        self._saved_cursor = cursor
+        self.cursor = self.skips.pass_over(cursor)
+        self._journal.unsaved[self] = None
+        self.retries.replace_before(end, retried)
+        self.deferred.replace_before(end, deferred)
 
     # The journal
 
@@ -355,9 +615,10 @@ class Ledger:
             self._saved_cursor = self.cursor
             flat = [sequence for bounds in finished for sequence in bounds]
             if self.ephemeral_batches is None:
-                self._turn.record(("progress", self.topic.name, self.name, self.cursor, flat), urgent=urgent)
+                self._journal.record(("progress", self.feed.name, self.name, self.cursor, flat), urgent=urgent)
 
-    def _record_urgent(self, change: ChannelChange) -> None:
+    def tell(self, change: ChannelChange) -> None:
+        """Tell the journal of a change at once, and of all progress before it."""
         # If the journal's cursor lagged behind a sequence that the journal is told about, its message would come
         # twice.
         self.record_progress()
@@ -365,25 +626,19 @@ class Ledger:
 
     def _record(self, change: ChannelChange) -> None:
         if self.ephemeral_batches is None:
-            self._turn.record(change, urgent=True)
+            self._journal.record(change)
 
-    def snapshot_changes(self) -> Iterator[Change | None]:
-        """Return the changes that tell a new journal of this channel, as of this call, even if iterated later.
+    def snapshot_changes(self, wall_milliseconds: Callable[[int], int]) -> Iterator[Change | None]:
+        """Return the changes that tell a new journal where all messages are, as of this call, even if iterated later.
 
-        A None among them is an opportunity for others to have their turn.
+        A None among them is an opportunity for others to have their turn. Buried messages are not among them.
         """
-        changes = self._snapshot_changes(
-            self.cursor, self.paused_why or self.paused, self.skips.copy(), self._all_waiting()
-        )
-        return chain(changes, self.buried_queue.snapshot_changes(self.topic.name, self.name))
+        return self._snapshot_changes(self.skips.copy(), self.waiting(wall_milliseconds))
 
     def _snapshot_changes(
-        self, cursor: int, paused: bool | str, skips: SkipRanges, waiting: Iterator[tuple[int, int, int] | None]
+        self, skips: SkipRanges, waiting: Iterator[tuple[int, int, int] | None]
     ) -> Iterator[Change | None]:
-        topic, name = self.topic.name, self.name
-        yield "channel", topic, name, cursor
-        if paused:
-            yield "hold", topic, name, paused
+        topic, name = self.feed.name, self.name
         for start, end in skips:
             yield "skip", topic, name, start, end
         entries: list[int] = []
@@ -398,40 +653,24 @@ class Ledger:
         if entries:
             yield "wait", topic, name, entries
 
-    def _all_waiting(self) -> Iterator[tuple[int, int, int] | None]:
+    def waiting(self, wall_milliseconds: Callable[[int], int]) -> Iterator[tuple[int, int, int] | None]:
+        """Return sequence, attempts and due_ms (0: at once) of all that waits or is in flight as of now.
+
+        A None among them is an opportunity for others to have their turn. `wall_milliseconds` makes due_ms of due.
+        """
         # Copies of packed integers: a million take some milliseconds, where yielding them takes half a second.
         at_once = chain(self.in_flight.positions(), self.retries.copy())
-        return self._waiting(at_once, self.deferred.copy())
-
-    def _waiting(
-        self, at_once: Iterator[tuple[int, int] | None], later: Iterator[tuple[int, int, int] | None]
-    ) -> Iterator[tuple[int, int, int] | None]:
-        for place in at_once:
-            yield (*place, 0) if place is not None else None
-        wall_milliseconds = self._turn.wall_milliseconds
-        for deferred in later:
-            if deferred is None:
-                yield None
-            else:
-                due, sequence, attempts = deferred
-                yield sequence, attempts, wall_milliseconds(due)
+        return _waiting(at_once, self.deferred.copy(), wall_milliseconds)
 
     def restore(self, state: ChannelState, wall_ms_to_due: Callable[[int], int]) -> None:
-        """Take over the state that recovery found, and free its memory. What was in flight is deliverable at once."""
-        self.paused, self.paused_why = state.paused, state.paused_why
+        """Take over the places that recovery found, and free its memory. What was in flight is deliverable at once."""
         for start, end in state.skips:
             self.skips.add(start, end)
         self.deferred.fill(self._restored(state.waiting, wall_ms_to_due))
         state.skips.clear()
         state.waiting.clear()
-        self.buried_queue.buried = state.buried
-        if (job := recovered_job(state.job, self._turn.now)) is not None:
-            self.buried_queue.begin(job)
-            self._wake_at(job.next_step)
-        self._counted_from = self._furthest = self.topic.high_watermark
-        if self.rules.ttl is not None:
-            self._wake_at(self._turn.now)
-        self._set_alarm()
+        self.buried = state.buried
+        self._counted_from = self._furthest = self.feed.high_watermark
 
     def _restored(
         self, waiting: dict[int, tuple[int, int]], wall_ms_to_due: Callable[[int], int]
@@ -443,3 +682,18 @@ class Ledger:
                 self.retries.add(sequence, attempts)
             else:
                 yield wall_ms_to_due(due_ms), sequence, attempts
+
+
+def _waiting(
+    at_once: Iterator[tuple[int, int] | None],
+    later: Iterator[tuple[int, int, int] | None],
+    wall_milliseconds: Callable[[int], int],
+) -> Iterator[tuple[int, int, int] | None]:
+    for place in at_once:
+        yield (*place, 0) if place is not None else None
+    for deferred in later:
+        if deferred is None:
+            yield None
+        else:
+            due, sequence, attempts = deferred
+            yield sequence, attempts, wall_milliseconds(due)

@@ -87,6 +87,12 @@ def excess_with(rules: AnyRules, held: Usage, coming: Usage) -> int:
     return min(-(-too_much * held.messages // max(held.size, 1)), held.messages)
 
 
+def count_cause(counts: dict[str, int], cause: str, count: int) -> None:
+    """Count what a rule has done to messages, or would have done."""
+    if count > 0:
+        counts[cause] = counts.get(cause, 0) + count
+
+
 class Headroom:
     """What is left, of all bounds that refuse publishes."""
 

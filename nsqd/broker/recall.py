@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from pyroaring import BitMap64
 
-from nsqd.broker.operated import CancelOutcome
+from nsqd.broker.operations import CancelOutcome, cancel, move
 from nsqd.broker.positions import between
 
 if TYPE_CHECKING:
@@ -100,9 +100,9 @@ class Recall:
             if channel is None:
                 self._recall_beyond(sequences)
             elif self._delay_ms < 0:
-                self._note(channel.name, channel.cancel(sequences))
+                self._note(channel.name, cancel(channel, sequences))
             else:
-                self._note(channel.name, channel.move(sequences, self._delay_ms))
+                self._note(channel.name, move(channel, sequences, self._delay_ms))
             left -= len(sequences) + _COST_OF_CHANNEL
         self.is_over = self.is_over or self.is_stopped or self._topic.closing
 

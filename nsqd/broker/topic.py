@@ -56,7 +56,7 @@ class Topic(Published):
         self._note_limits()
 
     def _note_limits(self) -> None:
-        has_bound = drops(self.rules) or any(drops(channel.rules) for channel in self.channels.values())
+        has_bound = drops(self.rules) or any(channel.policy.drops for channel in self.channels.values())
         if has_bound and not self.ephemeral:
             self._turn.dropping[self] = None
         else:
@@ -120,9 +120,9 @@ class Topic(Published):
         delay_ms of those among them that are deferred.
         """
         for channel in self.channels.values():
-            if channel.ephemeral_batches is not None:
+            if channel.ledger.ephemeral_batches is not None:
                 channel.keep(self._in_memory() if fresh is None else _written(fresh))
-        before, self.high_watermark = self.high_watermark, self._written_tail
+        before, self.feed.high_watermark = self.high_watermark, self._written_tail
         if self._early_deferrals:
             parked, self._early_deferrals = self._early_deferrals, EarlyDeferrals()
             for channel in self.channels.values():
@@ -164,7 +164,7 @@ class Topic(Published):
         for start, count, delay_ms in self._early_deferrals.in_order():
             if delay_ms < 0:
                 for channel in self.channels.values():
-                    channel.record_skip(start, start + count)
+                    channel.ledger.record_skip(start, start + count)
             else:
                 self.record(("defer", self.name, start, count, now_ms + delay_ms + 1))
 
@@ -176,14 +176,14 @@ class Topic(Published):
             if not self._keys and not self._shared_keys:
                 self._note_no_keys()
         for channel in self.channels.values():
-            channel.record_progress()
+            channel.ledger.record_progress()
         if not self.channels and not self.learning:
             self._drop_outdated()
         self.log.release(self.low_watermark(), self.passed())
 
     def rewind_to(self, sequence: int) -> None:
         for channel in self.channels.values():
-            channel.record_progress()
+            channel.ledger.record_progress()
         # Copying messages forward may be under way, without those that are needed again. For the log this looks as if
         # a cursor had gone back there: it keeps the originals (see `Carrying`). Then it learns where the cursors are.
         self.log.release(min(sequence, self.low_watermark()))
@@ -203,7 +203,7 @@ class Topic(Published):
         )
 
     def _pass_over(self, end: int) -> None:
-        self.high_watermark = end
+        self.feed.high_watermark = end
         self._turn.reclaimer.add_blocks(self._early_deferrals.pass_over(end))
         # The log removes nothing before the journal entry that says this is synced.
         self.record(("freeze", self.name, end))
@@ -213,17 +213,17 @@ class Topic(Published):
 
         The channels' progress is recorded first, so the journal knows about everything that is not in the result.
         """
-        channels = [channel for channel in self.channels.values() if channel.ephemeral_batches is None]
+        channels = [channel for channel in self.channels.values() if channel.ledger.ephemeral_batches is None]
         for channel in channels:
-            channel.record_progress()
-        return chain.from_iterable([channel.exceptions() for channel in channels])
+            channel.ledger.record_progress()
+        return chain.from_iterable([channel.ledger.exceptions() for channel in channels])
 
     def low_watermark(self) -> int:
         """Return the sequence before which no channel needs anything, and a new one would not either."""
         low = self.high_watermark
         for channel in self.channels.values():
-            if channel.ephemeral_batches is None:
-                low = min(low, channel.low_watermark())
+            if channel.ledger.ephemeral_batches is None:
+                low = min(low, channel.ledger.low_watermark())
         return low
 
     @property
@@ -242,14 +242,14 @@ class Topic(Published):
         if channel is None:
             was_flowing = self.flowing
             begins = self.high_watermark if cursor is None else cursor
-            channel = Channel(name, self, self._turn, cursor=begins, ephemeral=is_ephemeral(name))
+            channel = Channel(name, self, self.feed, self._turn, cursor=begins, ephemeral=is_ephemeral(name))
             self.channels[name] = channel
-            self._record_name(channel, ("channel", self.name, name, channel.cursor))
+            self._record_name(channel, ("channel", self.name, name, channel.ledger.cursor))
             self._turn.note(f"TOPIC({self.name}): new channel({name})")
             if self.flowing and not was_flowing:
                 self._start_flowing()
             self._turn.shape_changed(self.name)
-            if self._is_guarded or self._drops or has_limit(channel.rules) or has_limit(channel.dry_run):
+            if self._is_guarded or self._drops or has_limit(channel.policy.rules) or has_limit(channel.dry_run.rules):
                 self.limits_changed()
         return channel
 
@@ -309,12 +309,12 @@ class Topic(Published):
         if self._keys:
             self._keys.forget()
             self._note_no_keys()
-        before, self.high_watermark = self.high_watermark, self._written_tail
+        before, self.feed.high_watermark = self.high_watermark, self._written_tail
         if before == self.high_watermark:
             return
         self._turn.reclaimer.add_blocks(self._early_deferrals.clear())
         for channel in self.channels.values():
-            channel.pass_over(before, self.high_watermark)
+            channel.ledger.pass_over(before, self.high_watermark)
         self.record(("unpark", self.name))
         self.record(("freeze", self.name, self.high_watermark))
         if self.ephemeral:
@@ -393,7 +393,7 @@ class Topic(Published):
     def waits(self, start: int, end: int) -> bool:
         if end > self.high_watermark:
             return True
-        return any(channel.deferred.has_any(start, end) for channel in self.channels.values())
+        return any(channel.ledger.deferred.has_any(start, end) for channel in self.channels.values())
 
     def cancel_beyond(self, sequences: BitMap64) -> int:
         """Take messages at or behind H back, so that no channel ever gets them. Return how many were not taken back before."""
@@ -407,7 +407,7 @@ class Topic(Published):
     def record(self, change: Change) -> None:
         """Record a change of this topic in the journal."""
         if not self.ephemeral:
-            self._turn.record(change, urgent=True)
+            self._turn.journal.record(change)
 
     def _record_name(self, channel: Channel, change: TopicChange) -> None:
         """Record in the journal that a channel begins or ends."""
@@ -445,16 +445,16 @@ class Topic(Published):
         self.learning = not state.learned
         for name, channel_state in state.channels.items():
             self.channels[name] = Channel(
-                name, self, self._turn, cursor=channel_state.cursor, ephemeral=is_ephemeral(name)
+                name, self, self.feed, self._turn, cursor=channel_state.cursor, ephemeral=is_ephemeral(name)
             )
         if not self.flowing:
             if state.frozen_at is None:  # its last channels were ephemeral, and ended with the process
                 self.record(("freeze", self.name, self.high_watermark))
             else:
-                self.high_watermark = state.frozen_at
+                self.feed.high_watermark = state.frozen_at
         self._early_deferrals = state.parked
         for name, channel_state in state.channels.items():
-            self.channels[name].restore(self._without_lost(channel_state), self._turn.due_from_wall)
+            self.channels[name].restore(self._without_lost(channel_state))
         self._find_deferred_keys()
         self.limits_changed()
 
@@ -464,7 +464,7 @@ class Topic(Published):
             return
         with_keys, waiting = bitmap_of(self._keys_from, self.log.tail), BitMap64()
         for channel in self.channels.values():
-            waiting |= channel.deferred.among(with_keys)
+            waiting |= channel.ledger.deferred.among(with_keys)
         for start, count, _ in self._early_deferrals.delayed():
             waiting |= bitmap_of(max(start, self._keys_from), start + count)
         rest = iter(waiting)

@@ -3,11 +3,11 @@
 Topics and channels do not know the broker. They all hold its one `TurnContext` and add themselves to the lists there,
 and the broker goes through the lists when the turn ends (`turn.py` has the order):
 
-    a channel     to_deliver, overflowing, changed, alarms
+    a channel     to_deliver, overflowing, alarms; its ledger is on `journal.unsaved`
     a topic       unsealed, deferring, postponed, dropping, to_release, reshaped
 
-For example, a FIN puts its channel on `to_deliver`, because the consumer has room now, and on `changed`, because the
-journal has to hear of it within 100 ms. A dictionary without values is a list that has each entry once.
+For example, a FIN puts its channel on `to_deliver`, because the consumer has room now, and its ledger on
+`journal.unsaved`, because the journal has to hear of it within 100 ms. A dictionary without values is a list that has each entry once.
 
 The types of the listed objects are parameters, because their modules import this one.
 """
@@ -19,12 +19,12 @@ from heapq import heappop, heappush
 from math import inf
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
+from nsqd.broker.journal import Journal
 from nsqd.broker.keys import KeyMemory
 from nsqd.broker.reclaimer import Reclaimer
 
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch
-    from nsqd.broker.change import Change
     from nsqd.broker.message_id import IdSource
     from nsqd.broker.rules import RuleSource
     from nsqd.broker.settings import BrokerSettings
@@ -93,8 +93,7 @@ class TurnContext(Generic[C, T]):
         self.ids = ids
         self.reclaimer = Reclaimer()
         self.keys = KeyMemory(settings.idempotence_window, settings.idempotence_keys, self.reclaimer)
-        self.urgent_changes = 0  # recorded since the start
-        self._store = store
+        self.journal = Journal(store)
         # Copied, because deliveries and TOUCH read them: a hop through the settings would cost each of them a load.
         self.mem_queue_size = settings.mem_queue_size
         self.mem_queue_bytes = settings.mem_queue_bytes
@@ -104,7 +103,6 @@ class TurnContext(Generic[C, T]):
         # Channels
         self.to_deliver: dict[C, None] = {}  # that may have something to deliver
         self.overflowing: dict[C, int] = {}  # ephemeral ones that got messages in this turn, from this sequence on
-        self.changed: dict[C, None] = {}  # with progress that the journal does not know
         self.alarms: Alarms[C] = Alarms()
         self.ranges_dropped = 0  # by bounds, in this turn
         self.unpacked = 0  # messages deferred together that got their entries since `expire` was last asked
@@ -118,16 +116,10 @@ class TurnContext(Generic[C, T]):
         self.reshaped: dict[str, None] = {}  # topics that came, went or have other channels since the last announcement
         self.lost: dict[str, int] = {}  # by topic: waiting messages that the start found nowhere
 
-    def record(self, change: Change, *, urgent: bool) -> None:
-        """Record a change in the journal. Nothing ephemeral is ever recorded."""
-        self.urgent_changes += urgent
-        self._store.record(change, urgent=urgent)
-
     def forget(self, channel: C) -> None:
         """Remove a deleted channel from all lists of work."""
         self.to_deliver.pop(channel, None)
         self.overflowing.pop(channel, None)
-        self.changed.pop(channel, None)
 
     def shape_changed(self, topic_name: str) -> None:
         """Note that this topic, one of its channels or a pause came or went."""

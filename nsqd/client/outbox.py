@@ -20,7 +20,7 @@ from nsqcommon.wire.frames import OK_FRAME
 if TYPE_CHECKING:
     from nsqcommon.wire.frames import Piece
     from nsqd.broker.batch import Receipt
-    from nsqd.broker.feed import Feed
+    from nsqd.broker.feed import TopicFeed
 
 
 class WaitingFrame:
@@ -48,7 +48,7 @@ class Outbox:
     def __init__(self, wake: Callable[[], None]) -> None:
         self.wake = wake  # tells the connection to call `take`
         self.owed = 0  # answers that are held; beyond a limit the client is no longer read from
-        self._consumed: Feed | None = None  # the topic whose messages it gets, once it has subscribed
+        self._consumed: TopicFeed | None = None  # the topic whose messages it gets, once it has subscribed
         self._frames: list[Piece] = []  # may be sent now
         self._held: list[WaitingFrame] = []  # a deque would be most of what an idle client costs
         self._held_messages: WaitingFrame | None = (
@@ -77,13 +77,13 @@ class Outbox:
             held.append(WaitingFrame(receipt, command))
         self.owed += 1
 
-    def owe_publish(self, receipt: Receipt, command: bytes, topic: Feed) -> None:
+    def owe_publish(self, receipt: Receipt, command: bytes, topic: TopicFeed) -> None:
         """Add the OK of a publish. If the client consumes the topic, messages wait for this OK."""
         self.owe(receipt, command)
         if topic is self._consumed:
             self._held_messages = self._held[-1]
 
-    def owe_subscription(self, receipt: Receipt | None, topic: Feed, release: Callable[[], None]) -> None:
+    def owe_subscription(self, receipt: Receipt | None, topic: TopicFeed, release: Callable[[], None]) -> None:
         """Add the OK of SUB, which waits for the receipt if one is given. Messages from `topic` wait for this OK.
 
         `release` is called as soon as messages no longer have to wait. Without that call they might stay here for long:

@@ -418,7 +418,7 @@ class ClientProtocol:
         topic_name, channel_name = names_of(params)
         if self._authorization is not None:
             self._authorization.check(b"SUB", topic_name, channel_name, LineCommand(params), self._broker.turn.now)
-        changes_before = self._broker.turn.urgent_changes
+        changes_before = self._broker.turn.journal.urgent_changes
         channel = self._broker.topic(topic_name).channel(channel_name)
         most = self.profile.rules.max_channel_consumers
         if most and len(channel.consumers) >= most:
@@ -437,8 +437,8 @@ class ClientProtocol:
         )
         self.state = ClientState.SUBSCRIBED
         # The OK of a new channel promises that the channel survives a crash of ours.
-        receipt = None if self._broker.turn.urgent_changes == changes_before else self._broker.promise()
-        self._outbox.owe_subscription(receipt, channel.topic, self._release)
+        receipt = None if self._broker.turn.journal.urgent_changes == changes_before else self._broker.promise()
+        self._outbox.owe_subscription(receipt, channel.feed, self._release)
 
     def _set_ready(self, subscription: ClientSubscription, params: list[bytes]) -> None:
         if self.state is ClientState.CLOSING:

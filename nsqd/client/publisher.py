@@ -116,7 +116,7 @@ class ClientPublisher:
             raise _failed(word, refused.cause) from refused
         counts, name = self.counts, topic.name
         counts[name] = counts.get(name, 0) + 1
-        self._outbox.owe_publish(receipt, word, topic)
+        self._outbox.owe_publish(receipt, word, topic.feed)
 
     def publish_many(self, command: Publications) -> None:
         """Carry out MPUB, whose topic was created when it was admitted."""
@@ -129,7 +129,7 @@ class ClientPublisher:
             raise _failed(b"MPUB", refused.cause) from refused
         counts, name = self.counts, topic.name
         counts[name] = counts.get(name, 0) + len(command.offsets) - 1
-        self._outbox.owe_publish(receipt, b"MPUB", topic)
+        self._outbox.owe_publish(receipt, b"MPUB", topic.feed)
 
     def _has_topic(self) -> bool:
         return self._topic is not None and not self._topic.closing

@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from nsqcommon.http_api import HttpError, Request, Response, json
+from nsqd.broker import operations
 from nsqd.broker.backlog import Backlog, from_place, is_in
 from nsqd.http.lines import handler_slices
 from nsqd.http.names import channel_argument, check_lasting, find_channel, find_topic
@@ -61,7 +62,7 @@ class BacklogEndpoints:
         check_lasting(topic_name, name)
         channel = find_channel(self._broker, topic_name, name)
         past = self._find(topic_name, {})
-        backlog = channel.backlog(MOST)
+        backlog = operations.backlog(channel, MOST)
         if backlog is None:
             raise HttpError(413, "TOO_MANY", details={"reason": f"more than {MOST} ranges and exceptions"})
         # Once this is synced, none of these sequences can become another message after a power cut.
@@ -102,7 +103,7 @@ class BacklogEndpoints:
             if document.backlog.end > topic.high_watermark:
                 raise _beyond_end(past, topic)
             channel, missed = _channel(topic, name, document)
-            result = channel.restore_backlog(document.backlog, MOST)
+            result = operations.restore_backlog(channel, document.backlog, MOST)
             if result is None:
                 reason = f"more than {MOST} messages are in flight, or were buried and wait now"
                 raise HttpError(413, "TOO_MANY", details={"reason": reason})
@@ -119,7 +120,7 @@ class BacklogEndpoints:
             channel, topic = find_channel(self._broker, topic_name, name), find_topic(self._broker, topic_name)
             if wanted and max(wanted) >= topic.high_watermark:
                 raise _beyond_end(past, topic)
-            result = channel.redeliver(wanted)
+            result = operations.redeliver(channel, wanted)
         await self._calls.durable()
         return json(result._asdict())
 

@@ -24,7 +24,7 @@ class BodyReader:
 
     async def batch(self, channel: Channel, sequence: int, is_wanted: Callable[[], bool]) -> Batch | str:
         """Return the batch that has this message, or why there is none. Give up once it is no longer wanted."""
-        reading, log = self._reading, channel.topic.log
+        reading, log = self._reading, channel.feed.log
         end = self._clock() + LONGEST_READ
         while is_wanted() and log.next_readable(sequence) == sequence:
             batch = log.batch_at(sequence)
@@ -33,7 +33,7 @@ class BodyReader:
             left = end - self._clock()
             if left <= 0 or reading.stopping or log.end_of_refused(sequence) != sequence:
                 return "the disk does not give it now"
-            await reading.loads.wait_for_change(channel.topic.name, seconds=left)
+            await reading.loads.wait_for_change(channel.feed.name, seconds=left)
         return "the log no longer has it"
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from nsqcommon.http_api import V1, HttpError, Request, Response, Stream, json, query_values
 from nsqcommon.wire.history import NDJSON
+from nsqd.broker import operations
 from nsqd.broker.buried_queue import BuriedSelection
 from nsqd.http.bodies import BodyReader, body_members
 from nsqd.http.lines import Lines
@@ -25,8 +26,7 @@ if TYPE_CHECKING:
     from nsqd.broker.broker import Broker
     from nsqd.broker.buried import BuriedMessage
     from nsqd.broker.buried_queue import BuriedJob, Verb
-    from nsqd.broker.channel import Channel
-    from nsqd.broker.operated import LongRecall
+    from nsqd.broker.channel import Channel, LongRecall
     from nsqd.http.calls import Calls
     from nsqd.http.history import HistoryReads
 
@@ -110,7 +110,7 @@ class BuriedEndpoints:
             if under_way is not None and under_way.verb != "kick":
                 raise _under_way(under_way)
             kicked = len(channel.buried_queue.kicked or ())
-            job = channel.undo_kick(number, who=request.holder or request.remote)
+            job = operations.undo_kick(channel, number, who=request.holder or request.remote)
         if job is None:
             raise HttpError(404, "KICK_NOT_FOUND")
         await self._calls.durable()
@@ -120,7 +120,7 @@ class BuriedEndpoints:
         with self._calls.journaled_turn():
             channel = _channel(self._broker, request)
             job = channel.buried_queue.job
-            channel.stop_job()
+            channel.buried_queue.stop_job()
             recalls = [it for it in channel.recalls if not it.is_stopped]
             for recall in recalls:
                 recall.stop()
@@ -193,7 +193,7 @@ def _take_named(
     room = channel.room() if verb == "kick" and not force else None
     if room is not None and sum(sequence in buried for sequence in sequences) > room:
         raise _full(channel, room)
-    done = channel.take_buried(verb, sorted(sequences), kick)
+    done = operations.take_buried(channel, verb, sorted(sequences), kick)
     answer = {_DONE[verb]: done, "missing": max(0, count - done), "job": None}
     return answer | _kick_of(channel, verb)
 
@@ -217,10 +217,10 @@ async def _check_fit(channel: Channel, selection: BuriedSelection) -> None:
 
 def _full(channel: Channel, room: int) -> HttpError:
     """Return the refusal of a kick that has no room, with the number of messages that fit."""
-    bounds = {"max_messages": channel.rules.max_messages, "max_bytes": channel.rules.max_bytes}
+    bounds = {"max_messages": channel.policy.rules.max_messages, "max_bytes": channel.policy.rules.max_bytes}
     words = ", ".join(f"{name} = {bound}" for name, bound in bounds.items() if bound is not None)
     reason = (
-        f"channel {channel.topic.name}:{channel.name} has room for {room} messages that may not be dropped ({words})"
+        f"channel {channel.feed.name}:{channel.name} has room for {room} messages that may not be dropped ({words})"
     )
     return HttpError(409, "FULL", details={"reason": reason, "fits": room})
 
@@ -228,7 +228,7 @@ def _full(channel: Channel, room: int) -> HttpError:
 def _begin(channel: Channel, verb: Verb, asked: _Asked, who: str) -> dict[str, object]:
     if channel.buried_queue.job is not None:
         raise _under_way(channel.buried_queue.job)
-    job = channel.begin_job(verb, asked.selection, rate=asked.rate, who=who, force=asked.force)
+    job = operations.begin_job(channel, verb, asked.selection, rate=asked.rate, who=who, force=asked.force)
     return {_DONE[verb]: job.done, "job": _described(channel.buried_queue.job)} | _kick_of(channel, verb)
 
 

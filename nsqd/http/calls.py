@@ -73,10 +73,10 @@ class Calls:
     def journaled_turn(self) -> Iterator[None]:
         """Enter a turn whose changes are in the journal when it ends. Raises a 500 if the disk refuses them."""
         broker = self.broker
-        changes_before = broker.turn.urgent_changes
+        changes_before = broker.turn.journal.urgent_changes
         with self.turn():
             yield
-            promise = broker.promise() if broker.turn.urgent_changes != changes_before else None
+            promise = broker.promise() if broker.turn.journal.urgent_changes != changes_before else None
         if promise is not None and promise.error is not None:
             raise _not_on_disk(promise.error)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from nsqcommon.http_api import EMPTY, HttpError, Request, Response, json
+from nsqd.broker import operations
 from nsqd.http.history import find_sequence, place_argument
 from nsqd.http.names import channel_argument, check_lasting, find_channel, find_topic
 from nsqd.http.places import AtTime, FoundSequence, HistoryEdge, HistoryPlace, Pinned
@@ -44,7 +45,7 @@ class ChannelEndpoints:
             topic = find_topic(self._broker, topic_name)
             if name not in topic.channels:
                 cursor = _cursor(topic, pinned)
-                topic.channel(name).seek(cursor)
+                operations.seek(topic.channel(name), cursor)
         return EMPTY
 
     async def seek(self, request: Request) -> Response:
@@ -58,9 +59,9 @@ class ChannelEndpoints:
         with self._calls.journaled_turn():
             channel = find_channel(self._broker, topic_name, name)
             cursor = _cursor(find_topic(self._broker, topic_name), pinned)
-            if not request.may_lose and channel.waits_before(cursor):
+            if not request.may_lose and channel.ledger.waits_before(cursor):
                 raise HttpError(403, "FORBIDDEN", details={"reason": _LOSES})
-            channel.seek(cursor)
+            operations.seek(channel, cursor)
         await self._calls.durable()
         return json({"cursor": cursor})
 
@@ -72,7 +73,7 @@ class ChannelEndpoints:
             raise HttpError(400, "INVALID_ARG_LIMIT")
         channel = find_channel(self._broker, topic_name, name)
         places = next_places(channel, int(limit))
-        return json({"cursor": channel.cursor, "end": channel.topic.high_watermark, "waiting": places})
+        return json({"cursor": channel.ledger.cursor, "end": channel.feed.high_watermark, "waiting": places})
 
     async def _pinned(self, topic: str, place: HistoryPlace) -> Pinned:
         """Find the sequence for a time before the turn begins: it needs the disk, and nothing in a turn may wait."""
@@ -88,7 +89,7 @@ class ChannelEndpoints:
         return EMPTY
 
     async def empty(self, request: Request) -> Response:
-        return await self._do(request, lambda channel: channel.empty())
+        return await self._do(request, operations.empty)
 
     async def pause(self, request: Request) -> Response:
         return await self._do(request, lambda channel: channel.pause())

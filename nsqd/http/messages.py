@@ -17,7 +17,7 @@ from nsqcommon.http_api import V1, HttpError, Request, Response, Stream, json
 from nsqcommon.wire.extensions import is_valid_key
 from nsqcommon.wire.history import NDJSON
 from nsqd.broker.batch import Batch
-from nsqd.broker.operated import CancelOutcome, least_finished
+from nsqd.broker.operations import CancelOutcome, least_finished
 from nsqd.broker.recall import Recall
 from nsqd.http.bodies import BodyReader, body_members
 from nsqd.http.changes import STOPPED
@@ -128,7 +128,7 @@ class MessageEndpoints:
         channel, arguments = find_channel(self._broker, topic_name, name), request.query()
         if arguments.get("summary") == "true":
             past = self._reading.history.find(topic_name)
-            return json({"count": len(channel.deferred), "log": past.log_id if past is not None else None})
+            return json({"count": len(channel.ledger.deferred), "log": past.log_id if past is not None else None})
         if "log" in arguments:
             self._find_log(topic_name, arguments)
         limit, after = number_argument(arguments, "limit", _LINES), self._after(arguments)
@@ -159,7 +159,7 @@ class MessageEndpoints:
         self, channel: Channel, place: tuple[int, int, int], bodies: BodyReader
     ) -> dict[str, object] | None:
         """Return the members of a line, or None if the message has become due or was taken back meanwhile."""
-        (due, sequence, attempts), deferred = place, channel.deferred
+        (due, sequence, attempts), deferred = place, channel.ledger.deferred
         batch = await bodies.batch(channel, sequence, partial(deferred.__contains__, sequence))
         if sequence not in deferred:
             return None
@@ -275,7 +275,7 @@ def _deferred(channel: Channel, limit: int, after: tuple[int, int]) -> Iterator[
     count = limit
     while count == limit:
         count = 0
-        for place in channel.deferred.earliest(limit, after):
+        for place in channel.ledger.deferred.earliest(limit, after):
             yield place
             if place is not None:
                 count, after = count + 1, place[:2]

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 def next_places(channel: Channel, limit: int) -> list[tuple[int, int]]:
     """Return (sequence, attempts so far) of the messages to be delivered next: requeued ones first, then new ones."""
-    places = channel.retries.next_ones(limit)
-    end = channel.topic.high_watermark
-    sequence = channel.cursor
-    for start, stop in chain(channel.skips, [(end, end)]):
+    places = channel.ledger.retries.next_ones(limit)
+    end = channel.feed.high_watermark
+    sequence = channel.ledger.cursor
+    for start, stop in chain(channel.ledger.skips, [(end, end)]):
         if len(places) >= limit:
             break
         take = range(sequence, min(start, end))

@@ -30,6 +30,7 @@ from hypothesis.stateful import (
 )
 
 from nsqcommon.wire.names import is_ephemeral
+from nsqd.broker import operations
 from nsqd.broker.backlog import Backlog, is_in
 from nsqd.broker.broker import Broker
 from nsqd.broker.buried_queue import BuriedSelection, Verb
@@ -519,7 +520,7 @@ class BrokerMachine(RuleBasedStateMachine):
                 real.unpause()
                 model.paused = False
             case "empty":
-                real.empty()
+                operations.empty(real)
                 model.empty()
             case "delete":
                 assert self.broker.topics[topic.name].delete_channel(model.name)
@@ -537,7 +538,7 @@ class BrokerMachine(RuleBasedStateMachine):
         first, end = self.store.logs[topic.name].first, topic.handed_over
         cursor = end - back % (end - first + 1)
         self._set_time()
-        real.seek(cursor)
+        operations.seek(real, cursor)
         model.seek(cursor, end, topic.not_before)
         self._step_done()
 
@@ -547,7 +548,7 @@ class BrokerMachine(RuleBasedStateMachine):
         channels = [it for it in self._channels() if not it[1].keeps]
         topic, model, real = channels[choice % len(channels)]
         self._set_time()
-        backlog = real.backlog(1000)
+        backlog = operations.backlog(real, 1000)
         assert backlog is not None
         assert backlog.count == len(model.entries) - model.count(Place.DONE) - model.count(Place.BURIED)
         self.noted = [*self.noted[-3:], Noted(topic.name, model.name, backlog)]
@@ -569,8 +570,8 @@ class BrokerMachine(RuleBasedStateMachine):
         first = self.store.logs[topic.name].first
         entries = self._entries_of(topic, backlog, first)
         held = [s for place in (Place.IN_FLIGHT, Place.BURIED) for s in model.at(place) if s < first]
-        waiting = {s for s, _ in real.retries} | {s for _, s, _ in real.deferred} | set(_ahead(real))
-        result = real.restore_backlog(backlog, 10_000)
+        waiting = {s for s, _ in real.ledger.retries} | {s for _, s, _ in real.ledger.deferred} | set(_ahead(real))
+        result = operations.restore_backlog(real, backlog, 10_000)
         assert result is not None
         assert result.restored == len(entries) + backlog.count_among(held)
         assert sum(result) == backlog.count
@@ -608,7 +609,7 @@ class BrokerMachine(RuleBasedStateMachine):
         wanted = list(range(start, min(start + length, topic.handed_over)))
         first = self.store.logs[topic.name].first
         found = model.redeliver([sequence for sequence in wanted if sequence >= first])
-        result = real.redeliver(wanted)
+        result = operations.redeliver(real, wanted)
         assert result.redelivered == len(found)
         assert sum(result) == len(wanted)
         self._step_done()
@@ -625,7 +626,7 @@ class BrokerMachine(RuleBasedStateMachine):
         found = [model.entries[s] for s in wanted if model.entries[s].place is Place.BURIED]
         for entry in found:
             model.kick(entry) if verb == "kick" else model.discard(entry)
-        assert real.take_buried(verb, wanted) == len(found)
+        assert operations.take_buried(real, verb, wanted) == len(found)
         self._step_done()
 
     @precondition(something_is_buried)
@@ -645,7 +646,9 @@ class BrokerMachine(RuleBasedStateMachine):
         model.job, model.job_before = verb, self.now + 1e-6
         before = len(real.buried_queue.buried)
         matching = sum(reason in burial.note.reason for burial in real.buried_queue.buried.from_place(0))
-        real.begin_job(verb, BuriedSelection(self._timestamp() // 1_000_000 + 1, reason, limit), rate=rate, who="ana")
+        operations.begin_job(
+            real, verb, BuriedSelection(self._timestamp() // 1_000_000 + 1, reason, limit), rate=rate, who="ana"
+        )
         done = before - len(real.buried_queue.buried)
         assert done == (0 if rate else min(matching, limit or matching))
         self._note_what_jobs_do(model, real)
@@ -654,7 +657,7 @@ class BrokerMachine(RuleBasedStateMachine):
     @rule()
     def stop_jobs(self) -> None:
         for _, _, real in self._channels():
-            real.stop_job()
+            real.buried_queue.stop_job()
             assert real.buried_queue.job is None
         self._step_done()
 
@@ -884,7 +887,7 @@ class BrokerMachine(RuleBasedStateMachine):
 
     def _adopt_channel(self, model: ChannelModel, real: Channel, never_left: int) -> None:
         assert real.paused == model.paused
-        ready, deferred = _ready(real), {s: due / 1e6 for due, s, _ in real.deferred}
+        ready, deferred = _ready(real), {s: due / 1e6 for due, s, _ in real.ledger.deferred}
         buried = {s for piece in real.buried_queue.buried.sequences() for s in piece}
         for sequence, entry in model.entries.items():
             is_there = (sequence in ready) + (sequence in deferred) + (sequence in buried)
@@ -940,7 +943,7 @@ class BrokerMachine(RuleBasedStateMachine):
         for topic, model, real in self._channels():
             ready = _ready(real)
             places = self._places(real, ready)
-            others = len(real.in_flight) + len(real.deferred) + len(real.buried_queue.buried)
+            others = len(real.in_flight) + len(real.ledger.deferred) + len(real.buried_queue.buried)
             assert len(places) == real.depth + others, "somewhere twice"
             self._note_what_jobs_do(model, real)
             self._account_for_what_is_gone(topic, model, places)
@@ -955,7 +958,7 @@ class BrokerMachine(RuleBasedStateMachine):
     def _places(self, real: Channel, ready: Iterable[int] | None = None) -> dict[int, Place]:
         places = dict.fromkeys(_ready(real) if ready is None else ready, Place.WAITING)
         places |= dict.fromkeys((s for s, _ in real.in_flight.positions()), Place.IN_FLIGHT)
-        places |= dict.fromkeys((s for _, s, _ in real.deferred), Place.DEFERRED)
+        places |= dict.fromkeys((s for _, s, _ in real.ledger.deferred), Place.DEFERRED)
         places |= dict.fromkeys((s for piece in real.buried_queue.buried.sequences() for s in piece), Place.BURIED)
         return places
 
@@ -1027,38 +1030,38 @@ class BrokerMachine(RuleBasedStateMachine):
 
     def what_is_ephemeral_keeps_what_it_needs(self) -> None:
         for _, model, real in self._channels():
-            assert (real.ephemeral_batches is not None) == model.keeps
-            if real.ephemeral_batches is None:
+            assert (real.ledger.ephemeral_batches is not None) == model.keeps
+            if real.ledger.ephemeral_batches is None:
                 continue
-            real.record_progress()
+            real.ledger.record_progress()
             needed = [e.sequence for e in model.entries.values() if e.place is not Place.DONE and not e.only_in_log]
-            assert all(real.ephemeral_batches.find(sequence) for sequence in needed)
-            assert real.ephemeral_batches.messages == len(needed), "something was not let go, or twice"
+            assert all(real.ledger.ephemeral_batches.find(sequence) for sequence in needed)
+            assert real.ledger.ephemeral_batches.messages == len(needed), "something was not let go, or twice"
             came_back = sum(entry.attempts > 0 or entry.was_deferred for entry in model.entries.values())
             assert model.count(Place.WAITING) <= EPHEMERAL_BOUND + came_back
 
     def a_snapshot_tells_the_same_as_the_history(self) -> None:
         for _, model, real in self._channels():
-            if model.ephemeral or real.topic.ephemeral:
+            if model.ephemeral or real.feed.ephemeral:
                 continue
-            state = replay([("topic", real.topic.name), *changes_in(real.snapshot_changes())])[
-                real.topic.name
-            ].channels[real.name]
-            assert state.cursor == real.cursor
-            flying, deferred = (s for s, _ in real.in_flight.positions()), (s for _, s, _ in real.deferred)
-            assert state.waiting.keys() == {*dict(real.retries), *flying, *deferred}
+            state = replay([("topic", real.feed.name), *changes_in(real.snapshot_changes())])[real.feed.name].channels[
+                real.name
+            ]
+            assert state.cursor == real.ledger.cursor
+            flying, deferred = (s for s, _ in real.in_flight.positions()), (s for _, s, _ in real.ledger.deferred)
+            assert state.waiting.keys() == {*dict(real.ledger.retries), *flying, *deferred}
             assert [*state.buried.from_place(0)] == [*real.buried_queue.buried.from_place(0)]
 
 
 def _ahead(real: Channel) -> list[int]:
-    skipped = {s for start, end in real.skips for s in range(start, end)}
-    return [s for s in range(real.cursor, real.topic.high_watermark) if s not in skipped]
+    skipped = {s for start, end in real.ledger.skips for s in range(start, end)}
+    return [s for s in range(real.ledger.cursor, real.feed.high_watermark) if s not in skipped]
 
 
 def _ready(real: Channel) -> dict[int, int]:
     """Return the attempts of each message that could be taken now."""
-    retries = dict(real.retries)
-    assert len(retries) == len(real.retries), "twice among the retries"
+    retries = dict(real.ledger.retries)
+    assert len(retries) == len(real.ledger.retries), "twice among the retries"
     ahead = dict.fromkeys(_ahead(real), 0)
     assert not ahead.keys() & retries.keys(), "ahead of the cursor and among the retries"
     return ahead | retries

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from nsqd.broker.operated import CancelOutcome
+from nsqd.broker.operations import CancelOutcome
 from nsqd.broker.topic import Topic
 from tests.support.fake_store import changes_in
 from tests.support.node import Node
@@ -151,7 +151,7 @@ class KeysMachine(RuleBasedStateMachine):
             self.node.load()
         consumer.protocol.close()
         self.node.clients.remove(consumer)
-        self.topic.channels[name].record_progress(urgent=True)  # or a crash would bring back what was finished
+        self.topic.channels[name].ledger.record_progress(urgent=True)  # or a crash would bring back what was finished
         self.node.turn()
 
     @rule(seconds=st.sampled_from([0.5, 25.0, 45.0, 100.0, 400.0]))

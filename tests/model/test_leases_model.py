@@ -148,7 +148,7 @@ class Leasing(RuleBasedStateMachine):
 
     def _waits(self, message_id: bytes) -> bool:
         sequence = int(message_id, 16) - self.node.store.logs["t"].batches[0].base_id
-        return any(sequence == it for it, _ in self.channel.retries)
+        return any(sequence == it for it, _ in self.channel.ledger.retries)
 
     @invariant()
     def nothing_is_lost(self) -> None:

@@ -34,7 +34,7 @@ class Looks:
 
     def watch(self, channel: Channel) -> None:
         """Count from now on what somebody looks at in this channel."""
-        retries, deferred, buried = channel.retries, channel.deferred, channel.buried_queue.buried
+        retries, deferred, buried = channel.ledger.retries, channel.ledger.deferred, channel.buried_queue.buried
         retries._queue = deque(self.counted(it) for it in retries._queue)
         self.watch_deferred(deferred)
         channel.in_flight._entries = self.dictionary(channel.in_flight._entries)

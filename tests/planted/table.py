@@ -68,12 +68,17 @@ BUGS: Final = (
     Bug(
         "the message is dropped instead of buried at the limit",
         _BURIED,
-        "nsqd/broker/operated.py",
+        "nsqd/broker/buried_queue.py",
         (
             (
-                'or drop them if the channel is not on disk."""\n        if self.ephemeral_batches is not None:',
-                'or drop them if the channel is not on disk."""\n'
-                '        if self.ephemeral_batches is not None or "attempts" in note.reason:',
+                "        self._ledger.bury(burials)\n\n    def take(",
+                '        if "attempts" in note.reason:\n'
+                "            for burial in burials:\n"
+                "                self._ledger.finish_unseen(burial.sequence, burial.sequence + 1)\n"
+                "            return\n"
+                "        self._ledger.bury(burials)\n"
+                "\n"
+                "    def take(",
             ),
         ),
         ("simulation", "broker model"),
@@ -81,14 +86,16 @@ BUGS: Final = (
     Bug(
         "a kick goes to all channels of the topic",
         _BURIED,
-        "nsqd/broker/operated.py",
+        "nsqd/broker/buried_queue.py",
         (
             (
-                'if taken.verb == "kick":\n',
-                'if taken.verb == "kick":\n'
-                "            for other in self.topic.channels.values():\n"
-                "                if other is not self and other.ephemeral_batches is None:\n"
-                "                    other.redeliver(sequences)\n",
+                "            self._ledger.give_back(taken)\n",
+                "            self._ledger.give_back(taken)\n"
+                "            from nsqd.broker.operations import redeliver\n"
+                "            broker = self._turn.delete_topic.__self__\n"
+                "            for other in broker.topics[self._ledger.feed.name].channels.values():\n"
+                "                if other.ledger is not self._ledger and other.ledger.ephemeral_batches is None:\n"
+                "                    redeliver(other, taken)\n",
             ),
         ),
         ("simulation", "broker model", "burying kills"),
@@ -96,8 +103,13 @@ BUGS: Final = (
     Bug(
         "the limit of attempts is off by one",
         _BURIED,
-        "nsqd/broker/operated.py",
-        (("return most is not None and attempts >= most", "return most is not None and attempts > most"),),
+        "nsqd/broker/channel_policy.py",
+        (
+            (
+                "if most is None or attempts < most:",
+                "if most is None or attempts <= most:",
+            ),
+        ),
         ("simulation", "broker model", "burying kills"),
     ),
     Bug(
@@ -106,7 +118,7 @@ BUGS: Final = (
         "nsqd/broker/ledger.py",
         (
             (
-                "places = (self.in_flight, self.retries, self.deferred, self.buried_queue.buried)",
+                "places = (self.in_flight, self.retries, self.deferred, self.buried)",
                 "places = (self.in_flight, self.retries, self.deferred)",
             ),
         ),
@@ -116,16 +128,21 @@ BUGS: Final = (
         "a crash forgets buried messages",
         _BURIED,
         "nsqd/broker/ledger.py",
-        (("self.buried_queue.buried = state.buried\n", "self.buried_queue.buried = type(state.buried)()\n"),),
+        (
+            (
+                "self.buried = state.buried\n",
+                "self.buried = type(state.buried)()\n",
+            ),
+        ),
         ("simulation", "broker model", "burying kills"),
     ),
     Bug(
         "a cursor that goes back does not pass over buried messages",
         _BURIED,
-        "nsqd/broker/operated.py",
+        "nsqd/broker/ledger.py",
         (
             (
-                "        self.skips.cover(between(self.buried_queue.buried.all(), cursor, self.topic.high_watermark))\n",
+                "        self.skips.cover(between(self.buried.all(), cursor, self.feed.high_watermark))\n",
                 "",
             ),
         ),
@@ -134,13 +151,11 @@ BUGS: Final = (
     Bug(
         "a kick is not told to the journal",
         _BURIED,
-        "nsqd/broker/operated.py",
+        "nsqd/broker/buried_queue.py",
         (
             (
-                '            self._record_urgent(("wait", self.topic.name, self.name, entries))\n'
-                "            self.schedule_delivery()\n"
-                "        else:",
-                "            self.schedule_delivery()\n        else:",
+                "            self._ledger.give_back(taken)\n",
+                "            for sequence in taken:\n                self._ledger.retry_untold(sequence, 0)\n",
             ),
         ),
         ("simulation", "broker model"),
@@ -168,25 +183,32 @@ BUGS: Final = (
     Bug(
         "drop-oldest drops one too many",
         _POLICY,
-        "nsqd/broker/operated.py",
-        (("dropped = self._drop_next(count, end if", "dropped = self._drop_next(count + 1, end if"),),
+        "nsqd/broker/channel.py",
+        (
+            (
+                "dropped = self._drop_next(count, end if",
+                "dropped = self._drop_next(count + 1, end if",
+            ),
+        ),
         ("simulation",),
     ),
     Bug(
         "drop-oldest drops what is in flight",
         _NO_BOUND,
-        "nsqd/broker/operated.py",
+        "nsqd/broker/channel.py",
         (
             (
-                "        end = self.topic.high_watermark\n        dropped = self._drop_next(count, end if",
+                "        end = self.feed.high_watermark\n        dropped = self._drop_next(count, end if",
                 "        if len(in_flight := sorted(sequence for sequence, _ in self.in_flight.positions())) >= count:\n"
                 "            self.in_flight.clear()\n"
                 "            for consumer in self.consumers:\n"
                 "                consumer.in_flight = 0\n"
-                "            self._finished += [(sequence, sequence + 1) for sequence in in_flight]\n"
+                "            for sequence in in_flight:\n"
+                "                self.ledger.finish_unseen(sequence, sequence + 1)\n"
                 '            self._count("overflow, dropped", len(in_flight))\n'
                 "            return\n"
-                "        end = self.topic.high_watermark\n        dropped = self._drop_next(count, end if",
+                "        end = self.feed.high_watermark\n"
+                "        dropped = self._drop_next(count, end if",
             ),
         ),
         ("simulation",),
@@ -194,16 +216,17 @@ BUGS: Final = (
     Bug(
         "drop-oldest drops what is to be tried again",
         _NO_BOUND,
-        "nsqd/broker/operated.py",
+        "nsqd/broker/channel.py",
         (
             (
-                "        end = self.topic.high_watermark\n        dropped = self._drop_next(count, end if",
-                "        while count and self.retries:\n"
-                "            first, stop, _ = self.retries.pop_run(count, self.topic.high_watermark)\n"
-                "            self._finished.append((first, stop))\n"
+                "        end = self.feed.high_watermark\n        dropped = self._drop_next(count, end if",
+                "        while count and self.ledger.retries:\n"
+                "            first, stop, _ = self.ledger.retries.pop_run(count, self.feed.high_watermark)\n"
+                "            self.ledger.finish_unseen(first, stop)\n"
                 '            self._count("overflow, dropped", stop - first)\n'
                 "            count -= stop - first\n"
-                "        end = self.topic.high_watermark\n        dropped = self._drop_next(count, end if",
+                "        end = self.feed.high_watermark\n"
+                "        dropped = self._drop_next(count, end if",
             ),
         ),
         ("simulation",),
@@ -211,16 +234,17 @@ BUGS: Final = (
     Bug(
         "drop-oldest drops what was deferred before",
         _NO_BOUND,
-        "nsqd/broker/operated.py",
+        "nsqd/broker/channel.py",
         (
             (
-                "        end = self.topic.high_watermark\n        dropped = self._drop_next(count, end if",
-                "        for _, sequence, _ in sorted(self.deferred)[:count]:\n"
-                "            self.deferred.take_out(BitMap64([sequence]))\n"
-                "            self._finished.append((sequence, sequence + 1))\n"
+                "        end = self.feed.high_watermark\n        dropped = self._drop_next(count, end if",
+                "        for _, sequence, _ in sorted(self.ledger.deferred)[:count]:\n"
+                "            self.ledger.deferred.take_out(self.ledger.deferred.among(type(self.ledger.buried.all())([sequence])))\n"
+                "            self.ledger.finish_unseen(sequence, sequence + 1)\n"
                 '            self._count("overflow, dropped", 1)\n'
                 "            count -= 1\n"
-                "        end = self.topic.high_watermark\n        dropped = self._drop_next(count, end if",
+                "        end = self.feed.high_watermark\n"
+                "        dropped = self._drop_next(count, end if",
             ),
         ),
         ("simulation",),
@@ -228,13 +252,13 @@ BUGS: Final = (
     Bug(
         "a bound buries what is to be tried again",
         _NO_BOUND,
-        "nsqd/broker/ruled.py",
+        "nsqd/broker/channel.py",
         (
             (
-                "        buried = 0\n        while buried < count:\n",
-                "        buried = 0\n"
-                "        if self.retries and (known := self._source.batch_at(self.retries.peek()[0])) is not None:\n"
-                "            first, stop, attempts = self.retries.pop_run(count, known.end_sequence)\n"
+                "        ledger, buried = self.ledger, 0\n        while buried < count:\n",
+                "        ledger, buried = self.ledger, 0\n"
+                "        if ledger.retries and (known := ledger.batch_of(ledger.retries.peek()[0])) is not None:\n"
+                "            first, stop, attempts = ledger.take_retries(count, known)\n"
                 "            self._bury(places_in(known, first, stop, attempts), _OVERFLOWN, has_failed=False)\n"
                 "            return stop - first\n"
                 "        while buried < count:\n",
@@ -248,7 +272,7 @@ BUGS: Final = (
         "nsqd/broker/bounded.py",
         (
             (
-                "channel.records_deliveries = drops(self.rules) or drops(channel.rules)",
+                "channel.records_deliveries = drops(self.rules) or channel.policy.drops",
                 "channel.records_deliveries = False",
             ),
         ),
@@ -257,14 +281,16 @@ BUGS: Final = (
     Bug(
         "what overflows is lost instead of buried",
         _POLICY,
-        "nsqd/broker/ruled.py",
+        "nsqd/broker/channel.py",
         (
             (
-                "        super()._bury(places, note)\n",
+                "        self.buried_queue.bury(places, note)\n        if self.ledger",
                 "        if note is _OVERFLOWN:\n"
-                "            self._finished += [(sequence, sequence + 1) for sequence, _, _ in places]\n"
+                "            for sequence, _, _ in places:\n"
+                "                self.ledger.finish_unseen(sequence, sequence + 1)\n"
                 "            return\n"
-                "        super()._bury(places, note)\n",
+                "        self.buried_queue.bury(places, note)\n"
+                "        if self.ledger",
             ),
         ),
         ("simulation",),
@@ -272,14 +298,18 @@ BUGS: Final = (
     Bug(
         "what overflows is buried without the journal",
         _BURIED,
-        "nsqd/broker/ruled.py",
+        "nsqd/broker/channel.py",
         (
             (
-                "        super()._bury(places, note)\n",
-                "        if note is _OVERFLOWN and self.ephemeral_batches is None:\n"
-                "            self.buried_queue.bury(self.topic.name, self.name, places, note)\n"
+                "        self.buried_queue.bury(places, note)\n        if self.ledger",
+                "        if note is _OVERFLOWN and self.ledger.ephemeral_batches is None:\n"
+                "            for sequence, message_id, attempts in places:\n"
+                "                self.buried_queue.bury_count += 1\n"
+                "                at = self.turn.timestamp // 1_000_000\n"
+                "                self.ledger.buried._add(sequence, message_id, attempts, at, note)\n"
                 "            return\n"
-                "        super()._bury(places, note)\n",
+                "        self.buried_queue.bury(places, note)\n"
+                "        if self.ledger",
             ),
         ),
         ("simulation",),
@@ -287,11 +317,11 @@ BUGS: Final = (
     Bug(
         "the time to live is judged by another clock",
         _POLICY,
-        "nsqd/broker/ruled.py",
+        "nsqd/broker/channel.py",
         (
             (
-                "cursor, older = self.cursor, self._turn.timestamp - ttl",
-                "cursor, older = self.cursor, int(self._turn.now * 1_000_000_000) - ttl",
+                "        ledger, timestamp = self.ledger, self.turn.timestamp\n",
+                "        ledger, timestamp = self.ledger, int(self.turn.now * 1_000_000_000)\n",
             ),
         ),
         ("simulation",),
@@ -299,11 +329,11 @@ BUGS: Final = (
     Bug(
         "messages expire after half of their time",
         _POLICY,
-        "nsqd/broker/ruled.py",
+        "nsqd/broker/channel.py",
         (
             (
-                "cursor, older = self.cursor, self._turn.timestamp - ttl",
-                "cursor, older = self.cursor, self._turn.timestamp - ttl // 2",
+                "        ledger, timestamp = self.ledger, self.turn.timestamp\n",
+                "        ledger, timestamp = self.ledger, self.turn.timestamp + ttl // 2\n",
             ),
         ),
         ("simulation",),
@@ -311,12 +341,12 @@ BUGS: Final = (
     Bug(
         "what is dropped is not counted",
         _POLICY,
-        "nsqd/broker/ledger.py",
+        "nsqd/broker/limits.py",
         (
             (
-                '        """Count what a rule has done to messages, or would have done."""\n        if count > 0:',
-                '        """Count what a rule has done to messages, or would have done."""\n'
-                '        if count > 0 and cause not in ("overflow, dropped", "full, dropped"):',
+                '    """Count what a rule has done to messages, or would have done."""\n    if count > 0:',
+                '    """Count what a rule has done to messages, or would have done."""\n'
+                '    if count > 0 and cause not in ("overflow, dropped", "full, dropped"):',
             ),
         ),
         ("simulation",),
@@ -339,21 +369,26 @@ BUGS: Final = (
     Bug(
         "what waits for its time is taken back without the journal",
         _ONE_PLACE,
-        "nsqd/broker/operated.py",
-        (("        self._finished += ranges_in(waiting)\n", ""),),
+        "nsqd/broker/ledger.py",
+        (
+            (
+                "        self._finished += ranges_in(waiting)\n",
+                "",
+            ),
+        ),
         ("simulation",),
     ),
     Bug(
         "the journal hears of a cancel later",
         _ONE_PLACE,
-        "nsqd/broker/operated.py",
+        "nsqd/broker/ledger.py",
         (
             (
                 "        self.record_progress(urgent=True)\n"
-                "        self._turn.changed[self] = None  # the log may be able to remove something\n"
-                "        return self._found(CancelOutcome.CANCELLED",
-                "        self._turn.changed[self] = None  # the log may be able to remove something\n"
-                "        return self._found(CancelOutcome.CANCELLED",
+                "        self._journal.unsaved[self] = None  # the log may be able to remove something\n"
+                "        return waiting | ahead",
+                "        self._journal.unsaved[self] = None  # the log may be able to remove something\n"
+                "        return waiting | ahead",
             ),
         ),
         ("simulation",),
@@ -361,7 +396,7 @@ BUGS: Final = (
     Bug(
         "the neighbour of what is taken back goes as well",
         _ONE_PLACE,
-        "nsqd/broker/operated.py",
+        "nsqd/broker/ledger.py",
         (
             (
                 "waiting = self.deferred.take_out(sequences) |",
@@ -405,13 +440,11 @@ BUGS: Final = (
     Bug(
         "a crash forgets that it was moved",
         _EARLY,
-        "nsqd/broker/operated.py",
+        "nsqd/broker/ledger.py",
         (
             (
-                "        if entries:\n"
-                '            self._record_urgent(("wait", self.topic.name, self.name, entries))\n'
-                "        self.buried_queue.forget_kicked(waiting)",
-                "        self.buried_queue.forget_kicked(waiting)",
+                "        if entries:\n            self._tell_waiting(entries)\n        self.deferred.take_out(moved)",
+                "        self.deferred.take_out(moved)",
             ),
         ),
         ("simulation",),
@@ -420,10 +453,10 @@ BUGS: Final = (
     Bug(
         "a discard is told to the journal later",
         _BURIED,
-        "nsqd/broker/operated.py",
+        "nsqd/broker/ledger.py",
         (
             (
-                "for sequence in sequences])\n            self.record_progress(urgent=True)\n",
+                "for sequence in sequences])\n        self.record_progress(urgent=True)\n",
                 "for sequence in sequences])\n",
             ),
         ),
@@ -432,11 +465,11 @@ BUGS: Final = (
     Bug(
         "a redelivery is not told to the journal",
         _ONE_PLACE,
-        "nsqd/broker/operated.py",
+        "nsqd/broker/operations.py",
         (
             (
-                '            self._record(("wait", self.topic.name, self.name, [it for sequence in again for it in (sequence, 0, 0)]))\n',
-                "",
+                "        ledger.give_back(again)\n",
+                "        for sequence in again:\n            ledger.retry_untold(sequence, 0)\n",
             ),
         ),
         ("simulation",),
@@ -447,8 +480,13 @@ BUGS: Final = (
         "nsqd/broker/channel.py",
         (
             (
-                '        self._record_urgent(("wait", self.topic.name, self.name, [sequence, attempts, due_ms]))\n',
-                "",
+                "        if later:\n            ledger.retry_later(later)\n",
+                "        if later and asked_ms > 0:\n"
+                "            for sequence, attempts, due, _ in later:\n"
+                "                ledger.deferred.add(due, sequence, attempts)\n"
+                "        elif later:\n"
+                "            ledger.retry_later(later)\n"
+                "        if later:\n",
             ),
         ),
         ("simulation",),
@@ -456,8 +494,13 @@ BUGS: Final = (
     Bug(
         "a backlog that is noted does not know what is buried",
         _BURIED,
-        "nsqd/broker/operated.py",
-        (("buried=self.buried_queue.buried.ranges(0, self.topic.high_watermark),", "buried=[],"),),
+        "nsqd/broker/operations.py",
+        (
+            (
+                "buried=ledger.buried.ranges(0, end),",
+                "buried=[],",
+            ),
+        ),
         ("broker",),
     ),
     # What kills find
@@ -467,10 +510,10 @@ BUGS: Final = (
         "nsqd/broker/channel.py",
         (
             (
-                "    ) -> None:\n        if retry:\n",
-                "    ) -> None:\n"
+                "        ledger = self.ledger\n        if retry:\n",
+                "        ledger = self.ledger\n"
                 "        if first // 100 < stop // 100:\n"
-                "            self._finished.append((first, first + 1))\n"
+                "            ledger.finish_unseen(first, first + 1)\n"
                 "            first += 1\n"
                 "            if first == stop:\n"
                 "                return\n"
@@ -501,7 +544,7 @@ BUGS: Final = (
                 "        done, failures = self.in_flight.finish(consumer, ids)\n",
                 "        delivery = self.in_flight.find(consumer, ids[0])\n"
                 "        if isinstance(delivery, Delivery) and (again := delivery.sequence_of(ids[0])) % 10 == 9:\n"
-                "            self.retries.add(again, delivery.attempts)\n"
+                "            self.ledger.retries.add(again, delivery.attempts)\n"
                 "        done, failures = self.in_flight.finish(consumer, ids)\n",
             ),
         ),
@@ -651,7 +694,7 @@ BUGS: Final = (
         "a crash forgets a channel",
         _EVERY_CHANNEL,
         "nsqd/broker/topic.py",
-        (('            self._record_name(channel, ("channel", self.name, name, channel.cursor))\n', ""),),
+        (('            self._record_name(channel, ("channel", self.name, name, channel.ledger.cursor))\n', ""),),
         ("broker model", "simulation"),
     ),
     Bug(
@@ -660,8 +703,8 @@ BUGS: Final = (
         "nsqd/broker/channel.py",
         (
             (
-                "            else:\n                self.retries.add(sequence, delivery.attempts)\n",
-                "",
+                "                ledger.retry_untold(sequence, attempts)\n",
+                "                pass\n",
             ),
         ),
         ("broker model", "simulation"),
@@ -724,7 +767,12 @@ BUGS: Final = (
         "a holder may answer for another one",
         "A message is delivered again and again until a consumer answers `FIN`.",
         "nsqd/broker/leases.py",
-        (("elif not isinstance(owner, HttpConsumer) or owner.holder != holder:", "elif not isinstance(owner, HttpConsumer):"),),
+        (
+            (
+                "elif not isinstance(owner, HttpConsumer) or owner.holder != holder:",
+                "elif not isinstance(owner, HttpConsumer):",
+            ),
+        ),
         ("leases model",),
     ),
     # The relay of an outbox

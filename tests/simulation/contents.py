@@ -14,16 +14,16 @@ from tests.simulation.promise import Violation
 
 def ahead_in(channel: Channel) -> list[int]:
     """Return what the cursor is going to meet."""
-    skipped = {sequence for start, end in channel.skips for sequence in range(start, end)}
-    return [s for s in range(channel.cursor, channel.topic.high_watermark) if s not in skipped]
+    skipped = {sequence for start, end in channel.ledger.skips for sequence in range(start, end)}
+    return [s for s in range(channel.ledger.cursor, channel.feed.high_watermark) if s not in skipped]
 
 
 def places_in(topic: str, channel: Channel) -> Iterator[tuple[int, int]]:
     """Return where each message of the channel is, and its attempts. Raise Violation if one is in two places."""
     found: dict[int, int] = {}
     ahead = [(sequence, 0) for sequence in ahead_in(channel)]
-    deferred = [(sequence, attempts) for _, sequence, attempts in channel.deferred]
-    for sequence, attempts in [*channel.in_flight.positions(), *channel.retries, *deferred, *ahead]:
+    deferred = [(sequence, attempts) for _, sequence, attempts in channel.ledger.deferred]
+    for sequence, attempts in [*channel.in_flight.positions(), *channel.ledger.retries, *deferred, *ahead]:
         if sequence in found or sequence in channel.buried_queue.buried:
             raise Violation(f"{topic}/{channel.name}: message {sequence} is in two places")
         found[sequence] = attempts

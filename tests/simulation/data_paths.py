@@ -260,7 +260,7 @@ def outcome(path: Path) -> Outcome:
         topic = node.broker.find("t")
         if topic is None or "c" not in topic.channels:
             return Outcome(list(node.damage), [], [], set())
-        waiting = {sequence for _, sequence, _ in topic.channels["c"].deferred}
+        waiting = {sequence for _, sequence, _ in topic.channels["c"].ledger.deferred}
         c, d = node.consume("t", "c").bodies, node.consume("t", "d").bodies
         return Outcome(list(node.damage), c, d, waiting)
 

@@ -362,7 +362,7 @@ class Ledger:
         """Note, between two turns, what the journal has, and what each log has written and synced."""
         self.journal_has_lost = self.journal_has_lost and not written
         if waiting == 0 and written:
-            self.written = Marks(self.number, self.written.lazy if broker.turn.changed else self.number)
+            self.written = Marks(self.number, self.written.lazy if broker.turn.journal.unsaved else self.number)
         for topic in self.topics.values():
             log = broker.topics[topic.name].log
             assert isinstance(log, DiskLog)
@@ -421,11 +421,11 @@ class Ledger:
             held = sorted(channel.buried.held)
             raise Violation(f"{topic.name}/{channel.name}: buried are {buried}, {held} is right: {sorted(wrong)}")
         for sequence in set(buried) - topic.vague:
-            if real.topic.log.next_readable(sequence) != sequence or real.low_watermark() > sequence:
+            if real.feed.log.next_readable(sequence) != sequence or real.ledger.low_watermark() > sequence:
                 raise Violation(f"{topic.name}/{channel.name}: message {sequence} is buried, and may go with the log")
         if real.alarm > real.buried_queue.next_step:
             raise Violation(f"{topic.name}/{channel.name}: nobody is going to do the next step of the job")
-        counted = real.depth + len(real.in_flight) + len(real.deferred)
+        counted = real.depth + len(real.in_flight) + len(real.ledger.deferred)
         if counted != len(places):
             raise Violation(f"{topic.name}/{channel.name}: counts {counted}, has {len(places)}")
 

@@ -14,13 +14,14 @@ from unittest import mock
 
 from nsqcommon.wire.names import is_ephemeral
 from nsqd.ack import Ack
+from nsqd.broker import operations
 from nsqd.broker.backlog import Backlog, is_in
 from nsqd.broker.batch import Receipt
 from nsqd.broker.bounded import PublishRefused
 from nsqd.broker.buried_queue import BuriedSelection, Verb
 from nsqd.broker.channel import NOT_ON_DISK, Channel
 from nsqd.broker.consumer import Consumer
-from nsqd.broker.operated import CancelOutcome
+from nsqd.broker.operations import CancelOutcome
 from nsqd.broker.rules import NO_CHANNEL_RULES, NO_TOPIC_RULES, ChannelRules, TopicRules
 from nsqd.broker.snapshot import ClientSnapshot
 from nsqd.log.data_path import DataPathError, is_journal
@@ -449,7 +450,7 @@ class Life:
 
     def seek(self, topic: TopicModel, name: str, cursor: int) -> None:
         self.note(f"seek {topic.name}/{name} to {cursor}")
-        self.running.broker.topics[topic.name].channels[name].seek(cursor)
+        operations.seek(self.running.broker.topics[topic.name].channels[name], cursor)
         self.ledger.channel_sought(topic, topic.channels[name], cursor)
         self._forget_in_hand(topic, name)
 
@@ -457,7 +458,7 @@ class Life:
         """Keep what the channel has to deliver, for `restore`. HTTP syncs it as well before it answers."""
         real = self.running.broker.topics[topic.name]
         with self.turn():
-            backlog = real.channels[name].backlog(1000)
+            backlog = operations.backlog(real.channels[name], 1000)
         if backlog is not None and self.make_durable():
             self.note(f"note {topic.name}/{name}: {backlog}")
             self.noted = [*self.noted[-3:], Noted(topic.name, topic.log_id, name, backlog)]
@@ -481,7 +482,7 @@ class Life:
         held = {sequence for sequence, _ in channel.in_flight.positions()}
         held |= {sequence for sequence in owed_now if is_in(sequence, backlog.buried)}  # kicked since
         restored = self._owed_by(topic, backlog)
-        result = channel.restore_backlog(backlog, 1000)
+        result = operations.restore_backlog(channel, backlog, 1000)
         assert result is not None
         self.note(f"  {result}")
         if sum(result) != backlog.count or result.gone > backlog.count - len(restored):
@@ -510,7 +511,7 @@ class Life:
         log = real.log
         there = channel.owed.keys() | channel.buried.held.keys()
         expected = [s for s in sequences if s not in there and log.next_readable(s) == s]
-        result = real.channels[name].redeliver(sequences)
+        result = operations.redeliver(real.channels[name], sequences)
         self.note(f"redeliver {topic.name}/{name} {sequences}: {result}")
         if result.redelivered != len(expected) and not topic.vague.intersection(sequences):
             raise Violation(f"{topic.name}/{name}: {result}, expected {expected}")
@@ -552,7 +553,7 @@ class Life:
 
     def empty_channel(self, topic: TopicModel, name: str) -> None:
         self.note(f"empty {topic.name}/{name}")
-        self.running.broker.topics[topic.name].channels[name].empty()
+        operations.empty(self.running.broker.topics[topic.name].channels[name])
         self.ledger.empty_channel(topic, topic.channels[name])
         self._forget_in_hand(topic, name)
 
@@ -620,7 +621,7 @@ class Life:
         most = ledger.rules.max_attempts
         if not counts or most is None or channel.owed[sequence].attempts < most:
             ledger.requeued(channel, sequence, delay, self.clock.true, self.clock.forward, counts=counts)
-        elif real.ephemeral_batches is not None:
+        elif real.ledger.ephemeral_batches is not None:
             ledger.finished(channel, sequence)
         else:
             self._was_buried(client, sequence)
@@ -630,7 +631,7 @@ class Life:
         reason = self.random.choice(("bad", "worse"))
         failure = real.bury(client.consumer, message_id, reason, self.running.broker.turn.now)
         self.note(f"client {client.number} buries {message_id.decode()}, {reason}: {failure!r}")
-        if real.ephemeral_batches is not None:
+        if real.ledger.ephemeral_batches is not None:
             assert failure == NOT_ON_DISK
             return
         sequence = client.in_hand.pop(message_id)
@@ -647,7 +648,7 @@ class Life:
     def take_buried(self, topic: TopicModel, name: str, verb: Verb, sequences: list[int]) -> None:
         real, channel = self.running.broker.topics[topic.name].channels[name], topic.channels[name]
         expected = [sequence for sequence in dict.fromkeys(sequences) if sequence in channel.buried.held]
-        taken = real.take_buried(verb, sequences)
+        taken = operations.take_buried(real, verb, sequences)
         self.note(f"{verb} {topic.name}/{name} {sequences}: {taken}")
         if taken != len(expected):
             raise Violation(f"{topic.name}/{name}: {verb} of {taken} messages, {expected} were buried")
@@ -726,7 +727,7 @@ class Life:
         selection = BuriedSelection(self.running.broker.turn.timestamp // 1_000_000 + 1, reason, limit)
         self.note(f"begin to {verb} {topic.name}/{name}: {selection}, {rate} a second")
         self.ledger.job_begun(topic.channels[name], verb, selection)
-        real.begin_job(verb, selection, rate=rate, who="operator")
+        operations.begin_job(real, verb, selection, rate=rate, who="operator")
         self._look_at_limits()
 
     def undo_kick(self, topic: TopicModel, name: str) -> int:
@@ -735,7 +736,9 @@ class Life:
         if burials.kicked is None or (burials.job is not None and burials.job.verb != "kick"):
             return 0
         kicked = set(burials.kicked)
-        self.running.broker.topics[topic.name].channels[name].undo_kick(burials.kicked.number, who="operator")
+        operations.undo_kick(
+            self.running.broker.topics[topic.name].channels[name], burials.kicked.number, who="operator"
+        )
         self.ledger.job_stopped(topic.channels[name])
         again = self.ledger.kick_taken_back(topic.channels[name], burials.buried, kicked)
         self.note(f"take the kick of {topic.name}/{name} back: {again} of {sorted(kicked)}")
@@ -744,7 +747,7 @@ class Life:
 
     def stop_job(self, topic: TopicModel, name: str) -> None:
         self.note(f"stop the job of {topic.name}/{name}")
-        self.running.broker.topics[topic.name].channels[name].stop_job()
+        self.running.broker.topics[topic.name].channels[name].buried_queue.stop_job()
         self.ledger.job_stopped(topic.channels[name])
 
     def change_rules(self, rules: ChannelRules, topic_rules: TopicRules = NO_TOPIC_RULES) -> None:

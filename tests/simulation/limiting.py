@@ -299,7 +299,7 @@ def check_bounds(ledger: Ledger, topic: TopicModel, real: Topic) -> None:
             continue  # a bound of bytes is an estimate
         if ledger.rules.overflow is Overflow.BURY and not is_ephemeral(name):
             continue  # what is buried has to be read first
-        beyond = min(excess(ledger.rules, found.usage()), found.ahead)
+        beyond = min(excess(ledger.rules, found.usage()), found.ledger.ahead)
         if beyond:
             raise Violation(f"{topic.name}/{name}: {found.usage()} wait, {beyond} messages too many")
 

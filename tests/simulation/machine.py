@@ -364,7 +364,7 @@ class Machine:
         broker, store, turn = self.broker, self.store, self._turn
         while True:
             turn.progress_made.clear()
-            if not (broker.turn.changed or broker.turn.to_release or broker.turn.shape_unsaved):
+            if not (broker.turn.journal.unsaved or broker.turn.to_release or broker.turn.shape_unsaved):
                 yield turn.progress_made
             yield PROGRESS_INTERVAL
             if broker.turn.shape_unsaved:

@@ -106,7 +106,7 @@ def test_harmed_side_file_is_reported_and_costs_nothing_else(harm: str, tmp_path
     assert run_fsck(tmp_path).status == 1
     with running(tmp_path) as node:
         assert {damage.topic for damage in node.damage} == {"t"} or node.broker.turn.lost == {"t": len(WAITING)}
-        waiting = {BODIES[sequence] for _, sequence, _ in node.broker.topic("t").channels["c"].deferred}
+        waiting = {BODIES[sequence] for _, sequence, _ in node.broker.topic("t").channels["c"].ledger.deferred}
         assert waiting == set(left)
         node.publish("t", b"new")
         assert node.consume("t", "c").bodies == [b"new"]

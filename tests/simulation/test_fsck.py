@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from nsqd import cli as nsqd_cli
+from nsqd.broker import operations
 from nsqd.fsck import cli as fsck
 from nsqd.fsck.cli import FsckProgress
 from nsqd.fsck.examination import Examination
@@ -276,7 +277,7 @@ def test_waiting_message_that_is_nowhere_is_told(path: Path) -> None:
 # Buried messages
 
 
-@pytest.mark.parametrize("carried", [False, True])
+@pytest.mark.parametrize("compacted", [False, True])
 def test_nothing_is_found_where_messages_are_buried(path: Path, compacted: bool) -> None:
     shutil.rmtree(path)
     make_buried(path, compacted=compacted)
@@ -317,7 +318,7 @@ def test_a_buried_message_outlives_its_segment_and_can_be_kicked(path: Path, aga
             node.settle()
             node.compaction()
             node.settle()
-        taken = channel.take_buried("kick", [burial.sequence for burial in burials])
+        taken = operations.take_buried(channel, "kick", [burial.sequence for burial in burials])
         assert taken == len(WAITING)
         node.settle()
         node.stop()

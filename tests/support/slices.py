@@ -11,11 +11,19 @@ from unittest.mock import patch
 
 # How much of something is done in one turn. Constants that bound a look inside a turn, for example, are not here.
 SLICES: Final[Mapping[str, Sequence[str]]] = {
-    "nsqd.broker.channel": ("_DUE_AT_ONCE", "_DEFERRED_AT_ONCE"),
+    "nsqd.broker.channel": (
+        "_BURIED_AT_ONCE",
+        "_DEFERRED_AT_ONCE",
+        "_DROPPED_IN_TURN",
+        "_DUE_AT_ONCE",
+        "_EXPIRED_AT_ONCE",
+        "_PASSED_AT_ONCE",
+        "_UNPACKED_AT_ONCE",
+        "_UNPACKED_IN_TURN",
+    ),
     "nsqd.broker.in_flight": ("_LOOKED_AT",),
-    "nsqd.broker.turn.reclaimer": ("MANY", "FREED_IN_TURN"),
-    "nsqd.broker.operated": ("_DROPPED_IN_TURN",),
-    "nsqd.broker.ledger": ("_DEFERRED_ONE_BY_ONE", "_UNPACKED_IN_TURN"),
+    "nsqd.broker.reclaimer": ("MANY", "FREED_IN_TURN"),
+    "nsqd.broker.ledger": ("_DEFERRED_ONE_BY_ONE",),
     "nsqd.broker.positions": (
         "_BLOCK",
         "_BLOCKS_AT_ONCE",
@@ -25,7 +33,6 @@ SLICES: Final[Mapping[str, Sequence[str]]] = {
         "_WALKED_AT_ONCE",
     ),
     "nsqd.broker.recall": ("SLICE",),
-    "nsqd.broker.ruled": ("EXPIRED_AT_ONCE", "_PASSED_AT_ONCE", "_BURIED_AT_ONCE"),
     "nsqd.broker.topic": ("_TOLD_ONE_BY_ONE",),
 }
 

@@ -14,7 +14,7 @@ STATUSES: Final = {200, 400, 404, 413, 429}
 
 def run(data: bytes, random: Random) -> None:
     nsqd = Nsqd()
-    nsqd.broker.note = lambda text: None
+    nsqd.broker.turn.note = lambda text: None
     nsqd.post("/sub?topic=t&channel=c")
     for body in (b"a", data[:90] or b"b"):
         nsqd.post("/pub?topic=t", body)
@@ -27,4 +27,4 @@ def run(data: bytes, random: Random) -> None:
     lines = [json.loads(line) for line in answer.body.splitlines()]
     assert answer.status == 200 or lines[0]["message"]
     channel = nsqd.broker.topics["t"].channels["c"]
-    assert len(channel.in_flight) + channel.depth + len(channel.deferred) + len(channel.buried_queue.buried) <= 2
+    assert len(channel.in_flight) + channel.depth + len(channel.ledger.deferred) + len(channel.buried_queue.buried) <= 2

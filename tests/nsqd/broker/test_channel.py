@@ -10,6 +10,7 @@ from unittest.mock import Mock
 import pytest
 
 from nsqcommon.wire.commands import dpub, fin, mpub, nop, pub, req, touch
+from nsqd.broker import operations
 from nsqd.broker.consumer import MOST_UNSENT_BYTES, Consumer
 from nsqd.broker.in_flight import Delivery
 from tests.nsqd.looks import Looks
@@ -135,7 +136,7 @@ def test_emptying_drops_everything_and_frees_consumers() -> None:
     publish(node, *numbers(5))
     client.say(dpub("t", 5000, b"later"))
     messages = client.messages()
-    node.broker.topic("t").channel("c").empty()
+    operations.empty(node.broker.topic("t").channel("c"))
     node.turn()
     told = node.channel()
     assert (told.depth, told.in_flight_count, told.deferred_count, told.message_count) == (0, 0, 0, 6)
@@ -291,7 +292,7 @@ def test_bytes_that_consumers_hold_are_known_whatever_they_do(topic: str, channe
     node = Node(mem_queue_size=100, mem_queue_bytes=2_000)
     clients = [node.consumer(topic, channel, ready=20), node.consumer(topic, channel, ready=3)]
     publisher, found = node.client(), node.broker.topics[topic].channels[channel]
-    kept = found.ephemeral_batches
+    kept = found.ledger.ephemeral_batches
     assert kept is not None
     most = 0
     for _ in range(150):
@@ -304,7 +305,7 @@ def test_bytes_that_consumers_hold_are_known_whatever_they_do(topic: str, channe
         node.broker.turn.now = node.now
         node.broker.expire()
         node.turn()
-        found.record_progress()
+        found.ledger.record_progress()
         batches = [(sequence, kept.find(sequence)) for sequence, _ in found.in_flight.positions()]
         assert all(batch is not None for _, batch in batches)
         assert kept.in_hand == sum(4 + len(batch.body(sequence)) for sequence, batch in batches if batch is not None)
@@ -470,10 +471,10 @@ def test_what_the_disk_refuses_to_read_is_deferred_and_what_lies_behind_goes_on(
     node = refusing_node()
     assert finish_all(node) == numbers(2) + numbers(10)[5:]
     channel = node.broker.topics["t"].channels["c"]
-    assert (len(channel.deferred), channel.depth, channel.low_watermark()) == (3, 0, 2)
+    assert (len(channel.ledger.deferred), channel.depth, channel.ledger.low_watermark()) == (3, 0, 2)
     node.pass_time(61)
     assert finish_all(node) == []
-    assert (len(channel.deferred), channel.depth) == (3, 0)
+    assert (len(channel.ledger.deferred), channel.depth) == (3, 0)
     node.store.logs["t"].refused = (0, 0)
     node.pass_time(61)
     assert sorted(finish_all(node)) == numbers(10)[2:5]
@@ -492,13 +493,13 @@ def test_a_time_that_comes_for_thousands_of_messages_comes_in_several_passes() -
     topic = node.broker.topic("t")
     channel = topic.channel("c")
     for sequence in range(12_000):
-        channel.deferred.add(int((node.now + 1) * 1_000_000), sequence, 1)
+        channel.ledger.deferred.add(int((node.now + 1) * 1_000_000), sequence, 1)
     node.now += 1.5
     moved: list[int] = []
-    while channel.deferred:
+    while channel.ledger.deferred:
         node.broker.turn.now = node.now
         channel.expire(node.now)
-        moved.append(len(channel.retries))
+        moved.append(len(channel.ledger.retries))
         node.now = max(node.now, min(channel.alarm, node.now + 1))
     assert moved == [5_000, 10_000, 12_000]
     assert channel.alarm == inf

@@ -520,7 +520,7 @@ def test_what_waits_and_is_nowhere_is_counted_when_the_broker_starts() -> None:
     broker = make_broker(FakeStore())
     broker.restore(replay(store.journal), dict(store.logs))
     assert broker.turn.lost == {"t": 1}
-    assert len(broker.topic("t").channel("c").deferred) == 1
+    assert len(broker.topic("t").channel("c").ledger.deferred) == 1
 
 
 def of_a_topic(node: Node) -> None:

@@ -32,7 +32,7 @@ def test_an_alarm_that_was_moved_does_not_ring() -> None:
 def test_the_journal_hears_nothing_of_what_is_ephemeral() -> None:
     node = Node()
     node.broker.topic("t#ephemeral").channel("c")
-    assert node.broker.turn.urgent_changes == 0
+    assert node.broker.turn.journal.urgent_changes == 0
     node.broker.topic("t").channel("c#ephemeral")
     node.turn()
     assert [change[0] for change in node.store.journal] == ["topic", "keys", "learned", "flow"]
@@ -43,10 +43,11 @@ def test_a_channel_that_is_deleted_leaves_nothing_to_be_done() -> None:
     topic = node.broker.topic("t")
     channel = topic.channel("c")
     channel.schedule_delivery()
-    node.broker.turn.changed[channel] = None
+    channel.ledger.note_progress()
+    assert channel.ledger in node.broker.turn.journal.unsaved
     topic.delete_channel("c")
     assert channel not in node.broker.turn.to_deliver
-    assert channel not in node.broker.turn.changed
+    assert channel.ledger not in node.broker.turn.journal.unsaved
 
 
 def test_a_wall_time_comes_back_as_the_same_time_never_early() -> None:
@@ -64,7 +65,7 @@ def test_a_channel_that_asks_again_for_the_same_time_is_called_once() -> None:
     due = node.now + 10
     for earlier in (due, due - 1, due):  # it was put off in between
         channel.alarm = inf
-        channel._wake_at(earlier)
+        channel.wake_at(earlier)
     node.now = node.broker.turn.now = due
     node.broker.expire()
     later = [when for when, _ in node.broker.turn.alarms.pop_due(inf)]

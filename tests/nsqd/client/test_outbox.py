@@ -32,11 +32,11 @@ class Owed:
 
     def publish(self, topic: Topic | None = None, receipt: Receipt | None = None) -> Receipt:
         receipt = receipt or Receipt()
-        self.outbox.owe_publish(receipt, b"PUB", topic or self.topic)
+        self.outbox.owe_publish(receipt, b"PUB", (topic or self.topic).feed)
         return receipt
 
     def subscribe(self, receipt: Receipt | None = None) -> None:
-        self.outbox.owe_subscription(receipt, self.topic, self.release)
+        self.outbox.owe_subscription(receipt, self.topic.feed, self.release)
 
     def get(self) -> list[Piece]:
         assert self.outbox.release() is None

@@ -247,7 +247,7 @@ def test_a_document_that_is_far_too_long_is_refused_before_it_is_decoded(
 def test_a_state_of_too_many_pieces_is_refused(nsqd: Nsqd) -> None:
     channel = nsqd.broker.topics["t"].channels["c"]
     for sequence in range(MOST + 1):
-        channel.retries.add(sequence, 1)
+        channel.ledger.retries.add(sequence, 1)
     answer = nsqd.get(f"/channel/state?{CHANNEL}")
     assert (answer.status, json.loads(answer.body)["message"]) == (413, "TOO_MANY")
 

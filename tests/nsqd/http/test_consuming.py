@@ -105,7 +105,7 @@ def test_requeue_touch_and_bury(nsqd: Nsqd) -> None:
     (again,) = sub(nsqd)
     assert (again["id"], again["attempts"]) == (first.decode(), 1)
     channel = nsqd.broker.topics["t"].channels["c"]
-    assert (len(channel.deferred), len(channel.buried_queue.buried)) == (1, 1)
+    assert (len(channel.ledger.deferred), len(channel.buried_queue.buried)) == (1, 1)
     for verb in ("req", "touch", "bury"):
         (answer,) = lines(nsqd.post(f"/{verb}?{AT}", second))
         word = verb.upper()
@@ -114,9 +114,9 @@ def test_requeue_touch_and_bury(nsqd: Nsqd) -> None:
 
 def test_what_is_finished_is_in_the_journal_before_the_answer(nsqd: Nsqd) -> None:
     first, *_ = ids(nsqd)
-    before = nsqd.broker.turn.urgent_changes
+    before = nsqd.broker.turn.journal.urgent_changes
     nsqd.post(f"/fin?{AT}", first)
-    assert nsqd.broker.turn.urgent_changes == before + 1
+    assert nsqd.broker.turn.journal.urgent_changes == before + 1
 
 
 @pytest.mark.parametrize(

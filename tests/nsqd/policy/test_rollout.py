@@ -73,7 +73,7 @@ def test_a_changed_policy_reaches_a_few_names_in_each_turn(topics: int, channels
     assert sum(rules.in_turns) == topics * (1 + channels)
     assert max(rules.in_turns) <= 10, "2,000 entries are compared with each name"
     assert all(
-        (topic.rules, channel.rules) == (rules.of_topics, rules.of_channels)
+        (topic.rules, channel.policy.rules) == (rules.of_topics, rules.of_channels)
         for topic in node.broker.topics.values()
         for channel in topic.channels.values()
     )
@@ -107,7 +107,7 @@ def test_names_that_come_and_go_while_a_policy_is_applied_are_no_trouble() -> No
     topics = node.broker.topics
     assert len(topics) == 100
     assert len(topics["many"].channels) == 99
-    assert all(it.rules.max_attempts == 3 for topic in topics.values() for it in topic.channels.values())
+    assert all(it.policy.rules.max_attempts == 3 for topic in topics.values() for it in topic.channels.values())
 
 
 def test_a_newer_policy_starts_over_and_what_is_left_is_told() -> None:

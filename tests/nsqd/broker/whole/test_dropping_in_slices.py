@@ -7,6 +7,7 @@ from typing import Final
 import pytest
 from pyroaring import BitMap64
 
+from nsqd.broker import operations
 from nsqd.broker.channel import Channel
 from nsqd.broker.consumer import Consumer
 from nsqd.broker.rules import ChannelRules, Overflow, TopicRules
@@ -50,14 +51,14 @@ class Sparse:
             self.publish(50)
             self.node.turn()
         for channel in self.topic.channels.values():
-            channel.cancel(BitMap64(range(0, COUNT, 2)))
+            operations.cancel(channel, BitMap64(range(0, COUNT, 2)))
         self.save()
 
     def fill_with_deferred(self) -> None:
         """Have every second message wait for its first delivery, and defer the others."""
         self.publish(COUNT)
         self.node.turn()
-        self.channel().move(BitMap64(range(0, COUNT, 2)), DELAY_MS)
+        operations.move(self.channel(), BitMap64(range(0, COUNT, 2)), DELAY_MS)
         self.save()
 
     def save(self) -> None:
@@ -197,7 +198,7 @@ def test_deferred_messages_between_which_a_bound_drops_keep_their_delay(*, is_ki
     if is_killed:
         it.node.crash()
     it.end()
-    assert (it.channel().depth, len(it.channel().deferred)) == (0, LEFT)
+    assert (it.channel().depth, len(it.channel().ledger.deferred)) == (0, LEFT)
     it.node.pass_time(DELAY_MS / 1000 - 1)
     assert it.take(LEFT) == []
     for _ in range(2):  # some thousands become due in a turn
@@ -256,9 +257,9 @@ def test_a_channel_that_is_changed_between_two_slices(what: str) -> None:
     elif what == "delete":
         it.topic.delete_channel("c")
     elif what == "empty":
-        it.channel().empty()
+        operations.empty(it.channel())
     else:
-        it.channel().seek(0)
+        operations.seek(it.channel(), 0)
     it.node.turn()
     it.end()
     depths = {name: channel.depth for name, channel in it.topic.channels.items()}
@@ -290,7 +291,7 @@ def test_a_topic_drops_what_nobody_got_after_what_its_channels_have(what: str) -
     assert it.channel("c").is_behind
     for name in "ac":
         if what == "empty":
-            it.channel(name).empty()
+            operations.empty(it.channel(name))
         elif what == "delete":
             it.topic.delete_channel(name)
     it.node.turn()

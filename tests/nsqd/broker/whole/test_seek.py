@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nsqcommon.wire.commands import dpub, fin, mpub, req
+from nsqd.broker import operations
 from nsqd.broker.channel import Channel
 from nsqd.broker.replay import replay
 from tests.support.node import Client, Node
@@ -13,7 +14,7 @@ def channel_of(node: Node, name: str = "c") -> Channel:
 
 
 def seek(node: Node, cursor: int) -> None:
-    channel_of(node).seek(cursor)
+    operations.seek(channel_of(node), cursor)
     node.turn()
 
 
@@ -79,10 +80,10 @@ def test_other_channels_do_not_notice() -> None:
 def test_message_count_says_how_far_back_it_went() -> None:
     node = node_with(b"a", b"b", b"c")
     late = node.broker.topic("t").channel("late")
-    late.seek(1)
-    assert (late.depth, late.message_count) == (2, 2)
-    late.seek(1)
-    assert late.message_count == 2
+    operations.seek(late, 1)
+    assert (late.depth, late.ledger.message_count) == (2, 2)
+    operations.seek(late, 1)
+    assert late.ledger.message_count == 2
 
 
 def test_the_log_keeps_at_once_what_is_needed_again() -> None:
@@ -90,17 +91,17 @@ def test_the_log_keeps_at_once_what_is_needed_again() -> None:
     seek(node, 3)
     node.broker.record_progress()
     assert node.store.logs["t"].released == 3
-    channel_of(node).seek(1)
+    operations.seek(channel_of(node), 1)
     assert node.store.logs["t"].released == 1
 
 
 def test_what_lets_another_channels_messages_go_tells_of_them() -> None:
     node = node_with(b"a", b"b", b"c")
     other = node.broker.topics["t"].channel("other")
-    other.seek(3)
+    operations.seek(other, 3)
     client = node.consumer(ready=5)
     client.say(b"".join(fin(message.id) for message in client.messages()))
-    other.seek(3)  # before the journal records progress again
+    operations.seek(other, 3)  # before the journal records progress again
     assert node.store.logs["t"].released == 3
     node.store.write_journal(force=True)
     assert replay(node.store.journal)["t"].channels["c"].cursor == 3
@@ -121,7 +122,7 @@ def test_a_place_survives_a_crash() -> None:
 def test_a_crash_before_the_journal_is_written_leaves_the_old_place() -> None:
     node = node_with(b"a", b"b", b"c")
     seek(node, 3)
-    channel_of(node).seek(0)
+    operations.seek(channel_of(node), 0)
     node.crash()
     assert node.channel().depth == 0
 
@@ -214,9 +215,9 @@ def test_a_seek_loses_what_is_not_finished_before_its_place() -> None:
     consumer = node.consumer(ready=3)
     first, second, _ = consumer.messages()
     channel = channel_of(node)
-    assert [place for place in range(5) if not channel.waits_before(place)] == [0]
+    assert [place for place in range(5) if not channel.ledger.waits_before(place)] == [0]
     consumer.say(fin(first.id) + req(second.id, 60_000))
-    assert [place for place in range(5) if not channel.waits_before(place)] == [0, 1]
+    assert [place for place in range(5) if not channel.ledger.waits_before(place)] == [0, 1]
 
 
 def test_a_seek_to_the_end_of_a_finished_channel_loses_nothing() -> None:
@@ -224,4 +225,4 @@ def test_a_seek_to_the_end_of_a_finished_channel_loses_nothing() -> None:
     consumer = node.consumer(ready=2)
     for message in consumer.messages():
         consumer.say(fin(message.id))
-    assert not channel_of(node).waits_before(2)
+    assert not channel_of(node).ledger.waits_before(2)

@@ -13,8 +13,9 @@ import pytest
 from pyroaring import BitMap64
 
 from nsqcommon.wire.frames import OK_FRAME
+from nsqd.broker import operations
 from nsqd.broker.channel import Channel
-from nsqd.broker.operated import CancelOutcome
+from nsqd.broker.operations import CancelOutcome
 from nsqd.broker.topic import Topic
 from tests.support.fake_store import changes_in
 from tests.support.node import Node
@@ -56,12 +57,13 @@ def figures(node: Node, name: str = "c") -> tuple[int, int, int]:
 
 def delays(channel: Channel) -> dict[int, int]:
     """Return, for each deferred message, in how many milliseconds it is due, as the journal would be told."""
-    return {sequence: due_ms for sequence, _, due_ms in filter(None, channel._all_waiting()) if due_ms}
+    waiting = channel.ledger.waiting(channel.turn.wall_milliseconds)
+    return {sequence: due_ms for sequence, _, due_ms in filter(None, waiting) if due_ms}
 
 
 def settle(node: Node) -> None:
     """Let the turns come in which entries are made."""
-    while any(channel.deferred.has_runs for channel in node.broker.topics["t"].channels.values()):
+    while any(channel.ledger.deferred.has_runs for channel in node.broker.topics["t"].channels.values()):
         node.pass_time(0.005)
 
 
@@ -102,7 +104,7 @@ def test_however_much_is_parked_no_turn_looks_at_all_of_it(node: Node, begin: Ca
         begin(topic)
         node.turn()
     assert len(node.store.journal) + len(node.store.unwritten) - told < 10
-    assert channel_of(node).deferred.entries < MOST
+    assert channel_of(node).ledger.deferred.entries < MOST
     assert lines[0] < MANY
     assert figures(node) == (MANY, MANY, 0)
 
@@ -112,10 +114,10 @@ def test_the_entries_of_all_channels_together_are_made_some_in_each_turn(node: N
     topic = park(node, MANY // 3, channels=names)
     topic.unpause()
     node.turn()
-    entries = [sum(channel_of(node, name).deferred.entries for name in names)]
+    entries = [sum(channel_of(node, name).ledger.deferred.entries for name in names)]
     while entries[-1] < MANY:
         node.pass_time(0.005)
-        entries.append(sum(channel_of(node, name).deferred.entries for name in names))
+        entries.append(sum(channel_of(node, name).ledger.deferred.entries for name in names))
     made = [after - before for before, after in pairwise(entries)]
     assert max(made) <= MOST
     assert min(made) > 0
@@ -175,7 +177,7 @@ def test_a_new_journal_that_is_written_meanwhile_tells_all_of_it(node: Node) -> 
     topic = park(node)
     topic.unpause()
     node.turn()
-    assert channel_of(node).deferred.has_runs
+    assert channel_of(node).ledger.deferred.has_runs
     told = topic.snapshot_changes()
     before = delays(channel_of(node))
     settle(node)
@@ -225,7 +227,7 @@ def test_a_topic_that_is_paused_again_meanwhile_has_handed_everything_over(node:
     assert figures(node) == (COUNT + 1, COUNT, 0)
 
 
-@pytest.mark.parametrize("forget", [lambda channel: channel.empty(), lambda channel: channel.seek(2 * COUNT)])
+@pytest.mark.parametrize("forget", [operations.empty, lambda channel: operations.seek(channel, 2 * COUNT)])
 def test_a_channel_that_is_emptied_or_moved_meanwhile_gets_none_of_it(
     node: Node, forget: Callable[[Channel], object]
 ) -> None:
@@ -284,7 +286,7 @@ def test_what_was_taken_back_singly_before_comes_to_no_channel(node: Node) -> No
     for _ in range(2):
         assert figures(node) == figures(node, "d") == (left, left, 0)
         settle(node)
-        assert not channel_of(node).deferred.among(taken)
+        assert not channel_of(node).ledger.deferred.among(taken)
         node.store.write_journal(force=True)
         node.crash()
     node.pass_time(LATER / 1000 + 1)
@@ -297,12 +299,12 @@ def test_what_was_taken_back_and_redelivered_meanwhile_waits_once(node: Node) ->
     topic.cancel_beyond(BitMap64([last]))
     topic.unpause()
     node.turn()
-    assert channel_of(node).redeliver([last]).redelivered == 1
+    assert operations.redeliver(channel_of(node), [last]).redelivered == 1
     consumer = node.consumer(ready=1)
     while (message := consumer.messages()[0]).body != b"x":
         consumer.say(b"FIN %b\n" % message.id)
     consumer.say(b"RDY 0\nREQ %b %d\n" % (message.id, LATER // 2))
-    assert channel_of(node).deferred.has_runs
+    assert channel_of(node).ledger.deferred.has_runs
     settle(node)
     assert node.channel().deferred_count == COUNT
     before = node.channel().depth
@@ -323,13 +325,13 @@ def test_an_ephemeral_channel_gets_what_it_has_room_for_and_keeps_nothing_that_w
     topic.cancel_beyond(BitMap64(range(0, 2 * COUNT, 4)))
     topic.unpause()
     node.turn()
-    assert (len(channel.deferred), channel.depth) == (COUNT // 2, COUNT)
-    assert channel.ephemeral_batches is not None
-    assert channel.ephemeral_batches.messages == COUNT // 2 + COUNT
-    while channel.deferred.has_runs:
+    assert (len(channel.ledger.deferred), channel.depth) == (COUNT // 2, COUNT)
+    assert channel.ledger.ephemeral_batches is not None
+    assert channel.ledger.ephemeral_batches.messages == COUNT // 2 + COUNT
+    while channel.ledger.deferred.has_runs:
         node.pass_time(0.005)
     node.pass_time(LATER / 1000 + 1)
-    assert (len(channel.deferred), channel.depth) == (0, COUNT + COUNT // 2)
+    assert (len(channel.ledger.deferred), channel.depth) == (0, COUNT + COUNT // 2)
 
 
 def test_what_is_few_is_told_in_words_that_earlier_versions_know(node: Node) -> None:

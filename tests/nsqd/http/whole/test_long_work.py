@@ -17,8 +17,9 @@ from pyroaring import BitMap64
 
 from nsqcommon.wire.headers import encode_headers
 from nsqcommon.wire.limits import SizeLimits
+from nsqd.broker import operations
 from nsqd.broker.consumer import Consumer
-from nsqd.broker.operated import CancelOutcome
+from nsqd.broker.operations import CancelOutcome
 from nsqd.broker.recall import Recall
 from nsqd.broker.reclaimer import FREED_IN_TURN
 from nsqd.broker.replay import replay
@@ -159,7 +160,7 @@ def test_a_batch_of_any_length_is_dealt_with_in_slices(nsqd: Nsqd, what: str, do
     assert most <= 3 * 2_000
     channel = channel_of(nsqd)
     is_due = what == "due" and not delay
-    assert (len(channel.deferred), len(channel.retries)) == (
+    assert (len(channel.ledger.deferred), len(channel.ledger.retries)) == (
         (0, COUNT) if is_due else (0, 0) if what == "cancel" else (COUNT, 0)
     )
 
@@ -169,9 +170,9 @@ def test_a_turn_passes_some_thousands_of_retries_that_were_taken_out(nsqd: Nsqd)
     for _ in range(3):
         publish(nsqd, COUNT)
     channel = channel_of(nsqd)
-    channel.seek(3 * COUNT)
-    channel.redeliver(range(3 * COUNT))
-    channel.cancel(BitMap64(number for number in range(3 * COUNT // 2) if number % 1_000))
+    operations.seek(channel, 3 * COUNT)
+    operations.redeliver(channel, range(3 * COUNT))
+    operations.cancel(channel, BitMap64(number for number in range(3 * COUNT // 2) if number % 1_000))
     looks = counted(nsqd)
     consumer = Consumer(send=lambda pieces: None, close=lambda: None, describe=lambda: CLIENT, msg_timeout=60.0)
     consumer.ready_count = 100
@@ -193,7 +194,7 @@ def test_old_files_are_passed_in_pieces_where_every_other_message_was_taken_back
     for _ in range(COUNT // 2_000):
         node.broker.topic("t").publish(b"\0\0\0\1x" * 2_000, range(0, 10_001, 5))
         node.turn()
-    channel.cancel(BitMap64(range(0, COUNT, 2)))
+    operations.cancel(channel, BitMap64(range(0, COUNT, 2)))
     node.broker.record_progress()
     node.turn()
     told, depth = len(node.store.journal), channel.depth
@@ -219,7 +220,7 @@ def test_one_of_many_is_moved_without_a_look_at_the_others(nsqd: Nsqd) -> None:
     assert during(nsqd, looks, "POST", f"/message/cancel?{CHANNEL}&sequence=9999") == sums(cancelled=1)
     assert during(nsqd, looks, "POST", f"/message/due?{CHANNEL}&sequence=7&defer=0") == sums(moved=1)
     assert looks.count <= 100
-    assert (len(channel_of(nsqd).retries), channel_of(nsqd).retries.attempts_of(7)) == (COUNT - 1, 1)
+    assert (len(channel_of(nsqd).ledger.retries), channel_of(nsqd).ledger.retries.attempts_of(7)) == (COUNT - 1, 1)
 
 
 def test_a_deferred_one_may_be_moved_again_and_again(nsqd: Nsqd) -> None:
@@ -229,7 +230,7 @@ def test_a_deferred_one_may_be_moved_again_and_again(nsqd: Nsqd) -> None:
         target = f"/message/due?{CHANNEL}&sequence={number % 5}&defer={DEFER + number}"
         assert during(nsqd, looks, "POST", target) == sums(moved=1)
     assert looks.count <= 1_000
-    assert len(channel_of(nsqd).deferred) == COUNT
+    assert len(channel_of(nsqd).ledger.deferred) == COUNT
 
 
 def test_neighbours_ahead_of_the_cursor_are_one_word_of_the_journal(nsqd: Nsqd) -> None:
@@ -248,7 +249,7 @@ def test_what_no_channel_has_got_yet_is_taken_back_in_slices(nsqd: Nsqd) -> None
     assert during(nsqd, Looks(), "POST", "/message/cancel?topic=t&key=k") == sums(cancelled=1)
     assert (told.words().count("cancel"), told.most_in_turn) == (COUNT, 2_000)
     nsqd.post("/topic/unpause?topic=t")
-    assert (channel_of(nsqd).depth, len(channel_of(nsqd).deferred)) == (0, 0)
+    assert (channel_of(nsqd).depth, len(channel_of(nsqd).ledger.deferred)) == (0, 0)
 
 
 @pytest.mark.parametrize(("path", "done"), [("kick", "kicked"), ("discard", "discarded")])
@@ -275,8 +276,8 @@ def test_going_on_elsewhere_and_once_more_look_at_what_they_name_only(nsqd: Nsqd
     publish(nsqd, 2, f"&key=k&defer={DEFER}")
     channel = channel_of(nsqd)
     looks = counted(nsqd)
-    assert channel.waits_before(10)
-    assert channel.redeliver([5, 6, COUNT]) == (0, 3, 0)
+    assert channel.ledger.waits_before(10)
+    assert operations.redeliver(channel, [5, 6, COUNT]) == (0, 3, 0)
     assert looks.count == 0
 
 
@@ -285,11 +286,13 @@ def test_a_new_journal_passes_over_what_was_taken_out_some_at_a_time(nsqd: Nsqd,
     publish(nsqd, COUNT, f"&key=k&defer={DEFER}" if place == "deferred" else "")
     if place == "retries":
         retry_all(nsqd)
-    while channel_of(nsqd).deferred.has_runs:
+    while channel_of(nsqd).ledger.deferred.has_runs:
         nsqd.broker.expire()
     looks, rotation = counted(nsqd), JournalRotation()
     for start, end in ((0, 9_000), (9_000, 12_000)):  # fewer at once than are worth dropping at once
-        assert channel_of(nsqd).move(BitMap64(range(start, end)), 2 * DEFER) == {CancelOutcome.MOVED: end - start}
+        assert operations.move(channel_of(nsqd), BitMap64(range(start, end)), 2 * DEFER) == {
+            CancelOutcome.MOVED: end - start
+        }
     rotation.begin(Path("journal"), ["t"])
     told: list[Entry] = []
     looks.turn()
@@ -313,7 +316,7 @@ def defer_each(nsqd: Nsqd) -> None:
 
 def defer_batch(nsqd: Nsqd) -> None:
     publish(nsqd, COUNT, f"&defer={DEFER}")
-    while channel_of(nsqd).deferred.has_runs:
+    while channel_of(nsqd).ledger.deferred.has_runs:
         nsqd.broker.expire()
 
 
@@ -346,7 +349,7 @@ def test_what_nobody_needs_any_more_is_freed_some_at_a_time(
     for asked in (target, "/topic/create?topic=t", f"/channel/create?{CHANNEL}"):
         assert nsqd.post(asked).status == 200
         blocks.append(sys.getallocatedblocks())
-    assert len(channel_of(nsqd).in_flight) + channel_of(nsqd).depth + len(channel_of(nsqd).deferred) == 0
+    assert len(channel_of(nsqd).in_flight) + channel_of(nsqd).depth + len(channel_of(nsqd).ledger.deferred) == 0
     publish(nsqd, 5, f"&key=new&defer={DEFER}")
     while not nsqd.broker.turn.reclaimer.is_empty:
         blocks.append(sys.getallocatedblocks())
@@ -355,7 +358,7 @@ def test_what_nobody_needs_any_more_is_freed_some_at_a_time(
     freed = [before - after for before, after in pairwise(blocks)]
     assert max(freed) < 2 * FREED_IN_TURN + 2_000
     assert sum(freed) > COUNT * 0.9
-    assert len(channel_of(nsqd).deferred) == 5
+    assert len(channel_of(nsqd).ledger.deferred) == 5
 
 
 def test_the_collector_meets_what_was_deferred_together_some_thousands_at_a_time(nsqd: Nsqd) -> None:
@@ -363,7 +366,7 @@ def test_the_collector_meets_what_was_deferred_together_some_thousands_at_a_time
     gc.disable()  # the interpreter counts objects, and each thousand messages are one
     try:
         publish(nsqd, COUNT, f"&defer={DEFER}")
-        while channel_of(nsqd).deferred.has_runs:
+        while channel_of(nsqd).ledger.deferred.has_runs:
             nsqd.broker.expire()
         young = [it for generation in (0, 1) for it in gc.get_objects(generation) if isinstance(it, list)]
     finally:
@@ -378,12 +381,12 @@ def test_messages_become_due_and_time_out_some_thousands_at_a_time(nsqd: Nsqd) -
     publish(nsqd, COUNT, "&defer=1000")
     broker.turn.now += 100
     before, steps = 0, 0
-    while channel.deferred or channel.in_flight:
+    while channel.ledger.deferred or channel.in_flight:
         broker.expire()
-        assert len(channel.retries) - before <= MOST
-        before, steps = len(channel.retries), steps + 1
+        assert len(channel.ledger.retries) - before <= MOST
+        before, steps = len(channel.ledger.retries), steps + 1
         assert steps < 100
-    assert len(channel.retries) == 2 * COUNT
+    assert len(channel.ledger.retries) == 2 * COUNT
     assert channel.timeout_count == COUNT
 
 
@@ -413,7 +416,7 @@ def test_long_work_is_among_the_jobs_and_ends_where_somebody_stops_it(nsqd: Nsqd
     assert answer is not None
     said = json.loads(answer.body)
     assert (answer.status, said["message"], said["count"]) == (409, "STOPPED", COUNT)
-    assert len(channel_of(nsqd).deferred) == COUNT - said["done"] > 0
+    assert len(channel_of(nsqd).ledger.deferred) == COUNT - said["done"] > 0
     assert json.loads(nsqd.get(f"/channel/jobs?{CHANNEL}").body) == {"jobs": []}
 
 
@@ -426,7 +429,7 @@ def test_long_work_ends_when_its_client_goes(nsqd: Nsqd) -> None:
         return await ask_in_loop(nsqd.app, "POST", "/message/cancel?topic=t&key=k", is_gone=is_gone)
 
     assert asyncio.run(both()) is None
-    assert 0 < len(channel_of(nsqd).deferred) < COUNT
+    assert 0 < len(channel_of(nsqd).ledger.deferred) < COUNT
     assert not channel_of(nsqd).recalls
 
 
@@ -445,7 +448,7 @@ def test_a_channel_that_is_deleted_or_gone_on_meanwhile_is_no_trouble(nsqd: Nsqd
     answer = asyncio.run(both())
     assert answer is not None
     assert json.loads(answer.body) == sums(cancelled=2, done=1)
-    assert not nsqd.broker.topics["t"].channels["other"].deferred
+    assert not nsqd.broker.topics["t"].channels["other"].ledger.deferred
 
 
 def test_what_has_its_own_time_to_live_is_judged_as_far_as_it_is_delivered(nsqd: Nsqd) -> None:
@@ -546,6 +549,6 @@ def test_what_was_done_before_long_work_was_ended_is_among_the_changes(nsqd: Nsq
         await request
 
     asyncio.run(both())
-    assert len(channel_of(nsqd).deferred) > 0
+    assert len(channel_of(nsqd).ledger.deferred) > 0
     changes = json.loads(nsqd.get("/changes").body)["changes"]
     assert "cancel" in [change["what"] for change in changes]

@@ -139,7 +139,7 @@ def test_the_time_of_the_oldest_waiting_message_is_told_to_who_asks_for_it(nsqd:
     nsqd.post("/pub?topic=t", b"old")
     nsqd.post("/pub?topic=t", b"new")
     told = channel("&ages=true&include_clients=false")["oldest_timestamp"]
-    assert told == nsqd.broker.topic("t").channel("c").oldest_timestamp()
+    assert told == nsqd.broker.topic("t").channel("c").ledger.oldest_timestamp()
     assert told >= before
     assert "oldest_timestamp" not in channel()
 

@@ -9,6 +9,7 @@ import pytest
 
 from nsqcommon.wire.commands import dpub, fin, hdpub, hmpub, identify, mpub, req
 from nsqcommon.wire.headers import NONE, encode_headers
+from nsqd.broker import operations
 from nsqd.broker.backlog import Backlog
 from nsqd.broker.channel import Channel
 from nsqd.broker.rules import ChannelRules
@@ -67,7 +68,7 @@ def test_an_old_message_that_the_disk_yields_at_the_second_look_is_not_delivered
     log = node.store.logs["t"]
     node.pass_time(3_599.5)
     consumer = node.consumer(ready=0)
-    channel_of(node)._batch = None
+    channel_of(node).ledger.batch = None
     batch_at, looks = log.batch_at, count()
     monkeypatch.setattr(log, "batch_at", lambda sequence: batch_at(sequence) if next(looks) else None)
     node.broker.turn.timestamp += 1_000_000_000
@@ -91,7 +92,7 @@ def test_what_expires_may_be_buried() -> None:
     assert [it.note.reason for it in channel_of(node).buried_queue.buried.from_place(0)] == [
         "waited for more than 1h (ttl)"
     ] * 2
-    channel_of(node).take_buried("kick", [0])
+    operations.take_buried(channel_of(node), "kick", [0])
     node.turn()
     assert comes(node) == [b"a"]  # somebody wants it, so it does not expire again
 
@@ -100,7 +101,7 @@ def test_a_delay_is_no_waiting() -> None:
     node = node_with(ttl=HOUR)
     node.client().say(dpub("t", 3_600_000, b"late"))
     node.pass_time(3_599)
-    channel_of(node).seek(0)
+    operations.seek(channel_of(node), 0)
     node.turn()
     node.pass_time(3_599)
     assert comes(node) == [b"late"]
@@ -135,9 +136,11 @@ def test_a_deferred_message_does_not_expire_before_it_is_due_after_a_channel_was
     node.client().say(dpub("t", 3_600_000, b"late"))
     channel = channel_of(node)
     if way == "seek":
-        channel.seek(1)  # forward, over nothing that is deferred
+        operations.seek(channel, 1)  # forward, over nothing that is deferred
     elif way == "restore":
-        channel.restore_backlog(Backlog(next=1, end=3, finished=[], requeued=[], deferred=[], buried=[]), 10_000)
+        operations.restore_backlog(
+            channel, Backlog(next=1, end=3, finished=[], requeued=[], deferred=[], buried=[]), 10_000
+        )
     else:
         node.broker.topics["t"].delete_channel("c")
         node.broker.topics["t"].channel("c", cursor=1)
