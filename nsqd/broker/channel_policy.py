@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, final
 
 from nsqd.broker.breaker import Breaker
-from nsqd.broker.limits import Usage, capacity, count_cause, drops, excess, excess_with
+from nsqd.broker.limits import Usage, capacity, count_cause, drops, excess, excess_with, refuses
 from nsqd.broker.rate_limiter import RateLimiter
 from nsqd.broker.rules import Overflow
 
@@ -39,6 +39,7 @@ class ChannelPolicy:
         self.rules = rules
         self.ttl = rules.ttl  # nanoseconds; deliveries read it
         self.drops = drops(rules)  # whether a bound ever drops or buries the oldest messages
+        self.refuses = refuses(rules)  # whether a bound ever refuses a publish
         if rules.max_rate is None:
             self._rate_limiter = None
         elif self._rate_limiter is None or self._rate_limiter.rate != rules.max_rate:

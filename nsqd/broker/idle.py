@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from nsqd.broker.bounded import Bounded
     from nsqd.broker.channel import Channel
     from nsqd.broker.rules import ChannelRules, TopicRules
+    from nsqd.broker.topic import Topic
 
 
 class Expired(NamedTuple):
@@ -19,10 +19,10 @@ class Expired(NamedTuple):
     is_dry_run: bool  # only said, not done
 
 
-def verdicts_on(topic: Bounded, now: float) -> list[Expired]:
+def verdicts_on(topic: Topic, now: float) -> list[Expired]:
     """Return the topic, if it has expired, or else those of its channels that have."""
     is_idle = topic.is_idle(now)
-    for rules, is_dry_run in ((topic.rules, False), (topic.dry_run, True)):
+    for rules, is_dry_run in ((topic.policy.rules, False), (topic.dry_run.policy.rules, True)):
         if is_idle and rules.expire_after is not None and _has_expired(topic, rules, now):
             return [Expired(topic.name, "", rules.expire_after, is_dry_run)]
     found = []
@@ -34,6 +34,6 @@ def verdicts_on(topic: Bounded, now: float) -> list[Expired]:
     return found
 
 
-def _has_expired(it: Bounded | Channel, rules: ChannelRules | TopicRules, now: float) -> bool:
+def _has_expired(it: Topic | Channel, rules: ChannelRules | TopicRules, now: float) -> bool:
     after = rules.expire_after
     return after is not None and now - it.idle_since >= after and (rules.expire_full or it.is_empty)

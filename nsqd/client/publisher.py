@@ -16,7 +16,7 @@ from nsqcommon.wire.extensions import is_valid_key
 from nsqcommon.wire.faults import Fault, ProtocolError
 from nsqcommon.wire.names import decode_name
 from nsqcommon.wire.quoting import quote
-from nsqd.broker.bounded import PublishRefused
+from nsqd.broker.topic import PublishRefused
 from nsqd.client.work_budget import COST_OF_DEFERRAL, COST_OF_LOG, COST_OF_TOPIC, WorkBudget
 
 if TYPE_CHECKING:

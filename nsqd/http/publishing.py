@@ -20,7 +20,7 @@ from nsqcommon.wire.commands import HeadedPublications
 from nsqcommon.wire.extensions import is_valid_key
 from nsqcommon.wire.names import is_valid_name
 from nsqd.broker.batch import Receipt
-from nsqd.broker.bounded import PublishRefused
+from nsqd.broker.topic import PublishRefused
 from nsqd.http.mpub_body import BODY_TOO_BIG, MSG_TOO_BIG, BinaryBody, HeadedBody, LinesBody, MpubBody
 
 if TYPE_CHECKING:

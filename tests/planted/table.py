@@ -269,10 +269,10 @@ BUGS: Final = (
     Bug(
         "the journal does not know what was delivered before a crash",
         _NO_BOUND,
-        "nsqd/broker/bounded.py",
+        "nsqd/broker/topic.py",
         (
             (
-                "channel.records_deliveries = drops(self.rules) or channel.policy.drops",
+                "channel.records_deliveries = self.policy.drops or channel.policy.drops",
                 "channel.records_deliveries = False",
             ),
         ),
@@ -712,7 +712,7 @@ BUGS: Final = (
     Bug(
         "what is published in one turn is stored backwards",
         _ORDER,
-        "nsqd/broker/published.py",
+        "nsqd/broker/publish_buffer.py",
         (
             (
                 "drafts, self._drafts = self._drafts, []\n        return drafts",
@@ -732,7 +732,7 @@ BUGS: Final = (
     Bug(
         "a start forgets keys",
         _ONCE,
-        "nsqd/broker/published.py",
+        "nsqd/broker/topic.py",
         (("        self._keys.know(keys)\n", ""),),
         ("keys model", "keyed kills"),
     ),

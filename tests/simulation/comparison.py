@@ -154,8 +154,8 @@ class _Comparison:
 
     def _find_unparked(self) -> None:
         topic = self.topic
-        parked = {s for start, count, _ in self.real._early_deferrals.batches for s in range(start, start + count)}
-        parked |= set(self.real._early_deferrals.cancelled)
+        parked = {s for start, count, _ in self.real.early_deferrals.batches for s in range(start, start + count)}
+        parked |= set(self.real.early_deferrals.cancelled)
         behind = range(topic.high_watermark, topic.tail)
         delayed = {s for s in behind if s in topic.messages and self.ledger.published[topic.messages[s]].delay}
         before, topic.unparked = topic.unparked, delayed - parked
@@ -170,12 +170,12 @@ class _Comparison:
         for sequence, number in topic.cancelled.items():
             is_back = (
                 sequence >= real.high_watermark
-                and not real._early_deferrals.holds(sequence)
+                and not real.early_deferrals.holds(sequence)
                 and self._survived(sequence)
             )
             if is_back and max(number, topic.created) <= self.marks.urgent:
                 raise Violation(f"{topic.name}: message {sequence} was taken back, and waits for a channel")
-        topic.cancelled = dict.fromkeys(real._early_deferrals.cancelled, self.ledger.number)
+        topic.cancelled = dict.fromkeys(real.early_deferrals.cancelled, self.ledger.number)
 
     def _compare_messages(self, found: dict[int, bytes], first: int, tail: int) -> None:
         topic, ledger = self.topic, self.ledger
@@ -214,7 +214,7 @@ class _Comparison:
         topic, real = self.topic, self.real
         place = f"{topic.name}/{channel.name}"
         places = dict(places_in(topic.name, found))
-        beyond = [it for it in range(real.high_watermark, real.log.tail) if not real._early_deferrals.holds(it)]
+        beyond = [it for it in range(real.high_watermark, real.log.tail) if not real.early_deferrals.holds(it)]
         places.update((sequence, 0) for sequence in beyond)
         buried = {burial.sequence: burial for burial in found.buried_queue.buried.from_place(0)}
         number = self.ledger.number

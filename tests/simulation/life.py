@@ -17,13 +17,13 @@ from nsqd.ack import Ack
 from nsqd.broker import operations
 from nsqd.broker.backlog import Backlog, is_in
 from nsqd.broker.batch import Receipt
-from nsqd.broker.bounded import PublishRefused
 from nsqd.broker.buried_queue import BuriedSelection, Verb
 from nsqd.broker.channel import NOT_ON_DISK, Channel
 from nsqd.broker.consumer import Consumer
 from nsqd.broker.operations import CancelOutcome
 from nsqd.broker.rules import NO_CHANNEL_RULES, NO_TOPIC_RULES, ChannelRules, TopicRules
 from nsqd.broker.snapshot import ClientSnapshot
+from nsqd.broker.topic import PublishRefused
 from nsqd.log.data_path import DataPathError, is_journal
 from nsqd.log.faults import StorageFault
 from nsqd.log.recovery.store import Recovered

@@ -7,7 +7,7 @@ from tests.support.node import Node
 
 def test_without_a_policy_all_share_the_rules_that_demand_nothing() -> None:
     topic = Node().broker.topic("t")
-    assert topic.rules is NO_TOPIC_RULES
+    assert topic.policy.rules is NO_TOPIC_RULES
     assert topic.channel("c").policy.rules is NO_CHANNEL_RULES
 
 
@@ -16,12 +16,12 @@ def test_rules_are_taken_when_a_name_begins_and_again_when_they_have_changed() -
     broker = Node(policy=policy).broker
     topic = broker.topic("t")
     channel = topic.channel("c")
-    assert (topic.rules, channel.policy.rules) == (policy.of_topics, policy.of_channels)
+    assert (topic.policy.rules, channel.policy.rules) == (policy.of_topics, policy.of_channels)
     policy.of_channels = ChannelRules(max_attempts=7)
     policy.of_topics = NO_TOPIC_RULES
     assert channel.policy.rules.max_attempts == 3
     broker.rules_changed(["t", "a topic that is gone"])
-    assert (topic.rules, channel.policy.rules) == (NO_TOPIC_RULES, policy.of_channels)
+    assert (topic.policy.rules, channel.policy.rules) == (NO_TOPIC_RULES, policy.of_channels)
 
 
 def test_rules_hold_after_a_crash() -> None:
@@ -30,4 +30,4 @@ def test_rules_hold_after_a_crash() -> None:
     node.turn()
     node.crash()
     topic = node.broker.topics["t"]
-    assert (topic.rules.max_messages, topic.channels["c"].policy.rules.max_attempts) == (5, 3)
+    assert (topic.policy.rules.max_messages, topic.channels["c"].policy.rules.max_attempts) == (5, 3)

@@ -73,7 +73,7 @@ def test_a_changed_policy_reaches_a_few_names_in_each_turn(topics: int, channels
     assert sum(rules.in_turns) == topics * (1 + channels)
     assert max(rules.in_turns) <= 10, "2,000 entries are compared with each name"
     assert all(
-        (topic.rules, channel.policy.rules) == (rules.of_topics, rules.of_channels)
+        (topic.policy.rules, channel.policy.rules) == (rules.of_topics, rules.of_channels)
         for topic in node.broker.topics.values()
         for channel in topic.channels.values()
     )
@@ -133,5 +133,5 @@ def test_a_newer_policy_starts_over_and_what_is_left_is_told() -> None:
     assert left[0] == left[-1] == 100
     assert 0 < left[-2] < 100
     assert rules.topics_left == 0
-    assert all(topic.rules.max_messages == 7 for topic in node.broker.topics.values())
+    assert all(topic.policy.rules.max_messages == 7 for topic in node.broker.topics.values())
     assert sum(rules.in_turns) < 200, "the older pass ended"

@@ -1,0 +1,257 @@
+"""What is published to a topic in a turn, from the publisher's receipt to the place in the log.
+
+Publishes become *drafts*, which are batches without a place in the log: one for the PUBs and small MPUBs of the turn, and
+one for each DPUB, each large MPUB, and each MPUB with a key or headers. At the end of the turn `deferrals` tells which of
+them are deferred, for the journal, and `seal` gives all of them their places; or `fail` fails them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, final
+
+from nsqcommon.wire.headers import NONE as NO_HEADERS
+from nsqcommon.wire.headers import header_offsets
+from nsqcommon.wire.log_record import KEYS
+from nsqd.broker.batch import Batch, Receipt
+from nsqd.broker.limits import Usage
+
+if TYPE_CHECKING:
+    from nsqd.broker.keys import TopicKeys
+    from nsqd.broker.store import TopicLog
+    from nsqd.broker.turn_context import TurnContext
+
+_MOST_BYTES_SHARED: Final = 1 << 20  # of publishes in one batch, because a batch is read and sent as a whole
+_LARGEST_SHARING: Final = 16 * 1024  # bytes of an MPUB; copying a larger one costs as much as a record of its own
+# Bytes. The length in a record's header has 16 bits, and the last publish may add up to 3,277 messages of five bytes.
+_LONGEST_KEY_PLACE: Final = 60_000
+_RECORD_FRONT: Final = 64  # bytes before the payload of a record, without its key
+_LENGTHS: Final = [bytes((length,)) for length in range(256)]  # before each key in its place
+
+# Payload, offsets, delay in ms, receipt, keys as they lie in the record, its flags, headers of all messages. It is a
+# tuple, because every single publish makes one, and an object with named fields would cost half a microsecond more.
+_Draft = tuple[bytes, Sequence[int], int, Receipt, bytes, int, bytes]
+_NOTHING: Final = Usage(0, 0)
+
+
+@final
+class PublishBuffer:
+    """The drafts of one topic. They end with the turn, unless they have to wait until files of the log are removed."""
+
+    def __init__(self, log: TopicLog, keys: TopicKeys, turn: TurnContext[Any, Any]) -> None:
+        self._log = log
+        self._keys = keys
+        self._turn = turn
+        self._shared: list[bytes] = []  # PUBs and small MPUBs of this turn; they become one batch
+        self._shared_offsets = [0]  # where in that batch each of their messages begins, and the end
+        self._shared_receipt = Receipt()
+        self._shared_keys: dict[bytes, int] = {}  # which of those messages has which key
+        self._shared_key_bytes = 0
+        self._shared_headers: list[tuple[int, bytes]] = []  # of those messages that have some
+        self._shared_header_bytes = 0
+        self._drafts: list[_Draft] = []
+        self._sealed: list[tuple[Batch, Receipt]] = []
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was published in this turn."""
+        return not (self._shared or self._drafts)
+
+    def receipt_of(self, key: bytes) -> Receipt | None:
+        """Return the receipt of the publish that shares a batch of this turn and has this key; None: there is none."""
+        return self._shared_receipt if key in self._shared_keys else None
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether a publish that shares a batch of this turn has a key."""
+        return bool(self._shared_keys)
+
+    # Publishing
+
+    def add_one(self, sized_body: bytes, key: bytes, headers: bytes) -> Receipt:
+        """Add one message, given with its four bytes of size, to the batch that publishes of this turn share."""
+        shared, offsets = self._shared, self._shared_offsets
+        if not shared:
+            self._shared_receipt = Receipt()
+        receipt = self._shared_receipt
+        if headers:
+            self._shared_headers.append((len(offsets) - 1, headers))
+            self._shared_header_bytes += len(headers)
+        if key:
+            self._shared_keys[key] = len(offsets) - 1
+            self._shared_key_bytes += len(key)
+        end = offsets[-1] + len(sized_body)
+        shared.append(sized_body)
+        offsets.append(end)
+        if (
+            end + self._shared_header_bytes > _MOST_BYTES_SHARED
+            or self._shared_key_bytes + len(offsets) > _LONGEST_KEY_PLACE
+        ):
+            self.close_shared()
+        return receipt
+
+    def add(self, payload: bytes, offsets: Sequence[int], delay_ms: int, key: bytes, headers: bytes) -> Receipt:
+        """Add messages that belong together: small ones share a batch, others get their own.
+
+        Those with a delay, a key or headers get their own, too, because a batch has one delay, and its key means all of
+        its messages.
+        """
+        if not delay_ms and not key and not headers and len(payload) <= _LARGEST_SHARING:
+            return self._share(payload, offsets)
+        self.close_shared()
+        receipt = Receipt()
+        if key:
+            self._keys.add(key, self._turn.timestamp, receipt)
+        self._drafts.append((payload, offsets, delay_ms, receipt, key, 0, headers))
+        return receipt
+
+    def _share(self, payload: bytes, offsets: Sequence[int]) -> Receipt:
+        shared, ends = self._shared, self._shared_offsets
+        if not shared:
+            self._shared_receipt = Receipt()
+        receipt, start = self._shared_receipt, ends[-1]
+        shared.append(payload)
+        if isinstance(offsets, range):
+            ends.extend(range(start + offsets.step, start + offsets.stop, offsets.step))
+        else:
+            ends.extend([start + offset for offset in offsets[1:]])
+        if (
+            ends[-1] + self._shared_header_bytes > _MOST_BYTES_SHARED
+            or self._shared_key_bytes + len(ends) > _LONGEST_KEY_PLACE
+        ):
+            self.close_shared()
+        return receipt
+
+    def close_shared(self) -> None:
+        """Make a draft of what shares a batch. What is published next in this turn gets another one."""
+        shared = self._shared
+        if not shared:
+            return
+        offsets, self._shared, self._shared_offsets = self._shared_offsets, [], [0]
+        count = len(offsets) - 1
+        if self._shared_keys:
+            self._keys.add_all(self._shared_keys, self._turn.timestamp, self._shared_receipt)
+            key, flags = self._take_key_place(count)
+        else:
+            key, flags = b"", 0
+        headers = self._take_headers(count) if self._shared_headers else b""
+        payload = shared[0] if len(shared) == 1 else b"".join(shared)
+        self._drafts.append((payload, offsets, 0, self._shared_receipt, key, flags, headers))
+
+    def _take_drafts(self) -> list[_Draft]:
+        self.close_shared()
+        drafts, self._drafts = self._drafts, []
+        return drafts
+
+    def _take_headers(self, count: int) -> bytes:
+        """Return the headers of so many messages as they lie in the record."""
+        found, self._shared_headers, self._shared_header_bytes = self._shared_headers, [], 0
+        area = [NO_HEADERS] * count
+        for number, headers in found:
+            area[number] = headers
+        return b"".join(area)
+
+    def _take_key_place(self, count: int) -> tuple[bytes, int]:
+        """Return the keys of so many messages as they lie in the record, and the record's flags."""
+        keys, self._shared_keys, self._shared_key_bytes = self._shared_keys, {}, 0
+        if count == 1:
+            return next(iter(keys)), 0
+        lengths = set(map(len, keys))
+        if len(keys) == count and len(lengths) == 1:  # as those of our own clients
+            return _LENGTHS[lengths.pop()].join([b"", *keys]), KEYS
+        place = [b"\0"] * count
+        for key, number in keys.items():
+            place[number] = _LENGTHS[len(key)] + key
+        return b"".join(place), KEYS
+
+    # How much it is
+
+    def usage(self) -> Usage:
+        """Return how much was published in this turn."""
+        counts, sizes = [len(self._shared_offsets) - 1], [self._shared_offsets[-1] + self._shared_header_bytes]
+        for payload, offsets, _, _, _, _, headers in self._drafts:
+            counts.append(len(offsets) - 1)
+            sizes.append(len(payload) + len(headers))
+        return Usage(sum(counts), sum(sizes))
+
+    def usage_in_log(self) -> Usage:
+        """Return the same with the bytes that it will take in the log, or a few more."""
+        drafted = self.usage()
+        fronts = sum(_RECORD_FRONT + len(draft[4]) for draft in self._drafts)
+        return Usage(drafted.messages, drafted.size + fronts + self._shared_front())
+
+    def _shared_front(self) -> int:
+        """Return what precedes the messages that share a batch: also those without a key or headers have a place there."""
+        count = len(self._shared_offsets) - 1
+        keys = count + self._shared_key_bytes if self._shared_keys else 0
+        headers = len(NO_HEADERS) * (count - len(self._shared_headers)) if self._shared_headers else 0
+        return _RECORD_FRONT + keys + headers
+
+    # The end of the turn
+
+    def deferrals(self) -> Iterator[tuple[int, int, int]]:
+        """Yield start, count and delay_ms of the drafts that are deferred, with the sequence that `seal` is going to give."""
+        self.close_shared()
+        sequence = self._log.tail
+        for _, offsets, delay_ms, _, _, _, _ in self._drafts:
+            count = len(offsets) - 1
+            if delay_ms:
+                yield sequence, count, delay_ms
+            sequence += count
+
+    def seal(self, timestamp: int, *, drops: bool) -> Usage:
+        """Give the drafts their places in the log, and append them to its buffer. Return what is dropped.
+
+        `drops`: only what the log has room for is appended.
+        """
+        drafts: Iterable[_Draft] = self._take_drafts()
+        dropped: list[Usage] = []
+        if drops:
+            drafts = self._fitted(drafts, dropped)
+        log, ids = self._log, self._turn.ids
+        for payload, offsets, delay_ms, receipt, key, flags, headers in drafts:
+            base_sequence = log.tail
+            count = len(offsets) - 1
+            batch = Batch(base_sequence, ids.take(count), timestamp, payload, offsets, delay_ms, key, flags, headers)
+            log.append(batch, receipt)
+            self._sealed.append((batch, receipt))
+        return Usage(sum(it.messages for it in dropped), sum(it.size for it in dropped)) if dropped else _NOTHING
+
+    def take_sealed(self) -> list[tuple[Batch, Receipt]]:
+        """Return what was sealed since the last call. Its receipts tell whether the log has taken it."""
+        sealed, self._sealed = self._sealed, []
+        return sealed
+
+    def _fitted(self, drafts: Iterable[_Draft], dropped: list[Usage]) -> Iterator[_Draft]:
+        """Yield what the log has room for. The rest is dropped message by message, but counts as published, as in NSQ.
+
+        The caller must append each draft before it asks for the next one.
+        """
+        for payload, offsets, delay_ms, receipt, key, flags, headers in drafts:
+            count = fitting = len(offsets) - 1
+            places = header_offsets(headers, count) if headers else None
+            if not self._has_room(count, offsets, places):
+                # The most messages that fit: the first n for which n + 1 do not.
+                counts = range(1, count + 1)
+                fitting = bisect_left(counts, True, key=lambda n: not self._has_room(n, offsets, places))
+                bodies = len(payload) - offsets[fitting] - 4 * (count - fitting)
+                dropped.append(Usage(count - fitting, bodies))
+            if fitting == count:
+                yield payload, offsets, delay_ms, receipt, key, flags, headers
+            elif fitting:  # the log is in memory, so its records have no keys
+                headers = headers[: places[fitting]] if places is not None else b""
+                yield payload[: offsets[fitting]], offsets[: fitting + 1], delay_ms, receipt, b"", 0, headers
+            else:
+                receipt.settle()
+
+    def _has_room(self, count: int, offsets: Sequence[int], places: Sequence[int] | None) -> bool:
+        """Return whether the log has room for the first messages of a draft with their headers."""
+        return self._log.has_room(count, offsets[count] + (places[count] if places is not None else 0))
+
+    def fail(self, cause: str) -> bool:
+        """Fail all of it. Return whether something was deferred, so that the journal has to hear that it never came."""
+        drafts = self._take_drafts()
+        for _, _, _, receipt, _, _, _ in drafts:
+            receipt.settle(cause)
+        return any(delay_ms for _, _, delay_ms, _, _, _, _ in drafts)
