@@ -48,26 +48,26 @@ class Turn:
         return self.take_time()
 
     def take_time(self) -> float:
-        broker = self._broker
-        broker.turn.now = monotonic()
-        broker.turn.timestamp = time_ns()
-        return broker.turn.now
+        turn = self._broker.turn
+        turn.now = now = monotonic()
+        turn.timestamp = time_ns()
+        return now
 
     def is_full(self) -> bool:
         """Return whether as many topics have got messages as one turn may write; who is being read may add more."""
         return len(self._broker.turn.unsealed) >= MOST_TOPICS
 
     def finish(self) -> None:
-        broker = self._broker
+        broker, turn = self._broker, self._broker.turn
         finish_turn(broker, self._store, announce=self._announce, flush=self._flush)
         self._store.hurry()
-        if broker.turn.alarms.next < self.timers_sleep_until:
+        if turn.alarms.next < self.timers_sleep_until:
             self.alarm_came_closer.set()
-        if broker.turn.journal.unsaved or broker.turn.to_release or broker.turn.shape_unsaved:
+        if turn.journal.unsaved or turn.to_release or turn.shape_unsaved:
             self.progress_made.set()
-        if broker.turn.postponed:
+        if turn.postponed:
             self.publishes_wait.set()
-        if not broker.turn.reclaimer.is_empty:
+        if not turn.reclaimer.is_empty:
             self.something_to_reclaim.set()
 
     async def durable(self) -> None:

@@ -191,7 +191,8 @@ class Broker:
             if (topic := self.topics.get(ledger.feed.name)) is not None:
                 topics[topic] = None
         to_release, self.turn.to_release = self.turn.to_release, {}
-        for topic in {**topics, **to_release}:
+        topics.update(to_release)
+        for topic in topics:
             topic.let_go()
 
     def let_go(self, names: Iterable[str]) -> None:

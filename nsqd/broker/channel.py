@@ -205,7 +205,7 @@ class Channel:
         if self.ledger.ephemeral_batches is not None:
             self.turn.overflowing.setdefault(self, before)
         if self.consumers:
-            self.schedule_delivery()
+            self.turn.to_deliver[self] = None
         if self.is_ruled and self.policy.ttl is not None:
             self.wake_at(self.turn.now + self.policy.rules.expiry_pause)
 
@@ -339,19 +339,18 @@ class Channel:
                     continue
                 self.wake_at(now)
                 break
-            batch = ledger.batch_in_hand
+            judged = ledger.batch_in_hand if ttl is not None else None
+            batch = ledger.batch_ahead()
             if batch is None:
-                batch = ledger.batch_ahead()
-                if batch is None:
-                    if self._put_off_new(cursor):
-                        self.wake_at(now)
-                    break
-                if ttl is not None:
-                    continue  # the disk had nothing a moment ago, so the batch may have expired
-            stop = ledger.run_end(batch)
+                if self._put_off_new(cursor):
+                    self.wake_at(now)
+                break
+            if ttl is not None and batch is not judged:
+                continue  # the disk had nothing a moment ago, so the batch may have expired
             if batch.delay_ms and (due_ms := self.turn.due_ms(batch)) is not None:
                 # Only a cursor that has gone back meets a message that is not due: otherwise `defer` has skipped it. It
                 # is due when it was published plus its delay, never earlier.
+                stop = ledger.run_end(batch)
                 ledger.defer_ahead(stop, self.turn.due_from_wall(due_ms), due_ms)
                 self.set_alarm()
                 deferred += stop - cursor
@@ -359,11 +358,12 @@ class Channel:
                     continue
                 self.wake_at(now)
                 break
+            most = limit - taken
             if batch.headers and batch.may_expire:
                 if self._judged >= _JUDGED_IN_TURN and self._judged_at == now:
                     self.wake_at(now)
                     break
-                stop, is_over = batch.expired_run(cursor, stop, self.turn.timestamp)
+                stop, is_over = batch.expired_run(cursor, ledger.run_end(batch), self.turn.timestamp)
                 self._judged = stop - cursor + (self._judged if self._judged_at == now else 0)
                 self._judged_at = now
                 if is_over:
@@ -373,13 +373,15 @@ class Channel:
                         continue
                     self.wake_at(now)
                     break
-            if cursor + limit - taken < stop:
-                stop = cursor + limit - taken
-            ledger.take_ahead(stop)
+                most = min(most, stop - cursor)
+            stop = ledger.take_run(batch, most)
             taken += stop - cursor
             if self.is_ruled:
                 self.dry_run.delivered_new(batch, stop - cursor, self.turn.timestamp)
-            self._give(consumer, batch, cursor, stop, 1, now, retry=False)
+            if consumer.sample_rate:
+                self._deliver_sample(consumer, batch, cursor, stop, 1, now, retry=False)
+            else:
+                self._deliver(consumer, batch, cursor, stop, 1, now, retry=False)
             if taken < limit and consumer.room <= 0:
                 break
         return taken
@@ -404,7 +406,10 @@ class Channel:
                 self._bury(places_in(batch, first, stop, attempts), Note(reason, ""))
                 continue
             attempts = attempts + 1 & 0xFFFF
-            self._give(consumer, batch, first, stop, attempts, now, retry=True)
+            if consumer.sample_rate:
+                self._deliver_sample(consumer, batch, first, stop, attempts, now, retry=True)
+            else:
+                self._deliver(consumer, batch, first, stop, attempts, now, retry=True)
             taken += stop - first
         return taken
 
@@ -434,27 +439,25 @@ class Channel:
     def _put_off_until_ms(self) -> int:
         return self.turn.timestamp // 1_000_000 + _PUT_OFF_MS
 
-    def _give(
+    def _deliver_sample(
         self, consumer: Consumer, batch: Batch, first: int, stop: int, attempts: int, now: float, *, retry: bool
     ) -> None:
-        """Deliver [first, stop). If the consumer samples, deliver (rate + 1) % and finish the rest, as in NSQ."""
-        ledger = self.ledger
-        if (
-            retry or ledger.ephemeral_batches is not None or first >= self.feed.log.cached_from
-        ):  # NSQ counts only what was in memory
-            self._taken[consumer.locality] += stop - first
-        if not consumer.sample_rate:
-            self._deliver(consumer, batch, first, stop, attempts, now, retry=retry)
-            return
+        """Deliver (rate + 1) % of [first, stop) to a consumer that samples, and finish the rest, as in NSQ."""
+        counts = self._counts_as_taken(first, retry=retry)
         keep_from = first
         for sequence in range(first, stop):
             if self.turn.random_percent() > consumer.sample_rate:
                 if keep_from < sequence:
                     self._deliver(consumer, batch, keep_from, sequence, attempts, now, retry=retry)
-                ledger.finish_unseen(sequence, sequence + 1)
+                self._taken[consumer.locality] += counts
+                self.ledger.finish_unseen(sequence, sequence + 1)
                 keep_from = sequence + 1
         if keep_from < stop:
             self._deliver(consumer, batch, keep_from, stop, attempts, now, retry=retry)
+
+    def _counts_as_taken(self, first: int, *, retry: bool) -> bool:
+        """Return whether `_taken` counts messages from this one on: NSQ counts only what was in memory."""
+        return retry or self.ledger.ephemeral_batches is not None or first >= self.feed.log.cached_from
 
     def _deliver(
         self, consumer: Consumer, batch: Batch, first: int, stop: int, attempts: int, now: float, *, retry: bool
@@ -463,14 +466,20 @@ class Channel:
         if retry:
             ledger.note_redelivery(first, stop, attempts)
         count = stop - first
+        # As in `_counts_as_taken`, which would be a call for each message.
+        if retry or ledger.ephemeral_batches is not None or first >= self.feed.log.cached_from:
+            self._taken[consumer.locality] += count
         offset = batch.base_sequence - batch.base_id
         ids = (b"%016x" % (first - offset),) if count == 1 else batch.ids(first, stop)
         if self.is_ruled:
             self.policy.note_deliveries(count, now)
             self.dry_run.policy.note_deliveries(count, now)
         deadline = now + consumer.msg_timeout
-        ledger.deliver(ids, Delivery(consumer, first, count, offset, attempts, now, deadline, batch.timestamp))
-        if self.in_flight.next_deadline < self.alarm:
+        in_flight = self.in_flight
+        in_flight.add(ids, Delivery(consumer, first, count, offset, attempts, now, deadline, batch.timestamp))
+        if ledger.ephemeral_batches is not None:
+            ledger.hand_out(first, stop)
+        if in_flight.next_deadline < self.alarm:
             self.set_alarm()
         consumer.in_flight += count
         consumer.message_count += count

@@ -1,25 +1,17 @@
-"""The way from the broker to the journal, and the ledgers that have more to tell it."""
+"""The way from the broker to the journal, and the list of ledgers that have more to tell it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
     from nsqd.broker.change import Change
-    from nsqd.broker.feed import TopicFeed
     from nsqd.broker.store import Store
 
-
-class Unsaved(Protocol):
-    """A ledger, as the journal sees it: see ledger.py, which imports this module."""
-
-    @property
-    def feed(self) -> TopicFeed: ...
-
-    def record_progress(self, *, urgent: bool = False) -> None: ...
+L = TypeVar("L")  # Ledger, whose module imports this one
 
 
-class Journal:
+class Journal(Generic[L]):
     """Records changes at once, except for progress: what was finished is collected, and recorded many times a second.
 
     A FIN only puts its ledger on the list `unsaved`, because one entry for each of them would cost more than the FIN.
@@ -27,7 +19,7 @@ class Journal:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.unsaved: dict[Unsaved, None] = {}  # ledgers with progress that the journal does not know
+        self.unsaved: dict[L, None] = {}  # ledgers with progress that the journal does not know
         self.urgent_changes = 0  # recorded since the start
 
     def record(self, change: Change, *, urgent: bool = True) -> None:
@@ -35,11 +27,11 @@ class Journal:
         self.urgent_changes += urgent
         self._store.record(change, urgent=urgent)
 
-    def take_unsaved(self) -> list[Unsaved]:
+    def take_unsaved(self) -> list[L]:
         """Return the ledgers on the list, and begin a new one."""
         unsaved, self.unsaved = list(self.unsaved), {}
         return unsaved
 
-    def forget(self, ledger: Unsaved) -> None:
+    def forget(self, ledger: L) -> None:
         """Take a ledger off the list, because its channel is deleted."""
         self.unsaved.pop(ledger, None)

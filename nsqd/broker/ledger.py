@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from nsqd.broker.change import Change, ChannelChange
     from nsqd.broker.early_deferrals import EarlyDeferrals
     from nsqd.broker.feed import TopicFeed
-    from nsqd.broker.in_flight import Delivery
     from nsqd.broker.journal import Journal
     from nsqd.broker.reclaimer import Reclaimer
     from nsqd.broker.replay import ChannelState
@@ -72,7 +71,14 @@ class Ledger:
     """The places of a channel's messages, and what the journal knows of them."""
 
     def __init__(
-        self, name: str, feed: TopicFeed, journal: Journal, reclaimer: Reclaimer, *, cursor: int, ephemeral: bool
+        self,
+        name: str,
+        feed: TopicFeed,
+        journal: Journal[Ledger],
+        reclaimer: Reclaimer,
+        *,
+        cursor: int,
+        ephemeral: bool,
     ) -> None:
         self.name = name  # the channel's
         self.feed = feed
@@ -209,9 +215,9 @@ class Ledger:
 
     def batch_ahead(self) -> Batch | None:
         """Return the batch at the cursor, where `advance` has found a message; None: it has to be read from the disk."""
-        batch = self.batch_in_hand
-        if batch is None:
-            batch = self.batch = self._source.batch_at(self.cursor)
+        batch, cursor = self.batch, self.cursor
+        if batch is None or not batch.base_sequence <= cursor < batch.base_sequence + batch.count:
+            batch = self.batch = self._source.batch_at(cursor)
         return batch
 
     def run_end(self, batch: Batch) -> int:
@@ -228,6 +234,22 @@ class Ledger:
         stop = self.cursor + most
         if (next_skip := self.skips.next_start()) is not None:
             stop = min(stop, next_skip)
+        return stop
+
+    def take_run(self, batch: Batch, most: int) -> int:
+        """Take messages that lie side by side from the cursor on, at most so many, all in this batch. Return their end."""
+        cursor = self.cursor
+        stop = batch_end = batch.base_sequence + batch.count
+        if self.feed.high_watermark < stop:
+            stop = self.feed.high_watermark
+        if self.skips.total and (next_skip := self.skips.next_start()) is not None:
+            stop = min(stop, next_skip)
+        if cursor + most < stop:
+            stop = cursor + most
+        self.cursor = stop
+        if stop == batch_end:
+            self.batch = None
+        self._journal.unsaved[self] = None
         return stop
 
     def take_ahead(self, stop: int) -> None:
@@ -287,11 +309,10 @@ class Ledger:
 
     # In flight
 
-    def deliver(self, ids: Sequence[bytes], delivery: Delivery) -> None:
-        """Note that a consumer gets messages that were just taken."""
-        self.in_flight.add(ids, delivery)
-        if self.ephemeral_batches is not None:
-            self.ephemeral_batches.hand_out(delivery.first, delivery.first + delivery.left)
+    def hand_out(self, start: int, end: int) -> None:
+        """Note, for an ephemeral channel, that a consumer has messages in hand: they count less for the bound of memory."""
+        assert self.ephemeral_batches is not None
+        self.ephemeral_batches.hand_out(start, end)
 
     def note_progress(self) -> None:
         """Put the ledger on the list of those that have progress to tell, because something in flight is finished."""

@@ -32,7 +32,6 @@ _LENGTHS: Final = [bytes((length,)) for length in range(256)]  # before each key
 # Payload, offsets, delay in ms, receipt, keys as they lie in the record, its flags, headers of all messages. It is a
 # tuple, because every single publish makes one, and an object with named fields would cost half a microsecond more.
 _Draft = tuple[bytes, Sequence[int], int, Receipt, bytes, int, bytes]
-_NOTHING: Final = Usage(0, 0)
 
 
 @final
@@ -200,14 +199,15 @@ class PublishBuffer:
                 yield sequence, count, delay_ms
             sequence += count
 
-    def seal(self, timestamp: int, *, drops: bool) -> Usage:
-        """Give the drafts their places in the log, and append them to its buffer. Return what is dropped.
+    def seal(self, timestamp: int, *, drops: bool) -> Usage | None:
+        """Give the drafts their places in the log, and append them to its buffer. Return what is dropped, if anything.
 
         `drops`: only what the log has room for is appended.
         """
         drafts: Iterable[_Draft] = self._take_drafts()
-        dropped: list[Usage] = []
+        dropped: list[Usage] | None = None
         if drops:
+            dropped = []
             drafts = self._fitted(drafts, dropped)
         log, ids = self._log, self._turn.ids
         for payload, offsets, delay_ms, receipt, key, flags, headers in drafts:
@@ -216,7 +216,9 @@ class PublishBuffer:
             batch = Batch(base_sequence, ids.take(count), timestamp, payload, offsets, delay_ms, key, flags, headers)
             log.append(batch, receipt)
             self._sealed.append((batch, receipt))
-        return Usage(sum(it.messages for it in dropped), sum(it.size for it in dropped)) if dropped else _NOTHING
+        if not dropped:
+            return None
+        return Usage(sum(it.messages for it in dropped), sum(it.size for it in dropped))
 
     def take_sealed(self) -> list[tuple[Batch, Receipt]]:
         """Return what was sealed since the last call. Its receipts tell whether the log has taken it."""

@@ -139,8 +139,7 @@ class Topic:
                 return known
         if self._is_guarded:
             self._admit(1, len(sized_body) + len(headers))
-        if self._buffer.is_empty:
-            self._turn.unsealed[self] = None
+        self._turn.unsealed[self] = None
         if key and self._keys_from < 0:
             self._expect_keys()
         return self._buffer.add_one(sized_body, key, headers)
@@ -158,8 +157,7 @@ class Topic:
             return known
         if self._is_guarded:
             self._admit(len(offsets) - 1, len(payload) + len(headers))
-        if self._buffer.is_empty:
-            self._turn.unsealed[self] = None
+        self._turn.unsealed[self] = None
         if key and self._keys_from < 0:
             self._expect_keys()
         if delay_ms:
@@ -210,10 +208,12 @@ class Topic:
 
         What a log in memory has no room for is dropped, but counts as published, as in NSQ.
         """
-        self._forget_room()
+        if self._is_guarded:
+            self._forget_room()
         dropped = self._buffer.seal(timestamp, drops=self.ephemeral and not self.flowing)
-        self.message_count += dropped.messages
-        self.message_bytes += dropped.size
+        if dropped is not None:
+            self.message_count += dropped.messages
+            self.message_bytes += dropped.size
 
     def refuse(self, cause: str) -> None:
         """Fail this turn's publishes. A `cut` takes back what the journal was told of them, once it works again."""
@@ -243,7 +243,7 @@ class Topic:
         self._written_tail = self.log.tail
         if failed:
             self.record(("cut", self.name, self._written_tail))
-        before = self.high_watermark
+        before = self.feed.high_watermark
         if self.flowing and not self.early_deferrals:
             self._advance(now, sealed, deferred)
         else:
@@ -268,7 +268,7 @@ class Topic:
         for channel in self.channels.values():
             if channel.ledger.ephemeral_batches is not None:
                 channel.keep(self._in_memory() if fresh is None else _written(fresh))
-        before, self.feed.high_watermark = self.high_watermark, self._written_tail
+        before, self.feed.high_watermark = self.feed.high_watermark, self._written_tail
         if self.early_deferrals:
             parked, self.early_deferrals = self.early_deferrals, EarlyDeferrals()
             for channel in self.channels.values():
@@ -329,12 +329,11 @@ class Topic:
 
     def passed(self) -> int:
         """Return the sequence before which channels need single messages only; see `exceptions`."""
-        return min(
-            [
-                self.high_watermark,
-                *(c.ledger.cursor for c in self.channels.values() if c.ledger.ephemeral_batches is None),
-            ]
-        )
+        passed = self.feed.high_watermark
+        for channel in self.channels.values():
+            if channel.ledger.ephemeral_batches is None:
+                passed = min(passed, channel.ledger.cursor)
+        return passed
 
     def rewind_to(self, sequence: int) -> None:
         """Tell the log, before it removes anything else, that a channel needs messages from here on once more."""
@@ -376,7 +375,7 @@ class Topic:
 
     def low_watermark(self) -> int:
         """Return the sequence before which no channel needs anything, and a new one would not either."""
-        low = self.high_watermark
+        low = self.feed.high_watermark
         for channel in self.channels.values():
             if channel.ledger.ephemeral_batches is None:
                 low = min(low, channel.ledger.low_watermark())
@@ -466,7 +465,7 @@ class Topic:
         if self._keys:
             self._keys.forget()
             self._note_no_keys()
-        before, self.feed.high_watermark = self.high_watermark, self._written_tail
+        before, self.feed.high_watermark = self.feed.high_watermark, self._written_tail
         if before == self.high_watermark:
             return
         self._turn.reclaimer.add_blocks(self.early_deferrals.clear())

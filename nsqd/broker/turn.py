@@ -54,11 +54,12 @@ def finish_turn(broker: Broker, disk: Disk, *, announce: Announce, flush: Callab
     `announce` tells nsqlookupd which topics came, went or have other channels. `flush` sends clients their answers and
     messages.
     """
+    turn = broker.turn
     while True:
-        if broker.turn.dropping or broker.turn.postponed:
+        if turn.dropping or turn.postponed:
             broker.make_room(disk.publishing_error)
-        if broker.turn.unsealed or broker.promised is not None:
-            if broker.turn.deferring:
+        if turn.unsealed or broker.promised is not None:
+            if turn.deferring:
                 broker.record_deferred()
             disk.write_journal()
             broker.settle_promised(disk.journal_error)
@@ -69,15 +70,15 @@ def finish_turn(broker: Broker, disk: Disk, *, announce: Announce, flush: Callab
         # may then come earlier than a REQ has asked for, or with fewer attempts.
         disk.write_journal()
         # A client that hears of a message must be able to find its topic by nsqlookupd.
-        if broker.turn.reshaped:
-            reshaped, broker.turn.reshaped = broker.turn.reshaped, {}
+        if turn.reshaped:
+            reshaped, turn.reshaped = turn.reshaped, {}
             announce(reshaped)
         flush()
         # Sending makes room, and a client that turns out to be dead may have been the last of an ephemeral channel.
-        if not broker.turn.to_deliver and not broker.turn.unsealed and not broker.turn.reshaped:
+        if not turn.to_deliver and not turn.unsealed and not turn.reshaped:
             break
-    if broker.turn.overflowing:
+    if turn.overflowing:
         broker.drop_overflow()
-    broker.turn.ranges_dropped = 0
-    if not broker.turn.reclaimer.is_empty:
-        broker.turn.reclaimer.free_some()
+    turn.ranges_dropped = 0
+    if not turn.reclaimer.is_empty:
+        turn.reclaimer.free_some()

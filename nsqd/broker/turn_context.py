@@ -25,6 +25,7 @@ from nsqd.broker.reclaimer import Reclaimer
 
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch
+    from nsqd.broker.ledger import Ledger
     from nsqd.broker.message_id import IdSource
     from nsqd.broker.rules import RuleSource
     from nsqd.broker.settings import BrokerSettings
@@ -93,7 +94,7 @@ class TurnContext(Generic[C, T]):
         self.ids = ids
         self.reclaimer = Reclaimer()
         self.keys = KeyMemory(settings.idempotence_window, settings.idempotence_keys, self.reclaimer)
-        self.journal = Journal(store)
+        self.journal: Journal[Ledger] = Journal(store)
         # Copied, because deliveries and TOUCH read them: a hop through the settings would cost each of them a load.
         self.mem_queue_size = settings.mem_queue_size
         self.mem_queue_bytes = settings.mem_queue_bytes

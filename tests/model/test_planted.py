@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 from tests.model.test_broker_model import FailingMachine
 from tests.model.test_keys_model import KeysMachine
 from tests.model.test_leases_model import Leasing
+from tests.model.test_ledger_model import LedgerMachine
 from tests.planted.planting import bugs_for, planted
 
 # The rarest needs a tenth of the searches; what is tried depends on the modules that are loaded. Many short searches
@@ -18,6 +19,7 @@ from tests.planted.planting import bugs_for, planted
 SEARCHES: Final = 200
 MACHINES: Final[dict[str, type[RuleBasedStateMachine]]] = {
     "broker model": FailingMachine,
+    "ledger model": LedgerMachine,
     "keys model": KeysMachine,
     "leases model": Leasing,
 }

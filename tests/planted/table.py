@@ -15,6 +15,7 @@ SUITES: Final[dict[str, tuple[str, ...]]] = {
         "--deselect=tests/simulation/test_simulation.py::test_a_planted_bug_is_found",
     ),
     "broker model": ("tests/model/test_broker_model.py",),
+    "ledger model": ("tests/model/test_ledger_model.py",),
     "keys model": ("tests/model/test_keys_model.py",),
     "leases model": ("tests/model/test_leases_model.py",),
     "kills": ("tests/e2e/test_kill9.py",),
@@ -122,7 +123,7 @@ BUGS: Final = (
                 "places = (self.in_flight, self.retries, self.deferred)",
             ),
         ),
-        ("simulation", "broker model"),
+        ("simulation", "broker model", "ledger model"),
     ),
     Bug(
         "a crash forgets buried messages",
@@ -134,7 +135,7 @@ BUGS: Final = (
                 "self.buried = type(state.buried)()\n",
             ),
         ),
-        ("simulation", "broker model", "burying kills"),
+        ("simulation", "broker model", "burying kills", "ledger model"),
     ),
     Bug(
         "a cursor that goes back does not pass over buried messages",
@@ -146,7 +147,7 @@ BUGS: Final = (
                 "",
             ),
         ),
-        ("simulation", "broker model"),
+        ("simulation", "broker model", "ledger model"),
     ),
     Bug(
         "a kick is not told to the journal",
@@ -376,7 +377,7 @@ BUGS: Final = (
                 "",
             ),
         ),
-        ("simulation",),
+        ("simulation", "ledger model"),
     ),
     Bug(
         "the journal hears of a cancel later",
@@ -391,7 +392,7 @@ BUGS: Final = (
                 "        return waiting | ahead",
             ),
         ),
-        ("simulation",),
+        ("simulation", "ledger model"),
     ),
     Bug(
         "the neighbour of what is taken back goes as well",
@@ -403,7 +404,7 @@ BUGS: Final = (
                 "waiting = self.deferred.take_out(sequences | self.deferred.among(sequences.shift(1))) |",
             ),
         ),
-        ("simulation",),
+        ("simulation", "ledger model"),
     ),
     Bug(
         "a crash forgets that something was taken back which no channel had got yet",
@@ -435,7 +436,7 @@ BUGS: Final = (
                 'before their time, and return them."""\n        if here := self.among(wanted):',
             ),
         ),
-        ("simulation",),
+        ("simulation", "ledger model"),
     ),
     Bug(
         "a crash forgets that it was moved",
@@ -447,7 +448,7 @@ BUGS: Final = (
                 "        self.deferred.take_out(moved)",
             ),
         ),
-        ("simulation",),
+        ("simulation", "ledger model"),
     ),
     # What the journal has to know at once
     Bug(
@@ -460,7 +461,7 @@ BUGS: Final = (
                 "for sequence in sequences])\n",
             ),
         ),
-        ("simulation",),
+        ("simulation", "ledger model"),
     ),
     Bug(
         "a redelivery is not told to the journal",
@@ -560,7 +561,7 @@ BUGS: Final = (
                 "finished = self.in_flight.take_finished()[self.cursor % 2 :]",
             ),
         ),
-        ("kills",),
+        ("kills", "ledger model"),
     ),
     Bug(
         "attempts go down",
@@ -573,7 +574,7 @@ BUGS: Final = (
                 "        self._queue.append(self._packed(sequence, attempts))\n",
             ),
         ),
-        ("kills", "burying kills"),
+        ("kills", "burying kills", "ledger model"),
     ),
     # The disk
     Bug(

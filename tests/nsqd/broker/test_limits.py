@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from tests.nsqd.broker.bounded_node import BURY, DROP, SIZE, Bounded, buried
 
 from nsqcommon.wire.headers import encode_headers
 from nsqd.broker.broker import MOST_POSTPONED
@@ -11,6 +10,7 @@ from nsqd.broker.limits import Headroom, Usage, excess, excess_with
 from nsqd.broker.rules import ChannelRules, Overflow, TopicRules
 from nsqd.broker.topic import PublishRefused
 from nsqd.log.record import size_of
+from tests.nsqd.broker.bounded_node import BURY, DROP, SIZE, Bounded, buried
 
 BOUNDS = [
     (ChannelRules(max_messages=3), None, "channel t:c is full (max_messages = 3)"),

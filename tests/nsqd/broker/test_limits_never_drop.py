@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 from pyroaring import BitMap64
-from tests.nsqd.broker.bounded_node import BURY, DROP, SIZE, Bounded, buried
 
 from nsqd.broker import operations
 from nsqd.broker.buried_queue import BuriedSelection
 from nsqd.broker.rules import ChannelRules, Overflow, TopicRules
+from tests.nsqd.broker.bounded_node import BURY, DROP, SIZE, Bounded, buried
 
 KEEPS = [ChannelRules(max_messages=30, overflow=DROP), ChannelRules(max_messages=30, overflow=Overflow.BURY)]
 
