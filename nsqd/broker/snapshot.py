@@ -7,7 +7,8 @@ because NSQ prints `null` for the one and `[]` for the other.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from typing import Final, NamedTuple
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,31 +55,51 @@ class ClientSnapshot:
     oldest_in_flight_ms: int | None = None  # how long it has had it; None: not asked for, or it has none
 
 
+class Counter(NamedTuple):
+    """How a counter of a channel is shown: `field(default=0, metadata=Counter(...).shown())`."""
+
+    metric: str = ""  # nsqd_channel_<metric>_total of /metrics; empty: it is not there
+    text: str = ""  # what the metric counts
+    in_json: bool = False  # /stats has it by the name of its field, unless it is 0
+
+    def shown(self) -> dict[str, Counter]:
+        return {"counter": self}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelSnapshot:
+    """A counter that NSQ does not have needs its line here and in `Channel._snapshot`, and nothing else."""
+
     channel_name: str
     depth: int
     backend_depth: int
     in_flight_count: int
     deferred_count: int
-    buried_count: int = 0
-    bury_count: int = 0  # messages that were buried since the start, as those of the next two
-    kick_count: int = 0
-    discard_count: int = 0
-    paused_why: str = ""  # if it was not a person who has paused it
-    policy_counts: Mapping[str, int] = field(default_factory=dict)  # by cause: what the policy did to messages
-    message_count: int
-    zone_local_msg_count: int = 0
-    region_local_msg_count: int = 0
-    global_msg_count: int = 0
-    requeue_count: int
-    timeout_count: int
+    message_count: int = field(metadata=Counter("messages", "Messages that the channel got.").shown())
+    zone_local_msg_count: int = field(default=0, metadata=Counter(in_json=True).shown())
+    region_local_msg_count: int = field(default=0, metadata=Counter(in_json=True).shown())
+    global_msg_count: int = field(default=0, metadata=Counter(in_json=True).shown())
+    requeue_count: int = field(metadata=Counter("requeues", "Messages that consumers put back.").shown())
+    timeout_count: int = field(metadata=Counter("timeouts", "Messages that were not finished in time.").shown())
+    bury_count: int = field(default=0, metadata=Counter("burials", "Messages that were buried.").shown())
+    kick_count: int = field(
+        default=0, metadata=Counter("kicks", "Buried messages that were given back to the channel.").shown()
+    )
+    discard_count: int = field(default=0, metadata=Counter("discards", "Buried messages that were discarded.").shown())
     client_count: int
     clients: Sequence[ClientSnapshot] | None  # None: they were not asked for
     paused: bool
     e2e_processing_latency: LatencySnapshot
+    buried_count: int = 0
+    paused_why: str = ""  # if it was not a person who has paused it
+    policy_counts: Mapping[str, int] = field(default_factory=dict)  # by cause: what the policy did to messages
     oldest_timestamp: int | None = None  # of the oldest waiting message; None: not asked for, or not known
     expires_at: int | None = None  # when the policy deletes it if nobody uses it; None: not asked for, or it does not
+
+
+CHANNEL_COUNTERS: Final[Sequence[tuple[str, Counter]]] = tuple(
+    (it.name, it.metadata["counter"]) for it in fields(ChannelSnapshot) if "counter" in it.metadata
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from nsqcommon.nsq_json import dumps
+from nsqd.broker.snapshot import CHANNEL_COUNTERS
 
 if TYPE_CHECKING:
     from nsqd.broker.snapshot import BrokerSnapshot, ChannelSnapshot, ClientSnapshot, LatencySnapshot, TopicSnapshot
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 Object = dict[str, object]
 
-_ONLY_IF_SET: Final = ("zone_local_msg_count", "region_local_msg_count", "global_msg_count")
+_ONLY_IF_SET: Final = tuple(name for name, counter in CHANNEL_COUNTERS if counter.in_json)
 
 
 def stats_json(

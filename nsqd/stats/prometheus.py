@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from nsqcommon.prometheus import Metric, Sample, gauge
 from nsqcommon.version import NSQ_VERSION, suite_version
+from nsqd.broker.snapshot import CHANNEL_COUNTERS
 from nsqd.readers import silence
 
 if TYPE_CHECKING:
@@ -28,13 +30,8 @@ _TOPIC_GAUGES: Final[tuple[tuple[str, str, Callable[[TopicSnapshot], int]], ...]
     ("backend_depth", "Of them, those that are only on disk.", lambda it: it.backend_depth),
     ("paused", "1 while the topic is paused.", lambda it: int(it.paused)),
 )
-_CHANNEL_COUNTERS: Final[tuple[tuple[str, str, Callable[[ChannelSnapshot], int]], ...]] = (
-    ("messages", "Messages that the channel got.", lambda it: it.message_count),
-    ("requeues", "Messages that consumers put back.", lambda it: it.requeue_count),
-    ("timeouts", "Messages that were not finished in time.", lambda it: it.timeout_count),
-    ("burials", "Messages that were buried.", lambda it: it.bury_count),
-    ("kicks", "Buried messages that were given back to the channel.", lambda it: it.kick_count),
-    ("discards", "Buried messages that were discarded.", lambda it: it.discard_count),
+_CHANNEL_COUNTERS: Final[tuple[tuple[str, str, Callable[[ChannelSnapshot], int]], ...]] = tuple(
+    (counter.metric, counter.text, attrgetter(name)) for name, counter in CHANNEL_COUNTERS if counter.metric
 )
 _CHANNEL_GAUGES: Final[tuple[tuple[str, str, Callable[[ChannelSnapshot], int]], ...]] = (
     ("depth", "Messages that wait for a consumer.", lambda it: it.depth),

@@ -176,7 +176,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(which=SEQUENCES, discards=st.booleans())
     def take_buried(self, which: set[int], discards: bool) -> None:
         found = [it for it in self.at(Place.BURIED) if it in which]
-        assert all([self.ledger.buried.remove(it) for it in found])
+        assert [self.ledger.buried.remove(it) for it in found] == [True] * len(found)
         if discards:
             self.ledger.finish(found)
         else:
