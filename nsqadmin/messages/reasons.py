@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from nsqadmin.access.policy import Right
 from nsqadmin.messages.masking import MASK
+from nsqadmin.messages.policy_words import is_of_nsqd
 from nsqadmin.messages.taking import BadTaking
 
 if TYPE_CHECKING:
@@ -31,14 +32,6 @@ if TYPE_CHECKING:
     from nsqadmin.messages.taking import Taken
 
 _is_name: Final = re.compile(r"#[0-9a-f]{12}").fullmatch
-# The lengths are bounded so that no number of a card or a customer fits.
-_TTL: Final = r"(?:its nsq-ttl|(?:[0-9]{1,6}(?:\.[0-9]{1,3})?[a-zµ]{1,2}){1,4})"
-_of_nsqd: Final = re.compile(
-    r"[0-9]{1,5} attempts(?:, the last one (?:requeued|timed out))?"
-    rf"|waited for more than {_TTL} \(ttl\)"
-    r"|more waited than the channel may hold \(overflow\)",
-    re.ASCII,
-).fullmatch
 
 
 class Reasons:
@@ -53,7 +46,7 @@ class Reasons:
 
     def shown(self, reason: str, *, whole: bool) -> str:
         """Return what a user sees of the reason."""
-        if whole or not reason or _of_nsqd(reason):
+        if whole or not reason or is_of_nsqd(reason):
             return reason
         masked = self._masking.masked_text(reason)
         return MASK if masked is None else masked

@@ -7,32 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from nsqadmin.cluster.policies import files_of, rows_of
+from nsqadmin.messages.policy_words import TEXTS
 from nsqadmin.pages.status import State
 
 if TYPE_CHECKING:
     from nsqadmin.cluster.model import Channel, ChannelNode, Topic, TopicNode
     from nsqadmin.cluster.policies import File, NodePolicy, Row
 
-_TEXTS: Final = {
-    "max_messages, rejected": "were refused, as there were too many already (max_messages)",
-    "max_bytes, rejected": "were refused, as there were too many bytes already (max_bytes)",
-    "overflow, dropped": "were dropped, the oldest first, as there were too many (overflow)",
-    "full, dropped": "were dropped as they arrived: messages that no bound drops filled the channel (overflow)",
-    "overflow, buried": "were buried, the oldest first, as there were too many (overflow)",
-    "ttl, dropped": "waited for too long and were dropped (ttl)",
-    "ttl, buried": "waited for too long and were buried (ttl)",
-    "buried": "were buried by a rule while no client had them",
-    "not on disk, dropped": "were dropped where they would have been buried: this channel is in memory only",
-    "max_messages, dry run": "would have been refused (max_messages)",
-    "max_bytes, dry run": "would have been refused (max_bytes)",
-    "overflow, dry run": "would have been dropped or buried (overflow)",
-    "ttl, dry run": "would have expired (ttl)",
-    "max_rate, dry run": "would have been delivered later (max_rate)",
-    "backoff, dry run": "would have waited for their backoff (backoff)",
-    "max_attempts, dry run": "would have been buried (max_attempts)",
-    "max_buried, dry run": "were buried while the channel would have been paused (max_buried)",
-    "breaker, dry run": "were buried while the channel would have been paused (breaker)",
-}
 _STATES: Final = (
     (", dropped", State("Lost", "problem")),
     (", rejected", State("Refused", "problem")),
@@ -106,7 +87,7 @@ def _lines(of: Topic | Channel, channel: str) -> list[CauseLine]:
             channel=channel,
             cause=cause,
             state=next((state for ending, state in _STATES if cause.endswith(ending)), _KEPT),
-            text=_TEXTS.get(cause, ""),
+            text=TEXTS.get(cause, ""),
             count=count,
             recent=recent.get(cause, 0),
             nodes=tuple(_on_nodes(of.nodes, cause, of.silent)),

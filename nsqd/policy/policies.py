@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final, TypeVar
 
 from nsqcommon.durations import seconds
@@ -15,7 +15,6 @@ from nsqd.broker.rules import (
     BackoffRule,
     ChannelRules,
     LogRules,
-    Overflow,
     TopicRules,
 )
 from nsqd.policy.keys import KEYS, About
@@ -146,39 +145,26 @@ def _held(entries: Iterable[PolicyEntry], about: About) -> dict[str, PolicyEntry
 
 def _channel_rules(entries: Iterable[PolicyEntry]) -> ChannelRules:
     held = _held(entries, About.CHANNELS)
-    get = _getter(held)
-    expire_after = get("expire_after")
-    rules = ChannelRules(
-        max_attempts=get("max_attempts"),
-        backoff=_backoff(get) if "backoff" in held else None,
-        max_buried=get("max_buried"),
-        breaker=get("breaker"),
-        ttl=get("ttl"),
-        ttl_buries=get("ttl_action") == "bury",
-        max_messages=get("max_messages"),
-        max_bytes=get("max_bytes"),
-        overflow=get("overflow", Overflow.REJECT),
-        max_rate=get("max_rate"),
-        expire_after=seconds(expire_after) if expire_after is not None else None,
-        expire_full=get("expire_full", False),
-        dry=_dry(held),
-    )
+    rules = ChannelRules(**_named(ChannelRules, held), dry=_dry(held))
     return rules if rules != NO_CHANNEL_RULES else NO_CHANNEL_RULES
 
 
 def _topic_rules(entries: Iterable[PolicyEntry]) -> TopicRules:
     held = _held(entries, About.TOPICS)
-    get = _getter(held)
-    expire_after = get("expire_after")
-    rules = TopicRules(
-        max_messages=get("max_messages"),
-        max_bytes=get("max_bytes"),
-        overflow=get("overflow", Overflow.REJECT),
-        expire_after=seconds(expire_after) if expire_after is not None else None,
-        expire_full=get("expire_full", False),
-        dry=_dry(held),
-    )
+    rules = TopicRules(**_named(TopicRules, held), dry=_dry(held))
     return rules if rules != NO_TOPIC_RULES else NO_TOPIC_RULES
+
+
+def _named(rules: type[ChannelRules | TopicRules], held: Mapping[str, PolicyEntry]) -> dict[str, Any]:
+    """Return the rules that hold, by the names of their fields: mostly those of the keys, with their values."""
+    values = {key: entry.values[key] for key, entry in held.items()}
+    if "expire_after" in values:
+        values["expire_after"] = seconds(values["expire_after"])
+    if "ttl_action" in values:
+        values["ttl_buries"] = values["ttl_action"] == "bury"
+    if "backoff" in values:
+        values["backoff"] = _backoff(_getter(held))
+    return {it.name: values[it.name] for it in fields(rules) if it.name in values}
 
 
 def _log_rules(entries: Iterable[PolicyEntry]) -> LogRules:

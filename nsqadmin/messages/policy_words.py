@@ -1,0 +1,42 @@
+"""What nsqd says of messages that its policy has refused, dropped, buried or held back, by words that quote nothing.
+
+A new key of the policy file has its words here and nowhere else in nsqadmin; nsqd has them in `nsqd/broker`, in
+`channel_policy.py`, `topic_policy.py` and `channel.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+# The causes that `policy_counts` of /stats counts, each with what happened to the messages.
+TEXTS: Final = {
+    "max_messages, rejected": "were refused, as there were too many already (max_messages)",
+    "max_bytes, rejected": "were refused, as there were too many bytes already (max_bytes)",
+    "overflow, dropped": "were dropped, the oldest first, as there were too many (overflow)",
+    "full, dropped": "were dropped as they arrived: messages that no bound drops filled the channel (overflow)",
+    "overflow, buried": "were buried, the oldest first, as there were too many (overflow)",
+    "ttl, dropped": "waited for too long and were dropped (ttl)",
+    "ttl, buried": "waited for too long and were buried (ttl)",
+    "buried": "were buried by a rule while no client had them",
+    "not on disk, dropped": "were dropped where they would have been buried: this channel is in memory only",
+    "max_messages, dry run": "would have been refused (max_messages)",
+    "max_bytes, dry run": "would have been refused (max_bytes)",
+    "overflow, dry run": "would have been dropped or buried (overflow)",
+    "ttl, dry run": "would have expired (ttl)",
+    "max_rate, dry run": "would have been delivered later (max_rate)",
+    "backoff, dry run": "would have waited for their backoff (backoff)",
+    "max_attempts, dry run": "would have been buried (max_attempts)",
+    "max_buried, dry run": "were buried while the channel would have been paused (max_buried)",
+    "breaker, dry run": "were buried while the channel would have been paused (breaker)",
+}
+
+# The reasons of burials.
+# The lengths are bounded so that no number of a card or a customer fits.
+_TTL: Final = r"(?:its nsq-ttl|(?:[0-9]{1,6}(?:\.[0-9]{1,3})?[a-zµ]{1,2}){1,4})"
+is_of_nsqd: Final = re.compile(
+    r"[0-9]{1,5} attempts(?:, the last one (?:requeued|timed out))?"
+    rf"|waited for more than {_TTL} \(ttl\)"
+    r"|more waited than the channel may hold \(overflow\)",
+    re.ASCII,
+).fullmatch
