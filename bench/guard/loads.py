@@ -63,6 +63,7 @@ class Node:
             new_id=lambda: f"{next(numbers):032x}",
         )
         self._broker = restored_broker(store, store.recover(), options, NO_RULES, now=0.0, timestamp=BEGAN)
+        self._context = self._broker.turn  # one look-up less in each turn, as compiled code hardly pays for it
         self._turn = Turn(self._broker, store, announce=lambda topics: None, flush=self._flush)
         self._rules = rules_of(options, cast("HttpPlace", None))  # for IDENTIFY, which no client sends here
         self._woken: dict[Client, None] = {}
@@ -84,8 +85,8 @@ class Node:
     def turn(self, client: Client, data: bytes) -> None:
         """Do what the poller does if one socket is ready and has these bytes."""
         self._now += STEP
-        self._broker.turn.now = self._now
-        self._broker.turn.timestamp = BEGAN + int(self._now * 1e9)
+        self._context.now = self._now
+        self._context.timestamp = BEGAN + int(self._now * 1e9)
         client.protocol.receive(data, self._now)
         self._turn.finish()
 

@@ -1,7 +1,7 @@
 """What nsqd says of messages that its policy has refused, dropped, buried or held back, by words that quote nothing.
 
 A new key of the policy file has its words here and nowhere else in nsqadmin; nsqd has them in `nsqd/broker`, in
-`channel_policy.py`, `topic_policy.py` and `channel.py`.
+`policy.py`, `channel.py` and `topic.py`.
 """
 
 from __future__ import annotations

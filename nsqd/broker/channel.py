@@ -3,7 +3,7 @@
 It decides; where each message is, its ledger knows (ledger.py). A channel has
 
     ledger          the places of its messages, among them `in_flight`: who has which message, and until when
-    policy          what the rules say, and a second one whose answers are only counted (channel_policy.py)
+    policy          what the rules say, and a second one whose answers are only counted (policy.py)
     buried_queue    the messages that were given up, and the job that kicks or discards them
     consumers       who gets what
 
@@ -32,12 +32,12 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, final
 from nsqcommon.wire.frames import LARGE
 from nsqd.broker.buried import Note, note_of
 from nsqd.broker.buried_queue import BuriedQueue
-from nsqd.broker.channel_policy import ChannelPolicy, DryRun, usage_of
 from nsqd.broker.consumer import Locality
 from nsqd.broker.in_flight import Delivery
 from nsqd.broker.latency import LatencyWindow
 from nsqd.broker.ledger import Ledger
 from nsqd.broker.limits import MOST_LOOKS, count_cause
+from nsqd.broker.policy import ChannelPolicy, DryRun, usage_of
 from nsqd.broker.rules import NO_CHANNEL_RULES, deletion_at
 from nsqd.broker.snapshot import NO_LATENCY, ChannelSnapshot, ClientSnapshot
 

@@ -10,7 +10,7 @@ A topic has
     feed            what its channels see of it: the log, and H
     channels        by name
     early_deferrals what lies beyond H and is deferred, or was taken back
-    policy          what the rules say, and a second one whose answers are only counted (topic_policy.py)
+    policy          what the rules say, and a second one whose answers are only counted (policy.py)
 
 and the publishes of this turn, until the log has them (publish_buffer.py).
 """
@@ -32,11 +32,11 @@ from nsqd.broker.feed import TopicFeed
 from nsqd.broker.keys import TopicKeys
 from nsqd.broker.latency import merged_snapshot
 from nsqd.broker.limits import MOST_LOOKS, Usage, count_cause, has_limit
+from nsqd.broker.policy import TopicDryRun, TopicPolicy
 from nsqd.broker.positions import bitmap_of
 from nsqd.broker.publish_buffer import PublishBuffer
 from nsqd.broker.rules import deletion_at
 from nsqd.broker.snapshot import NO_LATENCY, ChannelSnapshot, LatencySnapshot, TopicSnapshot
-from nsqd.broker.topic_policy import TopicDryRun, TopicPolicy
 
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch, Receipt

@@ -104,7 +104,7 @@ BUGS: Final = (
     Bug(
         "the limit of attempts is off by one",
         _BURIED,
-        "nsqd/broker/channel_policy.py",
+        "nsqd/broker/policy.py",
         (
             (
                 "if most is None or attempts < most:",
@@ -355,14 +355,14 @@ BUGS: Final = (
     Bug(
         "the breaker never trips",
         _POLICY,
-        "nsqd/broker/breaker.py",
+        "nsqd/broker/policy.py",
         (("return delivered >= FEWEST and", "return delivered < 0 and"),),
         ("simulation",),
     ),
     Bug(
         "the breaker trips at each burial",
         _POLICY,
-        "nsqd/broker/breaker.py",
+        "nsqd/broker/policy.py",
         (("return delivered >= FEWEST and", "return delivered >= 0 or"),),
         ("simulation",),
     ),

@@ -67,7 +67,7 @@ def test_a_suite_has_tests(suite: str) -> None:
 
 
 def test_a_planted_bug_is_there_and_goes_again() -> None:
-    from nsqd.broker.breaker import FEWEST, Breaker
+    from nsqd.broker.policy import FEWEST, Breaker
 
     breaker = Breaker(0.5)
     breaker.delivered(FEWEST, 0.0)

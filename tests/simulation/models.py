@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Final, NamedTuple
 
-from nsqd.broker import breaker
+from nsqd.broker import policy
 from tests.simulation.burying import BuriedModel
 
 ROUNDING: Final = 0.0011  # seconds; due times are kept in whole milliseconds
@@ -92,7 +92,7 @@ class Recent:
     def must_trip(self, share: float, now: float, unsent: int) -> bool:
         """Return whether it must have tripped at the last burial; `unsent` were delivered since or before."""
         buried, since = _count(self.buried, now - _WINDOW + _GRAIN), now - _WINDOW
-        enough = _count(self.delivered, since + _GRAIN) >= breaker.FEWEST
+        enough = _count(self.delivered, since + _GRAIN) >= policy.FEWEST
         return enough and buried >= share * (_count(self.delivered, since) + unsent)
 
 

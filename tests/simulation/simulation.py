@@ -54,7 +54,7 @@ def run(seed: int, plan: Plan = ANYTHING, note: Callable[[str], None] | None = N
     if note is not None:
         simulation.life.disk.on_call = simulation.tell_of_call
     try:
-        with small_journal(), mock.patch("nsqd.broker.breaker.FEWEST", FEWEST_FOR_A_BREAKER):
+        with small_journal(), mock.patch("nsqd.broker.policy.FEWEST", FEWEST_FOR_A_BREAKER):
             simulation.run()
     except Violation as violation:
         outcome.error = str(violation)

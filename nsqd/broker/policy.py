@@ -1,30 +1,39 @@
-"""What a policy file says about the messages of one channel: the one that is obeyed, and the one that is only tried.
+"""What a policy file says about the messages of a channel or a topic: the one that is obeyed, and the one that is tried.
 
 A `ChannelPolicy` answers questions. May another message be delivered now? Was this its last attempt? Is there room? It
 changes nothing but its own memory of rates and shares; the channel acts upon its answers.
 
 With `dry_run = true`, a rule does not decide anything yet, and only counts what it would have done. So a channel has a
-second instance with these rules. `DryRun` asks it the same questions when something happens, and counts the answers: say
-a message has failed for the fifth time, and `max_attempts = 5` is tried. Then the policy in force lets it wait for its
-next attempt, and "max_attempts, dry run" goes up by one.
+second instance with these rules. `DryRun` asks it the same questions when something happens, and counts the answers.
+For example, a message has failed for the fifth time, and `max_attempts = 5` is tried. Then the policy in force lets it
+wait for its next attempt, and "max_attempts, dry run" goes up by one.
+
+`TopicPolicy` and `TopicDryRun` are the same for a topic. What a new key needs here is a question, and a count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, final
 
-from nsqd.broker.breaker import Breaker
-from nsqd.broker.limits import Usage, capacity, count_cause, drops, excess, excess_with, refuses
-from nsqd.broker.rate_limiter import RateLimiter
+from nsqd.broker.limits import Headroom, Usage, capacity, count_cause, drops, excess, excess_with, refuses
 from nsqd.broker.rules import Overflow
 
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch
     from nsqd.broker.ledger import Ledger
-    from nsqd.broker.rules import ChannelRules
+    from nsqd.broker.limits import AnyRules, LimitReached
+    from nsqd.broker.rules import ChannelRules, TopicRules
 
+FEWEST: Final = 20  # deliveries of the last minute; with fewer, a share says nothing
 _SAMPLE: Final = 1_000_000  # messages whose size tells the mean of one
+_BREAKER_WINDOW: Final = 60.0  # seconds
+_BREAKER_GRAIN: Final = 5.0  # seconds that are counted together
+_RATE_GRAIN: Final = (
+    0.01  # seconds between two looks at a channel that is held back, if its rate fills more than a token
+)
+_ROUNDING: Final = 1e-6  # tokens; sums of floats come out a little below
 
 
 @final
@@ -205,3 +214,134 @@ def usage_of(ledger: Ledger) -> Usage:
     feed = ledger.feed
     messages = ledger.depth + len(ledger.deferred) + feed.log.tail - feed.high_watermark
     return Usage(messages, ledger.mean_of(messages))
+
+
+@final
+class TopicPolicy:
+    """The answers of some rules of a topic."""
+
+    def __init__(self, rules: TopicRules) -> None:
+        self._room: Headroom | None = None  # for this turn's publishes; None: it has to be measured
+        self.follow(rules)
+
+    def follow(self, rules: TopicRules) -> None:
+        """Answer by these rules from now on."""
+        self.rules = rules
+        self.drops = drops(rules)  # whether a bound ever drops the oldest messages
+        self.refuses = refuses(rules)  # whether a bound ever refuses a publish
+
+    def excess(self, held: Usage) -> int:
+        """Return how many of the messages that the topic holds are too many."""
+        return excess(self.rules, held) if self.drops else 0
+
+    def excess_with(self, held: Usage, coming: Usage) -> int:
+        """Return how many of them have too many bytes together with those that are about to be published."""
+        return excess_with(self.rules, held, coming)
+
+    # Publishes of this turn
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether it is known how much room this turn's publishes have."""
+        return self._room is not None
+
+    def measure(self, name: str, held: Usage, channels: Iterable[tuple[str, AnyRules, Usage]]) -> None:
+        """Measure the room for this turn's publishes, by bounds of the topic and of its channels.
+
+        `held`: what the topic holds; each channel comes with its name, rules, and what it holds.
+        """
+        room = self._room = Headroom()
+        room.narrow(f"topic {name}", self.rules, held)
+        for channel, rules, held_there in channels:
+            room.narrow(f"channel {name}:{channel}", rules, held_there)
+
+    def forget_room(self) -> None:
+        self._room = None
+
+    def admit(self, count: int, size: int) -> LimitReached | None:
+        """Use the room for a publish, or return the bound that is in its way."""
+        return self._room.take(count, size) if self._room is not None else None
+
+
+@final
+class TopicDryRun:
+    """Rules of a topic that are only tried: counts, by cause, what they would have done."""
+
+    def __init__(self, rules: TopicRules, counts: dict[str, int]) -> None:
+        self.policy = TopicPolicy(rules)
+        self._counts = counts
+        self._beyond = 0  # how many messages a bound would have dropped last time
+
+    def published(self, count: int, size: int) -> None:
+        """Count for messages that were admitted: so many, with so many bytes."""
+        if (full := self.policy.admit(count, size)) is not None:
+            count_cause(self._counts, f"{full.rule}, dry run", count)
+
+    def holds(self, held: Usage) -> None:
+        """Count for what the topic holds after bounds were applied to its channels."""
+        if self.policy.drops:
+            beyond = self.policy.excess(held)
+            count_cause(self._counts, "overflow, dry run", beyond - self._beyond)
+            self._beyond = beyond
+
+
+class RateLimiter:
+    """How fast a channel may deliver: a bucket of tokens, one for each delivery, that fills at the rate of the policy.
+
+    The bucket holds what may be delivered in one second, so a channel that was idle may deliver that much at once.
+    Nothing is lost by looking late: the next look finds all tokens that have come since, up to that second.
+    """
+
+    __slots__ = ("_filled_at", "_most", "_tokens", "rate")
+
+    def __init__(self, rate: float, now: float) -> None:
+        self.rate = rate  # tokens a second
+        self._most = max(1.0, rate)
+        self._tokens = self._most
+        self._filled_at = now
+
+    def allowed(self, now: float) -> int:
+        """Return how many messages may be delivered now."""
+        self._tokens = min(self._most, self._tokens + (now - self._filled_at) * self.rate)
+        self._filled_at = now
+        return max(0, int(self._tokens + _ROUNDING))
+
+    def spend(self, count: int) -> None:
+        self._tokens -= count
+
+    def next_at(self, now: float) -> float:
+        """Return when some more may be delivered: at a high rate as many as come in a hundredth of a second."""
+        wanted = max(1.0, self.rate * _RATE_GRAIN)
+        return now + max(0.0, wanted - self._tokens) / self.rate
+
+
+class Breaker:
+    """Trips when at least `share` of the last minute's deliveries were buried."""
+
+    def __init__(self, share: float) -> None:
+        self.share = share
+        self._counts: deque[list[float]] = deque()  # [when it began, deliveries, burials]
+
+    def delivered(self, count: int, now: float) -> None:
+        self._present(now)[1] += count
+
+    def buried(self, count: int, now: float) -> None:
+        self._present(now)[2] += count
+
+    def has_tripped(self, now: float) -> bool:
+        self._present(now)
+        delivered = sum([counted[1] for counted in self._counts])
+        buried = sum([counted[2] for counted in self._counts])
+        return delivered >= FEWEST and buried >= self.share * delivered
+
+    def reset(self) -> None:
+        """Begin anew: somebody has looked at the channel and let it go on."""
+        self._counts.clear()
+
+    def _present(self, now: float) -> list[float]:
+        counts = self._counts
+        while counts and counts[0][0] <= now - _BREAKER_WINDOW:
+            counts.popleft()
+        if not counts or counts[-1][0] + _BREAKER_GRAIN <= now:
+            counts.append([now, 0, 0])
+        return counts[-1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsqd.broker.breaker import FEWEST, Breaker
+from nsqd.broker.policy import FEWEST, Breaker
 
 
 def test_it_trips_from_its_share_on() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from nsqd.broker.rate_limiter import RateLimiter
+from nsqd.broker.policy import RateLimiter
 from nsqd.broker.rules import ChannelRules
 from tests.support.given_rules import GivenRules
 from tests.support.node import Client, Node
