@@ -254,7 +254,7 @@ class Channel:
             self.set_alarm()
 
     def _unpack(self, most: int) -> None:
-        """Make entries of up to so many deferred messages that have none yet, as far as other channels leave room for it."""
+        """Make entries for up to `most` deferred messages that have none yet, within what all channels may do in a turn."""
         turn = self.turn
         unpacked = self.ledger.deferred.unpack(min(most, _UNPACKED_IN_TURN - turn.unpacked))
         turn.unpacked += unpacked
@@ -284,7 +284,7 @@ class Channel:
         return taken
 
     def _distribute(self, available: int, now: float) -> int:
-        """Deliver up to so many messages in fair shares. Return how many were delivered."""
+        """Deliver up to `available` messages in fair shares. Return how many were delivered."""
         wanted = available
         while available > 0:
             ready = [consumer for consumer in self.consumers if consumer.room > 0]
@@ -793,7 +793,7 @@ class Channel:
         return True
 
     def _bury_oldest(self, count: int) -> int:
-        """Bury so many messages that wait for their first delivery.
+        """Bury `count` messages that wait for their first delivery.
 
         Return how many; the rest has to be read from disk.
         """
@@ -813,7 +813,7 @@ class Channel:
         return buried
 
     def drop_oldest(self, count: int, arrived: int | None = None) -> None:
-        """Finish so many of the messages that wait for their first delivery, because of a bound.
+        """Finish `count` of the messages that wait for their first delivery, because of a bound.
 
         Where they lie between very many skip ranges, a turn drops some of them, and `is_behind` tells that there are more.
         The retries stay. A message there was delivered before, or an operator has given it back: somebody wants it.

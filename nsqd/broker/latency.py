@@ -48,7 +48,7 @@ class QuantileSummary:
         self._width = 0.0
 
     def take_in(self, other: QuantileSummary) -> None:
-        self._merge(other._samples())
+        self._merge(other.samples())
 
     def quantile(self, target: float) -> float:
         self._flush()
@@ -66,7 +66,8 @@ class QuantileSummary:
             value, width = following, its_width
         return value
 
-    def _samples(self) -> list[tuple[float, float, float]]:
+    def samples(self) -> list[tuple[float, float, float]]:
+        """Return value, width and delta of the samples, by ascending values."""
         if not self._entries:
             return [(value, 1.0, 0.0) for value in sorted(self._buffer)]
         self._flush()
@@ -150,6 +151,11 @@ class LatencyWindow:
             self._halves[self._current].clear()
             self._ends += self._settings.half_window
 
+    def halves(self, now: float) -> Iterable[QuantileSummary]:
+        """Return the two summaries as of now."""
+        self._move_on(now)
+        return self._halves
+
     def snapshot(self, now: float) -> LatencySnapshot:
         return merged_snapshot(self._settings, [self], now)
 
@@ -158,8 +164,7 @@ def merged_snapshot(settings: LatencySettings, latencies: Iterable[LatencyWindow
     """Return the latency of a channel, or of all channels of a topic together."""
     whole = QuantileSummary(settings.percentiles)
     for latency in latencies:
-        latency._move_on(now)
-        for half in latency._halves:
+        for half in latency.halves(now):
             whole.take_in(half)
     count = len(whole)
     return LatencySnapshot(

@@ -112,7 +112,7 @@ class Ledger:
 
     @property
     def unfinished(self) -> int:
-        """How many messages wait, now or for their time, or are in flight."""
+        """How many messages are ready, deferred or in flight."""
         return self.depth + len(self.in_flight) + len(self.deferred)
 
     @property
@@ -133,7 +133,7 @@ class Ledger:
         return max(0, min(self.depth, end - self.cursor))
 
     def mean_of(self, messages: int) -> int:
-        """Return the bytes of so many messages, if they are as large as the mean of those that lie ahead."""
+        """Estimate the bytes of a number of messages by the mean size of those ahead of the cursor."""
         log = self.feed.log
         start = self.cursor if self.cursor < log.tail else log.first
         return messages * log.bytes_from(start) // max(log.tail - start, 1)
@@ -221,7 +221,7 @@ class Ledger:
         return batch
 
     def run_end(self, batch: Batch) -> int:
-        """Return where the messages end that lie side by side from the cursor on, all of them in this batch."""
+        """Return the end of the run at the cursor: neighbours in this batch that are the channel's, up to a skip range."""
         stop = batch.base_sequence + batch.count
         if self.feed.high_watermark < stop:
             stop = self.feed.high_watermark
@@ -230,14 +230,14 @@ class Ledger:
         return stop
 
     def next_stop(self, most: int) -> int:
-        """Return where the messages end that lie side by side from the cursor on, but at most so many."""
+        """Return the end of the run at the cursor: up to `most` messages with no skip range between them."""
         stop = self.cursor + most
         if (next_skip := self.skips.next_start()) is not None:
             stop = min(stop, next_skip)
         return stop
 
     def take_run(self, batch: Batch, most: int) -> int:
-        """Take messages that lie side by side from the cursor on, at most so many, all in this batch. Return their end."""
+        """Take the run at the cursor: up to `most` messages of this batch, which is the one at the cursor. Return its end."""
         cursor = self.cursor
         stop = batch_end = batch.base_sequence + batch.count
         if self.feed.high_watermark < stop:
@@ -274,10 +274,10 @@ class Ledger:
         self._journal.unsaved[self] = None
 
     def finish_before(self, end: int, most_behind_skip: int) -> int:
-        """Finish what lies ahead before `end`. Return how many messages that were.
+        """Finish the messages ahead of the cursor and before `end`. Return their number.
 
-        If there are skip ranges, it goes on for so many sequences behind the first one and no further, because there may
-        be as many ranges as messages.
+        Where there are skip ranges, stop `most_behind_skip` sequences after the first one begins, because there may be as
+        many ranges as messages.
         """
         start, count = self.cursor, 0
         if (next_skip := self.skips.next_start()) is not None:
@@ -378,7 +378,7 @@ class Ledger:
         self._tell_waiting(entries)
 
     def release_due(self, until: int, most: int) -> None:
-        """Have deferred messages that are due by now wait to be tried again, but at most so many of them."""
+        """Move up to `most` deferred messages that are due by `until` to the retries."""
         for sequence, attempts in self.deferred.pop_due(until, most):
             self.retries.add(sequence, attempts)
 
@@ -489,7 +489,7 @@ class Ledger:
     # Keeping what the log does not keep for us: ephemeral channels, and those of ephemeral topics
 
     def keep(self, batches: Iterable[Batch], most: int, most_bytes: int) -> None:
-        """Keep batches that are about to be handed over, as far as they have room: so many messages, or bytes."""
+        """Keep batches that are about to be handed over, within a limit of messages and one of bytes."""
         assert self.ephemeral_batches is not None
         if self.ephemeral_batches.messages > 2 * self.unfinished + _FINISHED_WORTH_LETTING_GO:
             self.record_progress()
@@ -507,7 +507,7 @@ class Ledger:
             self.ephemeral_batches.add(batch)
 
     def drop_overflow(self, before: int, most: int, most_bytes: int) -> None:
-        """Drop the newest messages from `before` on that have no room: so many messages, or bytes."""
+        """Drop the newest messages from `before` on that exceed a limit of messages or one of bytes."""
         if (excess := self._excess(before, most, most_bytes)) > 0:
             assert self.ephemeral_batches is not None
             floor = max(before, self.cursor)
@@ -515,7 +515,7 @@ class Ledger:
                 self.ephemeral_batches.release(start, end)
 
     def _excess(self, before: int, most: int, most_bytes: int) -> int:
-        """Return how many of the newest messages are beyond one of the two bounds."""
+        """Return how many of the newest messages exceed one of the two limits."""
         kept = self.ephemeral_batches
         assert kept is not None
         excess = self.depth - most

@@ -80,11 +80,11 @@ class ChannelPolicy:
     # Deliveries
 
     def allowed(self, wanted: int, now: float) -> int:
-        """Return how many of so many messages may be delivered now."""
+        """Return how many of `wanted` messages may be delivered now."""
         return wanted if self._rate_limiter is None else min(wanted, self._rate_limiter.allowed(now))
 
     def spend(self, taken: int) -> None:
-        """Note that so many messages have used the rate."""
+        """Take `taken` deliveries out of the rate."""
         if self._rate_limiter is not None:
             self._rate_limiter.spend(taken)
 
@@ -129,7 +129,7 @@ class ChannelPolicy:
     # Buried messages
 
     def note_burials(self, count: int, now: float) -> None:
-        """Note that so many messages were buried because they have failed."""
+        """Count burials of messages that have failed, for the breaker."""
         if self._breaker is not None:
             self._breaker.buried(count, now)
 
@@ -137,7 +137,7 @@ class ChannelPolicy:
         return self._breaker is not None and self._breaker.has_tripped(now)
 
     def reason_to_pause(self, buried: int, now: float, *, has_failed: bool) -> str | None:
-        """Return why the channel has to stop by itself now that so many messages are buried; None: it goes on.
+        """Return why the channel has to pause itself now that `buried` messages are buried; None: it goes on.
 
         `has_failed`: whether the last ones have failed. Those that have only waited too long are no consumer's fault.
         """
@@ -170,36 +170,36 @@ class DryRun:
         count_cause(self._counts, f"{cause}, dry run", count)
 
     def failed(self, attempts: int) -> None:
-        """Count for an attempt that has failed, of a message that is tried again."""
+        """Count a failed attempt that would have been the last one, or would have been followed by a backoff."""
         if attempts == self.rules.max_attempts:  # afterwards it would not have come any more
             self._count("max_attempts")
         if self.rules.backoff is not None:
             self._count("backoff")
 
     def delivered(self, taken: int, now: float) -> None:
-        """Count for messages that were delivered: so many."""
+        """Count deliveries that a rate would have put off."""
         within = self.policy.allowed(taken, now)
         self.policy.spend(within)
         self._count("max_rate", taken - within)
 
     def delivered_new(self, batch: Batch, count: int, timestamp: int) -> None:
-        """Count for messages of a batch that were delivered for the first time: so many."""
+        """Count first deliveries of messages that would have expired."""
         if self.policy.has_expired(batch, timestamp):
             self._count("ttl", count)
 
     def deferred(self, count: int, ledger: Ledger) -> None:
-        """Count for messages that are about to be deferred: so many."""
+        """Count messages that are about to be deferred and would have had no room."""
         if (room := self.policy.room(ledger)) is not None:
             self._count("overflow", count - room)
 
     def waits(self, ledger: Ledger) -> None:
-        """Count for what waits after bounds were applied to it."""
+        """Count the waiting messages that a bound would have dropped or buried since the last call."""
         beyond = self.policy.beyond(ledger)
         self._count("overflow", beyond - self._beyond)
         self._beyond = beyond
 
     def buried(self, count: int, buried: int, now: float, *, has_failed: bool) -> None:
-        """Count for `count` messages that were buried, as there are `buried` now."""
+        """Count a burial after which the channel would have paused itself; `buried` is how many messages are buried now."""
         if (most := self.rules.max_buried) is not None and buried > most:
             self._count("max_buried")
         if has_failed:
@@ -273,12 +273,12 @@ class TopicDryRun:
         self._beyond = 0  # how many messages a bound would have dropped last time
 
     def published(self, count: int, size: int) -> None:
-        """Count for messages that were admitted: so many, with so many bytes."""
+        """Count messages of a publish that would have been refused."""
         if (full := self.policy.admit(count, size)) is not None:
             count_cause(self._counts, f"{full.rule}, dry run", count)
 
     def holds(self, held: Usage) -> None:
-        """Count for what the topic holds after bounds were applied to its channels."""
+        """Count the messages of a topic that a bound would have dropped since the last call."""
         if self.policy.drops:
             beyond = self.policy.excess(held)
             count_cause(self._counts, "overflow, dry run", beyond - self._beyond)

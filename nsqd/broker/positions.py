@@ -112,9 +112,9 @@ class SkipRanges:
 
     __slots__ = ("_covered", "total")
 
-    def __init__(self) -> None:
-        self._covered = BitMap64()
-        self.total = 0  # how many sequences lie in all ranges
+    def __init__(self, covered: BitMap64 | None = None) -> None:
+        self._covered = BitMap64() if covered is None else covered
+        self.total = len(self._covered)  # how many sequences lie in all ranges
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         """Yield the ranges, as they are now, as [start, end) in ascending order."""
@@ -124,10 +124,7 @@ class SkipRanges:
         return number_of_ranges(self._covered)
 
     def copy(self) -> SkipRanges:
-        copied = SkipRanges()
-        copied._covered = self._covered.copy()
-        copied.total = self.total
-        return copied
+        return SkipRanges(self._covered.copy())
 
     def add(self, start: int, end: int) -> None:
         """Cover the sequences [start, end), of which no range covers any yet; they may lie anywhere."""
@@ -204,8 +201,8 @@ class AttemptCounts:
 
     __slots__ = ("_bits",)
 
-    def __init__(self) -> None:
-        self._bits: tuple[BitMap64, ...] = ()
+    def __init__(self, bits: tuple[BitMap64, ...] = ()) -> None:
+        self._bits = bits
 
     def __bool__(self) -> bool:
         return bool(self._bits)
@@ -280,9 +277,7 @@ class AttemptCounts:
         self._bits = ()
 
     def copy(self) -> AttemptCounts:
-        copied = AttemptCounts()
-        copied._bits = tuple(bits.copy() for bits in self._bits)
-        return copied
+        return AttemptCounts(tuple(bits.copy() for bits in self._bits))
 
 
 class Members:

@@ -144,7 +144,7 @@ class PublishBuffer:
         return drafts
 
     def _take_headers(self, count: int) -> bytes:
-        """Return the headers of so many messages as they lie in the record."""
+        """Return the headers of the shared batch as they lie in the record."""
         found, self._shared_headers, self._shared_header_bytes = self._shared_headers, [], 0
         area = [NO_HEADERS] * count
         for number, headers in found:
@@ -152,7 +152,7 @@ class PublishBuffer:
         return b"".join(area)
 
     def _take_key_place(self, count: int) -> tuple[bytes, int]:
-        """Return the keys of so many messages as they lie in the record, and the record's flags."""
+        """Return the keys of the shared batch as they lie in the record, and the record's flags."""
         keys, self._shared_keys, self._shared_key_bytes = self._shared_keys, {}, 0
         if count == 1:
             return next(iter(keys)), 0

@@ -262,14 +262,14 @@ class Topic:
     ) -> None:
         """Move H to the tail, and hand over what is parked.
 
-        `fresh`: the batches of this turn with their receipts; None: take them from the log. `deferred`: start, count and
-        delay_ms of those among them that are deferred.
+        `fresh`: the batches of this turn with their receipts, if nothing is parked; None: take them from the log.
+        `deferred`: start, count and delay_ms of those among them that are deferred.
         """
         for channel in self.channels.values():
             if channel.ledger.ephemeral_batches is not None:
                 channel.keep(self._in_memory() if fresh is None else _written(fresh))
         before, self.feed.high_watermark = self.feed.high_watermark, self._written_tail
-        if self.early_deferrals:
+        if fresh is None and self.early_deferrals:
             parked, self.early_deferrals = self.early_deferrals, EarlyDeferrals()
             for channel in self.channels.values():
                 channel.take_early_deferrals(parked, microseconds(now))

@@ -62,7 +62,8 @@ def finish_turn(broker: Broker, disk: Disk, *, announce: Announce, flush: Callab
             if turn.deferring:
                 broker.record_deferred()
             disk.write_journal()
-            broker.settle_promised(disk.journal_error)
+            if broker.promised is not None:
+                broker.settle_promised(disk.journal_error)
             broker.seal(disk.publishing_error)
             disk.write_logs()
         broker.release_to_channels()
