@@ -37,7 +37,7 @@ from nsqd.broker.in_flight import Delivery
 from nsqd.broker.latency import LatencyWindow
 from nsqd.broker.ledger import Ledger
 from nsqd.broker.limits import MOST_LOOKS, count_cause
-from nsqd.broker.policy import ChannelPolicy, DryRun, usage_of
+from nsqd.broker.policy import dry_run_of, policy_of, usage_of
 from nsqd.broker.rules import NO_CHANNEL_RULES, deletion_at
 from nsqd.broker.snapshot import NO_LATENCY, ChannelSnapshot, ClientSnapshot
 
@@ -142,8 +142,8 @@ class Channel:
         # The policy
         rules = turn.rules.channel(feed.name, name)
         self.policy_counts: dict[str, int] = {}  # by cause: what rules have done, or would have done
-        self.policy = ChannelPolicy(rules.in_force(), turn.now)
-        self.dry_run = DryRun(rules.dry_run(), self.policy_counts, turn.now)
+        self.policy = policy_of(rules.in_force(), turn.now)
+        self.dry_run = dry_run_of(rules.dry_run(), self.policy_counts, turn.now)
         self.is_ruled = rules is not NO_CHANNEL_RULES  # one look for each delivery tells that there is nothing to obey
         # Whether the journal has to hear of first deliveries at once: after a crash, a bound could drop what is new again.
         self.records_deliveries = False
@@ -733,8 +733,8 @@ class Channel:
     def take_rules(self, rules: ChannelRules) -> None:
         """Follow these rules from now on."""
         now = self.turn.now
-        self.policy.follow(rules.in_force(), now)
-        self.dry_run.policy.follow(rules.dry_run(), now)
+        self.policy = policy_of(rules.in_force(), now, self.policy)
+        self.dry_run = dry_run_of(rules.dry_run(), self.policy_counts, now, self.dry_run)
         self.is_ruled = rules is not NO_CHANNEL_RULES
         self.records_deliveries = self.records_deliveries or self.policy.drops  # `limits_changed` follows
         if self.policy.ttl is not None:

@@ -70,6 +70,25 @@ _FINISHED_WORTH_LETTING_GO: Final = 1000  # messages
 class Ledger:
     """The places of a channel's messages, and what the journal knows of them."""
 
+    __slots__ = (
+        "_counted_from",
+        "_finished",
+        "_furthest",
+        "_journal",
+        "_saved_cursor",
+        "_source",
+        "batch",
+        "buried",
+        "cursor",
+        "deferred",
+        "ephemeral_batches",
+        "feed",
+        "in_flight",
+        "name",
+        "retries",
+        "skips",
+    )
+
     def __init__(
         self,
         name: str,

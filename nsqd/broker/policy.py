@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, final
 
 from nsqd.broker.limits import Headroom, Usage, capacity, count_cause, drops, excess, excess_with, refuses
-from nsqd.broker.rules import Overflow
+from nsqd.broker.rules import NO_CHANNEL_RULES, Overflow
 
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch
@@ -214,6 +214,31 @@ def usage_of(ledger: Ledger) -> Usage:
     feed = ledger.feed
     messages = ledger.depth + len(ledger.deferred) + feed.log.tail - feed.high_watermark
     return Usage(messages, ledger.mean_of(messages))
+
+
+# Most channels have no rules, and there may be very many channels: they share these two, which never change.
+_NO_POLICY: Final = ChannelPolicy(NO_CHANNEL_RULES, 0.0)
+_NO_DRY_RUN: Final = DryRun(NO_CHANNEL_RULES, {}, 0.0)
+
+
+def policy_of(rules: ChannelRules, now: float, former: ChannelPolicy | None = None) -> ChannelPolicy:
+    """Return the policy of a channel that follows these rules from now on, after a `former` one."""
+    if rules is NO_CHANNEL_RULES:
+        return _NO_POLICY
+    if former is None or former is _NO_POLICY:
+        return ChannelPolicy(rules, now)
+    former.follow(rules, now)
+    return former
+
+
+def dry_run_of(rules: ChannelRules, counts: dict[str, int], now: float, former: DryRun | None = None) -> DryRun:
+    """Return the dry run of a channel that tries these rules from now on, after a `former` one."""
+    if rules is NO_CHANNEL_RULES:
+        return _NO_DRY_RUN
+    if former is None or former is _NO_DRY_RUN:
+        return DryRun(rules, counts, now)
+    former.policy.follow(rules, now)
+    return former
 
 
 @final
