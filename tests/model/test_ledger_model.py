@@ -6,9 +6,9 @@ The journal is real: a crash replays it, and gives a new ledger what it finds.
 
 from __future__ import annotations
 
-from enum import Enum, auto
+import os
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from pyroaring import BitMap64
@@ -22,19 +22,12 @@ from nsqd.broker.journal import Journal
 from nsqd.broker.ledger import Ledger
 from nsqd.broker.reclaimer import Reclaimer
 from nsqd.broker.replay import replay
+from tests.model.reference import Place
 from tests.support.fake_store import FakeStore, changes_in
 
 ID = 1000  # ids are sequences plus this
 SEQUENCES = st.sets(st.integers(0, 40), min_size=1, max_size=6)
 NOTE = Note("bad", "")
-
-
-class Place(Enum):
-    WAITING = auto()
-    IN_FLIGHT = auto()
-    DEFERRED = auto()
-    BURIED = auto()
-    DONE = auto()
 
 
 def consumer() -> Consumer:
@@ -307,5 +300,14 @@ class LedgerMachine(RuleBasedStateMachine):
         assert excepted | set(range(ledger.cursor, self.feed.high_watermark)) >= set(needed)
 
 
-LedgerMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+EXAMPLES = int(os.environ.get("MODEL_EXAMPLES", "1000"))
+
 TestLedger = LedgerMachine.TestCase
+TestLedger.settings = settings(
+    max_examples=EXAMPLES // 5,
+    stateful_step_count=40,
+    deadline=None,
+    print_blob=True,
+    report_multiple_bugs=False,
+    suppress_health_check=list(HealthCheck),
+)

@@ -392,7 +392,7 @@ BUGS: Final = (
                 "        return waiting | ahead",
             ),
         ),
-        ("simulation", "ledger model"),
+        ("simulation",),
     ),
     Bug(
         "the neighbour of what is taken back goes as well",
@@ -461,7 +461,7 @@ BUGS: Final = (
                 "for sequence in sequences])\n",
             ),
         ),
-        ("simulation", "ledger model"),
+        ("simulation",),
     ),
     Bug(
         "a redelivery is not told to the journal",
@@ -561,7 +561,7 @@ BUGS: Final = (
                 "finished = self.in_flight.take_finished()[self.cursor % 2 :]",
             ),
         ),
-        ("kills", "ledger model"),
+        ("kills",),
     ),
     Bug(
         "attempts go down",
