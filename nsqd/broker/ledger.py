@@ -5,8 +5,8 @@ What the cursor must pass over ahead of it is in skip ranges: deferred batches, 
 a seek, overflow of an ephemeral channel. A message is in exactly one of these places, and leaves only by FIN, empty,
 seek, restore, discard or delete. The verbs are the ledger's:
 
-                  take_ahead
-(ahead of the cursor) ──────────► in flight ───── finish ────────► gone
+                   take_run
+(ahead of the cursor) ──────────► in flight ───── FIN ───────────► gone
           │ defer               ▲      │ retry             ▲
           ▼                     │      ▼                   │
       deferred ─ release_due ─► retry ─┘      retry_later: deferred
@@ -21,12 +21,13 @@ Only the ledger moves the cursor, and only the ledger tells the journal where me
 delivered 0 to 5, 1 and 2 are finished, and 4 was requeued with a delay. Then the cursor is at 6, 0, 3 and 5 are in
 flight, 4 is deferred, and the journal hears of it in two ways. That 4 is deferred it hears at once, because after a
 crash it would come too early. That 1 and 2 are finished it hears within 100 ms (`record_progress`): after a crash
-before that they come once more. But whatever it is told at once, it hears of all progress first. Otherwise its cursor
-would still stand at 0 when it reads that 4 waits, and 4 would come twice: from the cursor, and when it is due.
+before that they come once more. But before anything that it hears at once, it hears of all progress (`tell`). Otherwise
+its cursor would still stand at 0 when it reads that 4 waits, and 4 would come twice: from the cursor, and when it is due.
 
-The ledger has no consumers, follows no rules and asks no clock. It is handed times: `due` is monotonic microseconds, as
-deadlines are, and `due_ms` is the same moment in milliseconds of the wall clock, because the journal outlives the
-process. It also wakes nobody. Whoever calls it looks at what follows: a delivery, an alarm, a log that may let go.
+The ledger has no consumers, follows no rules and asks no clock. You hand it the times: `due` is monotonic microseconds,
+as deadlines are, and `due_ms` is the same moment in milliseconds of the wall clock, because the journal outlives the
+process. It also wakes no consumer. When you call a verb, you look after what follows from it: a delivery, an alarm, a
+log that may let go.
 """
 
 from __future__ import annotations
