@@ -21,7 +21,6 @@ from nsqd.broker.replay import DeletedNames, complete, missing_fronts, replay
 from nsqd.broker.settings import BrokerSettings
 from nsqd.broker.store import NotSynced
 from nsqd.go_import.take_over import take_over
-from nsqd.log.committer import Committer
 from nsqd.log.data_path import DataPathError
 from nsqd.log.files import error_text
 from nsqd.log.owner import owned
@@ -29,6 +28,7 @@ from nsqd.log.reading.refusals import ReadRefused, patiently
 from nsqd.log.retention import Retention
 from nsqd.log.settings import LogSettings
 from nsqd.log.store import DiskStore
+from nsqd.log.store_tasks import StoreTasks
 
 if TYPE_CHECKING:
     from nsqcommon.poller import Poller
@@ -184,7 +184,7 @@ async def running_store(
         with in_turn(turn):
             pass
 
-    committer = Committer(store, broker, on_loaded=loaded, on_settled=settled)
+    committer = StoreTasks(store, broker, on_loaded=loaded, on_settled=settled)
     thread = committer.thread
     poller.watch(thread.doorbell.descriptor, thread.end, is_soon=thread.answers_soon)
     async with trio.open_nursery() as nursery:

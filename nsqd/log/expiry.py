@@ -1,4 +1,4 @@
-"""Which segments of a log are removed once nobody needs them. upkeep/removals.py removes their files, in rounds."""
+"""Which segments of a log are removed once nobody needs them. sync/removals.py removes their files, in rounds."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The store: a data path's topic logs and journal as the broker sees them, and the upkeep of both.
 
 Calls from the broker fill buffers and never wait. A turn empties the buffers with `write_logs` and `write_journal`.
-Whatever blocks runs beside the turns, in the tasks of `committer.py`.
+Whatever blocks runs beside the turns, in the tasks of `store_tasks.py`.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from nsqd.log.reading.reads import Reads
 from nsqd.log.recovery.store import Recovered, StoreRecovery
 from nsqd.log.retention import AgeClock
 from nsqd.log.space import Space
+from nsqd.log.sync.removals import Removals
+from nsqd.log.sync.syncer import MOST_LOGS, Syncer
 from nsqd.log.topic_log import DiskLog
-from nsqd.log.upkeep.removals import Removals
 from nsqd.log.upkeep.repairs import Repairs
-from nsqd.log.upkeep.rounds import MOST_LOGS, Rounds
 from nsqd.log.upkeep.topology_file import TopologyFile
 from nsqd.log.wakeups import Wakeups
 from nsqd.log.writing.open_writers import MOST_DESCRIPTORS, OpenWriters
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from nsqd.log.damage import Damage
     from nsqd.log.reading.cold import AnyLoad
     from nsqd.log.settings import LogSettings
-    from nsqd.log.upkeep.round import Round
+    from nsqd.log.sync.sync import Sync
 
 log = logging.getLogger(__name__)
 
@@ -75,11 +75,11 @@ class DiskLook(NamedTuple):
 class DiskStore:
     """Implements `nsqd.broker.store.Store` on files.
 
-    `open` makes one. Then call `recover`, run a `Committer` beside the turns, and `close` the store when that has
+    `open` makes one. Then call `recover`, run a `StoreTasks` beside the turns, and `close` the store when that has
     ended.
 
     Holds the logs and the journal, and routes between them and its parts, each of which knows only what its docstring
-    names: `Rounds` (what is synced), `JournalKeeper` (when the journal is written), `Reads` (reads for threads),
+    names: `Syncer` (what is synced), `JournalKeeper` (when the journal is written), `Reads` (reads for threads),
     `OpenWriters` (descriptors), `Removals` (files that may go), `Faults` (what is broken now), `Repairs` (trying it
     again), `Space` (the disk's reserve), `TopologyFile` (names).
     """
@@ -118,7 +118,7 @@ class DiskStore:
         )
         self.reads = Reads(files, self.faults, self.wakeups, clock, self.damage, most_descriptors=MOST_DESCRIPTORS)
         self.removals = Removals(data_path, files, self.faults, self.wakeups.sync.set)
-        self.rounds = Rounds(
+        self.rounds = Syncer(
             self.journal_keeper, self.removals, self.faults, self.wakeups, sync_every=settings.sync_every
         )
         self.repairs = Repairs(
@@ -356,7 +356,7 @@ class DiskStore:
         if (error := result.error_of(topics)) is not None:
             raise NotSynced(error)
 
-    def begin_round(self, most: int = MOST_LOGS) -> Round:
+    def begin_round(self, most: int = MOST_LOGS) -> Sync:
         """Write what is buffered, and take what is unsynced now, of at most `most` logs."""
         self._write_buffered()
         journal_is_written = self.write_journal(force=True)

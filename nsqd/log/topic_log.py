@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from nsqd.log.settings import LogSettings
     from nsqd.log.space import Space
     from nsqd.log.writing.segment_writer import WriterHost
-    from nsqd.log.writing.sync_job import SyncJob
+    from nsqd.log.writing.sync_job import LogSync
 
 BUFFER_BYTES: Final = 1 << 20  # acknowledged messages that may wait in memory, for at most 100 ms
 
@@ -90,7 +90,7 @@ class DiskLog:
 
     Routes between its parts, each of which knows only what its docstring names, and answers the publishers:
 
-            WriteBuffer ──> SegmentWriter ──> Unsynced ──> SyncJob      publishing: messages on their way to the disk
+            WriteBuffer ──> SegmentWriter ──> Unsynced ──> LogSync      publishing: messages on their way to the disk
             TailCache, LogReader                                        reading
             Expiry, Carrying                                            removing
             LogFault                                                    failures
@@ -367,13 +367,13 @@ class DiskLog:
     def waits_for_sync(self) -> bool:
         return self._unsynced.is_awaited
 
-    def begin_sync(self) -> SyncJob | None:
+    def begin_sync(self) -> LogSync | None:
         """Take a job that makes everything written so far durable; None: that is not possible now."""
         if self._unsynced.has_failed or self.dropped:
             return None
         return self._unsynced.begin_sync(self._segments)
 
-    def end_sync(self, job: SyncJob) -> bool:
+    def end_sync(self, job: LogSync) -> bool:
         """Take back the job of `begin_sync`. Return whether publishers that waited have been answered."""
         if self.dropped:
             return False

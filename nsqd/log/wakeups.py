@@ -6,7 +6,7 @@ from nsqcommon.wakeup import Wakeup
 
 
 class Wakeups:
-    """One event for each task of the `Committer`, and `hurry`; in committer.py, each task says what it waits for."""
+    """One event for each task of the `StoreTasks`, and `hurry`; in store_tasks.py, each task says what it waits for."""
 
     def __init__(self) -> None:
         self.sync = Wakeup()

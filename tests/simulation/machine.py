@@ -1,6 +1,6 @@
 """nsqd without sockets and without a loop: broker, turn and store on a simulated disk, with a clock that tests move.
 
-What the daemon does in tasks and threads beside the turns (`nsqd.log.committer`, `nsqd.timers`) are generators here.
+What the daemon does in tasks and threads beside the turns (`nsqd.log.store_tasks`, `nsqd.timers`) are generators here.
 Each yields how long it sleeps, or the wake-up that it waits for, and `pass_time` runs them in the order of their times.
 """
 
@@ -16,19 +16,19 @@ from typing import Final
 from nsqcommon.wakeup import Wakeup
 from nsqd.broker.rules import NO_RULES, RuleSource
 from nsqd.log.clock_mark import ClockMark
-from nsqd.log.committer import (
-    FLUSH_INTERVAL,
-    IDLE_AFTER,
-    REPAIR_INTERVAL,
-    TOPOLOGY_INTERVAL,
-    disk_takes_data,
-)
 from nsqd.log.compaction.compaction import COMPACTION_INTERVAL, Compaction, compact
 from nsqd.log.data_path import DataPathError
 from nsqd.log.faults import StorageFault
 from nsqd.log.reading.cold import AnyLoad
 from nsqd.log.settings import LogSettings
 from nsqd.log.store import DiskStore
+from nsqd.log.store_tasks import (
+    FLUSH_INTERVAL,
+    IDLE_AFTER,
+    REPAIR_INTERVAL,
+    TOPOLOGY_INTERVAL,
+    disk_takes_data,
+)
 from nsqd.options import Options
 from nsqd.start import restored_broker
 from nsqd.turn import Turn

@@ -5,7 +5,7 @@ Recording a change only puts it into the journal's buffer. The buffer is written
 - in each turn that has recorded an urgent change: before the logs are written, and again before frames are sent
   (nsqd/broker/turn.py);
 - some 50 ms after progress was made (`save_progress` in nsqd/timers.py);
-- at most 100 ms after any other change (`Committer._flush`), but for quiet ones, which wait for the next of any kind;
+- at most 100 ms after any other change (`StoreTasks._flush`), but for quiet ones, which wait for the next of any kind;
 - at the beginning of each round, so that the round can sync it (`Store.begin_round`).
 
 All of them come through `JournalKeeper`, but for the journal's own writes while it is rotated.

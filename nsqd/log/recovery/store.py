@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from nsqd.log.journal.packed_changes import PackedChanges
     from nsqd.log.log_state import LogState
     from nsqd.log.memory_log import MemoryLog
-    from nsqd.log.upkeep.removals import Removals
+    from nsqd.log.sync.removals import Removals
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from nsqd.log.faults import Faults
     from nsqd.log.journal.keeper import JournalKeeper
     from nsqd.log.space import Space
-    from nsqd.log.upkeep.removals import Removals
+    from nsqd.log.sync.removals import Removals
     from nsqd.log.wakeups import Wakeups
 
 

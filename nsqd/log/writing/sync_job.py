@@ -38,7 +38,7 @@ class CommonFolders:
 
 
 @dataclass(slots=True)
-class SyncJob:
+class LogSync:
     """Taken from a log by `begin_sync`, performed in a thread, and given back to the log with `end_sync`.
 
     A missing file may have been removed meanwhile by the deletion of the topic or by retention, or somebody may have

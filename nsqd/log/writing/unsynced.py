@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from nsqd.log.data_path import LOG_JSON
 from nsqd.log.files import error_text
 from nsqd.log.segment import LOG_SUFFIX
-from nsqd.log.writing.sync_job import SyncJob
+from nsqd.log.writing.sync_job import LogSync
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,10 +83,10 @@ class Unsynced:
         taken, self._receipts = self._receipts, []
         return [receipt for _, receipt in taken]
 
-    def begin_sync(self, segments: SegmentList) -> SyncJob:
+    def begin_sync(self, segments: SegmentList) -> LogSync:
         """Take what has to be synced so that everything written so far is durable."""
         active = segments.active
-        job = SyncJob(
+        job = LogSync(
             folder=self._folder,
             files=self.files,
             folders=self.folders,
@@ -104,7 +104,7 @@ class Unsynced:
         self._sealed_indexes = []
         return job
 
-    def error_of(self, job: SyncJob, segments: SegmentList) -> str | None:
+    def error_of(self, job: LogSync, segments: SegmentList) -> str | None:
         """Return why the job has made nothing durable; None: it has made everything durable.
 
         A missing file may have been removed by the log itself. Otherwise somebody else has removed or moved it. Then
@@ -119,13 +119,13 @@ class Unsynced:
                 return error_text("fsync", path, FileNotFoundError(ENOENT, os.strerror(ENOENT)))
         return None
 
-    def failed(self, job: SyncJob) -> None:
+    def failed(self, job: LogSync) -> None:
         """Have everything in the job synced again, once it is proven."""
         self.files = [*job.files, *[path for path in self.files if path not in job.files]]
         self.folders = [*job.folders, *[folder for folder in self.folders if folder not in job.folders]]
         self.has_failed = True
 
-    def synced(self, job: SyncJob) -> bool:
+    def synced(self, job: LogSync) -> bool:
         """Move the checkpoint, and settle the receipts before it. Return whether any receipt was settled."""
         self.checkpoint = job.base, job.offset, job.sequence
         waiting = self._receipts
@@ -137,7 +137,7 @@ class Unsynced:
 
 
 def _unsaved(segment: Segment) -> tuple[Path, bytes, int] | None:
-    """Take the index entries that are not in the index's file, for a SyncJob."""
+    """Take the index entries that are not in the index's file, for a LogSync."""
     index = segment.index
     if index is None or index.saved == len(index):
         return None

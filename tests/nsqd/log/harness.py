@@ -14,7 +14,6 @@ import trio
 
 from nsqd.broker.batch import Batch, Receipt
 from nsqd.broker.store import Entry
-from nsqd.log.committer import LOAD_INTERVAL, Committer
 from nsqd.log.compaction.compaction import compact
 from nsqd.log.compaction.job import CompactionJob
 from nsqd.log.files import Buffers, Files
@@ -23,6 +22,7 @@ from nsqd.log.reading.refusals import READ_PATIENCE
 from nsqd.log.record import Header
 from nsqd.log.recovery.store import Recovered
 from nsqd.log.store import DiskStore
+from nsqd.log.store_tasks import LOAD_INTERVAL, StoreTasks
 from nsqd.log.topic_log import DiskLog
 from tests.nsqd.log.batches import bodies_of, make_batch
 from tests.support.jumping import hold_clock_while
@@ -111,7 +111,7 @@ class OpenStore:
         return self.store.write_next_snapshot(self.state_of)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        committer = Committer(
+        committer = StoreTasks(
             self.store, self, on_loaded=lambda topic: self.on_loaded(topic), on_settled=lambda: self.on_settled()
         )
         hold_clock_while(lambda: committer.thread.is_busy)

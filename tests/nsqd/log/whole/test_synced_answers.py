@@ -17,7 +17,7 @@ import trio
 
 from nsqcommon.poller import Connection, Poller
 from nsqd.broker.batch import Receipt
-from nsqd.log.committer import Committer
+from nsqd.log.store_tasks import StoreTasks
 from tests.nsqd.log.harness import OpenStore, TroubledFiles
 
 LIMIT: Final = 30.0  # seconds
@@ -119,7 +119,7 @@ async def running(path: Path, files: TroubledFiles, *, watches: bool = True) -> 
     """`watches`: the poller ends rounds; otherwise only the committer does."""
     opened = OpenStore(path, files, ack="synced")
     poller = Poller(lambda flush: Turn(opened, flush), busy_poll=0.0001)
-    committer = Committer(opened.store, opened, on_loaded=opened.on_loaded, on_settled=poller.turn.finish)
+    committer = StoreTasks(opened.store, opened, on_loaded=opened.on_loaded, on_settled=poller.turn.finish)
     thread = committer.thread
     if watches:
         poller.watch(thread.doorbell.descriptor, thread.end, is_soon=thread.answers_soon)
@@ -210,7 +210,7 @@ def test_a_failed_sync_is_no_ok(tmp_path: Path) -> None:
 def test_an_end_waits_for_a_round_that_a_turn_has_begun(tmp_path: Path) -> None:
     files = HangingFiles()
     opened = OpenStore(tmp_path, files, ack="synced")
-    committer = Committer(opened.store, opened, on_loaded=opened.on_loaded, on_settled=lambda: None)
+    committer = StoreTasks(opened.store, opened, on_loaded=opened.on_loaded, on_settled=lambda: None)
 
     async def test() -> Receipt:
         async with trio.open_nursery() as nursery:

@@ -6,19 +6,19 @@ from collections.abc import Callable
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
+from nsqd.log.sync.sync import Sync, SyncResult
 from nsqd.log.topic_log import DiskLog
-from nsqd.log.upkeep.round import Round, RoundResult
 
 if TYPE_CHECKING:
     from nsqd.log.faults import Faults
     from nsqd.log.journal.keeper import JournalKeeper
-    from nsqd.log.upkeep.removals import Removals
+    from nsqd.log.sync.removals import Removals
     from nsqd.log.wakeups import Wakeups
 
 MOST_LOGS: Final = 1000  # in one round; beginning and ending it costs the loop some microseconds for each
 
 
-class Rounds:
+class Syncer:
     """Begins and ends rounds, one at a time.
 
     May touch the syncing of logs and journal, the removals' part of a round, and the committer's wake-ups. It writes
@@ -40,10 +40,10 @@ class Rounds:
         self._sync_every = sync_every
         self._unsynced: dict[DiskLog, None] = {}
         self._unsynced_messages = 0
-        self._result = RoundResult()  # of the round that will sync `_unsynced`
+        self._result = SyncResult()  # of the round that will sync `_unsynced`
         self._rest: dict[DiskLog, None] = {}  # unsynced when a round began that could not take all of them
-        self._result_of_rest: RoundResult | None = None  # None: no rest
-        self._round: Round | None = None  # the one in progress
+        self._result_of_rest: SyncResult | None = None  # None: no rest
+        self._round: Sync | None = None  # the one in progress
         self._synced: dict[DiskLog, None] = {}  # synced logs of which the journal has no checkpoint yet
         self._followers: list[Callable[[str], None]] = []
         self.holds_up_clients = False  # a publisher or a call of `Store.sync` waits for a round, or for the running one
@@ -81,7 +81,7 @@ class Rounds:
             self._round.spare(log.folder)
         self._moved(log.topic)
 
-    def wanted_result(self) -> RoundResult:
+    def wanted_result(self) -> SyncResult:
         """Return the result of the round that makes durable what is written now, and begin that round soon."""
         result = self._result
         result.is_wanted = True
@@ -106,13 +106,13 @@ class Rounds:
         """Whether the last round could not take everything."""
         return self._result_of_rest is not None
 
-    def begin(self, most: int, *, journal_is_written: bool, is_in_place: bool) -> Round:
+    def begin(self, most: int, *, journal_is_written: bool, is_in_place: bool) -> Sync:
         """Take what is unsynced now, of at most `most` logs.
 
         `journal_is_written`: the journal has all changes, so it tells of each finished file why that may be removed.
         """
         unsynced, result = self._take_unsynced(most)
-        round_ = self._round = Round(result)
+        round_ = self._round = Sync(result)
         for log in unsynced:
             if (job := log.begin_sync()) is not None:
                 round_.logs.append(log)
@@ -128,21 +128,21 @@ class Rounds:
                 job.indexes = []  # writing them would create files in the wrong folder; readers can make them anew
         return round_
 
-    def _take_unsynced(self, most: int) -> tuple[list[DiskLog], RoundResult]:
+    def _take_unsynced(self, most: int) -> tuple[list[DiskLog], SyncResult]:
         """Take logs, and the result that their round will set. If logs are left, nobody waits for that result."""
         if self._result_of_rest is None:
             self._rest, self._unsynced = self._unsynced, {}
-            self._result_of_rest, self._result = self._result, RoundResult()
+            self._result_of_rest, self._result = self._result, SyncResult()
             self._unsynced_messages = 0
         taken = list(islice(self._rest, most))
         for log in taken:
             del self._rest[log]
         if self._rest:
-            return taken, RoundResult()
+            return taken, SyncResult()
         result, self._result_of_rest = self._result_of_rest, None
         return taken, result
 
-    def end(self, round_: Round) -> bool:
+    def end(self, round_: Sync) -> bool:
         """Take back a round. Return whether publishers that waited have been answered, or may go on."""
         answered = self._removals.has_removed(round_)
         self._round = None

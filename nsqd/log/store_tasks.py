@@ -1,8 +1,8 @@
 """What the store does beside the turns: syncing, flushing, loading, tidying. Each job is a task sleeping on an event.
 
 A *round* makes durable what was written before it began: indexes, segments, folders, the journal. Only then does it
-remove the files that the journal says are finished (upkeep/round.py). A round begins and ends on the loop, and
-`perform` runs in a thread (upkeep/round_thread.py). So the same three steps also serve where no loop runs: when the
+remove the files that the journal says are finished (sync/sync.py). A round begins and ends on the loop, and
+`perform` runs in a thread (sync/sync_thread.py). So the same three steps also serve where no loop runs: when the
 store is closed, and in tests.
 """
 
@@ -18,7 +18,7 @@ from nsqd.log.compaction.compaction import COMPACTION_INTERVAL, COMPACTION_SLICE
 from nsqd.log.data_path import Topology
 from nsqd.log.files import remove_file
 from nsqd.log.reading.refusals import is_refusal
-from nsqd.log.upkeep.round_thread import RoundThread
+from nsqd.log.sync.sync_thread import SyncThread
 
 if TYPE_CHECKING:
     from nsqd.broker.store import Entry
@@ -54,7 +54,7 @@ class TopicSource(Protocol):
         """Return, in pieces, the sequences that the topic's channels need, besides those ahead of their cursors."""
 
 
-class Committer:
+class StoreTasks:
     """The tasks of one store."""
 
     def __init__(
@@ -66,7 +66,7 @@ class Committer:
         on_settled: Callable[[], object],
     ) -> None:
         """`on_loaded`: more of this topic can be read. `on_settled`: publishers that waited have their answer."""
-        self.thread = RoundThread(store)
+        self.thread = SyncThread(store)
         self._store = store
         self._wakeups = store.wakeups
         self._topics = topics

@@ -16,13 +16,13 @@ from nsqd.log.writing.sync_job import CommonFolders
 if TYPE_CHECKING:
     from nsqd.log.journal.journal import JournalSync
     from nsqd.log.topic_log import DiskLog
-    from nsqd.log.writing.sync_job import SyncJob
+    from nsqd.log.writing.sync_job import LogSync
 
 SYNCING_THREADS: Final = 4
 MANY_LOGS: Final = 32  # a round of at least so many logs uses several threads
 
 
-class RoundResult:
+class SyncResult:
     """The result of one round of syncs, awaited by `Store.sync`."""
 
     def __init__(self) -> None:
@@ -38,8 +38,8 @@ class RoundResult:
         )
 
 
-class Round:
-    """What one round takes along, makes durable, and then removes. `Rounds` begins and ends it on the loop.
+class Sync:
+    """What one round takes along, makes durable, and then removes. `Syncer` begins and ends it on the loop.
 
     **Held files.** A finished file may only be removed when the names in its folder are on disk. Suppose a log has the
     segments A and B, both finished, and begins C; a disk that takes no more syncs keeps the folder's new entry for C in
@@ -49,10 +49,10 @@ class Round:
     later round has synced it: until then, their names tell how far the log had got.
     """
 
-    def __init__(self, result: RoundResult) -> None:
+    def __init__(self, result: SyncResult) -> None:
         self.result = result
         self.logs: list[DiskLog] = []  # the logs of `jobs`, in the same order
-        self.jobs: list[SyncJob] = []
+        self.jobs: list[LogSync] = []
         self.journal: JournalSync | None = None
         self.files: list[Path] = []  # to be removed, oldest first
         self.held: list[Path] = []  # to be removed only when their folder is synced

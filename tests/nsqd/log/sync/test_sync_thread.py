@@ -13,7 +13,7 @@ import pytest
 from nsqd.broker.batch import Receipt
 from nsqd.log.files import Files
 from nsqd.log.store import DiskStore
-from nsqd.log.upkeep.round_thread import QUICK, RoundThread
+from nsqd.log.sync.sync_thread import QUICK, SyncThread
 from tests.nsqd.log.batches import make_batch
 from tests.support.log_settings import log_settings
 
@@ -43,7 +43,7 @@ class Node:
         self.files = SlowFiles()
         self.store = DiskStore.open(path, log_settings(ack="synced"), files=self.files, clock=lambda: self.now)
         self.store.recover()
-        self.thread = RoundThread(self.store)
+        self.thread = SyncThread(self.store)
         self.store.begin_at_once = self.thread.begin
         self.thread.start()
 

@@ -17,38 +17,38 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Final, Protocol
 
-from nsqd.log.upkeep.doorbell import make_doorbell
+from nsqd.log.sync.doorbell import make_doorbell
 
 if TYPE_CHECKING:
     from nsqd.log.files import Files
-    from nsqd.log.upkeep.round import Round
-    from nsqd.log.upkeep.rounds import Rounds
+    from nsqd.log.sync.sync import Sync
+    from nsqd.log.sync.syncer import Syncer
     from nsqd.log.wakeups import Wakeups
 
 NAME: Final = "nsqd sync"
 QUICK: Final = 0.001  # seconds; a client's answer comes soon if the last round took no longer
 
 
-class RoundStore(Protocol):
+class SyncStore(Protocol):
     """What the thread asks of the store."""
 
     files: Files
     wakeups: Wakeups
-    rounds: Rounds
+    rounds: Syncer
 
     def now(self) -> float: ...
 
-    def begin_round(self) -> Round: ...
+    def begin_round(self) -> Sync: ...
 
 
-class RoundThread:
+class SyncThread:
     """Performs a store's rounds, one at a time. `begin` and `end` belong on the loop."""
 
-    def __init__(self, store: RoundStore) -> None:
+    def __init__(self, store: SyncStore) -> None:
         self.doorbell = make_doorbell()  # rings when a round was performed
         self.took = 0.0  # seconds of the last round
         self._store = store
-        self._round: Round | None = None
+        self._round: Sync | None = None
         self._began = 0.0
         self._is_performed = False
         self._error: BaseException | None = None

@@ -20,7 +20,7 @@ from nsqd.log.files import Files, error_text
 if TYPE_CHECKING:
     from nsqd.log.data_path import DataPath
     from nsqd.log.faults import Faults
-    from nsqd.log.upkeep.round import Round
+    from nsqd.log.sync.sync import Sync
 
 
 class Removals:
@@ -116,7 +116,7 @@ class Removals:
 
     # What a round takes, and brings back
 
-    def begin_round(self, round_: Round, *, files_may_go: bool, doubtful: Collection[Path]) -> None:
+    def begin_round(self, round_: Sync, *, files_may_go: bool, doubtful: Collection[Path]) -> None:
         """Give the round what may be removed. `doubtful`: folders whose newest files may not have durable names."""
         if files_may_go:
             round_.files = [path for path in self._files if path.parent not in doubtful]
@@ -129,11 +129,11 @@ class Removals:
             round_.renamed_in = self._data_path.topics
             round_.gone = {log_id: topic for log_id, topic in self.gone.items() if log_id not in self._unmoved}
 
-    def has_removed(self, round_: Round) -> bool:
+    def has_removed(self, round_: Sync) -> bool:
         """Return whether files of logs are gone that were there when the round began."""
         return len(round_.held) + len(round_.files) < round_.taken
 
-    def end_round(self, round_: Round) -> None:
+    def end_round(self, round_: Sync) -> None:
         error = round_.error or (round_.held_error if round_.held else None)
         if error is not None:
             self._error = error

@@ -9,8 +9,8 @@ import pytest
 from nsqd.log.data_path import DataPath
 from nsqd.log.faults import Faults, StorageFault
 from nsqd.log.files import Files
-from nsqd.log.upkeep.removals import Removals
-from nsqd.log.upkeep.round import Round, RoundResult
+from nsqd.log.sync.removals import Removals
+from nsqd.log.sync.sync import Sync, SyncResult
 from nsqd.log.wakeups import Wakeups
 
 A, B = Path("/data/topics/a/1.log"), Path("/data/topics/b/1.log")
@@ -23,8 +23,8 @@ class Node:
         data_path = DataPath(folder, Files(), new_id=lambda: "0" * 32)
         self.removals = Removals(data_path, Files(), self.faults, self.wakeups.sync.set)
 
-    def begin(self, *, files_may_go: bool = True, doubtful: tuple[Path, ...] = ()) -> Round:
-        round_ = Round(RoundResult())
+    def begin(self, *, files_may_go: bool = True, doubtful: tuple[Path, ...] = ()) -> Sync:
+        round_ = Sync(SyncResult())
         self.removals.begin_round(round_, files_may_go=files_may_go, doubtful=doubtful)
         return round_
 

@@ -1,0 +1,1 @@
+"""Making durable what was written: when, what, and who hears of it."""
