@@ -105,7 +105,7 @@ def recovery(folder: Path, gigabytes: float, topics: int = 20, size: int = 250) 
             for _ in range(500):
                 log.append(Batch(log.tail, log.tail, 1, payload, offsets), Receipt())
             store.write_logs()
-        store.rounds.end(_performed(store))
+        store.syncer.sync_now()
         store.flush()
     store.abandon()
     seconds = _recover(folder, settings)
@@ -119,12 +119,6 @@ def recovery(folder: Path, gigabytes: float, topics: int = 20, size: int = 250) 
     store.close()
     seconds = _recover(folder, settings)
     print(f"{'the same after a clean stop, seconds':54} {seconds:10.2f}")
-
-
-def _performed(store: DiskStore):  # type: ignore[no-untyped-def]
-    round_ = store.begin_round()
-    round_.perform(store.files)
-    return round_
 
 
 def _recover(folder: Path, settings: LogSettings) -> float:

@@ -184,11 +184,11 @@ async def running_store(
         with in_turn(turn):
             pass
 
-    committer = StoreTasks(store, broker, on_loaded=loaded, on_settled=settled)
-    thread = committer.thread
-    poller.watch(thread.doorbell.descriptor, thread.end, is_soon=thread.answers_soon)
+    tasks = StoreTasks(store, broker, on_loaded=loaded, on_settled=settled)
+    syncer = store.syncer
+    poller.watch(tasks.thread.doorbell.descriptor, syncer.end, is_soon=syncer.answers_soon)
     async with trio.open_nursery() as nursery:
-        await nursery.start(committer.run)
+        await nursery.start(tasks.run)
         # What recovery had to clamp must be on disk before the first append, or new messages would count as finished.
         try:
             await store.sync()

@@ -4,8 +4,8 @@
 
 REQUESTS is requests.c as a library, and FOLDER an empty folder for the data path.
 
-The parts are nsqd's own, put together as in `nsqd/daemon.py`, without the poller, the HTTP server and the committer's
-thread. The log is nsqd's own, too, because it is a third of a PUB: it writes to a file, and Valgrind counts no
+The parts are nsqd's own, put together as in `nsqd/daemon.py`, without the poller, the HTTP server and the store's
+tasks. The log is nsqd's own, too, because it is a third of a PUB: it writes to a file, and Valgrind counts no
 instructions of the kernel, so the disk makes no difference. Everything else that could make two runs differ is fixed:
 the clocks, the ids, the hash seed, and the garbage collector, which is off.
 

@@ -1,4 +1,4 @@
-"""Which segments of a log are removed once nobody needs them. sync/removals.py removes their files, in rounds."""
+"""Which segments of a log are removed once nobody needs them. Their files go with a sync (sync/removals.py)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Expiry:
     """Decides by retention and by remembered keys which segments are still wanted, and drops the others.
 
     May touch the list of segments, and what other parts remember of dropped segments: descriptors, holes, unsaved
-    indexes. The store removes the files, in a round.
+    indexes. The files go with a sync.
     """
 
     def __init__(

@@ -68,7 +68,7 @@ class LogHistory:
 
     def follow(self, follower: Callable[[str], None]) -> None:
         """Have `follower` called with the name of each topic that has more synced messages, or that was deleted."""
-        self._store.rounds.follow(follower)
+        self._store.syncer.follow(follower)
 
 
 class LogSnapshot:

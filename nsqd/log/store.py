@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nsqcommon.wire.names import is_ephemeral
-from nsqd.broker.store import DiskSnapshot, NotSynced
+from nsqd.broker.store import DiskSnapshot
 from nsqd.log.clock_mark import ClockMark, clock_mark
 from nsqd.log.data_path import (
     LOG_JSON,
@@ -37,7 +37,7 @@ from nsqd.log.recovery.store import Recovered, StoreRecovery
 from nsqd.log.retention import AgeClock
 from nsqd.log.space import Space
 from nsqd.log.sync.removals import Removals
-from nsqd.log.sync.syncer import MOST_LOGS, Syncer
+from nsqd.log.sync.syncer import Syncer
 from nsqd.log.topic_log import DiskLog
 from nsqd.log.upkeep.repairs import Repairs
 from nsqd.log.upkeep.topology_file import TopologyFile
@@ -51,14 +51,10 @@ if TYPE_CHECKING:
     from nsqd.log.damage import Damage
     from nsqd.log.reading.cold import AnyLoad
     from nsqd.log.settings import LogSettings
-    from nsqd.log.sync.sync import Sync
 
 log = logging.getLogger(__name__)
 
 _DROPPED_BEFORE_COLLECTION: Final = 1_000  # batches; collecting as many new ones takes a millisecond
-
-
-def _do_nothing() -> None: ...
 
 
 def _new_id() -> str:
@@ -75,7 +71,7 @@ class DiskLook(NamedTuple):
 class DiskStore:
     """Implements `nsqd.broker.store.Store` on files.
 
-    `open` makes one. Then call `recover`, run a `StoreTasks` beside the turns, and `close` the store when that has
+    `open` makes one. Then call `recover`, run `StoreTasks` beside the turns, and `close` the store when that has
     ended.
 
     Holds the logs and the journal, and routes between them and its parts, each of which knows only what its docstring
@@ -118,8 +114,14 @@ class DiskStore:
         )
         self.reads = Reads(files, self.faults, self.wakeups, clock, self.damage, most_descriptors=MOST_DESCRIPTORS)
         self.removals = Removals(data_path, files, self.faults, self.wakeups.sync.set)
-        self.rounds = Syncer(
-            self.journal_keeper, self.removals, self.faults, self.wakeups, sync_every=settings.sync_every
+        self.syncer = Syncer(
+            self,
+            self.journal_keeper,
+            self.removals,
+            self.faults,
+            self.wakeups,
+            sync_every=settings.sync_every,
+            sync_timeout=settings.sync_timeout,
         )
         self.repairs = Repairs(
             self.faults,
@@ -131,7 +133,6 @@ class DiskStore:
             reserve_ids=lambda: self.reserve_ids(0),
         )
         self.topology = TopologyFile(data_path, self.logs, self.faults, self.wakeups.topology)
-        self.begin_at_once: Callable[[], None] = _do_nothing  # begins a round; the committer's, while it runs
 
     def pause(self, seconds: float) -> None:
         self.data_path.pause(seconds)
@@ -169,7 +170,7 @@ class DiskStore:
             log.warning("%s", jump)
             self.clock_jump = jump.milliseconds / 1000
         self.is_recovered = True
-        self.rounds.wake()
+        self.syncer.wake()
         return recovered
 
     def close(self) -> None:
@@ -177,9 +178,9 @@ class DiskStore:
         for topic_log in self.disk_logs():
             topic_log.write()
         self.dirty.clear()
-        if self.rounds.has_rest:
-            self._perform_round()
-        self._perform_round()
+        if self.syncer.has_rest:
+            self.syncer.sync_now(sys.maxsize)
+        self.syncer.sync_now(sys.maxsize)
         self._record_checkpoints()
         self.journal_keeper.write_now()
         last = self.journal.begin_sync(also_quiet=True)
@@ -192,11 +193,6 @@ class DiskStore:
         for text in self.faults.texts():
             log.error("not everything is on disk error=%s", text)
         self.abandon()
-
-    def _perform_round(self) -> None:
-        round_ = self.begin_round(sys.maxsize)
-        round_.perform(self.files)
-        self.rounds.end(round_)
 
     def _note_journal_end(self) -> None:
         try:
@@ -236,7 +232,7 @@ class DiskStore:
             self.make_folder(topic_log)
         except OSError as error:
             topic_log.creation_failed(error)
-        self.log_written(topic_log, 0)
+        self.syncer.log_written(topic_log, 0)
         return topic_log
 
     def make_folder(self, topic_log: DiskLog) -> None:
@@ -267,7 +263,7 @@ class DiskStore:
         self.compaction.pop(topic_log.compaction, None)
         self.removals.spare(topic_log.folder)
         topic_log.drop("exiting")
-        self.rounds.log_dropped(topic_log)
+        self.syncer.log_dropped(topic_log)
         # In the same frame as the broker's `drop`. It names the log, because a new topic may get the same name.
         self.journal.record_quietly([gone_change(topic, topic_log.log_id)])
         self.removals.let_go(topic, topic_log.log_id)
@@ -310,17 +306,8 @@ class DiskStore:
         return self.journal_keeper.write()
 
     def hurry(self) -> None:
-        """Begin a round if clients wait for one.
-
-        A client that this turn has answered will probably publish again at once. If the next round began without it, two
-        clients that publish one at a time would never share a round. So the next turn begins that round, or the committer
-        if no turn comes.
-        """
-        rounds = self.rounds
-        if rounds.has_just_answered:
-            rounds.has_just_answered = False
-        elif rounds.holds_up_clients:
-            self.begin_at_once()
+        """Begin a sync if clients wait for one."""
+        self.syncer.hurry()
 
     @property
     def journal_error(self) -> str | None:
@@ -342,36 +329,29 @@ class DiskStore:
 
         The logs of other topics are synced as well, but this call does not raise if that fails.
 
-        A second round syncs the checkpoints of these logs, because after a power cut that damages the journal, a start
+        A second sync is for the checkpoints of these logs, because after a power cut that damages the journal, a start
         reads again whatever lies behind the last checkpoint, even if an operator has emptied it.
         """
         self.write_logs()
-        await self._next_round(topics)
+        await self.syncer.next_sync(topics)
         self.sync_checkpoints()
-        await self._next_round(topics)
-
-    async def _next_round(self, topics: Iterable[str]) -> None:
-        result = self.rounds.wanted_result()
-        await result.ended.wait()
-        if (error := result.error_of(topics)) is not None:
-            raise NotSynced(error)
-
-    def begin_round(self, most: int = MOST_LOGS) -> Sync:
-        """Write what is buffered, and take what is unsynced now, of at most `most` logs."""
-        self._write_buffered()
-        journal_is_written = self.write_journal(force=True)
-        return self.rounds.begin(most, journal_is_written=journal_is_written, is_in_place=self.is_in_place)
+        await self.syncer.next_sync(topics)
 
     def _record_checkpoints(self) -> None:
-        self.journal.record_quietly([checkpoint_of(topic_log) for topic_log in self.rounds.take_synced()])
+        self.journal.record_quietly([checkpoint_of(topic_log) for topic_log in self.syncer.take_synced()])
 
     def sync_checkpoints(self) -> None:
-        """Have the next round sync all checkpoints, also those that were recorded quietly."""
+        """Have the next sync take all checkpoints, also those that were recorded quietly."""
         self._record_checkpoints()
         if not self.journal.is_synced:
             self.journal.needs_sync()
 
-    # What the committer's tasks call
+    # What the store's tasks and the syncer call
+
+    def write_everything(self) -> bool:
+        """Write what is buffered, of logs and journal. Return whether the journal has all changes."""
+        self._write_buffered()
+        return self.write_journal(force=True)
 
     def flush(self) -> None:
         """Write what was put off: acknowledged messages, non-urgent changes, checkpoints."""
@@ -443,9 +423,6 @@ class DiskStore:
         self._buffered[topic_log] = None
         self.wakeups.flush.set()
 
-    def log_written(self, topic_log: DiskLog, messages: int) -> None:
-        self.rounds.log_written(topic_log, messages)
-
     def batches_dropped(self, count: int) -> None:
         """Collect young garbage after each thousand batches that new ones have replaced.
 
@@ -471,9 +448,6 @@ class DiskStore:
 
     def is_leaving(self, path: Path) -> bool:
         return self.is_in_place and self.journal.error is None and self.removals.is_leaving(path)
-
-    def hurry_removals(self) -> None:
-        self.rounds.wanted_result()
 
     def disk(self) -> DiskSnapshot:
         """Return the figures of the disk."""

@@ -1,10 +1,4 @@
-"""What the store does beside the turns: syncing, flushing, loading, tidying. Each job is a task sleeping on an event.
-
-A *round* makes durable what was written before it began: indexes, segments, folders, the journal. Only then does it
-remove the files that the journal says are finished (sync/sync.py). A round begins and ends on the loop, and
-`perform` runs in a thread (sync/sync_thread.py). So the same three steps also serve where no loop runs: when the
-store is closed, and in tests.
-"""
+"""What the store does beside the turns: syncing, flushing, loading, tidying. Each job is a task sleeping on an event."""
 
 from __future__ import annotations
 
@@ -31,7 +25,6 @@ FLUSH_INTERVAL: Final = 0.1  # seconds that acknowledged messages and non-urgent
 TOPOLOGY_INTERVAL: Final = 0.2
 TOPOLOGY_SLICE: Final = 0.001  # seconds of collecting names between two pauses
 TOPOLOGY_SHARE: Final = 10  # collecting names takes at most one part in this many of the time
-SHORTEST_PAUSE: Final = 0.01  # between two rounds; otherwise a fast disk would be synced all the time
 ROTATION_SLICE: Final = 0.005  # seconds of writing snapshots between two pauses
 IDLE_AFTER: Final = 10.0  # seconds without use after which descriptors and blocks are released
 REPAIR_INTERVAL: Final = 1.0
@@ -66,7 +59,7 @@ class StoreTasks:
         on_settled: Callable[[], object],
     ) -> None:
         """`on_loaded`: more of this topic can be read. `on_settled`: publishers that waited have their answer."""
-        self.thread = SyncThread(store)
+        self.thread = SyncThread(store.files)
         self._store = store
         self._wakeups = store.wakeups
         self._topics = topics
@@ -76,7 +69,7 @@ class StoreTasks:
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Sync, load and tidy until cancelled. A cancellation waits for a sync in progress."""
         tasks: tuple[Callable[[], Awaitable[object]], ...] = (
-            self._commit,
+            self._sync,
             self._flush,
             self._load,
             self._save_topology,
@@ -90,44 +83,8 @@ class StoreTasks:
                 nursery.start_soon(task)
             task_status.started()
 
-    async def _commit(self) -> None:
-        thread = self.thread
-        thread.start()
-        self._store.begin_at_once = thread.begin
-        try:
-            while True:
-                if not thread.is_busy:
-                    await self._wakeups.sync.wait()
-                    self._wakeups.hurry.clear()
-                    thread.begin()
-                await self._wait_for_round()
-                await self._pause(min(thread.took, self._store.settings.sync_timeout))
-        finally:
-            # While a round runs, what it has taken is recorded nowhere else, so a cancellation waits for the round to
-            # end. A deadline would not help: a thread that waits for the disk could not be left behind either.
-            self._store.begin_at_once = lambda: None
-            with trio.CancelScope(shield=True):
-                await self._wait_for_round()
-            thread.close()
-
-    async def _wait_for_round(self) -> None:
-        """Return when no round is running. The poller may end one first, and a turn may begin the next one."""
-        thread = self.thread
-        while thread.is_busy:
-            await trio.lowlevel.wait_readable(thread.doorbell.descriptor)
-            thread.doorbell.answer()
-            if thread.end():
-                self._on_settled()
-
-    async def _pause(self, seconds: float) -> None:
-        """Leave the disk to the writers for about as long as the last sync took, unless somebody waits for a sync."""
-        with trio.move_on_after(SHORTEST_PAUSE):
-            while not (self.thread.is_busy or self._store.rounds.is_awaited):
-                await self._wakeups.hurry.wait()
-            return
-        with trio.move_on_after(max(0.0, seconds - SHORTEST_PAUSE)):
-            while not (self.thread.is_busy or self._store.rounds.has_to_hurry):
-                await self._wakeups.hurry.wait()
+    async def _sync(self) -> None:
+        await self.thread.run(self._store.syncer, self._wakeups, on_settled=self._on_settled)
 
     async def _flush(self) -> None:
         while True:
@@ -157,7 +114,7 @@ class StoreTasks:
         store = self._store
         while True:
             await self._wakeups.topology.wait()
-            with trio.CancelScope(shield=True):  # for the reason given in `_commit`
+            with trio.CancelScope(shield=True):  # for the reason given in `SyncThread.run`
                 spent = await self._collect_names()
                 topology = store.topology.take()
                 if topology is not None:
@@ -237,7 +194,9 @@ class StoreTasks:
             if job is None:
                 await trio.sleep(COMPACTION_SLICE)
                 continue
-            with trio.CancelScope(shield=True):  # as in `_commit`; nothing is awaited between this and the job's end
+            with trio.CancelScope(
+                shield=True
+            ):  # as in `SyncThread.run`; nothing is awaited between this and the job's end
                 await trio.to_thread.run_sync(job.perform, self._store.files)
 
 

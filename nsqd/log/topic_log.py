@@ -1,6 +1,6 @@
 """A topic's log on disk: how messages are appended, written, cached, read back and removed.
 
-    append ──> buffer ──write()──> segment file ──committer──> synced
+    append ──> buffer ──write()──> segment file ───syncer────> synced
                  │
                  └──> tail cache (newest messages)      cold blocks (see reading/cold.py) <── segment files
 
@@ -43,10 +43,20 @@ if TYPE_CHECKING:
     from nsqd.log.log_state import LogState
     from nsqd.log.settings import LogSettings
     from nsqd.log.space import Space
+    from nsqd.log.sync.sync import LogSync
     from nsqd.log.writing.segment_writer import WriterHost
-    from nsqd.log.writing.sync_job import LogSync
 
 BUFFER_BYTES: Final = 1 << 20  # acknowledged messages that may wait in memory, for at most 100 ms
+
+
+class LogSyncer(Protocol):
+    """What a log asks of the syncer."""
+
+    def log_written(self, log: DiskLog, messages: int) -> None:
+        """Sync the log soon, to which this many messages were written."""
+
+    def wanted_result(self) -> object:
+        """Begin the next sync at once, as somebody waits for it."""
 
 
 class LogHost(ExpiryHost, CompactionHost, Protocol):
@@ -59,6 +69,9 @@ class LogHost(ExpiryHost, CompactionHost, Protocol):
     space: Space
 
     @property
+    def syncer(self) -> LogSyncer: ...
+
+    @property
     def writers(self) -> WriterHost: ...
 
     def now(self) -> float: ...
@@ -69,14 +82,8 @@ class LogHost(ExpiryHost, CompactionHost, Protocol):
     def log_buffered(self, log: DiskLog) -> None:
         """Write the log soon: acknowledged messages wait in memory."""
 
-    def log_written(self, log: DiskLog, messages: int) -> None:
-        """Have the log synced, to which this many messages were written."""
-
     def batches_dropped(self, count: int) -> None:
         """Note that the log's cache has dropped so many batches, to make room for new ones."""
-
-    def hurry_removals(self) -> None:
-        """Begin the next round at once, as publishers wait until files are removed."""
 
     def make_folder(self, log: DiskLog) -> None:
         """Create the folder of a new log, with the log.json that tells its id. Raises OSError."""
@@ -107,6 +114,7 @@ class DiskLog:
         self._forgotten_keys = state.forgotten_keys
         self.keys_from = state.keys_from
         self._host = host
+        self._syncer = host.syncer
         self._ack = settings.ack_of(topic)
         self._max_bytes = settings.max_bytes_per_file
 
@@ -175,7 +183,7 @@ class DiskLog:
         leaving = self.expiry.leaving_bytes()
         if not leaving or self._segments.bytes_before(passed) + leaving <= self._max_bytes:
             return False
-        self._host.hurry_removals()
+        self._syncer.wanted_result()  # publishers wait until files are removed, which the next sync does
         return True
 
     def refusal(self) -> str | None:
@@ -279,7 +287,7 @@ class DiskLog:
                 receipt.settle()
         else:
             self._unsynced.add_receipts(batches, receipts)
-        self._host.log_written(self, batches[-1].end_sequence - batches[0].base_sequence)
+        self._syncer.log_written(self, batches[-1].end_sequence - batches[0].base_sequence)
         if dropped := self._cache.written(batches):
             self._host.batches_dropped(dropped)
 
@@ -290,7 +298,7 @@ class DiskLog:
         self._unsynced.rolled(sealed)
         # Needed even if nothing is written to the segment. The segments before it may be removed, and then only its
         # name tells how far the log had got.
-        self._host.log_written(self, 0)
+        self._syncer.log_written(self, 0)
 
     def release(self, sequence: int, passed: int | None = None) -> None:
         self._cache.forget_before(sequence)
@@ -360,7 +368,7 @@ class DiskLog:
 
     @property
     def names_may_be_lost(self) -> bool:
-        """Whether a name in the folder may not be durable, and the round that is beginning does not sync the folder."""
+        """Whether a name in the folder may not be durable, and the sync that is beginning does not take the folder."""
         return bool(self._unsynced.folders)
 
     @property
@@ -456,7 +464,7 @@ class DiskLog:
     def _repaired(self) -> None:
         self._fault.end()
         self._host.faults.repaired(self)
-        self._host.log_written(self, 0)
+        self._syncer.log_written(self, 0)
 
     def _prove(self) -> None:
         """Create what is missing of the log's folder, and check what its segments hold. Raises OSError."""

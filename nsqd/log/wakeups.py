@@ -6,11 +6,11 @@ from nsqcommon.wakeup import Wakeup
 
 
 class Wakeups:
-    """One event for each task of the `StoreTasks`, and `hurry`; in store_tasks.py, each task says what it waits for."""
+    """One event for each task of `StoreTasks`, and `hurry`; in store_tasks.py, each task says what it waits for."""
 
     def __init__(self) -> None:
         self.sync = Wakeup()
-        self.hurry = Wakeup()  # ends the pause between two rounds early
+        self.hurry = Wakeup()  # ends the pause after a sync early
         self.flush = Wakeup()
         self.load = Wakeup()
         self.topology = Wakeup()

@@ -616,7 +616,7 @@ BUGS: Final = (
     Bug(
         "a failed sync counts as a sync",
         _OK,
-        "nsqd/log/writing/sync_job.py",
+        "nsqd/log/sync/sync.py",
         (('                self.error = error_text("fsync", path, error)\n', ""),),
         ("simulation",),
     ),

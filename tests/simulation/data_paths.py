@@ -92,9 +92,7 @@ class DiskNode:
             self.store.topology.set_names(self.broker.topology())
         if (topology := self.store.topology.take()) is not None:
             self.store.data_path.write_topology(topology.json())
-        round_ = self.store.begin_round()
-        round_.perform(self.store.files)
-        self.store.rounds.end(round_)
+        self.store.syncer.sync_now()
         self.store.flush()
 
     def write_next_snapshot(self) -> bool:

@@ -153,8 +153,8 @@ class Life:
         self.starts += 1
         machine.flush = self._flush
         machine.observe = self._observe
-        machine.on_round_begun = self._round_begun
-        machine.on_round_ended = self._round_ended
+        machine.on_sync_begun = self._sync_begun
+        machine.on_sync_ended = self._sync_ended
         self._journal_in_doubt = False
         self._firsts.clear()
         for damage in machine.recovered.damage:
@@ -359,11 +359,11 @@ class Life:
                 if age < retention.time / 1e9 - ROUNDING:
                     raise Violation(f"{topic.name}: message {sequence} went after {age:.3f} seconds")
 
-    def _round_begun(self) -> None:
+    def _sync_begun(self) -> None:
         self._observe()
         self._marks_at_round = self.ledger.written
 
-    def _round_ended(self, error: str | None) -> None:
+    def _sync_ended(self, error: str | None) -> None:
         if error is None and not self._journal_in_doubt:
             self.ledger.synced = self._marks_at_round
         self._note_failed_syncs(error)

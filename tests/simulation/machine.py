@@ -105,8 +105,8 @@ class Machine:
         self.random = random
         self.flush: Callable[[], None] = lambda: None
         self.observe: Callable[[], None] = lambda: None
-        self.on_round_begun: Callable[[], None] = lambda: None
-        self.on_round_ended: Callable[[str | None], None] = lambda error: None
+        self.on_sync_begun: Callable[[], None] = lambda: None
+        self.on_sync_ended: Callable[[str | None], None] = lambda error: None
         self._tasks: list[_Running] = []
         self._shielded = 0  # tasks for whose end a stop waits
         self._saves_topology = False
@@ -134,12 +134,12 @@ class Machine:
         )
         self.broker.turn.random_percent = lambda: self.random.randrange(100)
         self._turn = Turn(self.broker, store, announce=tell_nobody, flush=lambda: self.flush())
-        round_ = store.begin_round()
-        round_.perform(self.disk)
-        store.rounds.end(round_)
-        self.starts_synced = round_.result.error is None
-        if round_.result.error is not None:
-            store.journal_keeper.distrust(round_.result.error)
+        sync = store.syncer.collect()
+        sync.perform(self.disk)
+        store.syncer.settle(sync)
+        self.starts_synced = sync.result.error is None
+        if sync.result.error is not None:
+            store.journal_keeper.distrust(sync.result.error)
         for task in (
             self._commit,
             self._write_buffers,
@@ -198,14 +198,14 @@ class Machine:
     def sync(self, *topics: str) -> str | None:
         """Do what `DiskStore.sync` does for operators. Return the error, if any."""
         self.store.write_logs()
-        error = self._next_round(topics)
+        error = self._next_sync(topics)
         if error is None:
             self.store.sync_checkpoints()
-            error = self._next_round(topics)
+            error = self._next_sync(topics)
         return error
 
-    def _next_round(self, topics: Iterable[str]) -> str | None:
-        result = self.store.rounds.wanted_result()
+    def _next_sync(self, topics: Iterable[str]) -> str | None:
+        result = self.store.syncer.wanted_result()
         end = self.clock.monotonic() + LONGEST_SYNC
         while not result.ended.is_set():
             due = self._next_due()
@@ -261,17 +261,17 @@ class Machine:
         while True:
             yield store.wakeups.sync
             self._shielded += 1
-            round_ = store.begin_round()
-            self.on_round_begun()
+            sync = store.syncer.collect()
+            self.on_sync_begun()
             yield self._a_while()
-            if not round_.is_empty:
-                round_.perform(self.disk)
+            if not sync.is_empty:
+                sync.perform(self.disk)
             yield self._a_while()
-            if store.rounds.end(round_):
+            if store.syncer.settle(sync):
                 self._settled()
-            self.on_round_ended(round_.result.error)
+            self.on_sync_ended(sync.result.error)
             self._shielded -= 1
-            yield 0.01 if store.rounds.is_awaited else self.random.choice((0.01, 0.05, 0.5))
+            yield 0.01 if store.syncer.is_awaited else self.random.choice((0.01, 0.05, 0.5))
 
     def _write_buffers(self) -> Task:
         while True:

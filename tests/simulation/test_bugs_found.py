@@ -9,7 +9,7 @@ import pytest
 
 from nsqd.broker.replay import replay
 from nsqd.log.segment import segment_name
-from nsqd.log.writing.sync_job import CommonFolders
+from nsqd.log.sync.sync import CommonFolders
 from tests.nsqd.log.harness import OpenStore, texts
 from tests.simulation.disk import DATA_PATH, Crash, SimulatedDisk
 
@@ -26,7 +26,7 @@ def test_topic_made_anew_keeps_its_files_when_the_old_ones_go() -> None:
     store.publish(b"a")
     store.publish(b"b")
     store.checkpoint()
-    store.log().release(2)  # the next round has to remove the first segment
+    store.log().release(2)  # the next sync has to remove the first segment
     store.store.drop_log("t")
     store.publish(b"c")
     store.sync()
@@ -34,18 +34,18 @@ def test_topic_made_anew_keeps_its_files_when_the_old_ones_go() -> None:
     assert texts(store.read()) == "c"
 
 
-def test_so_does_one_made_anew_while_a_round_is_going_on() -> None:
+def test_so_does_one_made_anew_while_a_sync_is_going_on() -> None:
     disk = SimulatedDisk()
     store = OpenStore(DATA_PATH, disk, max_bytes_per_file=61)
     store.publish(b"a")
     store.publish(b"b")
     store.checkpoint()
     store.log().release(2)
-    round_ = store.store.begin_round()
+    sync = store.store.syncer.collect()
     store.store.drop_log("t")
     store.publish(b"c")
-    round_.perform(disk)
-    store.store.rounds.end(round_)
+    sync.perform(disk)
+    store.store.syncer.settle(sync)
     store = restart(store, disk, Crash.KILL)
     assert texts(store.read()) == "c"
 
@@ -207,16 +207,16 @@ def test_they_go_on_a_full_disk_as_well_when_only_the_folder_can_be_synced() -> 
     assert rolled.has_only_the_newest
 
 
-def test_a_topic_made_anew_in_a_round_whose_sync_fails_keeps_its_files() -> None:
+def test_a_topic_made_anew_during_a_sync_that_fails_keeps_its_files() -> None:
     rolled = Rolled()
     store, disk = rolled.store, rolled.disk
-    round_ = store.store.begin_round()
-    round_.perform(disk)
-    assert round_.held
+    sync = store.store.syncer.collect()
+    sync.perform(disk)
+    assert sync.held
     store.store.drop_log("t")
     disk.heal()
     store.publish(b"c")
-    store.store.rounds.end(round_)
+    store.store.syncer.settle(sync)
     store.sync()
     store.sync()
     store = restart(store, disk, Crash.KILL)

@@ -72,7 +72,7 @@ class Life:
         complete(states, recovered.topology, firsts, journal_is_whole=True)
         self.broker.restore(states, dict(recovered.logs))
         assert self.broker.turn.lost == {}
-        self._round()
+        self._sync()
         self.client = Client(self)  # type: ignore[arg-type]  # of a node it needs what is here
         self.publisher = Client(self)  # type: ignore[arg-type]
         for client in (self.client, self.publisher):
@@ -139,17 +139,17 @@ class Life:
         self._save()
         for _ in self._compact_logs():
             pass
-        self._round()
+        self._sync()
 
     def _tend(self, *, carries: bool) -> Iterator[None]:
         """Yield at each step where a death may interrupt it."""
-        for step in (self._save, self._round, self._rotate):
+        for step in (self._save, self._sync, self._rotate):
             step()
             yield
         if carries:
             yield from self._compact_logs()
             yield
-            self._round()
+            self._sync()
 
     def _compact_logs(self) -> Iterator[None]:
         for log in tuple(self.store.compaction):
@@ -169,10 +169,8 @@ class Life:
         self.broker.record_progress()
         self.store.flush()
 
-    def _round(self) -> None:
-        round_ = self.store.begin_round()
-        round_.perform(self.store.files)
-        self.store.rounds.end(round_)
+    def _sync(self) -> None:
+        self.store.syncer.sync_now()
 
     def _rotate(self) -> None:
         if self.store.journal.wants_rotation:

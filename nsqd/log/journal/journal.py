@@ -51,7 +51,7 @@ ASK_AGAIN_AFTER: Final = 64 * 1024  # bytes, if the disk had no space to reserve
 
 @dataclass(slots=True)
 class JournalSync:
-    """What the committer has to do to make the journal durable."""
+    """What a sync does to make the journal durable."""
 
     files: list[Path]
     folder: Path | None

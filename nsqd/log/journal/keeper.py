@@ -6,7 +6,7 @@ Recording a change only puts it into the journal's buffer. The buffer is written
   (nsqd/broker/turn.py);
 - some 50 ms after progress was made (`save_progress` in nsqd/timers.py);
 - at most 100 ms after any other change (`StoreTasks._flush`), but for quiet ones, which wait for the next of any kind;
-- at the beginning of each round, so that the round can sync it (`Store.begin_round`).
+- at the beginning of each sync, which can then take it (`Syncer.collect`).
 
 All of them come through `JournalKeeper`, but for the journal's own writes while it is rotated.
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class JournalKeeper:
     """Writes the journal, seldom while the disk fails, and keeps its entry among the faults up to date.
 
-    May touch the journal, its entry among the faults, and the committer's wake-ups.
+    May touch the journal, its entry among the faults, and the wake-ups of the store's tasks.
     """
 
     def __init__(self, journal: Journal, faults: Faults, wakeups: Wakeups, now: Callable[[], float]) -> None:

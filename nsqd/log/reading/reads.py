@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 class Reads:
     """Implements `ReadingHost` for the readers of all logs.
 
-    May touch descriptors for reading, the list of damage, the faults that are `ReadRefusals`, and the committer's wake-ups.
+    May touch descriptors for reading, the list of damage, the faults that are `ReadRefusals`, and the wake-ups of the store's tasks.
     """
 
     def __init__(

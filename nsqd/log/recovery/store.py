@@ -153,7 +153,7 @@ class StoreRecovery:
             told.keyless[topic] = {start for start in told.keyless.get(topic, ()) if start < synced}
             self._journal.record_quietly([(KEYS, topic, 0)])
         elif checkpoint is not None and (keys_from := told.keys_from.get(topic, 0)) < 0:
-            # A power cut may have left the first record with a key, but not the word of it: a round syncs logs first.
+            # A power cut may have left the first record with a key, but not the word of it: logs are synced first.
             unknown_from = max(checkpoint.sequence, ~keys_from)
             if state.tail > unknown_from:
                 told.keys_from[topic] = unknown_from
@@ -171,7 +171,7 @@ class StoreRecovery:
         if checkpoint is None or checkpoint.log_id != topic_log.log_id:
             self._journal.record_quietly([checkpoint_of(topic_log)])
         if state.unsynced_files:
-            self._store.log_written(topic_log, 0)
+            self._store.syncer.log_written(topic_log, 0)
 
     def _look_for_lost_folders(self, told: RecoveredChanges, moved: set[str]) -> None:
         for topic, checkpoint in told.checkpoints.items():

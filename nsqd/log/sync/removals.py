@@ -1,8 +1,8 @@
 """What is about to be removed: files whose messages are all finished, and the folders of deleted logs.
 
-`Expiry` decides which segments go, and `Carrying` which side files; here they wait for a round that may unlink them.
+`Expiry` decides which segments go, and `Carrying` which side files; here they wait for a sync that may unlink them.
 
-Nothing is removed before the journal's reason for it is synced, so removals are part of rounds (see round.py):
+Nothing is removed before the journal's reason for it is synced, so removals are part of syncs (see sync.py):
 
     finished file ─► its folder's names are synced ─────────────► removed
     deleted log ─► renamed ─► the journal knows ─► name is synced ─► folder removed
@@ -26,28 +26,28 @@ if TYPE_CHECKING:
 class Removals:
     """Removes files and folders, step by step.
 
-    May touch the file system, its own faults, and its part of a round.
+    May touch the file system, its own faults, and its part of a sync.
     """
 
-    def __init__(self, data_path: DataPath, files: Files, faults: Faults, wake_rounds: Callable[[], object]) -> None:
-        """`wake_rounds` is called when the next round has something to remove."""
+    def __init__(self, data_path: DataPath, files: Files, faults: Faults, wake_syncer: Callable[[], object]) -> None:
+        """`wake_syncer` is called when the next sync has something to remove."""
         self.gone: dict[str, str] = {}  # log ids and topics of deleted logs whose folder's new name is not durable yet
         self._faults = faults
-        self._wake_rounds = wake_rounds
+        self._wake_syncer = wake_syncer
         self._error: str | None = None  # why something could not be removed
         self._rename_error: str | None = None  # why a deleted log still has its name
         self._data_path = data_path
         self._disk = files
         self._files: list[Path] = []
-        self._leaving: set[Path] = set()  # all files that are to be removed, also those that a round has taken
+        self._leaving: set[Path] = set()  # all files that are to be removed, also those that a sync has taken
         self._folders: list[Path] = []
         self._unmoved: dict[str, str] = {}  # the part of `gone` whose folders could not be renamed
-        self._renamed = False  # whether folders were renamed since the last round began
+        self._renamed = False  # whether folders were renamed since the last sync began
 
     def remove(self, paths: list[Path]) -> None:
         self._files += paths
         self._leaving.update(paths)
-        self._wake_rounds()
+        self._wake_syncer()
 
     def is_leaving(self, path: Path) -> bool:
         """Return whether this file is about to be removed. False if that fails now: waiting would not help."""
@@ -65,7 +65,7 @@ class Removals:
         self.gone[log_id] = topic
         self._rename(topic, log_id)
         self._tell_faults()
-        self._wake_rounds()
+        self._wake_syncer()
 
     def _rename(self, topic: str, log_id: str) -> None:
         folder = self._data_path.topic_folder(topic)
@@ -84,7 +84,7 @@ class Removals:
         self._disk.rename(folder, target)
         self._folders.append(target)
         self._renamed = True
-        self._wake_rounds()
+        self._wake_syncer()
 
     def try_again(self) -> None:
         """Rename the folders that could not be renamed before."""
@@ -101,7 +101,7 @@ class Removals:
             if found == log_id:  # otherwise the folder belongs to a new topic
                 self._rename(topic, log_id)
         self._tell_faults()
-        self._wake_rounds()
+        self._wake_syncer()
 
     def _tell_faults(self) -> None:
         for source, error in ((StorageFault.DROPPING, self._rename_error), (StorageFault.REMOVAL, self._error)):
@@ -114,37 +114,37 @@ class Removals:
         """Forget the single files of this folder, as all of it goes: a new topic would have files of the same names."""
         self._files = [path for path in self._files if path.parent != folder]
 
-    # What a round takes, and brings back
+    # What a sync takes, and brings back
 
-    def begin_round(self, round_: Sync, *, files_may_go: bool, doubtful: Collection[Path]) -> None:
-        """Give the round what may be removed. `doubtful`: folders whose newest files may not have durable names."""
+    def begin_sync(self, sync: Sync, *, files_may_go: bool, doubtful: Collection[Path]) -> None:
+        """Give the sync what may be removed. `doubtful`: folders whose newest files may not have durable names."""
         if files_may_go:
-            round_.files = [path for path in self._files if path.parent not in doubtful]
-            round_.held = [path for path in self._files if path.parent in doubtful]
+            sync.files = [path for path in self._files if path.parent not in doubtful]
+            sync.held = [path for path in self._files if path.parent in doubtful]
             self._files = []
-        round_.taken = len(round_.held) + len(round_.files)
-        round_.folders, self._folders = self._folders, []
+        sync.taken = len(sync.held) + len(sync.files)
+        sync.folders, self._folders = self._folders, []
         if self._renamed:
             self._renamed = False
-            round_.renamed_in = self._data_path.topics
-            round_.gone = {log_id: topic for log_id, topic in self.gone.items() if log_id not in self._unmoved}
+            sync.renamed_in = self._data_path.topics
+            sync.gone = {log_id: topic for log_id, topic in self.gone.items() if log_id not in self._unmoved}
 
-    def has_removed(self, round_: Sync) -> bool:
-        """Return whether files of logs are gone that were there when the round began."""
-        return len(round_.held) + len(round_.files) < round_.taken
+    def has_removed(self, sync: Sync) -> bool:
+        """Return whether files of logs are gone that were there when the sync began."""
+        return len(sync.held) + len(sync.files) < sync.taken
 
-    def end_round(self, round_: Sync) -> None:
-        error = round_.error or (round_.held_error if round_.held else None)
+    def end_sync(self, sync: Sync) -> None:
+        error = sync.error or (sync.held_error if sync.held else None)
         if error is not None:
             self._error = error
-        elif not (round_.held or round_.files or round_.folders):
+        elif not (sync.held or sync.files or sync.folders):
             self._error = None
-        self._files = round_.held + round_.files + self._files  # what could not be removed
+        self._files = sync.held + sync.files + self._files  # what could not be removed
         self._leaving.intersection_update(self._files)
-        self._folders = round_.folders + self._folders
-        if round_.renamed_in is not None:
+        self._folders = sync.folders + self._folders
+        if sync.renamed_in is not None:
             self._renamed = True
         else:
-            for log_id in round_.gone:
+            for log_id in sync.gone:
                 self.gone.pop(log_id, None)
         self._tell_faults()

@@ -1,9 +1,15 @@
-"""One round: what is made durable together, in a thread, and what is removed afterwards."""
+"""One sync, as a job for a thread: what is made durable together, and what is removed afterwards.
+
+The syncer fills it on the loop, a thread performs it, and the syncer takes it back (syncer.py). A sync has a `LogSync` for
+each log, and a `JournalSync` (journal/journal.py). Nobody else may change them while the thread is at work, but for
+`Sync.spare`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Final
@@ -11,47 +17,28 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from nsqd.log.files import Files, error_text, remove_file
-from nsqd.log.writing.sync_job import CommonFolders
+from nsqd.log.segment import save_index
 
 if TYPE_CHECKING:
     from nsqd.log.journal.journal import JournalSync
-    from nsqd.log.topic_log import DiskLog
-    from nsqd.log.writing.sync_job import LogSync
 
 SYNCING_THREADS: Final = 4
-MANY_LOGS: Final = 32  # a round of at least so many logs uses several threads
-
-
-class SyncResult:
-    """The result of one round of syncs, awaited by `Store.sync`."""
-
-    def __init__(self) -> None:
-        self.ended = trio.Event()
-        self.error: str | None = None  # the journal's error
-        self.log_errors: dict[str, str] = {}  # by topic
-        self.is_wanted = False  # a call of `Store.sync` waits for it
-
-    def error_of(self, topics: Iterable[str]) -> str | None:
-        """Return why not everything that was recorded, or appended to these topics, is on disk; None: it is."""
-        return self.error or next(
-            (error for topic in topics if (error := self.log_errors.get(topic)) is not None), None
-        )
+MANY_LOGS: Final = 32  # a sync of at least so many logs uses several threads
 
 
 class Sync:
-    """What one round takes along, makes durable, and then removes. `Syncer` begins and ends it on the loop.
+    """What one sync takes along, makes durable, and then removes.
 
     **Held files.** A finished file may only be removed when the names in its folder are on disk. Suppose a log has the
     segments A and B, both finished, and begins C; a disk that takes no more syncs keeps the folder's new entry for C in
     memory only. If A and B were removed now, and their removal reached the disk but the name of C did not, a power cut
     would leave an empty folder. The next start would not know how far the log had got: it would report that the log has
     lost everything, and number messages from 0 again. So files of a folder that is not synced are held back until a
-    later round has synced it: until then, their names tell how far the log had got.
+    later sync has synced it: until then, their names tell how far the log had got.
     """
 
     def __init__(self, result: SyncResult) -> None:
         self.result = result
-        self.logs: list[DiskLog] = []  # the logs of `jobs`, in the same order
         self.jobs: list[LogSync] = []
         self.journal: JournalSync | None = None
         self.files: list[Path] = []  # to be removed, oldest first
@@ -63,6 +50,8 @@ class Sync:
         self.gone: dict[str, str] = {}  # their log ids and topics
         self.folders: list[Path] = []
         self.error: str | None = None
+        self.is_performed = False  # set by the sync's thread, with the exception if that has found a bug
+        self.bug: BaseException | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -145,3 +134,78 @@ class Sync:
         with self._removing:
             self.files = [path for path in self.files if path.parent != folder]
             self.held = [path for path in self.held if path.parent != folder]
+
+
+@dataclass(slots=True)
+class LogSync:
+    """What makes one log durable. Its log makes it (writing/unsynced.py), and takes it back with `end_sync`.
+
+    A missing file may have been removed meanwhile by the deletion of the topic or by retention, or somebody may have
+    moved the data path away. Only the log can tell which.
+    """
+
+    folder: Path  # the log's own; the other folders are shared by all logs
+    files: list[Path]  # in the order in which they were written
+    folders: list[Path]
+    indexes: list[tuple[Path, bytes, int]]  # path, entries to add, how many entries the file has
+    base: int  # of the active segment
+    offset: int  # in the active segment
+    sequence: int  # everything before this is durable when the job is done
+    error: str | None = None
+    missing: list[Path] = field(default_factory=list)
+
+    def perform(self, files: Files, common: CommonFolders) -> None:
+        for path, data, saved in self.indexes:
+            try:
+                save_index(files, path, data, saved=saved)
+            except OSError:  # the index can always be made again
+                pass
+        folders = [(files.sync_folder if path == self.folder else common.sync, path) for path in self.folders]
+        for sync, path in [(files.sync_path, path) for path in self.files] + folders:
+            try:
+                sync(path)
+            except FileNotFoundError:
+                self.missing.append(path)
+            except OSError as error:
+                self.error = error_text("fsync", path, error)
+                return
+
+
+class SyncResult:
+    """The result of one sync, for which calls of `Store.sync` wait."""
+
+    def __init__(self) -> None:
+        self.ended = trio.Event()
+        self.error: str | None = None  # the journal's error
+        self.log_errors: dict[str, str] = {}  # by topic
+        self.is_wanted = False  # a call of `Store.sync` waits for it
+
+    def error_of(self, topics: Iterable[str]) -> str | None:
+        """Return why not everything that was recorded, or appended to these topics, is on disk; None: it is."""
+        return self.error or next(
+            (error for topic in topics if (error := self.log_errors.get(topic)) is not None), None
+        )
+
+
+class CommonFolders:
+    """Folders that many logs want synced. The first thread that asks for one syncs it, once for all logs."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._lock = Lock()
+        self._errors: dict[Path, OSError | None] = {}
+
+    def sync(self, folder: Path) -> None:
+        """Sync the folder unless that was done. If that fails, every log that asks for it gets the same OSError."""
+        with self._lock:
+            if folder not in self._errors:
+                self._errors[folder] = self._sync(folder)
+        if (error := self._errors[folder]) is not None:
+            raise error
+
+    def _sync(self, folder: Path) -> OSError | None:
+        try:
+            self._files.sync_folder(folder)
+        except OSError as error:
+            return error
+        return None

@@ -1,23 +1,25 @@
-"""The thread that waits for the disk while a round makes things durable, and how a round gets there and back.
+"""The thread that waits for the disk, and the task beside it. When to sync is decided in syncer.py.
 
-With `--ack=synced` a publisher waits for its round. On a quick disk a flush takes less time than the way through tasks
+With `--ack=synced` a publisher waits for its sync. On a quick disk a flush takes less time than the way through tasks
 of trio, which first have to get their turn, to a worker thread and back. So there is a short way (docs/decisions/0024):
 
     end of a turn ──begin()──> queue ──> thread: open, fdatasync, close ──> eventfd ──end()──> the next turn: OK
 
-The turn that has written the messages begins the round, and the poller watches the eventfd beside its sockets. The
-committer's task goes the same way. It begins the rounds that no client waits for, and ends those that the poller has not
-ended. So whoever comes second finds nothing to do.
+The turn that has written the messages begins the sync, and the poller watches the eventfd beside its sockets. The task
+goes the same way. It begins the syncs that no client waits for, and ends those that the poller has not ended. So
+whichever comes second finds nothing to do.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Final, Protocol
 
-from nsqd.log.sync.doorbell import make_doorbell
+import trio
 
 if TYPE_CHECKING:
     from nsqd.log.files import Files
@@ -26,94 +28,131 @@ if TYPE_CHECKING:
     from nsqd.log.wakeups import Wakeups
 
 NAME: Final = "nsqd sync"
-QUICK: Final = 0.001  # seconds; a client's answer comes soon if the last round took no longer
-
-
-class SyncStore(Protocol):
-    """What the thread asks of the store."""
-
-    files: Files
-    wakeups: Wakeups
-    rounds: Syncer
-
-    def now(self) -> float: ...
-
-    def begin_round(self) -> Sync: ...
+_MOST_AT_ONCE: Final = 4096
 
 
 class SyncThread:
-    """Performs a store's rounds, one at a time. `begin` and `end` belong on the loop."""
+    """Performs syncs, one at a time."""
 
-    def __init__(self, store: SyncStore) -> None:
-        self.doorbell = make_doorbell()  # rings when a round was performed
-        self.took = 0.0  # seconds of the last round
-        self._store = store
-        self._round: Sync | None = None
-        self._began = 0.0
-        self._is_performed = False
-        self._error: BaseException | None = None
-        self._jobs: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+    def __init__(self, files: Files) -> None:
+        self.doorbell = make_doorbell()  # rings when a sync was performed
+        self._files = files
+        self._syncs: SimpleQueue[Sync | None] = SimpleQueue()
         # As trio's threads, it is a daemon: an interpreter that ends does not wait for a disk that hangs. Not `_thread`,
         # which mypyc would turn into a keyword of C.
-        self._worker = Thread(target=self._perform_jobs, name=NAME, daemon=True)
+        self._worker = Thread(target=self._perform_syncs, name=NAME, daemon=True)
 
     def start(self) -> None:
         self._worker.start()
 
     def close(self) -> None:
         """End the thread, which has nothing to do any more."""
-        self._jobs.put(None)
+        self._syncs.put(None)
         self._worker.join()
         self.doorbell.close()
 
-    @property
-    def is_busy(self) -> bool:
-        return self._round is not None
+    def perform(self, sync: Sync) -> None:
+        """Have the thread perform the sync. The doorbell rings when that is done."""
+        self._syncs.put(sync)
 
-    def answers_soon(self) -> bool:
-        """Return whether clients wait for the running round, and it will probably end within a millisecond.
-
-        A round that already takes longer does not count: if the disk hangs, other tasks must not wait at each turn.
-        """
-        if self._round is None or self.took >= QUICK or not self._store.rounds.holds_up_clients:
-            return False
-        return self._store.now() - self._began < QUICK
-
-    def begin(self) -> None:
-        """Begin a round, unless one is running."""
-        if self._round is not None:
-            return
-        store = self._store
-        store.wakeups.sync.clear()  # the round takes all that is to be synced
-        round_ = store.begin_round()
-        if round_.is_empty:
-            store.rounds.end(round_)
-            return
-        self._round = round_
-        self._began = store.now()
-        self._jobs.put(lambda: round_.perform(store.files))
-
-    def end(self) -> bool:
-        """End the round if it was performed. Return whether publishers that waited have been answered.
-
-        Raises what the thread has raised.
-        """
-        if self._round is None or not self._is_performed:
-            return False
-        self._is_performed = False
-        round_, self._round = self._round, None
-        self.took = self._store.now() - self._began
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
-        return self._store.rounds.end(round_)
-
-    def _perform_jobs(self) -> None:
-        while (job := self._jobs.get()) is not None:
+    def _perform_syncs(self) -> None:
+        while (sync := self._syncs.get()) is not None:
             try:
-                job()
-            except BaseException as error:  # a bug, which `end` raises on the loop
-                self._error = error
-            del job  # what a round holds need not stay in memory until the next one
-            self._is_performed = True
+                sync.perform(self._files)
+            except BaseException as error:  # a bug, which `Syncer.end` raises on the loop
+                sync.bug = error
+            sync.is_performed = True
+            del sync  # what it holds need not stay in memory until the next one
             self.doorbell.ring()
+
+    # The task
+
+    async def run(self, syncer: Syncer, wakeups: Wakeups, *, on_settled: Callable[[], object]) -> None:
+        """Sync until cancelled. `on_settled`: publishers that waited have their answer."""
+        self.start()
+        syncer.start(self)
+        try:
+            while True:
+                if not syncer.is_busy:
+                    await wakeups.sync.wait()
+                    wakeups.hurry.clear()
+                    syncer.begin()
+                await self._wait_for_end(syncer, on_settled)
+                await _pause(syncer, wakeups)
+        finally:
+            # While a sync runs, what it has taken is recorded nowhere else, so a cancellation waits for the sync to end.
+            # A deadline would not help: a thread that waits for the disk could not be left behind either.
+            syncer.stop()
+            with trio.CancelScope(shield=True):
+                await self._wait_for_end(syncer, on_settled)
+            self.close()
+
+    async def _wait_for_end(self, syncer: Syncer, on_settled: Callable[[], object]) -> None:
+        """Return when no sync is running. The poller may end one first, and a turn may begin the next one."""
+        while syncer.is_busy:
+            await trio.lowlevel.wait_readable(self.doorbell.descriptor)
+            self.doorbell.answer()
+            if syncer.end():
+                on_settled()
+
+
+async def _pause(syncer: Syncer, wakeups: Wakeups) -> None:
+    """Leave the disk to the writers for as long as the syncer says, which may change with each hurry."""
+    began = trio.current_time()
+    while (left := began + syncer.pause - trio.current_time()) > 0:
+        with trio.move_on_after(left):
+            await wakeups.hurry.wait()
+
+
+class Doorbell(Protocol):
+    """A descriptor that a thread makes readable, so that a loop which waits for it wakes up: an eventfd, or a pipe."""
+
+    descriptor: int  # readable from `ring` until `answer`
+
+    def ring(self) -> object:
+        """Make the descriptor readable. Any thread may call this."""
+
+    def answer(self) -> object:
+        """Make it unreadable until the next `ring`. Only for one who has found it readable."""
+
+    def close(self) -> None: ...
+
+
+class EventfdDoorbell:
+    """The quick one: one descriptor, and the kernel counts."""
+
+    __slots__ = ("answer", "descriptor", "ring")
+
+    def __init__(self) -> None:
+        self.descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self.ring = partial(os.eventfd_write, self.descriptor, 1)
+        self.answer = partial(os.eventfd_read, self.descriptor)
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+
+
+class PipeDoorbell:
+    """The one that every Unix has."""
+
+    def __init__(self) -> None:
+        self.descriptor, self._end = os.pipe()
+        for end in (self.descriptor, self._end):
+            os.set_blocking(end, False)
+
+    def ring(self) -> None:
+        try:
+            os.write(self._end, b"\0")
+        except BlockingIOError:  # the pipe is full, so it has rung often enough
+            pass
+
+    def answer(self) -> None:
+        os.read(self.descriptor, _MOST_AT_ONCE)
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+        os.close(self._end)
+
+
+def make_doorbell() -> Doorbell:
+    return EventfdDoorbell() if hasattr(os, "eventfd") else PipeDoorbell()

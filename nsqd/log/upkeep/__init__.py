@@ -1,1 +1,1 @@
-"""What the store does beside the turns: rounds of syncing, removing, repairing, saving names."""
+"""What the store does beside the turns: repairing, and saving names."""

@@ -21,7 +21,7 @@ class TopologyFile:
     """Collects names, and holds the newest collection until it is written.
 
     May touch topology.json, its own fault and its own wake-up; of the logs it reads only their ids. Collecting goes
-    through all channels of all topics, so the committer does it in slices. Writing blocks, so a thread does it.
+    through all channels of all topics, so a task does it in slices. Writing blocks, so a thread does it.
     """
 
     def __init__(

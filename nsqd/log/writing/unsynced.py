@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from nsqd.log.data_path import LOG_JSON
 from nsqd.log.files import error_text
 from nsqd.log.segment import LOG_SUFFIX
-from nsqd.log.writing.sync_job import LogSync
+from nsqd.log.sync.sync import LogSync
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Unsynced:
     """What the next sync of a log has to cover, and what the last one has made durable.
 
-    May touch nothing but its own lists, and of segments how much of their indexes is saved. It opens no file: a round
+    May touch nothing but its own lists, and of segments how much of their indexes is saved. It opens no file: a sync
     takes a job from `begin_sync`, performs it in a thread, and the log brings the job back with `synced` or `failed`.
     """
 
@@ -52,7 +52,7 @@ class Unsynced:
         return bool(self._receipts)
 
     def add_new_folder(self) -> None:
-        """Sync the folder that was just made: a round may have passed before there was anything to sync."""
+        """Sync the folder that was just made: a sync may have passed before there was anything to sync."""
         self.files = [self._folder / LOG_JSON]
         self.folders = [self._folder, self._folder.parent]
 

@@ -44,7 +44,7 @@ class Clock:
 
 
 class OpenStore:
-    """A store, what it recovered, and the steps of a turn and of the committer."""
+    """A store, what it recovered, and the steps of a turn and of the tasks beside it."""
 
     def __init__(self, path: Path, files: Files | None = None, **settings: Any) -> None:
         self.clock = Clock()
@@ -91,9 +91,7 @@ class OpenStore:
             self.store.write_journal()
 
     def sync(self) -> None:
-        round_ = self.store.begin_round()
-        round_.perform(self.store.files)
-        self.store.rounds.end(round_)
+        self.store.syncer.sync_now()
 
     def checkpoint(self) -> None:
         """Do what happens 100 ms later."""
@@ -111,11 +109,11 @@ class OpenStore:
         return self.store.write_next_snapshot(self.state_of)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        committer = StoreTasks(
+        tasks = StoreTasks(
             self.store, self, on_loaded=lambda topic: self.on_loaded(topic), on_settled=lambda: self.on_settled()
         )
-        hold_clock_while(lambda: committer.thread.is_busy)
-        await committer.run(task_status)
+        hold_clock_while(lambda: self.store.syncer.is_busy)
+        await tasks.run(task_status)
 
     def snapshot_topic(self, name: str) -> Iterable[Entry]:
         return self.state_of(name)
@@ -136,7 +134,7 @@ class OpenStore:
         return [load for load in loads if isinstance(load, Load)]
 
     def compaction(self) -> list[CompactionJob]:
-        """Do what the committer does some time later: look for something to carry forward, and carry it."""
+        """Do what a task does some time later: look for something to carry forward, and carry it."""
         self.sync()
         jobs = []
         for log in tuple(self.store.compaction):

@@ -14,7 +14,7 @@ from nsqd.broker.batch import Batch, Receipt
 from nsqd.log.files import Files
 from nsqd.log.keys import keys_in
 from nsqd.log.retention import Retention
-from nsqd.log.writing.sync_job import CommonFolders
+from nsqd.log.sync.sync import CommonFolders
 from tests.nsqd.log.harness import ForgetfulFiles, OpenStore, opened
 
 SECOND = 1_000_000_000
@@ -164,7 +164,7 @@ def test_a_key_that_was_not_answered_is_found_if_its_message_is(tmp_path: Path, 
         store.checkpoint()
         store.store.record(("keys", "t", store.log().tail), urgent=True)
         publish(store, b"key")
-        for job in store.store.begin_round().jobs:  # the power is cut before the journal is synced
+        for job in store.store.syncer.collect().jobs:  # the power is cut before the journal is synced
             job.perform(files, CommonFolders(files))
         store.kill()
     files.cut_power(tmp_path, Random(seed))

@@ -97,11 +97,11 @@ def test_sync_waits_for_no_log_that_becomes_unsynced_after_it(tmp_path: Path) ->
                 store.publish(b"before", topic=topic)
             nursery.start_soon(store.store.sync)
             await trio.testing.wait_all_tasks_blocked()
-            for rounds in range(6):  # three for the logs, and as many for the journal's word of them
-                assert nursery.child_tasks, rounds
-                round_ = store.store.begin_round(2)
-                round_.perform(store.store.files)
-                store.store.rounds.end(round_)
+            for syncs in range(6):  # three for the logs, and as many for the journal's word of them
+                assert nursery.child_tasks, syncs
+                sync = store.store.syncer.collect(2)
+                sync.perform(store.store.files)
+                store.store.syncer.settle(sync)
                 for topic in topics:
                     store.publish(b"after", topic=topic)
                 await trio.testing.wait_all_tasks_blocked()
@@ -124,9 +124,9 @@ def test_sync_ends_though_the_logs_it_waits_for_were_deleted(tmp_path: Path) -> 
             nursery.start_soon(store.store.sync)
             await trio.testing.wait_all_tasks_blocked()
             for _ in range(3):
-                round_ = store.store.begin_round(1)
-                round_.perform(store.store.files)
-                store.store.rounds.end(round_)
+                sync = store.store.syncer.collect(1)
+                sync.perform(store.store.files)
+                store.store.syncer.settle(sync)
                 store.store.drop_log("b")
                 store.store.drop_log("c")
                 await trio.testing.wait_all_tasks_blocked()
@@ -154,7 +154,7 @@ def test_failed_sync_is_told_to_who_waits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cancelled_after", range(6))
-def test_round_that_is_cancelled_before_its_thread_began_is_not_lost(tmp_path: Path, cancelled_after: int) -> None:
+def test_sync_that_is_cancelled_before_its_thread_began_is_not_lost(tmp_path: Path, cancelled_after: int) -> None:
     async def test() -> None:
         opened = OpenStore(tmp_path)
         async with trio.open_nursery() as nursery:
@@ -274,10 +274,10 @@ def test_the_checkpoint_is_synced_that_a_flush_has_recorded_meanwhile(tmp_path: 
             nursery.start_soon(store.store.sync)
             await trio.testing.wait_all_tasks_blocked()
             while nursery.child_tasks:
-                round_ = store.store.begin_round()
-                round_.perform(store.store.files)
+                sync = store.store.syncer.collect()
+                sync.perform(store.store.files)
                 store.store.flush()
-                store.store.rounds.end(round_)
+                store.store.syncer.settle(sync)
                 await trio.testing.wait_all_tasks_blocked()
         assert store.store.journal.synced_end == store.store.journal.end
         store.kill()

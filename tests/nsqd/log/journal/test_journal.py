@@ -45,7 +45,7 @@ def test_checkpoint_needs_no_sync_of_its_own(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         store.publish(b"a")
         store.checkpoint()
-        assert store.store.begin_round().is_empty
+        assert store.store.syncer.collect().is_empty
 
 
 def test_failed_write_is_made_up_for(tmp_path: Path) -> None:
@@ -69,11 +69,11 @@ def test_sync_that_goes_well_does_not_hide_that_a_write_has_failed(tmp_path: Pat
     files = TroubledFiles()
     with opened(tmp_path, files) as store:
         store.record(("n", 1))
-        round_ = store.store.begin_round()
+        sync = store.store.syncer.collect()
         files.fail("write")
         store.record(("n", 2))
-        round_.perform(files)
-        store.store.rounds.end(round_)
+        sync.perform(files)
+        store.store.syncer.settle(sync)
         assert store.store.journal_error is not None
         files.recover()
         store.store.repair()

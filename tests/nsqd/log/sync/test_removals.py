@@ -1,4 +1,4 @@
-"""Removing files and folders: what a round takes, holds back, and puts back."""
+"""Removing files and folders: what a sync takes, holds back, and puts back."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Node:
         self.removals = Removals(data_path, Files(), self.faults, self.wakeups.sync.set)
 
     def begin(self, *, files_may_go: bool = True, doubtful: tuple[Path, ...] = ()) -> Sync:
-        round_ = Sync(SyncResult())
-        self.removals.begin_round(round_, files_may_go=files_may_go, doubtful=doubtful)
-        return round_
+        sync = Sync(SyncResult())
+        self.removals.begin_sync(sync, files_may_go=files_may_go, doubtful=doubtful)
+        return sync
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def node(tmp_path: Path) -> Node:
     return Node(tmp_path)
 
 
-def test_what_is_to_be_removed_wakes_the_rounds(node: Node) -> None:
+def test_what_is_to_be_removed_wakes_the_syncer(node: Node) -> None:
     node.removals.remove([A])
     assert node.wakeups.sync.is_set
     assert node.begin().files == [A]
@@ -48,8 +48,8 @@ def test_nothing_goes_before_the_journal_says_why(node: Node) -> None:
 
 def test_files_of_doubtful_folders_are_held_back(node: Node) -> None:
     node.removals.remove([A, B])
-    round_ = node.begin(doubtful=(A.parent,))
-    assert (round_.files, round_.held) == ([B], [A])
+    sync = node.begin(doubtful=(A.parent,))
+    assert (sync.files, sync.held) == ([B], [A])
 
 
 def test_a_folder_made_anew_keeps_its_files(node: Node) -> None:
@@ -60,12 +60,12 @@ def test_a_folder_made_anew_keeps_its_files(node: Node) -> None:
 
 def test_what_could_not_be_removed_is_a_fault_until_it_is(node: Node) -> None:
     node.removals.remove([A])
-    round_ = node.begin()
-    round_.error = "remove: no"
-    node.removals.end_round(round_)
+    sync = node.begin()
+    sync.error = "remove: no"
+    node.removals.end_sync(sync)
     assert node.faults.text_of(StorageFault.REMOVAL) == "remove: no"
     again = node.begin()
     assert again.files == [A]
     again.files.clear()
-    node.removals.end_round(again)
+    node.removals.end_sync(again)
     assert StorageFault.REMOVAL not in node.faults

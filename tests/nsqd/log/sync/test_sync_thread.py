@@ -1,4 +1,4 @@
-"""The thread that performs rounds: when one begins, and what the loop learns of its end."""
+"""The thread that performs syncs: when one begins, and what the loop learns of its end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import pytest
 from nsqd.broker.batch import Receipt
 from nsqd.log.files import Files
 from nsqd.log.store import DiskStore
-from nsqd.log.sync.sync_thread import QUICK, SyncThread
+from nsqd.log.sync.sync_thread import SyncThread
+from nsqd.log.sync.syncer import QUICK
 from tests.nsqd.log.batches import make_batch
 from tests.support.log_settings import log_settings
 
@@ -43,9 +44,10 @@ class Node:
         self.files = SlowFiles()
         self.store = DiskStore.open(path, log_settings(ack="synced"), files=self.files, clock=lambda: self.now)
         self.store.recover()
-        self.thread = SyncThread(self.store)
-        self.store.begin_at_once = self.thread.begin
+        self.syncer = self.store.syncer
+        self.thread = SyncThread(self.files)
         self.thread.start()
+        self.syncer.start(self.thread)
 
     def publish(self, body: bytes) -> Receipt:
         log, receipt = self.store.create_log("t"), Receipt()
@@ -54,12 +56,12 @@ class Node:
         return receipt
 
     def end(self) -> bool:
-        """End the round as soon as the thread has performed it."""
+        """End the sync as soon as the thread has performed it."""
         poll = select.epoll()
         poll.register(self.thread.doorbell.descriptor, select.EPOLLIN | select.EPOLLET)
-        while self.thread.is_busy:
+        while self.syncer.is_busy:
             assert poll.poll(LIMIT)
-            if self.thread.end():
+            if self.syncer.end():
                 return True
         return False
 
@@ -72,36 +74,36 @@ class Node:
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
     node = Node(tmp_path)
-    node.thread.begin()
+    node.syncer.begin()
     node.end()  # what the start has to sync
     yield node
     node.close()
 
 
-def test_a_turn_begins_the_round_that_a_publisher_waits_for(node: Node) -> None:
+def test_a_turn_begins_the_sync_that_a_publisher_waits_for(node: Node) -> None:
     receipt = node.publish(b"1")
     node.store.hurry()
-    assert node.thread.is_busy
+    assert node.syncer.is_busy
     assert node.end()
     assert receipt.settled
-    assert not node.store.rounds.holds_up_clients
+    assert not node.syncer.holds_up_clients
 
 
-def test_a_turn_begins_no_round_when_nobody_waits(node: Node) -> None:
+def test_a_turn_begins_no_sync_when_nobody_waits(node: Node) -> None:
     node.store.hurry()
-    assert not node.thread.is_busy
+    assert not node.syncer.is_busy
 
 
-def test_a_round_has_not_ended_before_the_disk_has_answered(node: Node) -> None:
+def test_a_sync_has_not_ended_before_the_disk_has_answered(node: Node) -> None:
     node.files.answers.clear()
     receipt = node.publish(b"1")
     node.store.hurry()
-    assert not node.thread.end()
-    assert node.thread.is_busy
+    assert not node.syncer.end()
+    assert node.syncer.is_busy
     assert not receipt.settled
 
 
-def test_publishers_that_come_during_a_round_share_the_next_one(node: Node) -> None:
+def test_publishers_that_come_during_a_sync_share_the_next_one(node: Node) -> None:
     node.files.answers.clear()
     first = node.publish(b"1")
     node.store.hurry()
@@ -112,14 +114,14 @@ def test_publishers_that_come_during_a_round_share_the_next_one(node: Node) -> N
     node.files.answers.set()
     assert node.end()
     assert (first.settled, [receipt.settled for receipt in later]) == (True, [False, False])
-    assert node.store.rounds.holds_up_clients
+    assert node.syncer.holds_up_clients
     node.store.hurry()
     node.store.hurry()
     assert node.end()
     assert [receipt.settled for receipt in later] == [True, True]
 
 
-def test_who_has_just_been_answered_can_share_the_next_round(node: Node) -> None:
+def test_who_has_just_been_answered_can_share_the_next_sync(node: Node) -> None:
     node.files.answers.clear()
     node.publish(b"1")
     node.store.hurry()
@@ -127,7 +129,7 @@ def test_who_has_just_been_answered_can_share_the_next_round(node: Node) -> None
     node.files.answers.set()
     assert node.end()
     node.store.hurry()  # the turn that has answered the first publisher ends
-    assert not node.thread.is_busy
+    assert not node.syncer.is_busy
     again = node.publish(b"3")
     node.store.hurry()
     assert node.end()
@@ -137,17 +139,17 @@ def test_who_has_just_been_answered_can_share_the_next_round(node: Node) -> None
 def test_an_answer_comes_soon_while_the_disk_is_quick(node: Node) -> None:
     node.publish(b"1")
     node.store.hurry()
-    assert node.thread.answers_soon()
+    assert node.syncer.answers_soon()
     node.now += QUICK  # the disk has become slow
     node.end()
-    assert not node.thread.answers_soon()
+    assert not node.syncer.answers_soon()
     node.publish(b"2")
     node.store.hurry()
-    assert not node.thread.answers_soon()
+    assert not node.syncer.answers_soon()
     node.end()
     node.publish(b"3")
     node.store.hurry()
-    assert node.thread.answers_soon()
+    assert node.syncer.answers_soon()
     node.end()
 
 
@@ -155,9 +157,9 @@ def test_no_answer_comes_soon_from_a_disk_that_hangs_although_it_was_quick_befor
     node.files.answers.clear()
     node.publish(b"1")
     node.store.hurry()
-    assert node.thread.answers_soon()
+    assert node.syncer.answers_soon()
     node.now += QUICK
-    assert not node.thread.answers_soon()
+    assert not node.syncer.answers_soon()
 
 
 def test_a_bug_in_the_thread_is_raised_on_the_loop(node: Node) -> None:
@@ -166,4 +168,4 @@ def test_a_bug_in_the_thread_is_raised_on_the_loop(node: Node) -> None:
     node.store.hurry()
     with pytest.raises(ZeroDivisionError):
         node.end()
-    assert not node.thread.is_busy
+    assert not node.syncer.is_busy

@@ -9,7 +9,7 @@ import pytest
 
 from nsqd.broker.batch import Receipt
 from nsqd.log.files import LARGE, PIECE, Buffers
-from nsqd.log.writing.sync_job import CommonFolders
+from nsqd.log.sync.sync import CommonFolders
 from tests.nsqd.log.batches import make_batch
 from tests.nsqd.log.harness import Crash, CrashingFiles, OpenStore, TroubledFiles, opened, texts
 
@@ -547,7 +547,7 @@ def test_segment_that_was_removed_meanwhile_needs_no_sync(tmp_path: Path) -> Non
         receipts = [store.publish(bytes(100)) for _ in range(3)]
         job = store.log().begin_sync()
         assert job is not None
-        store.segments()[0].unlink()  # as the committer removes what retention has released
+        store.segments()[0].unlink()  # as a sync removes what retention has released
         store.log().release(1)
         job.perform(store.store.files, CommonFolders(store.store.files))
         store.log().end_sync(job)

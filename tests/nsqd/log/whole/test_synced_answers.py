@@ -116,16 +116,16 @@ class Node:
 
 @asynccontextmanager
 async def running(path: Path, files: TroubledFiles, *, watches: bool = True) -> AsyncIterator[Node]:
-    """`watches`: the poller ends rounds; otherwise only the committer does."""
+    """`watches`: the poller ends syncs; otherwise only the task does."""
     opened = OpenStore(path, files, ack="synced")
     poller = Poller(lambda flush: Turn(opened, flush), busy_poll=0.0001)
-    committer = StoreTasks(opened.store, opened, on_loaded=opened.on_loaded, on_settled=poller.turn.finish)
-    thread = committer.thread
+    tasks = StoreTasks(opened.store, opened, on_loaded=opened.on_loaded, on_settled=poller.turn.finish)
+    syncer = opened.store.syncer
     if watches:
-        poller.watch(thread.doorbell.descriptor, thread.end, is_soon=thread.answers_soon)
+        poller.watch(tasks.thread.doorbell.descriptor, syncer.end, is_soon=syncer.answers_soon)
     node = Node(opened, poller)
     async with trio.open_nursery() as nursery:
-        await nursery.start(committer.run)
+        await nursery.start(tasks.run)
         async with trio.open_nursery() as serving:
             serving.start_soon(poller.run)
             yield node
@@ -207,28 +207,29 @@ def test_a_failed_sync_is_no_ok(tmp_path: Path) -> None:
     trio.run(test)
 
 
-def test_an_end_waits_for_a_round_that_a_turn_has_begun(tmp_path: Path) -> None:
+def test_an_end_waits_for_a_sync_that_a_turn_has_begun(tmp_path: Path) -> None:
     files = HangingFiles()
     opened = OpenStore(tmp_path, files, ack="synced")
-    committer = StoreTasks(opened.store, opened, on_loaded=opened.on_loaded, on_settled=lambda: None)
+    syncer = opened.store.syncer
+    tasks = StoreTasks(opened.store, opened, on_loaded=opened.on_loaded, on_settled=lambda: None)
 
     async def test() -> Receipt:
         async with trio.open_nursery() as nursery:
-            await nursery.start(committer.run)
+            await nursery.start(tasks.run)
             with trio.fail_after(LIMIT):
                 await opened.store.sync()
-                while committer.thread.is_busy:
+                while syncer.is_busy:
                     await opened.store.sync()
             files.answers.clear()  # nothing is awaited between this and the end of the node
             receipt = opened.append(b"x")
             opened.store.write_logs()
             opened.store.hurry()
-            assert committer.thread.is_busy
+            assert syncer.is_busy
             nursery.cancel_scope.cancel()
             files.answers.set()
         return receipt
 
     receipt = trio.run(test)
     assert (receipt.settled, receipt.error) == (True, None)
-    assert not committer.thread.is_busy
+    assert not syncer.is_busy
     opened.kill()

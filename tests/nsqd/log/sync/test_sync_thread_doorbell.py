@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from nsqd.log.sync.doorbell import Doorbell, EventfdDoorbell, PipeDoorbell, make_doorbell
+from nsqd.log.sync.sync_thread import Doorbell, EventfdDoorbell, PipeDoorbell, make_doorbell
 
 
 @pytest.fixture(params=[EventfdDoorbell, PipeDoorbell])
