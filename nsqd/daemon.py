@@ -187,12 +187,8 @@ def _put_together(options: Options, trust: _Trust, policy: PolicyFile | None, st
     readers_file = ReadersFile(store.data_path, store.files, readers, broker.topics)
     readers_file.load()
 
-    def tell_health() -> None:
-        lookupds.set_health(store.faults.state)
-
-    store.faults.on_change = tell_health
     store.disk_looked_at(store.look_at_disk())
-    tell_health()  # before the first registration
+    lookupds.set_health(store.faults.state)  # before the first registration
 
     settings = LiveSettings(options, lookupds)
     authorities = _authorities(trust, turn)
@@ -268,6 +264,7 @@ def _start_upkeep(nursery: trio.Nursery, node: _Node) -> None:
     nursery.start_soon(timers.retry_postponed, broker, turn)
     nursery.start_soon(timers.reclaim_memory, broker, turn)
     nursery.start_soon(timers.watch_data_path, store.look_at_disk, store.disk_looked_at)
+    nursery.start_soon(_tell_health, store, node.lookupds)
     nursery.start_soon(timers.apply_retention, broker, turn, lambda: store.settings.retention_interval)
     nursery.start_soon(node.readers_file.keep)
     nursery.start_soon(timers.sweep_leases, node.leasing.leases, turn, node.lessee_came)
@@ -286,6 +283,13 @@ def _start_upkeep(nursery: trio.Nursery, node: _Node) -> None:
         nursery.start_soon(
             timers.expire_idle, broker, turn, lambda: policy.expiry_interval, partial(_note_expiry, changes)
         )
+
+
+async def _tell_health(store: DiskStore, lookupds: Lookup) -> None:
+    """Tell nsqlookupds how the node is, whenever that changes."""
+    while True:
+        await store.wakeups.health.wait()
+        lookupds.set_health(store.faults.state)
 
 
 def _note_expiry(changes: Changes, expired: Expired) -> None:

@@ -19,7 +19,6 @@ from nsqd.broker.latency import LatencySettings
 from nsqd.broker.message_id import IdSource
 from nsqd.broker.replay import DeletedNames, complete, missing_fronts, replay
 from nsqd.broker.settings import BrokerSettings
-from nsqd.broker.store import NotSynced
 from nsqd.go_import.take_over import take_over
 from nsqd.log.data_path import DataPathError
 from nsqd.log.files import error_text
@@ -29,6 +28,7 @@ from nsqd.log.retention import Retention
 from nsqd.log.settings import LogSettings
 from nsqd.log.store import DiskStore
 from nsqd.log.store_tasks import StoreTasks
+from nsqd.log.sync.syncer import SyncFailed
 
 if TYPE_CHECKING:
     from nsqcommon.poller import Poller
@@ -192,8 +192,8 @@ async def running_store(
         # What recovery had to clamp must be on disk before the first append, or new messages would count as finished.
         try:
             await store.sync()
-        except NotSynced as error:
+        except SyncFailed as failed:
             # A full disk can be emptied by consuming. Until the journal is on disk, publishing is refused.
-            store.journal_keeper.distrust(str(error))
+            store.journal_keeper.distrust(failed.error)
         yield
         nursery.cancel_scope.cancel()

@@ -83,4 +83,4 @@ def _write(files: Files, journal: Journal) -> None:
             sync.perform(files)
             journal.end_sync(sync)
     if journal.error is not None:
-        raise DataPathError(journal.error)
+        raise DataPathError(journal.error.text)

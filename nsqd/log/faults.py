@@ -1,30 +1,37 @@
 """What is broken in the data path now: it decides the node's health and what the repairs try again.
 
-This is only the list. What a failed write or sync leads to is in topic_log.py and log_fault.py, what follows from a
-read that the disk refuses in reading/refusals.py, and the tries to mend it in upkeep/repairs.py.
+Whoever owns a thing that can break also owns its `Fault`, and calls `begin` and `end`:
+
+    DiskLog, its LogFault      a write or a sync has failed       log_fault.py
+    a reader, its ReadFault    the disk refuses to read           reading/reads.py
+    JournalKeeper              the journal cannot be relied on    journal/keeper.py
+    DiskReserve                too little of the disk is free     disk_reserve.py
+    Removals, TopologyFile, DiskStore                             the others
+
+`Faults` is only the list of those that have begun and not ended. The tries to mend them are in upkeep/repairs.py.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from nsqcommon.wire.lookup import FULL, UNHEALTHY
 
 if TYPE_CHECKING:
-    from nsqcommon.wakeup import Wakeup
+    from nsqd.log.files import DiskError
+    from nsqd.log.wakeups import Wakeups
 
 log = logging.getLogger(__name__)
 
-_NO_ROOM: Final = ("no space left on device", "disk quota exceeded")
 
-
-class StorageFault(Enum):
-    """Faults that have no object of their own. A journal, a DiskLog or a Refusals is its own key instead."""
-
+class FaultKind(Enum):
     PLACE = auto()  # the data path is not where it was
+    JOURNAL = auto()  # what was recorded may not be on disk
+    LOG = auto()  # messages of a topic could not be written or synced
+    READ = auto()  # messages of a topic cannot be read, and channels bypass them
     IDS = auto()  # a reservation of ids was not written
     TOPOLOGY = auto()  # the names of topics and channels were not written
     DROPPING = auto()  # the folder of a deleted topic was not renamed
@@ -32,67 +39,84 @@ class StorageFault(Enum):
     RESERVE = auto()  # too little of the disk is free, and publishing stops
 
 
-class Faults:
-    """The present faults, in the order in which they came. May touch nothing but the wake-up of the repairs."""
+class Fault:
+    """One thing that may be broken. Its owner makes it, and says how things are."""
 
-    def __init__(self, wakeup: Wakeup) -> None:
+    def __init__(self, faults: Faults, kind: FaultKind) -> None:
+        self.kind = kind
+        self.error: DiskError | None = None  # why it is broken; None: it works
+        self._faults = faults
+
+    def begin(self, error: DiskError) -> None:
+        """Report the fault, or, if it has begun already, what is wrong now."""
+        is_new = self.error is None
+        self.error = error
+        self._faults.began(self, error, is_new=is_new)
+
+    def end(self) -> None:
+        """Take the fault back, if it has begun."""
+        error, self.error = self.error, None
+        if error is not None:
+            self._faults.ended(self, error)
+
+
+class Faults:
+    """The present faults, in the order in which they came.
+
+    May touch nothing but two wake-ups: of the repairs, and of the task that tells nsqlookupd of another health.
+    """
+
+    def __init__(self, wakeups: Wakeups) -> None:
         self.health = "OK"
         self.state = ""  # in which nsqlookupds list this node: `FULL`, `UNHEALTHY`, or nothing if all is well
-        self.on_change: Callable[[], None] = lambda: None  # the health or the state has changed
-        self._wakeup = wakeup
-        self._texts: dict[object, str] = {}
+        self._wakeups = wakeups
+        self._present: dict[Fault, None] = {}
 
-    def __iter__(self) -> Iterator[object]:
-        """Yield the sources that were broken when the iteration began."""
-        return iter(tuple(self._texts))
+    def __iter__(self) -> Iterator[Fault]:
+        """Yield the faults that were there when the iteration began."""
+        return iter(tuple(self._present))
 
-    def __contains__(self, source: object) -> bool:
-        return source in self._texts
+    def __contains__(self, kind: FaultKind) -> bool:
+        return any(fault.kind is kind for fault in self._present)
 
     def __len__(self) -> int:
-        return len(self._texts)
-
-    def text_of(self, source: object) -> str | None:
-        """Return why this source is broken; None: it works."""
-        return self._texts.get(source) if self._texts else None
+        return len(self._present)
 
     def texts(self) -> list[str]:
-        return list(self._texts.values())
+        return [fault.error.text for fault in self._present if fault.error is not None]
 
-    def broken(self, source: object, text: str) -> None:
-        if source not in self._texts:
-            if source is StorageFault.RESERVE:
-                log.warning("publishing stops until there is space error=%s", text)
+    def began(self, fault: Fault, error: DiskError, *, is_new: bool) -> None:
+        """Take up a fault, which calls this."""
+        if is_new:
+            if fault.kind is FaultKind.RESERVE:
+                log.warning("publishing stops until there is space error=%s", error.text)
             else:
-                log.error("a fault began error=%s", text)
-        self._texts[source] = text
+                log.error("a fault began error=%s", error.text)
+        self._present[fault] = None
         self._set_health()
-        self._wakeup.set()
+        self._wakeups.repair.set()
 
-    def repaired(self, source: object) -> None:
-        text = self._texts.pop(source, None)
-        if text is None:
-            return
-        if source is StorageFault.RESERVE:
+    def ended(self, fault: Fault, error: DiskError) -> None:
+        """Drop a fault, which calls this."""
+        del self._present[fault]
+        if fault.kind is FaultKind.RESERVE:
             log.info("publishing goes on")
         else:
-            log.info("a fault has ended error=%s", text)
+            log.info("a fault has ended error=%s", error.text)
         self._set_health()
 
     def _set_health(self) -> None:
-        texts = self._texts
-        first = texts.get(StorageFault.PLACE) or next(
-            iter(texts.values()), None
-        )  # a lost place explains all the others
-        health = f"NOK - {first}" if first is not None else "OK"
+        # A lost place explains all the others.
+        lost = [fault for fault in self._present if fault.kind is FaultKind.PLACE]
+        first = next(iter(lost or self._present), None)
+        health = f"NOK - {first.error.text}" if first is not None and first.error is not None else "OK"
         state = self._state_now()  # depends on all faults, and may change while the first one stays
         if (health, state) != (self.health, self.state):
             self.health, self.state = health, state
-            self.on_change()
+            self._wakeups.health.set()
 
     def _state_now(self) -> str:
-        texts = self._texts
-        if not texts:
+        if not self._present:
             return ""
-        is_full = StorageFault.RESERVE in texts or any(text.endswith(_NO_ROOM) for text in texts.values())
-        return FULL if is_full and StorageFault.PLACE not in texts else UNHEALTHY
+        is_full = any(fault.error is not None and fault.error.is_full for fault in self._present)
+        return FULL if is_full and FaultKind.PLACE not in self else UNHEALTHY

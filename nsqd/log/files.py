@@ -16,7 +16,7 @@ import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from nsqcommon.disk_sync import data_sync, sync_all
 
@@ -285,6 +285,17 @@ def _in_pieces(buffers: Buffers) -> Iterator[list[bytes]]:
                 some, size = [], 0
     if some:
         yield some
+
+
+class DiskError(NamedTuple):
+    """What the disk has refused, and why. It outlives the OSError, and crosses threads."""
+
+    text: str  # as `error_text` returns it
+    is_full: bool = False  # there is no space, or the quota is used up
+
+    @classmethod
+    def of(cls, operation: str, path: Path | str, error: OSError) -> DiskError:
+        return cls(error_text(operation, path, error), error.errno in (errno.ENOSPC, errno.EDQUOT))
 
 
 def error_text(operation: str, path: Path | str, error: OSError) -> str:

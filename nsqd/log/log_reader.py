@@ -50,13 +50,6 @@ class LogReader:
     def _refusals_at(self, sequence: int) -> ReadRefusals:
         return self.cold.refusals if sequence >= self._segments.first else self.compacted.refusals
 
-    def ask_again(self, refusals: ReadRefusals) -> None:
-        """Read again what the disk has refused for long, if `refusals` belongs to this log."""
-        if self.cold.refusals is refusals:
-            self.cold.ask_again()
-        elif self.compacted.refusals is refusals:
-            self.compacted.ask_again()
-
     @property
     def refused(self) -> int:
         """How many reads are being tried again because the disk refuses them."""

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nsqd.log.faults import StorageFault
-from nsqd.log.files import error_text
+from nsqd.log.faults import Fault, FaultKind
+from nsqd.log.files import DiskError, error_text
 from nsqd.log.reserve import Reserve, reserve_size
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Space:
         """`unwritten` returns how many bytes the logs have taken that are not in the file system yet."""
         self._folder = folder
         self._files = files
-        self._faults = faults
+        self._fault = Fault(faults, FaultKind.RESERVE)
         self._now = now
         self._unwritten = unwritten
         self._reserve = Reserve(self._size_of(reserve))
@@ -58,7 +58,7 @@ class Space:
             return
         reserve.looked(free, unwritten=self._unwritten(), now=self._now())
         if reserve.is_open:
-            self._faults.repaired(StorageFault.RESERVE)
+            self._fault.end()
         else:
             self._low_space()
 
@@ -84,5 +84,5 @@ class Space:
         left, kept = [f"{size / (1 << 20):.1f} MiB" for size in (reserve.free, reserve.size)]
         text = f"write {self._folder}: {left} left on the disk, of which --disk-reserve keeps {kept}"
         if not reserve.is_open:
-            self._faults.broken(StorageFault.RESERVE, text)
+            self._fault.begin(DiskError(text, is_full=True))
         return text

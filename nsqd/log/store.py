@@ -25,8 +25,8 @@ from nsqd.log.data_path import (
     DataPathError,
     write_log_json,
 )
-from nsqd.log.faults import Faults, StorageFault
-from nsqd.log.files import Files, error_text
+from nsqd.log.faults import Fault, FaultKind, Faults
+from nsqd.log.files import DiskError, Files, error_text
 from nsqd.log.journal.journal import Journal
 from nsqd.log.journal.keeper import JournalKeeper
 from nsqd.log.journal.own_changes import checkpoint_of, gone_change, node_change
@@ -104,7 +104,9 @@ class DiskStore:
 
         self.wakeups = Wakeups()
         self.writers = OpenWriters(files, self.wakeups.idle)
-        self.faults = Faults(self.wakeups.repair)
+        self.faults = Faults(self.wakeups)
+        self._place = Fault(self.faults, FaultKind.PLACE)
+        self._ids = Fault(self.faults, FaultKind.IDS)
         self.journal = Journal(
             data_path.folder, files, on_waiting=self.wakeups.flush.set, on_written=self.wakeups.sync.set
         )
@@ -129,7 +131,7 @@ class DiskStore:
             keeper=self.journal_keeper,
             removals=self.removals,
             space=self.space,
-            logs=self.disk_logs,
+            logs=self.logs,
             reserve_ids=lambda: self.reserve_ids(0),
         )
         self.topology = TopologyFile(data_path, self.logs, self.faults, self.wakeups.topology)
@@ -278,7 +280,7 @@ class DiskStore:
             data_path.reserve_ids(until)
         except OSError as error:
             # Some ids are left of the previous reservation. Publishing is refused until the next one succeeds.
-            self.faults.broken(StorageFault.IDS, error_text("write", data_path.folder / NODE_JSON, error))
+            self._ids.begin(DiskError.of("write", data_path.folder / NODE_JSON, error))
         else:
             self.journal.record_quietly([node_change(data_path.node, data_path.ids_reserved)])
 
@@ -312,7 +314,8 @@ class DiskStore:
     @property
     def journal_error(self) -> str | None:
         """Why the journal cannot be relied on: a write or a sync has failed, and has not been made up for yet."""
-        return self.journal.error
+        error = self.journal.error
+        return error.text if error is not None else None
 
     @property
     def publishing_error(self) -> str | None:
@@ -320,7 +323,8 @@ class DiskStore:
 
         The reservation of ids has to be durable, too: a reused id would merge two messages in flight.
         """
-        return self.faults.text_of(StorageFault.PLACE) or self.journal.error or self.faults.text_of(StorageFault.IDS)
+        error = self._place.error or self.journal.error or self._ids.error
+        return error.text if error is not None else None
 
     # Durability
 
@@ -482,9 +486,9 @@ class DiskStore:
         """
         self.data_path.lost = error
         if error is not None:
-            self.faults.broken(StorageFault.PLACE, error)
+            self._place.begin(DiskError(error))
         else:
-            self.faults.repaired(StorageFault.PLACE)
+            self._place.end()
 
     def disk_logs(self) -> list[DiskLog]:
         return [topic_log for topic_log in self.logs.values() if isinstance(topic_log, DiskLog)]

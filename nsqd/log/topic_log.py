@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from nsqd.ack import Ack
 from nsqd.log.compaction.compaction import Compaction, CompactionHost
 from nsqd.log.expiry import Expiry, ExpiryHost
-from nsqd.log.files import error_text
+from nsqd.log.files import DiskError
 from nsqd.log.keys import deferred_keys
 from nsqd.log.log_fault import LogFault
 from nsqd.log.log_reader import LogReader
@@ -121,10 +121,10 @@ class DiskLog:
         self._buffer = WriteBuffer()
         self._is_dirty = False  # and in the store's list of dirty logs
         self._refusal: str | None = None  # the error for publishers, decided once in each turn
-        self._fault = LogFault(host.now)
         self._segments = SegmentList(state.segments, state.tail)
         self.writer = SegmentWriter(folder, host.writers, self._segments)
         self._unsynced = Unsynced(folder, state)
+        self._fault = LogFault(topic, folder, self._unsynced, host.faults, host.now)
         self._cache = TailCache(state.tail, most_messages=settings.mem_queue_size, most_bytes=settings.mem_queue_bytes)
         self.reader = LogReader(topic, host.reads, self._segments, state)
         self.expiry = Expiry(topic, host, self._segments, self.reader.cold, self._unsynced)
@@ -140,7 +140,7 @@ class DiskLog:
         )
         if state.unsaved_identity is not None:
             self._fault.identity_is_unsaved = True
-            self._break(error_text("write", folder, state.unsaved_identity))
+            self._break(DiskError.of("write", folder, state.unsaved_identity))
 
     def __repr__(self) -> str:
         return f"<DiskLog {self.topic} [{self.first}, {self.tail})>"
@@ -196,7 +196,7 @@ class DiskLog:
         """
         if self._refusal is None:
             is_broken = self._fault.error is not None and not self._may_try_again()
-            self._refusal = self._fault.error if is_broken else self._host.space.refusal(size)
+            self._refusal = self.error if is_broken else self._host.space.refusal(size)
             if self._refusal is not None:
                 self._wants_write()
         return self._refusal
@@ -252,7 +252,7 @@ class DiskLog:
         try:
             self.writer.write(segment, buffers, size)
         except OSError as error:
-            self._write_failed(error_text("write", segment.path, error))
+            self._write_failed(DiskError.of("write", segment.path, error))
             return False
         return True
 
@@ -268,7 +268,7 @@ class DiskLog:
                 try:
                     self._roll(base)
                 except OSError as error:
-                    self._write_failed(error_text("open", self.folder / segment_name(base), error))
+                    self._write_failed(DiskError.of("open", self.folder / segment_name(base), error))
                     return
                 continue
             if not self._write_to(segment, buffer.buffers[: 2 * count], size):
@@ -367,11 +367,6 @@ class DiskLog:
         return self._unsynced.synced_tail
 
     @property
-    def names_may_be_lost(self) -> bool:
-        """Whether a name in the folder may not be durable, and the sync that is beginning does not take the folder."""
-        return bool(self._unsynced.folders)
-
-    @property
     def waits_for_sync(self) -> bool:
         return self._unsynced.is_awaited
 
@@ -403,12 +398,13 @@ class DiskLog:
 
     @property
     def error(self) -> str | None:
-        return self._fault.error
+        error = self._fault.error
+        return error.text if error is not None else None
 
     def creation_failed(self, error: OSError) -> None:
-        self._break(error_text("mkdir", self.folder, error))
+        self._break(DiskError.of("mkdir", self.folder, error))
 
-    def _write_failed(self, text: str) -> None:
+    def _write_failed(self, error: DiskError) -> None:
         """Take back what could not be written. Acknowledged messages stay in the buffer."""
         self.writer.cut_back()
         receipts = self._buffer.roll_back()
@@ -418,20 +414,19 @@ class DiskLog:
             self._cache.forget_from(self.tail)
         if self._buffer.size:
             self._host.log_buffered(self)
-        self._break(text)
+        self._break(error)
         for receipt in receipts:
-            receipt.settle(text)
+            receipt.settle(error.text)
 
-    def _sync_has_failed(self, text: str) -> None:
+    def _sync_has_failed(self, error: DiskError) -> None:
         """Give the waiting publishers the error. What was written stays, because it may have been delivered."""
-        self._break(text)
+        self._break(error)
         for receipt in self._unsynced.take_receipts():
-            receipt.settle(text, stays=True)
+            receipt.settle(error.text, stays=True)
 
-    def _break(self, text: str) -> None:
-        self._fault.begin(text)
+    def _break(self, error: DiskError) -> None:
+        self._fault.begin(error)
         self.writer.close()
-        self._host.faults.broken(self, text)
 
     def _may_try_again(self) -> bool:
         """Return whether the log may be written to. A broken log is proven again, at most once a second.
@@ -445,7 +440,7 @@ class DiskLog:
         try:
             self._prove()
         except OSError as error:
-            self._break(error_text("open", error.filename or self.folder, error))
+            self._break(DiskError.of("open", error.filename or self.folder, error))
             return False
         self._fault.proven()
         return True
@@ -463,7 +458,6 @@ class DiskLog:
 
     def _repaired(self) -> None:
         self._fault.end()
-        self._host.faults.repaired(self)
         self._syncer.log_written(self, 0)
 
     def _prove(self) -> None:
@@ -503,6 +497,6 @@ class DiskLog:
         # An alarm of the broker may keep a channel alive, and through it this log, for as long as the longest delay.
         self._cache.forget_before(self.tail)
         self.close()
-        self._host.faults.repaired(self)
+        self._fault.end()
         for receipt in receipts:
             receipt.settle(reason)

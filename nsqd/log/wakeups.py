@@ -16,5 +16,6 @@ class Wakeups:
         self.topology = Wakeup()
         self.rotation = Wakeup()
         self.repair = Wakeup()
+        self.health = Wakeup()
         self.idle = Wakeup()
         self.compaction = Wakeup()

@@ -617,7 +617,7 @@ BUGS: Final = (
         "a failed sync counts as a sync",
         _OK,
         "nsqd/log/sync/sync.py",
-        (('                self.error = error_text("fsync", path, error)\n', ""),),
+        (('                self.error = DiskError.of("fsync", path, error)\n', ""),),
         ("simulation",),
     ),
     Bug(

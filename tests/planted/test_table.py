@@ -31,7 +31,12 @@ def test_a_bug_can_be_planted(name: str) -> None:
     ("name", "old", "new", "where"),
     [
         ("the breaker never trips", "FEWEST: Final = 20", "FEWEST: Final = 21", "<module>"),
-        ("a failed sync counts as a sync", "    error: str | None = None\n", "    error: str | None = ''\n", "LogSync"),
+        (
+            "a failed sync counts as a sync",
+            "    error: DiskError | None = None\n",
+            "    error: DiskError | None = DiskError('')\n",
+            "LogSync",
+        ),
     ],
 )
 def test_what_does_not_stand_in_a_function_is_an_error(name: str, old: str, new: str, where: str) -> None:

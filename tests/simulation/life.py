@@ -25,7 +25,7 @@ from nsqd.broker.rules import NO_CHANNEL_RULES, NO_TOPIC_RULES, ChannelRules, To
 from nsqd.broker.snapshot import ClientSnapshot
 from nsqd.broker.topic import PublishRefused
 from nsqd.log.data_path import DataPathError, is_journal
-from nsqd.log.faults import StorageFault
+from nsqd.log.faults import FaultKind
 from nsqd.log.recovery.store import Recovered
 from nsqd.log.topic_log import DiskLog
 from nsqd.options import Options
@@ -221,7 +221,7 @@ class Life:
         return Crash.KILL
 
     def _forget_clients(self) -> None:
-        if self.machine is not None and StorageFault.IDS in self.machine.store.faults:
+        if self.machine is not None and FaultKind.IDS in self.machine.store.faults:
             self.ledger.forget_ids()
         for client in self.clients:
             client.is_open = False

@@ -18,7 +18,7 @@ from nsqd.broker.rules import NO_RULES, RuleSource
 from nsqd.log.clock_mark import ClockMark
 from nsqd.log.compaction.compaction import COMPACTION_INTERVAL, Compaction, compact
 from nsqd.log.data_path import DataPathError
-from nsqd.log.faults import StorageFault
+from nsqd.log.faults import FaultKind
 from nsqd.log.reading.cold import AnyLoad
 from nsqd.log.settings import LogSettings
 from nsqd.log.store import DiskStore
@@ -185,7 +185,7 @@ class Machine:
     def topology_is_unsaved(self) -> bool:
         store = self.store
         is_waiting = self.broker.turn.shape_unsaved or store.topology.is_unsaved
-        return is_waiting or self._saves_topology or StorageFault.TOPOLOGY in store.faults
+        return is_waiting or self._saves_topology or FaultKind.TOPOLOGY in store.faults
 
     # Time
 
@@ -211,7 +211,8 @@ class Machine:
             due = self._next_due()
             assert due < end, "a sync that somebody waits for never happens"
             self._run_what_is_due(due)
-        return result.error_of(topics)
+        error = result.error_of(topics)
+        return error.text if error is not None else None
 
     def _next_due(self) -> float:
         now = self.clock.monotonic()
@@ -269,7 +270,7 @@ class Machine:
             yield self._a_while()
             if store.syncer.settle(sync):
                 self._settled()
-            self.on_sync_ended(sync.result.error)
+            self.on_sync_ended(sync.result.error.text if sync.result.error is not None else None)
             self._shielded -= 1
             yield 0.01 if store.syncer.is_awaited else self.random.choice((0.01, 0.05, 0.5))
 

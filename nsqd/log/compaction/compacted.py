@@ -254,7 +254,7 @@ class Compacted:
                 del self._blocks[key]
         if self.refusals:
             self.refusals.forget(lambda sequence: not self.holds(sequence))
-            self._host.read_again(self.refusals)
+            self._host.read_again(self)
         return [file.path for file in files]
 
     # Reading
@@ -339,9 +339,9 @@ class Compacted:
             refusals.refused(load.sequence)
         elif refusals:
             refusals.was_read(load.sequence, load.end)
-            self._host.read_again(refusals)
+            self._host.read_again(self)
         if load.error is not None and not load.holes:
-            self._host.refused(self._topic, refusals, load)
+            self._host.refused(self, load)
 
     def forget_idle(self) -> bool:
         """Drop the blocks if nothing was read since the last call. Return whether nothing is left."""

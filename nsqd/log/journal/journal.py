@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from nsqd.log.data_path import JournalEnd
-from nsqd.log.files import Files, close_quietly, error_text, remove_file
+from nsqd.log.files import DiskError, Files, close_quietly, error_text, remove_file
 from nsqd.log.journal import format as journal_format
 from nsqd.log.journal.recovery import JournalContents, JournalRecovery, journal_path
 from nsqd.log.journal.rotation import JournalRotation
@@ -59,7 +59,7 @@ class JournalSync:
     rotated: bool
     whole: bool  # the files hold everything that was recorded before
     end: JournalEnd
-    error: str | None = None
+    error: DiskError | None = None
 
     def perform(self, disk: Files) -> None:
         path = self.folder
@@ -70,7 +70,7 @@ class JournalSync:
                 path = self.folder
                 disk.sync_folder(path)
         except OSError as error:
-            self.error = error_text("fsync", path or "", error)
+            self.error = DiskError.of("fsync", path or "", error)
             return
         try:
             while self.obsolete:  # oldest first: a later file may tell the end of what an earlier one begins
@@ -106,7 +106,7 @@ class Journal:
         """`on_waiting`: changes begin to wait for a write. `on_written`: the journal needs a sync."""
         self.urgent = False  # a waiting change must be written in this turn
         self.size = 0
-        self.error: str | None = None
+        self.error: DiskError | None = None
         self.synced_end = JournalEnd()
         self._folder = folder
         self._files = files
@@ -188,7 +188,7 @@ class Journal:
                 self._open()
             self._files.write_fully(self._descriptor, frames, self.size)
         except OSError as error:
-            self.error = error_text("write", self._path(self._number), error)
+            self.error = DiskError.of("write", self._path(self._number), error)
             self._write_failed = True
             self._cut_back()
             return False
@@ -204,7 +204,7 @@ class Journal:
         if not (self._write_failed or self._rotation.is_due or self._is_unproven):
             self.error = None
 
-    def distrust(self, error: str) -> None:
+    def distrust(self, error: DiskError) -> None:
         """Set the journal's error, until all that waits now is written and synced."""
         self.error = error
         self._is_unproven = True
@@ -298,7 +298,7 @@ class Journal:
             self._open()
             self._files.truncate(self._descriptor, 0)
         except OSError as error:
-            self.error = error_text("open", self._path(self._number), error)
+            self.error = DiskError.of("open", self._path(self._number), error)
             self.close()
             self._number, self._descriptor, self.size = old, old_descriptor, old_size
             return False

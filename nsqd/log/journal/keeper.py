@@ -16,23 +16,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from nsqd.log.faults import Fault, FaultKind
 from nsqd.log.log_fault import RETRY_AFTER
 
 if TYPE_CHECKING:
     from nsqd.log.faults import Faults
+    from nsqd.log.files import DiskError
     from nsqd.log.journal.journal import Journal
     from nsqd.log.wakeups import Wakeups
 
 
 class JournalKeeper:
-    """Writes the journal, seldom while the disk fails, and keeps its entry among the faults up to date.
+    """Writes the journal, seldom while the disk fails, and reports its fault.
 
-    May touch the journal, its entry among the faults, and the wake-ups of the store's tasks.
+    May touch the journal, its fault, and the wake-ups of the store's tasks.
     """
 
     def __init__(self, journal: Journal, faults: Faults, wakeups: Wakeups, now: Callable[[], float]) -> None:
         self.journal = journal
-        self._faults = faults
+        self._fault = Fault(faults, FaultKind.JOURNAL)
         self._wakeups = wakeups
         self._now = now
         self._rests_until = 0.0
@@ -54,12 +56,12 @@ class JournalKeeper:
     def check(self) -> None:
         """Report among the faults whether the journal can be relied on."""
         if self.journal.error is not None:
-            self._faults.broken(self.journal, self.journal.error)
-        elif self.journal in self._faults:
-            self._faults.repaired(self.journal)
+            self._fault.begin(self.journal.error)
+        elif self._fault.error is not None:
+            self._fault.end()
             self._wakeups.sync.set()  # files can be removed that the journal now says are finished
 
-    def distrust(self, error: str) -> None:
+    def distrust(self, error: DiskError) -> None:
         """Refuse publishing until all that waits now is synced; otherwise a new message could count as finished."""
         self.journal.distrust(error)
         self.check()
@@ -67,7 +69,7 @@ class JournalKeeper:
     @property
     def needs_space(self) -> bool:
         """Whether the journal is broken and only a new file, which needs space, can mend it."""
-        return self.journal in self._faults and self.journal.wants_rotation
+        return self._fault.error is not None and self.journal.wants_rotation
 
     def repair(self, *, has_space: bool) -> None:
         if self.journal.wants_rotation and has_space:

@@ -33,6 +33,13 @@ class HoldsBlocks(Protocol):
         """Drop the blocks if nothing was read since the last call. Return whether nothing is left."""
 
 
+class RefusedReader(Protocol):
+    refusals: ReadRefusals
+
+    def ask_again(self) -> None:
+        """Read again what the disk has refused for long."""
+
+
 class ReadingHost(Protocol):
     """What reading asks of the store."""
 
@@ -51,10 +58,10 @@ class ReadingHost(Protocol):
     def damaged(self, topic: str, load: AnyLoad) -> None:
         """Report the holes that the load has found."""
 
-    def refused(self, topic: str, refusals: ReadRefusals, load: AnyLoad) -> None:
+    def refused(self, reader: RefusedReader, load: AnyLoad) -> None:
         """Note that the disk has refused a read; `load.bypassed` tells whether readers bypass it."""
 
-    def read_again(self, refusals: ReadRefusals) -> None:
+    def read_again(self, reader: RefusedReader) -> None:
         """Note that the disk refuses less than before, perhaps nothing."""
 
 
@@ -204,9 +211,9 @@ class ColdReader:
             refusals.refused(load.sequence)
         elif refusals:
             refusals.was_read(load.sequence, load.block.end if load.block is not None else load.sequence + 1)
-            self._host.read_again(refusals)
+            self._host.read_again(self)
         if load.error is not None and not load.holes:
-            self._host.refused(self._topic, refusals, load)
+            self._host.refused(self, load)
 
     def forget_idle(self) -> bool:
         """Drop the blocks if nothing was read since the last call. Return whether nothing is left."""
@@ -223,7 +230,7 @@ class ColdReader:
     def forget_before(self, sequence: int) -> None:
         if self.refusals:
             self.refusals.forget(lambda gone: gone < sequence)
-            self._host.read_again(self.refusals)
+            self._host.read_again(self)
         self._holes = [hole for hole in self._holes if hole[1] > sequence]
         self._behind_holes = {end: place for end, place in self._behind_holes.items() if end > sequence}
 

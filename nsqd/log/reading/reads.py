@@ -8,24 +8,32 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from nsqd.log.damage import Damage, report
-from nsqd.log.files import error_text
+from nsqd.log.faults import Fault, FaultKind
+from nsqd.log.files import DiskError
 from nsqd.log.reading.cold import AnyLoad, ReadDescriptors
 from nsqd.log.segment import segment_name
 
 if TYPE_CHECKING:
     from nsqd.log.faults import Faults
     from nsqd.log.files import Files
-    from nsqd.log.reading.cold_reader import HoldsBlocks
-    from nsqd.log.reading.refusals import ReadRefusals
+    from nsqd.log.reading.cold_reader import HoldsBlocks, RefusedReader
     from nsqd.log.wakeups import Wakeups
 
 log = logging.getLogger(__name__)
 
 
+class ReadFault(Fault):
+    """What the disk has refused to a reader for long, and channels bypass."""
+
+    def __init__(self, reader: RefusedReader, faults: Faults) -> None:
+        super().__init__(faults, FaultKind.READ)
+        self.reader = reader
+
+
 class Reads:
     """Implements `ReadingHost` for the readers of all logs.
 
-    May touch descriptors for reading, the list of damage, the faults that are `ReadRefusals`, and the wake-ups of the store's tasks.
+    May touch descriptors for reading, the list of damage, the faults of reading, and the wake-ups of the store's tasks.
     """
 
     def __init__(
@@ -47,6 +55,7 @@ class Reads:
         self._faults = faults
         self._wakeups = wakeups
         self._damage = damage
+        self._faulty: dict[RefusedReader, ReadFault] = {}
         self._holders: dict[HoldsBlocks, None] = {}  # readers that hold blocks in memory
 
     def load(self, load: AnyLoad) -> None:
@@ -81,16 +90,17 @@ class Reads:
         self._damage.append(Damage(topic, segment_name(start), 0, start, end, "", text))
         report(self._damage[-1])
 
-    def refused(self, topic: str, refusals: ReadRefusals, load: AnyLoad) -> None:
+    def refused(self, reader: RefusedReader, load: AnyLoad) -> None:
         self.refused_reads += 1
         if load.bypassed is None:
             return
-        first, end = load.bypassed
-        text = error_text("read", load.segment.path, load.error) if load.error is not None else ""
-        if refusals not in self._faults:
-            log.warning("messages cannot be read now, and are put off topic=%s first=%d end=%d", topic, first, end)
-        self._faults.broken(refusals, text)
+        fault = self._faulty.get(reader)
+        if fault is None:
+            first, end = load.bypassed
+            log.warning("messages cannot be read now, and are put off topic=%s first=%d end=%d", load.topic, first, end)
+            fault = self._faulty[reader] = ReadFault(reader, self._faults)
+        fault.begin(DiskError.of("read", load.segment.path, load.error) if load.error is not None else DiskError(""))
 
-    def read_again(self, refusals: ReadRefusals) -> None:
-        if refusals.oldest_stretch is None:
-            self._faults.repaired(refusals)
+    def read_again(self, reader: RefusedReader) -> None:
+        if reader.refusals.oldest_stretch is None and (fault := self._faulty.pop(reader, None)) is not None:
+            fault.end()

@@ -14,8 +14,8 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nsqd.log.faults import StorageFault
-from nsqd.log.files import Files, error_text
+from nsqd.log.faults import Fault, FaultKind
+from nsqd.log.files import DiskError, Files
 
 if TYPE_CHECKING:
     from nsqd.log.data_path import DataPath
@@ -32,10 +32,11 @@ class Removals:
     def __init__(self, data_path: DataPath, files: Files, faults: Faults, wake_syncer: Callable[[], object]) -> None:
         """`wake_syncer` is called when the next sync has something to remove."""
         self.gone: dict[str, str] = {}  # log ids and topics of deleted logs whose folder's new name is not durable yet
-        self._faults = faults
+        self._dropping = Fault(faults, FaultKind.DROPPING)
+        self._removal = Fault(faults, FaultKind.REMOVAL)
         self._wake_syncer = wake_syncer
-        self._error: str | None = None  # why something could not be removed
-        self._rename_error: str | None = None  # why a deleted log still has its name
+        self._error: DiskError | None = None  # why something could not be removed
+        self._rename_error: DiskError | None = None  # why a deleted log still has its name
         self._data_path = data_path
         self._disk = files
         self._files: list[Path] = []
@@ -75,7 +76,7 @@ class Removals:
             pass
         except OSError as error:
             self._unmoved[log_id] = topic
-            self._rename_error = error_text("rename", folder, error)
+            self._rename_error = DiskError.of("rename", folder, error)
 
     def move_away(self, folder: Path) -> None:
         """Rename the folder; its files are removed in the background. Raises OSError."""
@@ -96,7 +97,7 @@ class Removals:
                 found = self._data_path.read_log_id(folder)
             except OSError as error:
                 self._unmoved[log_id] = topic
-                self._rename_error = error_text("read", folder, error)
+                self._rename_error = DiskError.of("read", folder, error)
                 continue
             if found == log_id:  # otherwise the folder belongs to a new topic
                 self._rename(topic, log_id)
@@ -104,11 +105,11 @@ class Removals:
         self._wake_syncer()
 
     def _tell_faults(self) -> None:
-        for source, error in ((StorageFault.DROPPING, self._rename_error), (StorageFault.REMOVAL, self._error)):
+        for fault, error in ((self._dropping, self._rename_error), (self._removal, self._error)):
             if error is None:
-                self._faults.repaired(source)
+                fault.end()
             else:
-                self._faults.broken(source, error)
+                fault.begin(error)
 
     def spare(self, folder: Path) -> None:
         """Forget the single files of this folder, as all of it goes: a new topic would have files of the same names."""

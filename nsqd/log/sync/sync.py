@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from nsqd.log.files import Files, error_text, remove_file
+from nsqd.log.files import DiskError, Files, remove_file
 from nsqd.log.segment import save_index
 
 if TYPE_CHECKING:
@@ -44,12 +44,12 @@ class Sync:
         self.files: list[Path] = []  # to be removed, oldest first
         self.held: list[Path] = []  # to be removed only when their folder is synced
         self.taken = 0  # how many files both lists had at the beginning
-        self.held_error: str | None = None  # why a folder could not be synced
+        self.held_error: DiskError | None = None  # why a folder could not be synced
         self._removing = Lock()
         self.renamed_in: Path | None = None  # the folder in which dropped topics were renamed
         self.gone: dict[str, str] = {}  # their log ids and topics
         self.folders: list[Path] = []
-        self.error: str | None = None
+        self.error: DiskError | None = None
         self.is_performed = False  # set by the sync's thread, with the exception if that has found a bug
         self.bug: BaseException | None = None
 
@@ -72,7 +72,7 @@ class Sync:
             try:
                 files.sync_folder(self.renamed_in)
             except OSError as error:  # the journal knows that they are gone
-                self.error = error_text("fsync", self.renamed_in, error)
+                self.error = DiskError.of("fsync", self.renamed_in, error)
                 return
             self.renamed_in = None
         while self.folders:
@@ -81,7 +81,7 @@ class Sync:
             except FileNotFoundError:
                 pass
             except OSError as error:
-                self.error = error_text("remove", self.folders[0], error)
+                self.error = DiskError.of("remove", self.folders[0], error)
                 return
             del self.folders[0]
 
@@ -109,7 +109,7 @@ class Sync:
             except FileNotFoundError:
                 pass
             except OSError as error:
-                errors[folder] = error_text("fsync", folder, error)
+                errors[folder] = DiskError.of("fsync", folder, error)
         with self._removing:
             finished = self.held + self.files
             self.held = [path for path in finished if path.parent in errors]
@@ -124,7 +124,7 @@ class Sync:
             try:
                 remove_file(files, self.files[0])
             except OSError as error:
-                self.error = error_text("remove", self.files[0], error)
+                self.error = DiskError.of("remove", self.files[0], error)
                 return False
             del self.files[0]
             return True
@@ -151,7 +151,7 @@ class LogSync:
     base: int  # of the active segment
     offset: int  # in the active segment
     sequence: int  # everything before this is durable when the job is done
-    error: str | None = None
+    error: DiskError | None = None
     missing: list[Path] = field(default_factory=list)
 
     def perform(self, files: Files, common: CommonFolders) -> None:
@@ -167,7 +167,7 @@ class LogSync:
             except FileNotFoundError:
                 self.missing.append(path)
             except OSError as error:
-                self.error = error_text("fsync", path, error)
+                self.error = DiskError.of("fsync", path, error)
                 return
 
 
@@ -176,11 +176,11 @@ class SyncResult:
 
     def __init__(self) -> None:
         self.ended = trio.Event()
-        self.error: str | None = None  # the journal's error
-        self.log_errors: dict[str, str] = {}  # by topic
+        self.error: DiskError | None = None  # the journal's error
+        self.log_errors: dict[str, DiskError] = {}  # by topic
         self.is_wanted = False  # a call of `Store.sync` waits for it
 
-    def error_of(self, topics: Iterable[str]) -> str | None:
+    def error_of(self, topics: Iterable[str]) -> DiskError | None:
         """Return why not everything that was recorded, or appended to these topics, is on disk; None: it is."""
         return self.error or next(
             (error for topic in topics if (error := self.log_errors.get(topic)) is not None), None

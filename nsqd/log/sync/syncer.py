@@ -21,14 +21,15 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, Protocol
 
 from nsqd.broker.store import NotSynced
+from nsqd.log.log_fault import LogFault
 from nsqd.log.sync.sync import Sync, SyncResult
-from nsqd.log.topic_log import DiskLog
 
 if TYPE_CHECKING:
     from nsqd.log.faults import Faults
-    from nsqd.log.files import Files
+    from nsqd.log.files import DiskError, Files
     from nsqd.log.journal.keeper import JournalKeeper
     from nsqd.log.sync.removals import Removals
+    from nsqd.log.topic_log import DiskLog
     from nsqd.log.wakeups import Wakeups
 
 MOST_LOGS: Final = 1000  # in one sync; beginning and ending it costs the loop some microseconds for each
@@ -56,6 +57,14 @@ class SyncPerformer(Protocol):
 
     def perform(self, sync: Sync) -> None:
         """Perform the sync beside the loop. Whoever waits for that then calls `Syncer.end`."""
+
+
+class SyncFailed(NotSynced):
+    """A sync that somebody has waited for has failed."""
+
+    def __init__(self, error: DiskError) -> None:
+        super().__init__(error.text)
+        self.error = error
 
 
 class Syncer:
@@ -130,11 +139,11 @@ class Syncer:
         return result
 
     async def next_sync(self, topics: Iterable[str]) -> None:
-        """Return when what is written now is on disk. Raises NotSynced if the journal or one of these logs is not."""
+        """Return when what is written now is on disk. Raises SyncFailed if the journal or one of these logs is not."""
         result = self.wanted_result()
         await result.ended.wait()
         if (error := result.error_of(topics)) is not None:
-            raise NotSynced(error)
+            raise SyncFailed(error)
 
     def wake(self) -> None:
         """Begin a sync soon, because it has something to do."""
@@ -250,7 +259,7 @@ class Syncer:
         sync.journal = journal.begin_sync()
         # Then the journal tells of each finished file why that may be removed.
         says_what_is_finished = journal_is_written and not journal.has_lost
-        doubtful = [one.folder for one in self._faults if isinstance(one, DiskLog) and one.names_may_be_lost]
+        doubtful = [fault.folder for fault in self._log_faults() if fault.names_may_be_lost]
         if self._host.is_in_place:
             self._removals.begin_sync(sync, files_may_go=says_what_is_finished, doubtful=doubtful)
         else:
@@ -305,11 +314,14 @@ class Syncer:
             self.wake()
         result = sync.result
         result.error = journal.error
-        result.log_errors = {one.topic: one.error for one in self._faults if isinstance(one, DiskLog) and one.error}
+        result.log_errors = {fault.topic: fault.error for fault in self._log_faults() if fault.error is not None}
         result.ended.set()
         self.holds_up_clients = self.is_awaited
         self._has_just_answered = answered and self.holds_up_clients
         return answered
+
+    def _log_faults(self) -> list[LogFault]:
+        return [fault for fault in self._faults if isinstance(fault, LogFault)]
 
     def take_synced(self) -> list[DiskLog]:
         """Take the synced logs of which the journal needs a new checkpoint."""

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
 
-from nsqd.log.faults import StorageFault
-from nsqd.log.reading.refusals import ReadRefusals
+from nsqd.log.faults import FaultKind
+from nsqd.log.log_fault import LogFault
+from nsqd.log.reading.reads import ReadFault
 from nsqd.log.topic_log import DiskLog
 
 if TYPE_CHECKING:
-    from nsqd.log.faults import Faults
+    from nsqd.log.faults import Fault, Faults
     from nsqd.log.journal.keeper import JournalKeeper
+    from nsqd.log.memory_log import MemoryLog
     from nsqd.log.space import Space
     from nsqd.log.sync.removals import Removals
     from nsqd.log.wakeups import Wakeups
+
+_NEED_SPACE: Final = frozenset({FaultKind.LOG, FaultKind.IDS, FaultKind.TOPOLOGY})  # they write something new
 
 
 class Repairs:
@@ -32,7 +36,7 @@ class Repairs:
         keeper: JournalKeeper,
         removals: Removals,
         space: Space,
-        logs: Callable[[], Iterable[DiskLog]],
+        logs: Mapping[str, DiskLog | MemoryLog],
         reserve_ids: Callable[[], None],
     ) -> None:
         """`reserve_ids` writes the reservation of ids again, after it could not be written."""
@@ -47,39 +51,32 @@ class Repairs:
     @property
     def needs_space(self) -> bool:
         """Whether one of the faults can be mended only when the disk takes data."""
-        if self._keeper.needs_space:
-            return True
-        need_none = (
-            self._keeper.journal,
-            StorageFault.PLACE,
-            StorageFault.DROPPING,
-            StorageFault.REMOVAL,
-            StorageFault.RESERVE,
-        )
-        return any(source not in need_none and not isinstance(source, ReadRefusals) for source in self._faults)
+        return self._keeper.needs_space or any(fault.kind in _NEED_SPACE for fault in self._faults)
 
     def run(self, *, has_space: bool) -> None:
         """Try again whatever is broken; without space, only what needs little or frees some."""
-        for source in self._faults:
-            if source is self._keeper.journal:
-                self._keeper.repair(has_space=has_space)
-            elif source is StorageFault.DROPPING:
-                self._removals.try_again()
-            elif source is StorageFault.REMOVAL:
-                self._wakeups.sync.set()
-            elif source is StorageFault.RESERVE:
-                self._space.look()
-            elif isinstance(source, ReadRefusals):
-                for log in self._logs():
-                    log.reader.ask_again(source)
-            elif has_space:
-                self._run_with_space(source)
+        for fault in self._faults:
+            if has_space or fault.kind not in _NEED_SPACE:
+                self._try_again(fault, has_space=has_space)
 
-    def _run_with_space(self, source: object) -> None:
-        if isinstance(source, DiskLog):
-            source.try_to_repair()
-        elif source is StorageFault.IDS:
-            self._faults.repaired(source)
+    def _try_again(self, fault: Fault, *, has_space: bool) -> None:
+        if isinstance(fault, LogFault):
+            topic_log = self._logs.get(fault.topic)
+            if isinstance(topic_log, DiskLog):
+                topic_log.try_to_repair()
+        elif isinstance(fault, ReadFault):
+            fault.reader.ask_again()
+        elif fault.kind is FaultKind.JOURNAL:
+            self._keeper.repair(has_space=has_space)
+        elif fault.kind is FaultKind.IDS:
+            fault.end()
             self._reserve_ids()
-        elif source is StorageFault.TOPOLOGY:
+        elif fault.kind is FaultKind.TOPOLOGY:
             self._wakeups.topology.set()
+        elif fault.kind is FaultKind.DROPPING:
+            self._removals.try_again()
+        elif fault.kind is FaultKind.REMOVAL:
+            self._wakeups.sync.set()
+        elif fault.kind is FaultKind.RESERVE:
+            self._space.look()
+        # The data path's place is looked at by a timer.

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from nsqd.log.data_path import TOPOLOGY_JSON, DataPath, Topology
-from nsqd.log.faults import StorageFault
-from nsqd.log.files import error_text
+from nsqd.log.faults import Fault, FaultKind
+from nsqd.log.files import DiskError
 from nsqd.log.topic_log import DiskLog
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class TopologyFile:
     ) -> None:
         self._data_path = data_path
         self._logs = logs
-        self._faults = faults
+        self._fault = Fault(faults, FaultKind.TOPOLOGY)
         self._wakeup = wakeup
         self._unsaved: Topology | None = None
         self._new_names: Names | None = None  # returns all names, if some of them are in no collection yet
@@ -70,13 +70,13 @@ class TopologyFile:
         return topology
 
     def saved(self) -> None:
-        self._faults.repaired(StorageFault.TOPOLOGY)
+        self._fault.end()
 
     def failed(self, topology: Topology, error: OSError) -> None:
         """Keep for the next try what could not be written."""
         if self._unsaved is None:  # otherwise a newer collection waits already
             self._unsaved = topology
-        self._faults.broken(StorageFault.TOPOLOGY, error_text("write", self._data_path.folder / TOPOLOGY_JSON, error))
+        self._fault.begin(DiskError.of("write", self._data_path.folder / TOPOLOGY_JSON, error))
 
     def write_all(self) -> None:
         """Collect and write at once what is not written yet, as no other task needs its turn. Blocks on the disk."""

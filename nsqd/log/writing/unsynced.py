@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from nsqd.log.data_path import LOG_JSON
-from nsqd.log.files import error_text
+from nsqd.log.files import DiskError
 from nsqd.log.segment import LOG_SUFFIX
 from nsqd.log.sync.sync import LogSync
 
@@ -104,7 +104,7 @@ class Unsynced:
         self._sealed_indexes = []
         return job
 
-    def error_of(self, job: LogSync, segments: SegmentList) -> str | None:
+    def error_of(self, job: LogSync, segments: SegmentList) -> DiskError | None:
         """Return why the job has made nothing durable; None: it has made everything durable.
 
         A missing file may have been removed by the log itself. Otherwise somebody else has removed or moved it. Then
@@ -116,7 +116,7 @@ class Unsynced:
         for path in job.missing:
             was_released = path.suffix == LOG_SUFFIX and path not in present
             if not was_released:
-                return error_text("fsync", path, FileNotFoundError(ENOENT, os.strerror(ENOENT)))
+                return DiskError.of("fsync", path, FileNotFoundError(ENOENT, os.strerror(ENOENT)))
         return None
 
     def failed(self, job: LogSync) -> None:

@@ -16,7 +16,10 @@ from nsqd.broker.batch import Batch, Receipt
 from nsqd.broker.store import Entry
 from nsqd.log.compaction.compaction import compact
 from nsqd.log.compaction.job import CompactionJob
+from nsqd.log.faults import Faults
 from nsqd.log.files import Buffers, Files
+from nsqd.log.log_fault import LogFault
+from nsqd.log.log_state import LogState
 from nsqd.log.reading.cold import Load
 from nsqd.log.reading.refusals import READ_PATIENCE
 from nsqd.log.record import Header
@@ -24,6 +27,7 @@ from nsqd.log.recovery.store import Recovered
 from nsqd.log.store import DiskStore
 from nsqd.log.store_tasks import LOAD_INTERVAL, StoreTasks
 from nsqd.log.topic_log import DiskLog
+from nsqd.log.writing.unsynced import Unsynced
 from tests.nsqd.log.batches import bodies_of, make_batch
 from tests.support.jumping import hold_clock_while
 from tests.support.log_settings import log_settings
@@ -180,6 +184,12 @@ class OpenStore:
 
     def kill(self) -> None:
         self.store.abandon()
+
+
+def fault_of(faults: Faults, now: Callable[[], float]) -> LogFault:
+    """Return the fault of a log that has nothing else."""
+    folder = Path("t")
+    return LogFault("t", folder, Unsynced(folder, LogState("id")), faults, now)
 
 
 @contextmanager

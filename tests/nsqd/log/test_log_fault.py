@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from nsqd.log.faults import FaultKind, Faults
+from nsqd.log.files import DiskError
 from nsqd.log.log_fault import RETRY_AFTER, LogFault
 from nsqd.log.reading.refusals import READ_PATIENCE
+from nsqd.log.wakeups import Wakeups
+from tests.nsqd.log.harness import fault_of
+
+NO_SPACE = DiskError("no space", is_full=True)
+REFUSED = DiskError("refused")
 
 
 class Clock:
@@ -13,16 +20,20 @@ class Clock:
         return self.now
 
 
+def fault_at(clock: Clock) -> LogFault:
+    return fault_of(Faults(Wakeups()), clock)
+
+
 def test_a_sound_log_needs_no_proof() -> None:
-    fault = LogFault(Clock())
+    fault = fault_at(Clock())
     assert (fault.error, fault.needs_proof) == (None, False)
 
 
 def test_each_failure_puts_the_next_try_off() -> None:
     clock = Clock()
-    fault = LogFault(clock)
+    fault = fault_at(clock)
     for _ in range(3):
-        fault.begin("no space")
+        fault.begin(NO_SPACE)
         assert fault.needs_proof
         clock.now += RETRY_AFTER / 2
         assert not fault.is_due
@@ -31,23 +42,33 @@ def test_each_failure_puts_the_next_try_off() -> None:
 
 
 def test_a_log_that_is_proven_stays_broken_until_something_is_written() -> None:
-    fault = LogFault(Clock())
-    fault.begin("no space")
+    fault = fault_at(Clock())
+    fault.begin(NO_SPACE)
     fault.proven()
-    assert (fault.error, fault.needs_proof) == ("no space", False)
+    assert (fault.error, fault.needs_proof) == (NO_SPACE, False)
     fault.end()
     assert fault.error is None
 
 
 def test_patience_counts_from_the_first_failure() -> None:
     clock = Clock()
-    fault = LogFault(clock)
-    fault.begin("refused")
+    fault = fault_at(clock)
+    fault.begin(REFUSED)
     clock.now += READ_PATIENCE - 0.5
-    fault.begin("refused again")
+    fault.begin(REFUSED)
     assert not fault.is_lasting
     clock.now += 0.5
     assert fault.is_lasting
     fault.end()
-    fault.begin("later")
+    fault.begin(REFUSED)
     assert not fault.is_lasting
+
+
+def test_it_is_among_the_faults_until_it_ends() -> None:
+    faults = Faults(Wakeups())
+    fault = fault_of(faults, Clock())
+    fault.begin(NO_SPACE)
+    fault.proven()
+    assert FaultKind.LOG in faults
+    fault.end()
+    assert FaultKind.LOG not in faults

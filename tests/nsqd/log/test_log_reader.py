@@ -16,7 +16,7 @@ from nsqd.log.log_reader import LogReader
 from nsqd.log.log_state import LogState
 from nsqd.log.reading.cold import Load
 from nsqd.log.reading.reads import Reads
-from nsqd.log.reading.refusals import READ_PATIENCE, ReadRefusals
+from nsqd.log.reading.refusals import READ_PATIENCE
 from nsqd.log.record import encode
 from nsqd.log.segment import Hole, Segment
 from nsqd.log.segment_list import SegmentList
@@ -44,7 +44,7 @@ class Log:
         self.wakeups = Wakeups()
         self.damage: list[Damage] = []
         self.reads = Reads(
-            self.disk, Faults(self.wakeups.repair), self.wakeups, lambda: self.now, self.damage, most_descriptors=4
+            self.disk, Faults(self.wakeups), self.wakeups, lambda: self.now, self.damage, most_descriptors=4
         )
         self.reads.reads_cache = False  # every read needs a thread
         now_ns = WALL_MS * 1_000_000
@@ -131,12 +131,11 @@ def test_what_the_disk_refuses_for_long_is_bypassed_where_it_lies(log: Log, sequ
 @pytest.mark.parametrize("sequence", [3, 20])
 def test_what_was_refused_is_asked_for_again(log: Log, sequence: int) -> None:
     log.refuse(sequence)
-    cold, compacted = log.reader.cold.refusals, log.reader.compacted.refusals
-    log.reader.ask_again(compacted if sequence == 20 else cold)  # of which nothing is refused
-    log.reader.ask_again(ReadRefusals(lambda: log.now))  # of another log
+    cold, compacted = log.reader.cold, log.reader.compacted
+    (compacted if sequence == 20 else cold).ask_again()  # of which nothing is refused
     assert log.perform_loads() == []
     log.disk.refuses = False
-    log.reader.ask_again(cold if sequence == 20 else compacted)
+    (cold if sequence == 20 else compacted).ask_again()
     assert len(log.perform_loads()) == 1
     assert log.reader.refused == 0
     assert log.reader.end_of_refused(sequence) == sequence

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nsqcommon.wakeup import Wakeup
-from nsqd.log.faults import Faults, StorageFault
+from nsqd.log.faults import FaultKind, Faults
 from nsqd.log.files import Files
 from nsqd.log.reserve import CLOSED_INTERVAL
 from nsqd.log.space import Space
+from nsqd.log.wakeups import Wakeups
 
 MEBIBYTE = 1 << 20
 LOW = "write /data: 10.0 MiB left on the disk, of which --disk-reserve keeps 100.0 MiB"
@@ -33,7 +33,7 @@ class Node:
         self.now = 0.0
         self.unwritten = 0
         self.disk = Disk(free)
-        self.faults = Faults(Wakeup())
+        self.faults = Faults(Wakeups())
         self.space = Space(
             Path("/data"),
             self.disk,
@@ -53,7 +53,8 @@ def test_nothing_is_refused_while_there_is_room() -> None:
 def test_a_full_disk_is_a_fault_until_there_is_room_again() -> None:
     node = Node(10 * MEBIBYTE)
     assert node.space.refusal(1) == LOW
-    assert node.faults.text_of(StorageFault.RESERVE) == LOW
+    assert FaultKind.RESERVE in node.faults
+    assert (node.faults.texts(), node.faults.state) == ([LOW], "full")
     node.disk.free = 1000 * MEBIBYTE
     assert node.space.refusal(1) == LOW  # the free space was not asked for again
     node.now += CLOSED_INTERVAL
@@ -85,5 +86,5 @@ def test_what_was_known_stays_known_if_nobody_can_look() -> None:
 def test_where_the_size_of_the_disk_cannot_be_told_no_reserve_is_kept() -> None:
     disk = Disk(0)
     disk.error = OSError(5, "Input/output error")
-    space = Space(Path("/data"), disk, Faults(Wakeup()), lambda: 0.0, reserve=-1, unwritten=lambda: 0)
+    space = Space(Path("/data"), disk, Faults(Wakeups()), lambda: 0.0, reserve=-1, unwritten=lambda: 0)
     assert space.refusal(1 << 40) is None

@@ -15,13 +15,14 @@ from nsqd.log.compaction.compaction import (
 )
 from nsqd.log.compaction.job import CompactionJob, CompactionPlan
 from nsqd.log.expiry import Expiry
-from nsqd.log.log_fault import LogFault
+from nsqd.log.files import DiskError
 from nsqd.log.log_reader import LogReader
 from nsqd.log.log_state import LogState
 from nsqd.log.segment import Segment
 from nsqd.log.segment_list import SegmentList
 from nsqd.log.store import DiskStore
 from nsqd.log.writing.unsynced import Unsynced
+from tests.nsqd.log.harness import fault_of
 from tests.support.log_settings import log_settings
 
 
@@ -36,7 +37,7 @@ class Log:
         state = LogState("id", synced=(30, 0, 30))
         self.unsynced = Unsynced(folder, state)
         self.reader = LogReader("t", self.store.reads, self.segments, state)
-        self.fault = LogFault(lambda: self.now)
+        self.fault = fault_of(self.store.faults, lambda: self.now)
         self.compaction = Compaction(
             "t",
             folder,
@@ -74,7 +75,7 @@ def test_a_log_whose_oldest_segments_are_passed_wants_to_be_looked_at(log: Log) 
 
 
 def test_a_log_that_fails_or_is_dropped_carries_nothing(log: Log) -> None:
-    log.fault.begin("no")
+    log.fault.begin(DiskError("no"))
     assert log.compaction.begin() is None
     log.fault.end()
     log.compaction.dropped = True

@@ -6,6 +6,7 @@ import errno
 from pathlib import Path
 
 from nsqd.broker.store import Entry
+from nsqd.log.files import DiskError
 from nsqd.log.journal import journal
 from tests.nsqd.log.harness import TroubledFiles, numbers, opened
 
@@ -87,7 +88,7 @@ def test_what_recovery_told_must_be_synced_before_the_journal_is_trusted(tmp_pat
         store.record(("n", 1))
         store.sync()
         assert store.store.journal_error is not None
-        store.store.journal_keeper.distrust(store.store.journal_error)
+        store.store.journal_keeper.distrust(DiskError(store.store.journal_error))
         store.sync()  # of nothing
         files.recover()
         store.store.repair()

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nsqd.log.faults import Faults
-from nsqd.log.files import Files
+from nsqd.log.faults import FaultKind, Faults
+from nsqd.log.files import DiskError, Files
 from nsqd.log.journal import journal
 from nsqd.log.journal.journal import Journal
 from nsqd.log.journal.keeper import JournalKeeper
@@ -33,7 +33,7 @@ class Node:
         self.now = 100.0
         self.disk = Disk()
         self.wakeups = Wakeups()
-        self.faults = Faults(self.wakeups.repair)
+        self.faults = Faults(self.wakeups)
         self.journal = Journal(folder, self.disk, on_waiting=self.wakeups.flush.set, on_written=lambda: None)
         self.keeper = JournalKeeper(self.journal, self.faults, self.wakeups, lambda: self.now)
 
@@ -59,11 +59,11 @@ def test_a_failing_disk_is_asked_once_a_second(node: Node) -> None:
 def test_a_failure_is_a_fault_until_everything_is_written(node: Node) -> None:
     node.disk.full = True
     node.record()
-    assert node.journal in node.faults
+    assert FaultKind.JOURNAL in node.faults
     node.disk.full = False
     node.now += RETRY_AFTER
     assert node.record()
-    assert node.journal not in node.faults
+    assert FaultKind.JOURNAL not in node.faults
     assert node.wakeups.sync.is_set
 
 
@@ -86,16 +86,16 @@ def test_a_change_after_too_many_were_dropped_asks_for_a_write(node: Node, monke
 
 def test_a_distrusted_journal_stays_a_fault_when_it_is_only_written(node: Node) -> None:
     node.record()
-    node.keeper.distrust("what was found is not synced")
+    node.keeper.distrust(DiskError("what was found is not synced"))
     node.record()
-    assert node.faults.text_of(node.journal) == "what was found is not synced"
+    assert node.faults.texts() == ["what was found is not synced"]
 
 
 def test_repair_writes_without_space_and_rotates_only_with_it(node: Node) -> None:
     node.record()
     sync = node.journal.begin_sync()
     assert sync is not None
-    sync.error = "fsync: no"
+    sync.error = DiskError("fsync: no")
     node.journal.end_sync(sync)
     node.keeper.check()
     assert node.keeper.needs_space

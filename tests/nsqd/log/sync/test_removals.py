@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from nsqd.log.data_path import DataPath
-from nsqd.log.faults import Faults, StorageFault
-from nsqd.log.files import Files
+from nsqd.log.faults import FaultKind, Faults
+from nsqd.log.files import DiskError, Files
 from nsqd.log.sync.removals import Removals
 from nsqd.log.sync.sync import Sync, SyncResult
 from nsqd.log.wakeups import Wakeups
@@ -19,7 +19,7 @@ A, B = Path("/data/topics/a/1.log"), Path("/data/topics/b/1.log")
 class Node:
     def __init__(self, folder: Path) -> None:
         self.wakeups = Wakeups()
-        self.faults = Faults(self.wakeups.repair)
+        self.faults = Faults(self.wakeups)
         data_path = DataPath(folder, Files(), new_id=lambda: "0" * 32)
         self.removals = Removals(data_path, Files(), self.faults, self.wakeups.sync.set)
 
@@ -61,11 +61,12 @@ def test_a_folder_made_anew_keeps_its_files(node: Node) -> None:
 def test_what_could_not_be_removed_is_a_fault_until_it_is(node: Node) -> None:
     node.removals.remove([A])
     sync = node.begin()
-    sync.error = "remove: no"
+    sync.error = DiskError("remove: no")
     node.removals.end_sync(sync)
-    assert node.faults.text_of(StorageFault.REMOVAL) == "remove: no"
+    assert FaultKind.REMOVAL in node.faults
+    assert node.faults.texts() == ["remove: no"]
     again = node.begin()
     assert again.files == [A]
     again.files.clear()
     node.removals.end_sync(again)
-    assert StorageFault.REMOVAL not in node.faults
+    assert FaultKind.REMOVAL not in node.faults

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from nsqd.broker.batch import Receipt
+from nsqd.log.files import DiskError
 from nsqd.log.store import DiskStore
 from nsqd.log.sync.sync import Sync
 from nsqd.log.sync.syncer import SHORTEST_PAUSE
@@ -167,8 +168,8 @@ def test_what_is_synced_is_told_once(store: DiskStore) -> None:
 
 def test_only_errors_of_the_topics_one_asks_for_count(store: DiskStore) -> None:
     result = store.syncer.wanted_result()
-    result.log_errors = {"a": "no space"}
-    assert result.error_of(["a", "b"]) == "no space"
+    result.log_errors = {"a": DiskError("no space", is_full=True)}
+    assert result.error_of(["a", "b"]) == DiskError("no space", is_full=True)
     assert result.error_of(["b"]) is None
-    result.error = "the journal"
-    assert result.error_of([]) == "the journal"
+    result.error = DiskError("the journal")
+    assert result.error_of([]) == DiskError("the journal")

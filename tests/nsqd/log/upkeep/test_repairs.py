@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from nsqd.broker.batch import Receipt
-from nsqd.log.faults import StorageFault
-from nsqd.log.files import Buffers, Files
+from nsqd.log.faults import Fault, FaultKind
+from nsqd.log.files import Buffers, DiskError, Files
 from nsqd.log.log_fault import RETRY_AFTER
+from nsqd.log.reading.cold import Load
+from nsqd.log.segment import Segment, segment_name
 from nsqd.log.store import DiskStore
 from nsqd.log.topic_log import DiskLog
 from tests.nsqd.log.batches import make_batch
@@ -23,12 +25,18 @@ MEBIBYTE = 1 << 20
 
 class Disk(Files):
     full = False
+    renames = True
     free = 1000 * MEBIBYTE
 
     def write_at(self, descriptor: int, buffers: Buffers, offset: int) -> int:
         if self.full:
             raise OSError(errno.ENOSPC, "No space left on device")
         return super().write_at(descriptor, buffers, offset)
+
+    def rename(self, source: Path, target: Path) -> None:
+        if not self.renames:
+            raise OSError(errno.EIO, "Input/output error")
+        super().rename(source, target)
 
     def free_bytes(self, folder: Path) -> int:
         return self.free
@@ -46,6 +54,17 @@ class Node:
         self.store.recover()
         self.faults = self.store.faults
         self.repairs = self.store.repairs
+
+    def broken(self, kind: FaultKind) -> None:
+        """Report a fault that nothing has caused."""
+        Fault(self.faults, kind).begin(DiskError("broken"))
+
+    def read_refused(self, log: DiskLog) -> None:
+        """Have the disk refuse the log's first message for so long that channels bypass it."""
+        load = Load(log.topic, 0, Segment(log.folder / segment_name(0), 0, 0), end=1, start=None, salvages=True)
+        load.error, load.bypassed = OSError(errno.EIO, "Input/output error"), (0, 1)
+        log.reader.cold.refusals.bypass(0, 1)
+        self.store.reads.refused(log.reader.cold, load)
 
     def log(self, topic: str = "t") -> DiskLog:
         log = self.store.create_log(topic)
@@ -65,7 +84,7 @@ class Node:
         log = self.publish()
         self.disk.full = False
         self.now += RETRY_AFTER
-        assert log in self.faults
+        assert log.error is not None
         return log
 
 
@@ -83,28 +102,29 @@ def test_nothing_is_tried_while_all_is_well(node: Node) -> None:
 
 
 @pytest.mark.parametrize(("fault", "needs_space"), [
-    (StorageFault.IDS, True),
-    (StorageFault.TOPOLOGY, True),
-    (StorageFault.PLACE, False),
-    (StorageFault.DROPPING, False),
-    (StorageFault.REMOVAL, False),
-    (StorageFault.RESERVE, False),
+    (FaultKind.IDS, True),
+    (FaultKind.TOPOLOGY, True),
+    (FaultKind.PLACE, False),
+    (FaultKind.DROPPING, False),
+    (FaultKind.REMOVAL, False),
+    (FaultKind.RESERVE, False),
 ])  # fmt: skip
-def test_what_writes_something_new_needs_space(node: Node, fault: StorageFault, needs_space: bool) -> None:
-    node.faults.broken(fault, "broken")
+def test_what_writes_something_new_needs_space(node: Node, fault: FaultKind, needs_space: bool) -> None:
+    node.broken(fault)
     assert node.repairs.needs_space is needs_space
 
 
 def test_a_log_needs_space_and_reading_needs_none(node: Node) -> None:
     log = node.publish()
-    node.faults.broken(log.reader.cold.refusals, "read: refused")
+    node.read_refused(log)
+    assert FaultKind.READ in node.faults
     assert not node.repairs.needs_space
     node.broken_log()
     assert node.repairs.needs_space
 
 
 def test_a_journal_is_appended_to_without_asking_for_space(node: Node) -> None:
-    node.store.journal_keeper.distrust("broken")
+    node.store.journal_keeper.distrust(DiskError("broken"))
     assert not node.repairs.needs_space
     node.store.record(("topic", "t"), urgent=True)
     node.repairs.run(has_space=WITHOUT)
@@ -114,26 +134,26 @@ def test_a_journal_is_appended_to_without_asking_for_space(node: Node) -> None:
 def test_a_log_is_tried_again_when_there_is_space(node: Node) -> None:
     log = node.broken_log()
     node.repairs.run(has_space=WITHOUT)
-    assert log in node.faults
+    assert log.error is not None
     node.repairs.run(has_space=WITH_SPACE)
-    assert log not in node.faults
+    assert log.error is None
 
 
 def test_ids_are_reserved_again_when_there_is_space(node: Node) -> None:
     node.disk.full = True
     node.store.reserve_ids(1000)
-    assert StorageFault.IDS in node.faults
+    assert FaultKind.IDS in node.faults
     node.repairs.run(has_space=WITH_SPACE)
-    assert StorageFault.IDS in node.faults  # the disk has failed again
+    assert FaultKind.IDS in node.faults  # the disk has failed again
     node.disk.full = False
     node.repairs.run(has_space=WITHOUT)
-    assert StorageFault.IDS in node.faults
+    assert FaultKind.IDS in node.faults
     node.repairs.run(has_space=WITH_SPACE)
-    assert StorageFault.IDS not in node.faults
+    assert FaultKind.IDS not in node.faults
 
 
 def test_names_are_written_again_when_there_is_space(node: Node) -> None:
-    node.faults.broken(StorageFault.TOPOLOGY, "broken")
+    node.broken(FaultKind.TOPOLOGY)
     node.repairs.run(has_space=WITHOUT)
     assert not node.store.wakeups.topology.is_set
     node.repairs.run(has_space=WITH_SPACE)
@@ -142,38 +162,41 @@ def test_names_are_written_again_when_there_is_space(node: Node) -> None:
 
 def test_what_could_not_be_removed_wakes_the_next_round(node: Node) -> None:
     node.store.wakeups.sync.clear()
-    node.faults.broken(StorageFault.REMOVAL, "broken")
+    node.broken(FaultKind.REMOVAL)
     node.repairs.run(has_space=WITHOUT)
     assert node.store.wakeups.sync.is_set
 
 
 def test_folders_of_deleted_topics_are_renamed_without_space(node: Node) -> None:
-    node.faults.broken(StorageFault.DROPPING, "broken")
+    node.disk.renames = False
+    node.publish()
+    node.store.drop_log("t")
+    assert FaultKind.DROPPING in node.faults
+    node.disk.renames = True
     node.repairs.run(has_space=WITHOUT)
-    assert StorageFault.DROPPING not in node.faults
+    assert FaultKind.DROPPING not in node.faults
 
 
 def test_publishing_goes_on_once_the_disk_has_room(node: Node) -> None:
     node.disk.free = 10 * MEBIBYTE
     node.store.space.look()
-    assert StorageFault.RESERVE in node.faults
+    assert FaultKind.RESERVE in node.faults
     node.repairs.run(has_space=WITHOUT)
-    assert StorageFault.RESERVE in node.faults
+    assert FaultKind.RESERVE in node.faults
     node.disk.free = 1000 * MEBIBYTE
     node.repairs.run(has_space=WITHOUT)
-    assert StorageFault.RESERVE not in node.faults
+    assert FaultKind.RESERVE not in node.faults
 
 
 def test_what_the_disk_refuses_to_read_is_asked_for_without_space(node: Node) -> None:
     refused, other = node.publish("refused"), node.publish("other")
-    for log in (refused, other):
-        log.reader.cold.refusals.bypass(0, 1)
-    node.faults.broken(refused.reader.cold.refusals, "read: refused")
+    other.reader.cold.refusals.bypass(0, 1)
+    node.read_refused(refused)
     node.repairs.run(has_space=WITHOUT)
     assert [load.topic for load in node.store.reads.loads] == ["refused"]
 
 
 def test_a_lost_data_path_is_nothing_to_try(node: Node) -> None:
-    node.faults.broken(StorageFault.PLACE, "gone")
+    node.broken(FaultKind.PLACE)
     node.repairs.run(has_space=WITH_SPACE)
-    assert StorageFault.PLACE in node.faults
+    assert FaultKind.PLACE in node.faults

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nsqd.log.data_path import DataPath, Topology
-from nsqd.log.faults import Faults, StorageFault
+from nsqd.log.faults import FaultKind, Faults
 from nsqd.log.files import Files
 from nsqd.log.upkeep.topology_file import TopologyFile
 from nsqd.log.wakeups import Wakeups
@@ -18,7 +18,7 @@ class Node:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.wakeups = Wakeups()
-        self.faults = Faults(self.wakeups.repair)
+        self.faults = Faults(self.wakeups)
         data_path = DataPath(folder, Files(), new_id=lambda: "0" * 32)
         self.file = TopologyFile(data_path, {}, self.faults, self.wakeups.topology)
 
@@ -47,10 +47,10 @@ def test_a_failed_write_is_a_fault_and_is_tried_again(node: Node) -> None:
     topology = node.file.take()
     assert topology is not None
     node.file.failed(topology, OSError(errno.ENOSPC, "No space left on device"))
-    assert StorageFault.TOPOLOGY in node.faults
+    assert FaultKind.TOPOLOGY in node.faults
     assert node.file.take() is topology
     node.file.saved()
-    assert StorageFault.TOPOLOGY not in node.faults
+    assert FaultKind.TOPOLOGY not in node.faults
 
 
 def test_a_failed_write_does_not_replace_newer_names(node: Node) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from nsqd.broker.batch import Receipt
+from nsqd.log.files import DiskError
 from nsqd.log.log_state import LogState
 from nsqd.log.segment import Segment, SegmentIndex
 from nsqd.log.segment_list import SegmentList
@@ -76,9 +77,9 @@ def test_what_failed_is_synced_again_before_what_came_since() -> None:
     first = log.roll(0)
     log.write(1)
     job = log.unsynced.begin_sync(log.segments)
-    job.error = "no"
+    job.error = DiskError("no")
     second = log.roll(1)
-    assert log.unsynced.error_of(job, log.segments) == "no"
+    assert log.unsynced.error_of(job, log.segments) == DiskError("no")
     log.unsynced.failed(job)
     assert log.unsynced.has_failed
     log.write(1)
@@ -91,7 +92,7 @@ def test_a_file_that_is_missing_is_an_error_unless_the_log_has_removed_it() -> N
     log.write(1)
     job = log.unsynced.begin_sync(log.segments)
     job.missing.append(first.path)
-    assert log.unsynced.error_of(job, log.segments) == f"fsync {first.path}: no such file or directory"
+    assert log.unsynced.error_of(job, log.segments) == DiskError(f"fsync {first.path}: no such file or directory")
     log.roll(1)
     log.segments.take_before(1)
     assert log.unsynced.error_of(job, log.segments) is None
