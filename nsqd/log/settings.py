@@ -37,7 +37,7 @@ class LogSettings:
     sync_timeout: float  # for how many seconds
     ack: Ack
     topic_ack: Mapping[str, Ack]
-    disk_reserve: int  # bytes that publishing leaves free; -1: see reserve.py
+    disk_reserve: int  # bytes that publishing leaves free; -1: see disk_reserve.py
     retention: Retention
     topic_retention: Mapping[str, Retention]
     idempotence_window: int  # nanoseconds for which keys are remembered

@@ -25,6 +25,7 @@ from nsqd.log.data_path import (
     DataPathError,
     write_log_json,
 )
+from nsqd.log.disk_reserve import DiskReserve
 from nsqd.log.faults import Fault, FaultKind, Faults
 from nsqd.log.files import DiskError, Files, error_text
 from nsqd.log.journal.journal import Journal
@@ -35,7 +36,6 @@ from nsqd.log.memory_log import MemoryLog
 from nsqd.log.reading.reads import Reads
 from nsqd.log.recovery.store import Recovered, StoreRecovery
 from nsqd.log.retention import AgeClock
-from nsqd.log.space import Space
 from nsqd.log.sync.removals import Removals
 from nsqd.log.sync.syncer import Syncer
 from nsqd.log.topic_log import DiskLog
@@ -77,7 +77,7 @@ class DiskStore:
     Holds the logs and the journal, and routes between them and its parts, each of which knows only what its docstring
     names: `Syncer` (what is synced), `JournalKeeper` (when the journal is written), `Reads` (reads for threads),
     `OpenWriters` (descriptors), `Removals` (files that may go), `Faults` (what is broken now), `Repairs` (trying it
-    again), `Space` (the disk's reserve), `TopologyFile` (names).
+    again), `DiskReserve` (the disk's reserve), `TopologyFile` (names).
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class DiskStore:
             data_path.folder, files, on_waiting=self.wakeups.flush.set, on_written=self.wakeups.sync.set
         )
         self.journal_keeper = JournalKeeper(self.journal, self.faults, self.wakeups, clock)
-        self.space = Space(
+        self.reserve = DiskReserve(
             data_path.folder, files, self.faults, clock, reserve=settings.disk_reserve, unwritten=self._unwritten_bytes
         )
         self.reads = Reads(files, self.faults, self.wakeups, clock, self.damage, most_descriptors=MOST_DESCRIPTORS)
@@ -130,7 +130,7 @@ class DiskStore:
             self.wakeups,
             keeper=self.journal_keeper,
             removals=self.removals,
-            space=self.space,
+            reserve=self.reserve,
             logs=self.logs,
             reserve_ids=lambda: self.reserve_ids(0),
         )
@@ -471,13 +471,13 @@ class DiskStore:
 
     def look_at_disk(self) -> DiskLook:
         """Return what may change while nobody publishes. Blocks on the disk, and is called from a thread."""
-        return DiskLook(self.data_path.lost_place(), self.space.is_low())
+        return DiskLook(self.data_path.lost_place(), self.reserve.is_low())
 
     def disk_looked_at(self, look: DiskLook) -> None:
         """Take the result of `look_at_disk`. Publishers need not run into a disk that somebody else has filled."""
         self.place_looked_at(look.lost)
         if look.is_low:
-            self.space.look()
+            self.reserve.look()
 
     def place_looked_at(self, error: str | None) -> None:
         """Take the result of `lost_place`: publishing is refused until the data path is back in its place.

@@ -38,11 +38,11 @@ from nsqd.log.writing.write_buffer import WriteBuffer
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch, Receipt
     from nsqd.broker.store import KeyedPublish
+    from nsqd.log.disk_reserve import DiskReserve
     from nsqd.log.faults import Faults
     from nsqd.log.files import Files
     from nsqd.log.log_state import LogState
     from nsqd.log.settings import LogSettings
-    from nsqd.log.space import Space
     from nsqd.log.sync.sync import LogSync
     from nsqd.log.writing.segment_writer import WriterHost
 
@@ -66,7 +66,7 @@ class LogHost(ExpiryHost, CompactionHost, Protocol):
     dirty: list[DiskLog]  # to be written in this turn
     faults: Faults
     files: Files
-    space: Space
+    reserve: DiskReserve
 
     @property
     def syncer(self) -> LogSyncer: ...
@@ -196,7 +196,7 @@ class DiskLog:
         """
         if self._refusal is None:
             is_broken = self._fault.error is not None and not self._may_try_again()
-            self._refusal = self.error if is_broken else self._host.space.refusal(size)
+            self._refusal = self.error if is_broken else self._host.reserve.refusal(size)
             if self._refusal is not None:
                 self._wants_write()
         return self._refusal

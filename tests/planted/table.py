@@ -668,7 +668,7 @@ BUGS: Final = (
     Bug(
         "publishing goes on below the reserve",
         _FULL,
-        "nsqd/log/reserve.py",
+        "nsqd/log/disk_reserve.py",
         (
             ("self.is_open = self._room > 0", "self.is_open = True"),
             (

@@ -11,10 +11,10 @@ from nsqd.log.reading.reads import ReadFault
 from nsqd.log.topic_log import DiskLog
 
 if TYPE_CHECKING:
+    from nsqd.log.disk_reserve import DiskReserve
     from nsqd.log.faults import Fault, Faults
     from nsqd.log.journal.keeper import JournalKeeper
     from nsqd.log.memory_log import MemoryLog
-    from nsqd.log.space import Space
     from nsqd.log.sync.removals import Removals
     from nsqd.log.wakeups import Wakeups
 
@@ -35,7 +35,7 @@ class Repairs:
         *,
         keeper: JournalKeeper,
         removals: Removals,
-        space: Space,
+        reserve: DiskReserve,
         logs: Mapping[str, DiskLog | MemoryLog],
         reserve_ids: Callable[[], None],
     ) -> None:
@@ -44,7 +44,7 @@ class Repairs:
         self._wakeups = wakeups
         self._keeper = keeper
         self._removals = removals
-        self._space = space
+        self._reserve = reserve
         self._logs = logs
         self._reserve_ids = reserve_ids
 
@@ -78,5 +78,5 @@ class Repairs:
         elif fault.kind is FaultKind.REMOVAL:
             self._wakeups.sync.set()
         elif fault.kind is FaultKind.RESERVE:
-            self._space.look()
+            self._reserve.look()
         # The data path's place is looked at by a timer.

@@ -179,7 +179,7 @@ def test_folders_of_deleted_topics_are_renamed_without_space(node: Node) -> None
 
 def test_publishing_goes_on_once_the_disk_has_room(node: Node) -> None:
     node.disk.free = 10 * MEBIBYTE
-    node.store.space.look()
+    node.store.reserve.look()
     assert FaultKind.RESERVE in node.faults
     node.repairs.run(has_space=WITHOUT)
     assert FaultKind.RESERVE in node.faults

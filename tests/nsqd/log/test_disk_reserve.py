@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from nsqd.log.reserve import AUTOMATIC, CLOSED_INTERVAL, LEAST_MARGIN, LOOK_INTERVAL, Reserve, reserve_size
+from nsqd.log.disk_reserve import AUTOMATIC, CLOSED_INTERVAL, LEAST_MARGIN, LOOK_INTERVAL, Reserve, reserve_size
 
 MEBIBYTE = 1 << 20
 GIBIBYTE = 1 << 30

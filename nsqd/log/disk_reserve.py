@@ -1,0 +1,158 @@
+"""Whether there is space to publish: what --disk-reserve keeps free, and whether the disk has more than that.
+
+    refusal(size) ──> wants_look(size, now)? ──yes──> statvfs ──> looked(free, ...)
+                            │ no                                       │
+                            └────────────> take(size) <────────────────┘      False: the publisher is refused
+
+Asking before every batch would cost a system call for each, and asking only now and then would let a fast publisher
+run through the reserve in between. So we count what we append. Half of the space that was seen above the reserve may
+be used without another look (other programs write to the disk as well), and a look is never older than a second.
+
+`DiskReserve` asks the file system and answers publishers; `Reserve` is the count, and decides.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from nsqd.log.faults import Fault, FaultKind
+from nsqd.log.files import DiskError, error_text
+
+if TYPE_CHECKING:
+    from nsqd.log.faults import Faults
+    from nsqd.log.files import Files
+
+log = logging.getLogger(__name__)
+
+AUTOMATIC: Final = -1
+MOST_BY_DEFAULT: Final = 256 * 1024 * 1024
+SHARE_BY_DEFAULT: Final = 20  # the twentieth part of a file system: 5 %
+
+LOOK_INTERVAL: Final = 1.0  # seconds between two looks, while the reserve is open
+CLOSED_INTERVAL: Final = 0.25  # the same while it is closed
+LEAST_MARGIN: Final = 256 * 1024
+_MARGIN: Final = 8  # an eighth of the reserve
+
+
+class DiskReserve:
+    """Refuses what would leave less of the disk free than --disk-reserve, and reports low space as a fault."""
+
+    def __init__(
+        self,
+        folder: Path,
+        files: Files,
+        faults: Faults,
+        now: Callable[[], float],
+        *,
+        reserve: int,
+        unwritten: Callable[[], int],
+    ) -> None:
+        """`unwritten` returns how many bytes the logs have taken that are not in the file system yet."""
+        self._folder = folder
+        self._files = files
+        self._fault = Fault(faults, FaultKind.RESERVE)
+        self._now = now
+        self._unwritten = unwritten
+        self._reserve = Reserve(self._size_of(reserve))
+
+    def refusal(self, size: int) -> str | None:
+        """Return why `size` more bytes would leave too little of the disk free; None: they are counted as written."""
+        reserve = self._reserve
+        if not reserve.size:
+            return None
+        if reserve.wants_look(size, self._now()):
+            self.look()
+        return None if reserve.take(size) else self._low_space()
+
+    def look(self) -> None:
+        """Ask how much of the disk is free, and stop or resume publishing."""
+        reserve = self._reserve
+        try:
+            free = self._files.free_bytes(self._folder)
+        except OSError:
+            reserve.could_not_look(self._now())
+            return
+        reserve.looked(free, unwritten=self._unwritten(), now=self._now())
+        if reserve.is_open:
+            self._fault.end()
+        else:
+            self._low_space()
+
+    def is_low(self) -> bool:
+        """Return whether less than the reserve is free. Blocks on the disk, and may be called from any thread."""
+        try:
+            return self._reserve.size > 0 and self._files.free_bytes(self._folder) < self._reserve.size
+        except OSError:
+            return False
+
+    def _size_of(self, wanted: int) -> int:
+        if not wanted:
+            return 0
+        try:
+            return reserve_size(wanted, self._files.total_bytes(self._folder))
+        except OSError as error:
+            log.warning("no reserve is kept error=%s", error_text("statfs", self._folder, error))
+            return 0
+
+    def _low_space(self) -> str:
+        """Return the error for a publisher. Report it as a fault, too, if the reserve is closed for everybody."""
+        reserve = self._reserve
+        left, kept = [f"{size / (1 << 20):.1f} MiB" for size in (reserve.free, reserve.size)]
+        text = f"write {self._folder}: {left} left on the disk, of which --disk-reserve keeps {kept}"
+        if not reserve.is_open:
+            self._fault.begin(DiskError(text, is_full=True))
+        return text
+
+
+def reserve_size(wanted: int, total: int) -> int:
+    """Return the reserve in bytes on a file system of `total` bytes; 0: none."""
+    return min(MOST_BY_DEFAULT, total // SHARE_BY_DEFAULT) if wanted == AUTOMATIC else wanted
+
+
+class Reserve:
+    """Closed when a batch would reach into the reserve, open again when the free space exceeds it by a margin."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.is_open = True
+        self.free = 0  # as of the last look
+        self._margin = max(LEAST_MARGIN, size // _MARGIN)
+        self._room = 0  # bytes above the reserve, as far as we know
+        self._unlooked = 0  # the part of `_room` that may be taken without another look
+        self._look_at = 0.0
+
+    def wants_look(self, size: int, now: float) -> bool:
+        """Return whether the file system has to be asked before `size` bytes are taken."""
+        return now >= self._look_at or (self.is_open and size > self._unlooked)
+
+    def looked(self, free: int, *, unwritten: int, now: float) -> None:
+        """Take the result of a look. `unwritten` bytes were taken and are not in the file system yet."""
+        self.free = free
+        self._room = free - unwritten - self.size
+        self._unlooked = self._room // 2
+        if self.is_open:
+            self.is_open = self._room > 0
+        else:
+            self.is_open = self._room >= self._margin
+        self._look_at = now + (LOOK_INTERVAL if self.is_open else CLOSED_INTERVAL)
+
+    def could_not_look(self, now: float) -> None:
+        """Note that a look has failed: keep what is known, and look again after the usual interval."""
+        self._look_at = now + LOOK_INTERVAL
+
+    def take(self, size: int) -> bool:
+        """Count `size` bytes that are going to be written. Return False if they must not be written.
+
+        A batch that is too large for the room that is left does not close the reserve for smaller ones, unless the room
+        is below the margin.
+        """
+        if self.is_open and size > self._room:
+            self.is_open = self._room >= self._margin
+            return False
+        if self.is_open:
+            self._room -= size
+            self._unlooked -= size
+        return self.is_open
