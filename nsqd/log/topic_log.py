@@ -32,7 +32,7 @@ from nsqd.log.record import size_of
 from nsqd.log.segment import Segment, SegmentView, segment_name
 from nsqd.log.segment_list import SegmentList
 from nsqd.log.writing.segment_writer import SegmentWriter
-from nsqd.log.writing.unsynced import Unsynced
+from nsqd.log.writing.unsynced import LogSync, Unsynced
 from nsqd.log.writing.write_buffer import WriteBuffer
 
 if TYPE_CHECKING:
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from nsqd.log.files import Files
     from nsqd.log.log_state import LogState
     from nsqd.log.settings import LogSettings
-    from nsqd.log.sync.sync import LogSync
     from nsqd.log.writing.segment_writer import WriterHost
 
 BUFFER_BYTES: Final = 1 << 20  # acknowledged messages that may wait in memory, for at most 100 ms

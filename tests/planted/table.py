@@ -616,7 +616,7 @@ BUGS: Final = (
     Bug(
         "a failed sync counts as a sync",
         _OK,
-        "nsqd/log/sync/sync.py",
+        "nsqd/log/writing/unsynced.py",
         (('                self.error = DiskError.of("fsync", path, error)\n', ""),),
         ("simulation",),
     ),

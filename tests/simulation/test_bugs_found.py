@@ -9,7 +9,7 @@ import pytest
 
 from nsqd.broker.replay import replay
 from nsqd.log.segment import segment_name
-from nsqd.log.sync.sync import CommonFolders
+from nsqd.log.writing.unsynced import CommonFolders
 from tests.nsqd.log.harness import OpenStore, texts
 from tests.simulation.disk import DATA_PATH, Crash, SimulatedDisk
 

@@ -1,15 +1,14 @@
 """One sync, as a job for a thread: what is made durable together, and what is removed afterwards.
 
 The syncer fills it on the loop, a thread performs it, and the syncer takes it back (syncer.py). A sync has a `LogSync` for
-each log, and a `JournalSync` (journal/journal.py). Nobody else may change them while the thread is at work, but for
-`Sync.spare`.
+each log (writing/unsynced.py) and a `JournalSync` (journal/journal.py). While the thread is at work, the loop may only
+call `Sync.spare`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Final
@@ -17,10 +16,11 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from nsqd.log.files import DiskError, Files, remove_file
-from nsqd.log.segment import save_index
+from nsqd.log.writing.unsynced import CommonFolders
 
 if TYPE_CHECKING:
     from nsqd.log.journal.journal import JournalSync
+    from nsqd.log.writing.unsynced import LogSync
 
 SYNCING_THREADS: Final = 4
 MANY_LOGS: Final = 32  # a sync of at least so many logs uses several threads
@@ -136,41 +136,6 @@ class Sync:
             self.held = [path for path in self.held if path.parent != folder]
 
 
-@dataclass(slots=True)
-class LogSync:
-    """What makes one log durable. Its log makes it (writing/unsynced.py), and takes it back with `end_sync`.
-
-    A missing file may have been removed meanwhile by the deletion of the topic or by retention, or somebody may have
-    moved the data path away. Only the log can tell which.
-    """
-
-    folder: Path  # the log's own; the other folders are shared by all logs
-    files: list[Path]  # in the order in which they were written
-    folders: list[Path]
-    indexes: list[tuple[Path, bytes, int]]  # path, entries to add, how many entries the file has
-    base: int  # of the active segment
-    offset: int  # in the active segment
-    sequence: int  # everything before this is durable when the job is done
-    error: DiskError | None = None
-    missing: list[Path] = field(default_factory=list)
-
-    def perform(self, files: Files, common: CommonFolders) -> None:
-        for path, data, saved in self.indexes:
-            try:
-                save_index(files, path, data, saved=saved)
-            except OSError:  # the index can always be made again
-                pass
-        folders = [(files.sync_folder if path == self.folder else common.sync, path) for path in self.folders]
-        for sync, path in [(files.sync_path, path) for path in self.files] + folders:
-            try:
-                sync(path)
-            except FileNotFoundError:
-                self.missing.append(path)
-            except OSError as error:
-                self.error = DiskError.of("fsync", path, error)
-                return
-
-
 class SyncResult:
     """The result of one sync, for which calls of `Store.sync` wait."""
 
@@ -185,27 +150,3 @@ class SyncResult:
         return self.error or next(
             (error for topic in topics if (error := self.log_errors.get(topic)) is not None), None
         )
-
-
-class CommonFolders:
-    """Folders that many logs want synced. The first thread that asks for one syncs it, once for all logs."""
-
-    def __init__(self, files: Files) -> None:
-        self._files = files
-        self._lock = Lock()
-        self._errors: dict[Path, OSError | None] = {}
-
-    def sync(self, folder: Path) -> None:
-        """Sync the folder unless that was done. If that fails, every log that asks for it gets the same OSError."""
-        with self._lock:
-            if folder not in self._errors:
-                self._errors[folder] = self._sync(folder)
-        if (error := self._errors[folder]) is not None:
-            raise error
-
-    def _sync(self, folder: Path) -> OSError | None:
-        try:
-            self._files.sync_folder(folder)
-        except OSError as error:
-            return error
-        return None

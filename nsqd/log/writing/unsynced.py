@@ -1,22 +1,24 @@
-"""What of a log has been written but not synced, and which publishers wait for the sync."""
+"""What of a log has been written but not synced, which publishers wait for that, and how it is synced."""
 
 from __future__ import annotations
 
 import os
 from bisect import bisect_right
+from dataclasses import dataclass, field
 from errno import ENOENT
 from operator import itemgetter
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from nsqd.log.data_path import LOG_JSON
 from nsqd.log.files import DiskError
-from nsqd.log.segment import LOG_SUFFIX
-from nsqd.log.sync.sync import LogSync
+from nsqd.log.segment import LOG_SUFFIX, save_index
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from nsqd.broker.batch import Batch, Receipt
+    from nsqd.log.files import Files
     from nsqd.log.log_state import LogState
     from nsqd.log.segment import Segment
     from nsqd.log.segment_list import SegmentList
@@ -144,3 +146,62 @@ def _unsaved(segment: Segment) -> tuple[Path, bytes, int] | None:
     entries = (segment.index_path, index.encode_unsaved(), index.saved)
     index.saved = len(index)
     return entries
+
+
+@dataclass(slots=True)
+class LogSync:
+    """What makes one log durable. The log makes it, a thread performs it, and the log takes it back with `end_sync`.
+
+    A missing file may have been removed meanwhile by the deletion of the topic or by retention, or somebody may have
+    moved the data path away. Only the log can tell which.
+    """
+
+    folder: Path  # the log's own; the other folders are shared by all logs
+    files: list[Path]  # in the order in which they were written
+    folders: list[Path]
+    indexes: list[tuple[Path, bytes, int]]  # path, entries to add, how many entries the file has
+    base: int  # of the active segment
+    offset: int  # in the active segment
+    sequence: int  # everything before this is durable when the job is done
+    error: DiskError | None = None
+    missing: list[Path] = field(default_factory=list)
+
+    def perform(self, files: Files, common: CommonFolders) -> None:
+        for path, data, saved in self.indexes:
+            try:
+                save_index(files, path, data, saved=saved)
+            except OSError:  # the index can always be made again
+                pass
+        folders = [(files.sync_folder if path == self.folder else common.sync, path) for path in self.folders]
+        for sync, path in [(files.sync_path, path) for path in self.files] + folders:
+            try:
+                sync(path)
+            except FileNotFoundError:
+                self.missing.append(path)
+            except OSError as error:
+                self.error = DiskError.of("fsync", path, error)
+                return
+
+
+class CommonFolders:
+    """Folders that many logs want synced. The first thread that asks for one syncs it, once for all logs."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._lock = Lock()
+        self._errors: dict[Path, OSError | None] = {}
+
+    def sync(self, folder: Path) -> None:
+        """Sync the folder unless that was done. If that fails, every log that asks for it gets the same OSError."""
+        with self._lock:
+            if folder not in self._errors:
+                self._errors[folder] = self._sync(folder)
+        if (error := self._errors[folder]) is not None:
+            raise error
+
+    def _sync(self, folder: Path) -> OSError | None:
+        try:
+            self._files.sync_folder(folder)
+        except OSError as error:
+            return error
+        return None

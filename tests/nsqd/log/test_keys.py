@@ -14,7 +14,7 @@ from nsqd.broker.batch import Batch, Receipt
 from nsqd.log.files import Files
 from nsqd.log.keys import keys_in
 from nsqd.log.retention import Retention
-from nsqd.log.sync.sync import CommonFolders
+from nsqd.log.writing.unsynced import CommonFolders
 from tests.nsqd.log.harness import ForgetfulFiles, OpenStore, opened
 
 SECOND = 1_000_000_000

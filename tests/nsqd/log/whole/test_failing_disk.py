@@ -9,7 +9,7 @@ import pytest
 
 from nsqd.broker.batch import Receipt
 from nsqd.log.files import LARGE, PIECE, Buffers
-from nsqd.log.sync.sync import CommonFolders
+from nsqd.log.writing.unsynced import CommonFolders
 from tests.nsqd.log.batches import make_batch
 from tests.nsqd.log.harness import Crash, CrashingFiles, OpenStore, TroubledFiles, opened, texts
 
