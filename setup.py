@@ -39,7 +39,7 @@ COMPILED: Final = (
     "nsqd/log/expiry.py",
     "nsqd/log/faults.py",
     "nsqd/log/log_fault.py",
-    "nsqd/log/log_reader.py",
+    "nsqd/log/reading/log_reader.py",
     "nsqd/log/record.py",
     "nsqd/log/segment_list.py",
     "nsqd/log/topic_log.py",

@@ -12,8 +12,8 @@ from nsqcommon.wire.log_record import HEADER_SIZE, decode_header
 from nsqd.fsck.finding import Damage, DamageSeverity, joined
 from nsqd.fsck.leftovers import TMP, cut_off, is_kept_aside, leftover
 from nsqd.fsck.refused import opened_to_salvage, readable, refused
-from nsqd.log.compaction.compacted import CompactedFile, number_of_name, scan_compacted
 from nsqd.log.data_path import LOG_JSON, DataPath, keep_small_file_aside, write_log_json
+from nsqd.log.reading.compacted import CompactedFile, number_of_name, scan_compacted
 from nsqd.log.reading.refusals import ReadRefused, Salvage
 from nsqd.log.segment import (
     INDEX_SUFFIX,

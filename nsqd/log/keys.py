@@ -14,8 +14,8 @@ from nsqd.log.segment import Segment, SegmentWalk, load_index, proven_entry
 
 if TYPE_CHECKING:
     from nsqd.broker.store import KeyedPublish
-    from nsqd.log.compaction.compacted import CompactedFile
     from nsqd.log.files import Files
+    from nsqd.log.reading.compacted import CompactedFile
     from nsqd.log.segment import ReadAt
 
 _BLOCK_SIZE: Final = 256 * 1024  # bytes read at a time where single records are looked for

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nsqd.broker.store import KeyedPublish
-    from nsqd.log.compaction.compacted import CompactedFile
+    from nsqd.log.reading.compacted import CompactedFile
     from nsqd.log.segment import Hole, Segment
 
 

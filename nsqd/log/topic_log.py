@@ -24,8 +24,8 @@ from nsqd.log.expiry import Expiry, ExpiryHost
 from nsqd.log.files import DiskError
 from nsqd.log.keys import deferred_keys
 from nsqd.log.log_fault import LogFault
-from nsqd.log.log_reader import LogReader
 from nsqd.log.proof import prove_segments
+from nsqd.log.reading.log_reader import LogReader
 from nsqd.log.reading.refusals import patiently
 from nsqd.log.reading.tail_cache import TailCache, find_batch
 from nsqd.log.record import size_of

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nsqd.log.compaction.compacted import number_of_name, scan_compacted
+from nsqd.log.reading.compacted import number_of_name, scan_compacted
 from nsqd.log.record import decode_header
 from nsqd.log.segment import INDEX_SUFFIX
 from tests.nsqd.log.harness import opened

@@ -12,7 +12,7 @@ from nsqd.log.compaction.job import MOST_MARKED, CompactionJob, CompactionPlan, 
 if TYPE_CHECKING:
     from nsqd.log.expiry import Expiry
     from nsqd.log.log_fault import LogFault
-    from nsqd.log.log_reader import LogReader
+    from nsqd.log.reading.log_reader import LogReader
     from nsqd.log.segment_list import SegmentList
     from nsqd.log.writing.unsynced import Unsynced
 

@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from nsqd.broker.batch import Batch
-from nsqd.log.compaction.compacted import CompactedFile
 from nsqd.log.files import Files, error_text, remove_file
 from nsqd.log.reading.cold import Load, Start
+from nsqd.log.reading.compacted import CompactedFile
 from nsqd.log.reading.refusals import ReadRefused, opened_to_read, refused_to_read
 from nsqd.log.record import UnknownFlags, decode_batch, decode_header, encode
 from nsqd.log.segment import Segment, load_index

@@ -14,11 +14,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nsqd.log.compaction.compacted import number_of_name, scan_compacted
 from nsqd.log.damage import Damage
 from nsqd.log.data_path import LOG_JSON, DataPath, keep_small_file_aside, write_log_json
 from nsqd.log.log_state import LogState
 from nsqd.log.reading.cold import copy_aside, keep_aside
+from nsqd.log.reading.compacted import number_of_name, scan_compacted
 from nsqd.log.reading.refusals import ReadRefused, opened_to_read, strictly
 from nsqd.log.record import HEADER_SIZE, decode_header
 from nsqd.log.segment import (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nsqd.log.compaction.compacted import Compacted, CompactedLoad
 from nsqd.log.reading.cold import Load
 from nsqd.log.reading.cold_reader import ColdReader
+from nsqd.log.reading.compacted import Compacted, CompactedLoad
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

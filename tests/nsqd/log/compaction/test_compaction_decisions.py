@@ -16,8 +16,8 @@ from nsqd.log.compaction.compaction import (
 from nsqd.log.compaction.job import CompactionJob, CompactionPlan
 from nsqd.log.expiry import Expiry
 from nsqd.log.files import DiskError
-from nsqd.log.log_reader import LogReader
 from nsqd.log.log_state import LogState
+from nsqd.log.reading.log_reader import LogReader
 from nsqd.log.segment import Segment
 from nsqd.log.segment_list import SegmentList
 from nsqd.log.store import DiskStore

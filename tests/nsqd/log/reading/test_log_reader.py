@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from nsqd.broker.batch import Batch
-from nsqd.log.compaction.compacted import CompactedFile, CompactedLoad, scan_compacted
 from nsqd.log.damage import Damage
 from nsqd.log.faults import Faults
 from nsqd.log.files import Files
-from nsqd.log.log_reader import LogReader
 from nsqd.log.log_state import LogState
 from nsqd.log.reading.cold import Load
+from nsqd.log.reading.compacted import CompactedFile, CompactedLoad, scan_compacted
+from nsqd.log.reading.log_reader import LogReader
 from nsqd.log.reading.reads import Reads
 from nsqd.log.reading.refusals import READ_PATIENCE
 from nsqd.log.record import encode
