@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nsqd.broker.batch import Batch
-    from nsqd.log.reading.cold_reader import ColdReader, ReadingHost
+    from nsqd.log.reading.log_reader import LogReader
+    from nsqd.log.reading.reads import Reads
     from nsqd.log.segment import Segment
     from nsqd.log.segment_list import SegmentList
     from nsqd.log.settings import LogSettings
@@ -23,7 +24,7 @@ class ExpiryHost(Protocol):
     age_clock: Callable[[], int]
 
     @property
-    def reads(self) -> ReadingHost: ...
+    def reads(self) -> Reads: ...
 
     def remove(self, paths: list[Path]) -> None:
         """Remove these files of finished messages, once the journal that says so is synced."""
@@ -40,14 +41,14 @@ class Expiry:
     """
 
     def __init__(
-        self, topic: str, host: ExpiryHost, segments: SegmentList, cold: ColdReader, unsynced: Unsynced
+        self, topic: str, host: ExpiryHost, segments: SegmentList, reader: LogReader, unsynced: Unsynced
     ) -> None:
         self._topic = topic
         self._key_window = host.settings.idempotence_window
         self._max_bytes = host.settings.max_bytes_per_file
         self._host = host
         self._segments = segments
-        self._cold = cold
+        self._reader = reader
         self._unsynced = unsynced
         self._leaving: dict[Path, int] = {}  # dropped files that may still be there, with their sizes
         self.settings_changed()
@@ -101,7 +102,7 @@ class Expiry:
         gone = self._segments.take_before(sequence)
         if not gone:
             return
-        self._cold.forget_before(self._segments.first)
+        self._reader.forget_before(self._segments.first)
         self._unsynced.forget(gone)
         for segment in gone:
             self._host.reads.descriptors.forget(segment.path)

@@ -125,8 +125,8 @@ class DiskLog:
         self._unsynced = Unsynced(folder, state)
         self._fault = LogFault(topic, folder, self._unsynced, host.faults, host.now)
         self._cache = TailCache(state.tail, most_messages=settings.mem_queue_size, most_bytes=settings.mem_queue_bytes)
-        self.reader = LogReader(topic, host.reads, self._segments, state)
-        self.expiry = Expiry(topic, host, self._segments, self.reader.cold, self._unsynced)
+        self.reader = LogReader(topic, host.reads, self._segments, holes=state.holes, compacted=state.compacted)
+        self.expiry = Expiry(topic, host, self._segments, self.reader, self._unsynced)
         self.compaction = Compaction(
             topic,
             folder,

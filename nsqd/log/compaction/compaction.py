@@ -140,7 +140,7 @@ class Compaction:
         if self.dropped:
             return
         for load in job.loads:
-            self._reader.cold.learn(load)
+            self._reader.learn(load)
         self.is_refused = job.is_refused
         if job.error is not None:
             self._rest = min(2 * self._rest, LONGEST_COMPACTION_INTERVAL)

@@ -26,7 +26,7 @@ from nsqd.log.segment import BLOCK_SIZE, Hole, ReadAt
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch
     from nsqd.log.files import Files
-    from nsqd.log.reading.cold_reader import ReadingHost
+    from nsqd.log.reading.reads import Reads
 
 _PREFIX: Final = "carried."
 _READ_SIZE: Final = 128 * 1024
@@ -207,21 +207,21 @@ class Compacted:
 
     __slots__ = (
         "_blocks",
-        "_host",
         "_loading",
         "_lost",
         "_next_number",
+        "_reads",
         "_topic",
         "_used",
         "files",
         "refusals",
     )
 
-    def __init__(self, topic: str, host: ReadingHost, files: list[CompactedFile]) -> None:
+    def __init__(self, topic: str, reads: Reads, files: list[CompactedFile]) -> None:
         self._topic = topic
-        self._host = host
+        self._reads = reads
         self.files = files  # ascending numbers
-        self.refusals = ReadRefusals(host.now)
+        self.refusals = ReadRefusals(reads.now)
         self._lost: list[tuple[int, int]] = []
         self._blocks: dict[tuple[int, int], bytes] = {}  # by the file's number and the offset, the oldest first
         # A dict, because an empty set takes 150 bytes more, and most topics never read a side file.
@@ -249,12 +249,12 @@ class Compacted:
         """Forget these files, and return their paths for them to be removed."""
         self.files = [file for file in self.files if file not in files]
         for file in files:
-            self._host.descriptors.forget(file.path)
+            self._reads.descriptors.forget(file.path)
             for key in [key for key in self._blocks if key[0] == file.number]:
                 del self._blocks[key]
         if self.refusals:
             self.refusals.forget(lambda sequence: not self.holds(sequence))
-            self._host.read_again(self)
+            self._reads.read_again(self)
         return [file.path for file in files]
 
     # Reading
@@ -279,7 +279,7 @@ class Compacted:
         if (file.number, place) not in self._loading:
             self._loading[file.number, place] = None
             bypasses = self.refusals.has_lasted(file.first(place))
-            self._host.load(CompactedLoad(self._topic, file, place, bypasses=bypasses))
+            self._reads.load(CompactedLoad(self._topic, file, place, bypasses=bypasses))
 
     def _find(self, sequence: int) -> tuple[CompactedFile, int]:
         for file in reversed(self.files):
@@ -298,24 +298,24 @@ class Compacted:
         return None
 
     def _in_page_cache(self, file: CompactedFile, offset: int, size: int) -> Batch | None:
-        host = self._host
-        if not host.reads_cache:
+        reads = self._reads
+        if not reads.reads_cache:
             return None
         try:
-            data = host.files.read_cached_at(host.descriptors.get(file.path), size, offset)
+            data = reads.files.read_cached_at(reads.descriptors.get(file.path), size, offset)
         except BlockingIOError:
             return None
         except OSError as error:  # the thread will meet the same error, and report it
             if error.errno in NO_CACHED_READS:
-                host.reads_cache = False
+                reads.reads_cache = False
             return None
         self._hold()
         return _decode_known(data, 0)
 
     def _hold(self) -> None:
-        """Tell the host that blocks or descriptors are held here, to be released when nobody reads any more."""
+        """Say that blocks or descriptors are held here, to be released when nobody reads any more."""
         self._used = True
-        self._host.reads_cold(self)
+        self._reads.reads_cold(self)
 
     def loaded(self, load: CompactedLoad) -> None:
         self._loading.pop((load.segment.number, load.place), None)
@@ -324,7 +324,7 @@ class Compacted:
         self._note_refusal(load)
         if load.holes:
             self._lost += [(hole.first, hole.end) for hole in load.holes]
-            self._host.damaged(self._topic, load)
+            self._reads.damaged(self._topic, load)
         elif load.data:
             self._blocks[load.segment.number, load.offset] = load.data
             while len(self._blocks) > _MOST_BLOCKS:
@@ -339,9 +339,9 @@ class Compacted:
             refusals.refused(load.sequence)
         elif refusals:
             refusals.was_read(load.sequence, load.end)
-            self._host.read_again(self)
+            self._reads.read_again(self)
         if load.error is not None and not load.holes:
-            self._host.refused(self, load)
+            self._reads.refused(self, load)
 
     def forget_idle(self) -> bool:
         """Drop the blocks if nothing was read since the last call. Return whether nothing is left."""
@@ -354,7 +354,7 @@ class Compacted:
     def headers(self) -> Iterator[Header]:
         """Yield the headers of all records. Blocks on the disk."""
         for file in self.files:
-            with opened_to_read(self._host.files, file.path) as read:
+            with opened_to_read(self._reads.files, file.path) as read:
                 for place in range(len(file)):
                     header = decode_header(read(*file.extent(place)), 0)
                     if header is not None:

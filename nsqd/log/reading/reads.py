@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from nsqd.log.damage import Damage, report
 from nsqd.log.faults import Fault, FaultKind
@@ -16,10 +16,22 @@ from nsqd.log.segment import segment_name
 if TYPE_CHECKING:
     from nsqd.log.faults import Faults
     from nsqd.log.files import Files
-    from nsqd.log.reading.cold_reader import HoldsBlocks, RefusedReader
+    from nsqd.log.reading.refusals import ReadRefusals
     from nsqd.log.wakeups import Wakeups
 
 log = logging.getLogger(__name__)
+
+
+class HoldsBlocks(Protocol):
+    def forget_idle(self) -> bool:
+        """Drop the blocks if nothing was read since the last call. Return whether nothing is left."""
+
+
+class RefusedReader(Protocol):
+    refusals: ReadRefusals
+
+    def ask_again(self) -> None:
+        """Read again what the disk has refused for long."""
 
 
 class ReadFault(Fault):
@@ -31,7 +43,7 @@ class ReadFault(Fault):
 
 
 class Reads:
-    """Implements `ReadingHost` for the readers of all logs.
+    """What the readers of all logs share.
 
     May touch descriptors for reading, the list of damage, the faults of reading, and the wake-ups of the store's tasks.
     """
@@ -59,10 +71,12 @@ class Reads:
         self._holders: dict[HoldsBlocks, None] = {}  # readers that hold blocks in memory
 
     def load(self, load: AnyLoad) -> None:
+        """Have a thread perform the load. The log then takes it back with `loaded`."""
         self.loads.append(load)
         self._wakeups.load.set()
 
     def reads_cold(self, reader: HoldsBlocks) -> None:
+        """Note that the reader holds blocks, until its `forget_idle` returns True."""
         self._holders[reader] = None
         self._wakeups.idle.set()
 
@@ -75,6 +89,7 @@ class Reads:
         return not self._holders
 
     def damaged(self, topic: str, load: AnyLoad) -> None:
+        """Report the holes that the load has found."""
         kept = {path.name: str(path) for path in load.aside}
         for hole in load.holes:
             name = load.segment.path.name
@@ -91,6 +106,7 @@ class Reads:
         report(self._damage[-1])
 
     def refused(self, reader: RefusedReader, load: AnyLoad) -> None:
+        """Note that the disk has refused a read; `load.bypassed` tells whether readers bypass it."""
         self.refused_reads += 1
         if load.bypassed is None:
             return
@@ -102,5 +118,6 @@ class Reads:
         fault.begin(DiskError.of("read", load.segment.path, load.error) if load.error is not None else DiskError(""))
 
     def read_again(self, reader: RefusedReader) -> None:
+        """Note that the disk refuses less than before, perhaps nothing."""
         if reader.refusals.oldest_stretch is None and (fault := self._faulty.pop(reader, None)) is not None:
             fault.end()

@@ -213,7 +213,7 @@ class StoreRecovery:
         """Return about the highest counter that was given out. Reads every log, as only a lost node.json requires."""
         highest = 0
         for topic_log in self._store.disk_logs():
-            for header in topic_log.reader.cold.headers_from(topic_log.tail - 1):
+            for header in topic_log.reader.headers_from(topic_log.tail - 1):
                 counter = (header.base_id & _COUNTER_MASK) + header.count
                 if counter < header.timestamp // 1000 + _PLAUSIBLE_LEAD:  # otherwise the message was imported
                     highest = max(highest, counter)

@@ -410,7 +410,7 @@ def headers_of(store: DiskStore, topic: str, sequence: int = 0) -> list[Header]:
     """Return the headers of the batches on disk, from the one that holds the sequence."""
     log = store.logs[topic]
     assert isinstance(log, DiskLog)
-    return list(log.reader.cold.headers_from(sequence))
+    return list(log.reader.headers_from(sequence))
 
 
 def texts(bodies: Sequence[bytes] | dict[int, bytes]) -> str:

@@ -26,7 +26,7 @@ class Log:
         self.segments = SegmentList(found, bases[-1] + 10)
         self.removed: list[str] = []
         reader = self.store.create_log("other").reader  # type: ignore[union-attr]
-        self.expiry = Expiry("t", self.store, self.segments, reader.cold, Unsynced(folder, LogState("id")))
+        self.expiry = Expiry("t", self.store, self.segments, reader, Unsynced(folder, LogState("id")))
 
     def close(self) -> None:
         self.store.abandon()

@@ -346,7 +346,7 @@ def test_idle_topics_give_back_descriptors_and_blocks(tmp_path: Path) -> None:
             assert len(store.store.reads.descriptors) == 1
             await trio.sleep(30)
             assert len(store.store.reads.descriptors) == 0
-            assert store.log().reader.cold._blocks is None
+            assert store.log().reader._blocks is None
             assert store.log().writer._descriptor == -1
             store.publish(b"b")
             assert len(store.read()) == 4

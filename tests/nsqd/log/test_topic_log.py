@@ -402,8 +402,8 @@ def test_blocks_of_cold_reads_are_bounded(tmp_path: Path) -> None:
             store.publish(bytes(10_000))
         log = store.log()
         assert len(store.read()) == 1000
-        assert log.reader.cold._blocks is not None
-        assert log.reader.cold._blocks._bytes <= COLD_BYTES
+        assert log.reader._blocks is not None
+        assert log.reader._blocks._bytes <= COLD_BYTES
 
 
 def test_read_can_go_on_while_its_segment_is_removed(tmp_path: Path) -> None:
@@ -457,7 +457,7 @@ def test_headers_are_told_from_the_batch_that_holds_a_sequence(tmp_path: Path) -
     with opened(tmp_path, max_bytes_per_file=200) as store:
         for n in range(5):
             store.publish(b"a", b"b", delay_ms=n % 2 * 1000)
-        headers = [(h.base_sequence, h.count) for h in store.log().reader.cold.headers_from(3)]
+        headers = [(h.base_sequence, h.count) for h in store.log().reader.headers_from(3)]
         assert headers == [(2, 2), (4, 2), (6, 2), (8, 2)]
 
 

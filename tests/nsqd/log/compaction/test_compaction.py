@@ -75,7 +75,7 @@ def test_single_message_does_not_keep_its_segment(tmp_path: Path) -> None:
         assert (topic.segments(), topic.side_files(), topic.log.first) == ([8], ["carried.000001"], 8)
         topic.read_needed()
         assert [topic.log.next_readable(n) for n in (0, 1, 2, 7, 8)] == [8, 1, 8, 8, 8]
-        assert [header.base_sequence for header in store.log().reader.cold.headers_from(0)] == [8]
+        assert [header.base_sequence for header in store.log().reader.headers_from(0)] == [8]
 
 
 def test_compacted_message_is_what_it_was(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ class Log:
         self.segments = SegmentList(found, 30)
         state = LogState("id", synced=(30, 0, 30))
         self.unsynced = Unsynced(folder, state)
-        self.reader = LogReader("t", self.store.reads, self.segments, state)
+        self.reader = LogReader("t", self.store.reads, self.segments, holes=[], compacted=[])
         self.fault = fault_of(self.store.faults, lambda: self.now)
         self.compaction = Compaction(
             "t",
@@ -44,7 +44,7 @@ class Log:
             self.store,
             segments=self.segments,
             reader=self.reader,
-            expiry=Expiry("t", self.store, self.segments, self.reader.cold, self.unsynced),
+            expiry=Expiry("t", self.store, self.segments, self.reader, self.unsynced),
             unsynced=self.unsynced,
             fault=self.fault,
         )

@@ -11,7 +11,6 @@ from nsqd.broker.batch import Batch
 from nsqd.log.damage import Damage
 from nsqd.log.faults import Faults
 from nsqd.log.files import Files
-from nsqd.log.log_state import LogState
 from nsqd.log.reading.cold import Load
 from nsqd.log.reading.compacted import CompactedFile, CompactedLoad, scan_compacted
 from nsqd.log.reading.log_reader import LogReader
@@ -54,8 +53,9 @@ class Log:
         compacted = [make_batch(3, [b"3", b"4"]), make_batch(10, [b"10"], timestamp=now_ns, delay_ms=5000)]
         self._write(CompactedFile(folder, 1).path, compacted)
         side_file, _ = scan_compacted(self.disk, folder, 1)
-        state = LogState("id", holes=[Hole(22, 23, 0, 0)], compacted=[side_file])
-        self.reader = LogReader("t", self.reads, SegmentList([segment], 25), state)
+        self.reader = LogReader(
+            "t", self.reads, SegmentList([segment], 25), holes=[Hole(22, 23, 0, 0)], compacted=[side_file]
+        )
 
     def _write(self, path: Path, batches: list[Batch]) -> int:
         data = b"".join(part for batch in batches for part in encode(batch))
@@ -131,11 +131,11 @@ def test_what_the_disk_refuses_for_long_is_bypassed_where_it_lies(log: Log, sequ
 @pytest.mark.parametrize("sequence", [3, 20])
 def test_what_was_refused_is_asked_for_again(log: Log, sequence: int) -> None:
     log.refuse(sequence)
-    cold, compacted = log.reader.cold, log.reader.compacted
-    (compacted if sequence == 20 else cold).ask_again()  # of which nothing is refused
+    segments, side_files = log.reader, log.reader.compacted
+    (side_files if sequence == 20 else segments).ask_again()  # of which nothing is refused
     assert log.perform_loads() == []
     log.disk.refuses = False
-    (cold if sequence == 20 else compacted).ask_again()
+    (segments if sequence == 20 else side_files).ask_again()
     assert len(log.perform_loads()) == 1
     assert log.reader.refused == 0
     assert log.reader.end_of_refused(sequence) == sequence

@@ -63,8 +63,8 @@ class Node:
         """Have the disk refuse the log's first message for so long that channels bypass it."""
         load = Load(log.topic, 0, Segment(log.folder / segment_name(0), 0, 0), end=1, start=None, salvages=True)
         load.error, load.bypassed = OSError(errno.EIO, "Input/output error"), (0, 1)
-        log.reader.cold.refusals.bypass(0, 1)
-        self.store.reads.refused(log.reader.cold, load)
+        log.reader.refusals.bypass(0, 1)
+        self.store.reads.refused(log.reader, load)
 
     def log(self, topic: str = "t") -> DiskLog:
         log = self.store.create_log(topic)
@@ -190,7 +190,7 @@ def test_publishing_goes_on_once_the_disk_has_room(node: Node) -> None:
 
 def test_what_the_disk_refuses_to_read_is_asked_for_without_space(node: Node) -> None:
     refused, other = node.publish("refused"), node.publish("other")
-    other.reader.cold.refusals.bypass(0, 1)
+    other.reader.refusals.bypass(0, 1)
     node.read_refused(refused)
     node.repairs.run(has_space=WITHOUT)
     assert [load.topic for load in node.store.reads.loads] == ["refused"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from nsqd.log.files import Files
-from nsqd.log.reading.read_ahead import AHEAD_BYTES, MOST_STREAMS, ReadAhead, SequentialReaders
+from nsqd.log.reading.cold import AHEAD_BYTES, MOST_STREAMS, ReadAhead, SequentialReaders
 from nsqd.log.segment import Segment
 
 STEP = 100_000  # bytes of one read
