@@ -497,5 +497,6 @@ class DiskLog:
         self._cache.forget_before(self.tail)
         self.close()
         self._fault.end()
+        self.reader.drop()
         for receipt in receipts:
             receipt.settle(reason)

@@ -218,6 +218,11 @@ class LogReader:
         self._holes = [hole for hole in self._holes if hole[1] > sequence]
         self._behind_holes = {end: place for end, place in self._behind_holes.items() if end > sequence}
 
+    def drop(self) -> None:
+        """Forget what the disk refuses, as the topic is deleted: nobody asks for it any more."""
+        self._reads.forget(self)
+        self._reads.forget(self.compacted)
+
     def headers_from(self, sequence: int) -> Iterator[Header]:
         """Yield the headers of the records on disk, beginning with the record of the sequence. Blocks on the disk."""
         files = self._reads.files

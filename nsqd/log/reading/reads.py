@@ -119,5 +119,10 @@ class Reads:
 
     def read_again(self, reader: RefusedReader) -> None:
         """Note that the disk refuses less than before, perhaps nothing."""
-        if reader.refusals.oldest_stretch is None and (fault := self._faulty.pop(reader, None)) is not None:
+        if reader.refusals.oldest_stretch is None:
+            self.forget(reader)
+
+    def forget(self, reader: RefusedReader) -> None:
+        """Take back the fault of this reader, if it has one."""
+        if (fault := self._faulty.pop(reader, None)) is not None:
             fault.end()

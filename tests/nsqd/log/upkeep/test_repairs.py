@@ -196,6 +196,13 @@ def test_what_the_disk_refuses_to_read_is_asked_for_without_space(node: Node) ->
     assert [load.topic for load in node.store.reads.loads] == ["refused"]
 
 
+def test_what_is_refused_of_a_deleted_topic_is_no_fault(node: Node) -> None:
+    node.read_refused(node.publish())
+    assert node.store.health.startswith("NOK")
+    node.store.drop_log("t")
+    assert node.store.health == "OK"
+
+
 def test_a_lost_data_path_is_nothing_to_try(node: Node) -> None:
     node.broken(FaultKind.PLACE)
     node.repairs.run(has_space=WITH_SPACE)
