@@ -24,7 +24,6 @@ from nsqd.log.data_path import DataPathError
 from nsqd.log.files import error_text
 from nsqd.log.owner import owned
 from nsqd.log.reading.refusals import ReadRefused, patiently
-from nsqd.log.retention import Retention
 from nsqd.log.settings import LogSettings
 from nsqd.log.store import DiskStore
 from nsqd.log.store_tasks import StoreTasks
@@ -43,21 +42,7 @@ log = logging.getLogger(__name__)
 
 
 def log_settings(options: Options, policy: LogPolicy | None) -> LogSettings:
-    return LogSettings(
-        max_bytes_per_file=options.max_bytes_per_file,
-        mem_queue_size=options.mem_queue_size,
-        mem_queue_bytes=options.mem_queue_bytes,
-        sync_every=options.sync_every,
-        sync_timeout=seconds(options.sync_timeout),
-        ack=options.ack,
-        topic_ack=options.topic_acks,
-        disk_reserve=options.disk_reserve,
-        retention=Retention(options.retention_time, options.retention_bytes),
-        topic_retention={topic: Retention(*given) for topic, given in options.topic_retentions.items()},
-        idempotence_window=options.idempotence_window,
-        idempotence_keys=options.idempotence_keys,
-        policy=policy,
-    )
+    return LogSettings(options, policy)
 
 
 def broker_settings(options: Options) -> BrokerSettings:

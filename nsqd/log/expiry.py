@@ -44,8 +44,8 @@ class Expiry:
         self, topic: str, host: ExpiryHost, segments: SegmentList, reader: LogReader, unsynced: Unsynced
     ) -> None:
         self._topic = topic
-        self._key_window = host.settings.idempotence_window
-        self._max_bytes = host.settings.max_bytes_per_file
+        self._key_window = host.settings.options.idempotence_window
+        self._max_bytes = host.settings.options.max_bytes_per_file
         self._host = host
         self._segments = segments
         self._reader = reader

@@ -28,7 +28,9 @@ class MemoryLog:
         self.topic = topic
         self.first = 0
         self.tail = 0
-        self._cache = TailCache(0, most_messages=settings.mem_queue_size, most_bytes=settings.mem_queue_bytes)
+        self._cache = TailCache(
+            0, most_messages=settings.options.mem_queue_size, most_bytes=settings.options.mem_queue_bytes
+        )
 
     @property
     def cached_from(self) -> int:

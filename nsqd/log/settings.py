@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from math import inf
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -12,6 +11,7 @@ from nsqd.log.retention import Retention
 
 if TYPE_CHECKING:
     from nsqd.ack import Ack
+    from nsqd.log_options import LogOptions
 
 _SHORTEST_INTERVAL: Final = 1.0
 _LONGEST_INTERVAL: Final = 60.0
@@ -26,38 +26,31 @@ class LogPolicy(Protocol):
         """Return all times for which it has messages kept, for whatever topic."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
-    """Has no defaults: nsqd's options define the only ones."""
+    """What the log may know of its options, and of the policy file, which overrules some of them for single topics."""
 
-    max_bytes_per_file: int
-    mem_queue_size: int  # messages in a topic's tail cache
-    mem_queue_bytes: int  # the same in bytes
-    sync_every: int  # how many messages may be unsynced
-    sync_timeout: float  # for how many seconds
-    ack: Ack
-    topic_ack: Mapping[str, Ack]
-    disk_reserve: int  # bytes that publishing leaves free; -1: see disk_reserve.py
-    retention: Retention
-    topic_retention: Mapping[str, Retention]
-    idempotence_window: int  # nanoseconds for which keys are remembered
-    idempotence_keys: int  # how many at most
-    policy: LogPolicy | None  # overrules what is said of single topics here; None: there is no policy file
+    def __init__(self, options: LogOptions, policy: LogPolicy | None) -> None:
+        """`policy`: None if there is no policy file."""
+        self.options = options
+        self.policy = policy
+        self.retention = Retention(options.retention_time, options.retention_bytes)
+        self.topic_retention = {topic: Retention(*given) for topic, given in options.topic_retentions.items()}
+        self._topic_ack = options.topic_acks
 
     def ack_of(self, topic: str) -> Ack:
-        return self._rules_of(topic).ack or self.topic_ack.get(topic, self.ack)
+        return self._rules_of(topic).ack or self._topic_ack.get(topic, self.options.ack)
 
     @property
     def retention_interval(self) -> float | None:
         """Seconds between two looks for segments that have become too old; None: nothing ever becomes too old."""
         given = [retention for retention in (self.retention, *self.topic_retention.values()) if retention]
         policy_times = list(self.policy.retention_times()) if self.policy is not None else []
-        if not given and not self.idempotence_window and self.policy is None:
+        if not given and not self.options.idempotence_window and self.policy is None:
             return None
         times = [retention.time for retention in given if retention.time]
         times += [time for time in policy_times if time]
-        if self.idempotence_window:
-            times.append(self.idempotence_window)
+        if self.options.idempotence_window:
+            times.append(self.options.idempotence_window)
         shortest = min((time / 1e9 for time in times), default=inf)
         return min(max(shortest / 10, _SHORTEST_INTERVAL), _LONGEST_INTERVAL)
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from nsqcommon.options import seconds
 from nsqcommon.wire.names import is_ephemeral
 from nsqd.broker.store import DiskSnapshot
 from nsqd.log.clock_mark import ClockMark, clock_mark
@@ -112,7 +113,12 @@ class DiskStore:
         )
         self.journal_keeper = JournalKeeper(self.journal, self.faults, self.wakeups, clock)
         self.reserve = DiskReserve(
-            data_path.folder, files, self.faults, clock, reserve=settings.disk_reserve, unwritten=self._unwritten_bytes
+            data_path.folder,
+            files,
+            self.faults,
+            clock,
+            reserve=settings.options.disk_reserve,
+            unwritten=self._unwritten_bytes,
         )
         self.reads = Reads(files, self.faults, self.wakeups, clock, self.damage, most_descriptors=MOST_DESCRIPTORS)
         self.removals = Removals(data_path, files, self.faults, self.wakeups.sync.set)
@@ -122,8 +128,8 @@ class DiskStore:
             self.removals,
             self.faults,
             self.wakeups,
-            sync_every=settings.sync_every,
-            sync_timeout=settings.sync_timeout,
+            sync_every=settings.options.sync_every,
+            sync_timeout=seconds(settings.options.sync_timeout),
         )
         self.repairs = Repairs(
             self.faults,

@@ -115,7 +115,7 @@ class DiskLog:
         self._host = host
         self._syncer = host.syncer
         self._ack = settings.ack_of(topic)
-        self._max_bytes = settings.max_bytes_per_file
+        self._max_bytes = settings.options.max_bytes_per_file
 
         self._buffer = WriteBuffer()
         self._is_dirty = False  # and in the store's list of dirty logs
@@ -124,7 +124,9 @@ class DiskLog:
         self.writer = SegmentWriter(folder, host.writers, self._segments)
         self._unsynced = Unsynced(folder, state)
         self._fault = LogFault(topic, folder, self._unsynced, host.faults, host.now)
-        self._cache = TailCache(state.tail, most_messages=settings.mem_queue_size, most_bytes=settings.mem_queue_bytes)
+        self._cache = TailCache(
+            state.tail, most_messages=settings.options.mem_queue_size, most_bytes=settings.options.mem_queue_bytes
+        )
         self.reader = LogReader(topic, host.reads, self._segments, holes=state.holes, compacted=state.compacted)
         self.expiry = Expiry(topic, host, self._segments, self.reader, self._unsynced)
         self.compaction = Compaction(

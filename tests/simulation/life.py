@@ -123,7 +123,9 @@ class Life:
         self.clock = Clock()
         self.settings = log_settings(ack=ack, **settings)
         self.ledger = Ledger(may_drop=[name for name, kept in self.settings.topic_retention.items() if kept])
-        self.options = Options(max_msg_timeout=int(MAX_MSG_TIMEOUT * 1e9), mem_queue_size=self.settings.mem_queue_size)
+        self.options = Options(
+            max_msg_timeout=int(MAX_MSG_TIMEOUT * 1e9), mem_queue_size=self.settings.options.mem_queue_size
+        )
         self.rules = GivenRules()
         self.machine: Machine | None = None
         self.clients: list[Client] = []

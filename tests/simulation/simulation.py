@@ -417,7 +417,7 @@ class Simulation:
 
     def _use_up(self) -> None:
         """Let others fill the disk, into the reserve or nearly so."""
-        disk, reserve = self.life.disk, self.life.settings.disk_reserve
+        disk, reserve = self.life.disk, self.life.settings.options.disk_reserve
         if self.random.random() < 0.5:
             disk.capacity = None
         elif reserve:

@@ -254,7 +254,7 @@ class StoreRecovery:
         Only segments tell of keys. The journal tells from where on there are any, so that nothing is read for topics
         whose publishers give none.
         """
-        window, most = self._settings.idempotence_window, self._settings.idempotence_keys
+        window, most = self._settings.options.idempotence_window, self._settings.options.idempotence_keys
         if not window or state.keys_from < 0:
             return
         now = self._store.age_clock()

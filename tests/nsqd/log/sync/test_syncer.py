@@ -88,7 +88,7 @@ class Timed:
     @classmethod
     def opened(cls, folder: Path, *, ack: str, took: float) -> Timed:
         clock = [0.0]
-        settings = log_settings(ack=ack, sync_every=3, sync_timeout=2.0)
+        settings = log_settings(ack=ack, sync_every=3)
         store = DiskStore.open(folder, settings, clock=lambda: clock[0])
         store.recover()
         disk = Disk(store, clock)
