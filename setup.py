@@ -47,7 +47,6 @@ COMPILED: Final = (
     "nsqd/log/reading/reads.py",
     "nsqd/log/reading/tail_cache.py",
     "nsqd/log/sync/syncer.py",
-    "nsqd/log/writing/open_writers.py",
     "nsqd/log/writing/segment_writer.py",
     "nsqd/log/writing/unsynced.py",
     "nsqd/log/writing/write_buffer.py",

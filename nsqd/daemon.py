@@ -49,7 +49,7 @@ from nsqd.http.leasing import LeaseSettings, Leasing
 from nsqd.listeners import Budgets, Doors, OpenListeners, listening_on, say_what_closes
 from nsqd.log.files import Files
 from nsqd.log.history import MOST_FILES, LogHistory
-from nsqd.log.writing.open_writers import MOST_DESCRIPTORS
+from nsqd.log.writing.segment_writer import MOST_DESCRIPTORS
 from nsqd.lookup.broadcast import choose_address
 from nsqd.lookup.lookup import Lookup
 from nsqd.lookup.settings import settings_of

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from nsqd.log.faults import Fault, FaultKind
+from nsqd.log.faults import FaultKind, StorageFault
 from nsqd.log.files import DiskError, error_text
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class DiskReserve:
         """`unwritten` returns how many bytes the logs have taken that are not in the file system yet."""
         self._folder = folder
         self._files = files
-        self._fault = Fault(faults, FaultKind.RESERVE)
+        self._fault = StorageFault(faults, FaultKind.RESERVE)
         self._now = now
         self._unwritten = unwritten
         self._reserve = Reserve(self._size_of(reserve))

@@ -1,6 +1,6 @@
 """What is broken in the data path now: it decides the node's health and what the repairs try again.
 
-Whoever owns a thing that can break also owns its `Fault`, and calls `begin` and `end`:
+Whoever owns a thing that can break also owns its `StorageFault`, and calls `begin` and `end`:
 
     DiskLog, its LogFault      a write or a sync has failed       log_fault.py
     a reader, its ReadFault    the disk refuses to read           reading/reads.py
@@ -39,7 +39,7 @@ class FaultKind(Enum):
     RESERVE = auto()  # too little of the disk is free, and publishing stops
 
 
-class Fault:
+class StorageFault:
     """One thing that may be broken. Its owner makes it, and says how things are."""
 
     def __init__(self, faults: Faults, kind: FaultKind) -> None:
@@ -70,9 +70,9 @@ class Faults:
         self.health = "OK"
         self.state = ""  # in which nsqlookupds list this node: `FULL`, `UNHEALTHY`, or nothing if all is well
         self._wakeups = wakeups
-        self._present: dict[Fault, None] = {}
+        self._present: dict[StorageFault, None] = {}
 
-    def __iter__(self) -> Iterator[Fault]:
+    def __iter__(self) -> Iterator[StorageFault]:
         """Yield the faults that were there when the iteration began."""
         return iter(tuple(self._present))
 
@@ -85,7 +85,7 @@ class Faults:
     def texts(self) -> list[str]:
         return [fault.error.text for fault in self._present if fault.error is not None]
 
-    def began(self, fault: Fault, error: DiskError, *, is_new: bool) -> None:
+    def began(self, fault: StorageFault, error: DiskError, *, is_new: bool) -> None:
         """Take up a fault, which calls this."""
         if is_new:
             if fault.kind is FaultKind.RESERVE:
@@ -96,7 +96,7 @@ class Faults:
         self._set_health()
         self._wakeups.repair.set()
 
-    def ended(self, fault: Fault, error: DiskError) -> None:
+    def ended(self, fault: StorageFault, error: DiskError) -> None:
         """Drop a fault, which calls this."""
         del self._present[fault]
         if fault.kind is FaultKind.RESERVE:

@@ -27,7 +27,7 @@ from nsqd.log.data_path import (
     write_log_json,
 )
 from nsqd.log.disk_reserve import DiskReserve
-from nsqd.log.faults import Fault, FaultKind, Faults
+from nsqd.log.faults import FaultKind, Faults, StorageFault
 from nsqd.log.files import DiskError, Files, error_text
 from nsqd.log.journal.journal import Journal
 from nsqd.log.journal.keeper import JournalKeeper
@@ -43,7 +43,7 @@ from nsqd.log.topic_log import DiskLog
 from nsqd.log.upkeep.repairs import Repairs
 from nsqd.log.upkeep.topology_file import TopologyFile
 from nsqd.log.wakeups import Wakeups
-from nsqd.log.writing.open_writers import MOST_DESCRIPTORS, OpenWriters
+from nsqd.log.writing.segment_writer import MOST_DESCRIPTORS, OpenWriters
 
 if TYPE_CHECKING:
     from nsqd.broker.store import Entry, Names
@@ -106,8 +106,8 @@ class DiskStore:
         self.wakeups = Wakeups()
         self.writers = OpenWriters(files, self.wakeups.idle)
         self.faults = Faults(self.wakeups)
-        self._place = Fault(self.faults, FaultKind.PLACE)
-        self._ids = Fault(self.faults, FaultKind.IDS)
+        self._place = StorageFault(self.faults, FaultKind.PLACE)
+        self._ids = StorageFault(self.faults, FaultKind.IDS)
         self.journal = Journal(
             data_path.folder, files, on_waiting=self.wakeups.flush.set, on_written=self.wakeups.sync.set
         )

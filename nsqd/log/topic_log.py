@@ -23,8 +23,7 @@ from nsqd.log.compaction.compaction import Compaction, CompactionHost
 from nsqd.log.expiry import Expiry, ExpiryHost
 from nsqd.log.files import DiskError
 from nsqd.log.keys import deferred_keys
-from nsqd.log.log_fault import LogFault
-from nsqd.log.proof import prove_segments
+from nsqd.log.log_fault import LogFault, prove_segments
 from nsqd.log.reading.log_reader import LogReader
 from nsqd.log.reading.refusals import patiently
 from nsqd.log.reading.tail_cache import TailCache, find_batch
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     from nsqd.log.files import Files
     from nsqd.log.log_state import LogState
     from nsqd.log.settings import LogSettings
-    from nsqd.log.writing.segment_writer import WriterHost
+    from nsqd.log.writing.segment_writer import OpenWriters
 
 BUFFER_BYTES: Final = 1 << 20  # acknowledged messages that may wait in memory, for at most 100 ms
 
@@ -71,7 +70,7 @@ class LogHost(ExpiryHost, CompactionHost, Protocol):
     def syncer(self) -> LogSyncer: ...
 
     @property
-    def writers(self) -> WriterHost: ...
+    def writers(self) -> OpenWriters: ...
 
     def now(self) -> float: ...
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from nsqd.log.faults import Fault, FaultKind
+from nsqd.log.faults import FaultKind, StorageFault
 from nsqd.log.log_fault import RETRY_AFTER
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class JournalKeeper:
 
     def __init__(self, journal: Journal, faults: Faults, wakeups: Wakeups, now: Callable[[], float]) -> None:
         self.journal = journal
-        self._fault = Fault(faults, FaultKind.JOURNAL)
+        self._fault = StorageFault(faults, FaultKind.JOURNAL)
         self._wakeups = wakeups
         self._now = now
         self._rests_until = 0.0

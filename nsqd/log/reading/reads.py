@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from nsqd.log.damage import Damage, report
-from nsqd.log.faults import Fault, FaultKind
+from nsqd.log.faults import FaultKind, StorageFault
 from nsqd.log.files import DiskError
 from nsqd.log.reading.cold import AnyLoad, ReadDescriptors
 from nsqd.log.segment import segment_name
@@ -34,7 +34,7 @@ class RefusedReader(Protocol):
         """Read again what the disk has refused for long."""
 
 
-class ReadFault(Fault):
+class ReadFault(StorageFault):
     """What the disk has refused to a reader for long, and channels bypass."""
 
     def __init__(self, reader: RefusedReader, faults: Faults) -> None:

@@ -9,7 +9,7 @@ So a refusal never becomes a `Hole`, and nothing is deleted, cut, overwritten or
 `ReadRefused`, and the reader tries again. After `READ_PATIENCE` seconds a refusal counts as lasting:
 
 - a start gives up, and nsqd ends with the disk's error;
-- a repair gives up, and the log goes on behind the refused bytes (proof.py);
+- a repair gives up, and the log goes on behind the refused bytes (log_fault.py);
 - a channel with messages to deliver beyond the refused bytes bypasses them with a `Salvage`, which remembers what it
   could not read. The refused messages stay where they are, and are asked for again every second. Meanwhile the channel
   defers them (`Channel._put_off_new`).

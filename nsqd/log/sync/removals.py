@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nsqd.log.faults import Fault, FaultKind
+from nsqd.log.faults import FaultKind, StorageFault
 from nsqd.log.files import DiskError, Files
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ class Removals:
     def __init__(self, data_path: DataPath, files: Files, faults: Faults, wake_syncer: Callable[[], object]) -> None:
         """`wake_syncer` is called when the next sync has something to remove."""
         self.gone: dict[str, str] = {}  # log ids and topics of deleted logs whose folder's new name is not durable yet
-        self._dropping = Fault(faults, FaultKind.DROPPING)
-        self._removal = Fault(faults, FaultKind.REMOVAL)
+        self._dropping = StorageFault(faults, FaultKind.DROPPING)
+        self._removal = StorageFault(faults, FaultKind.REMOVAL)
         self._wake_syncer = wake_syncer
         self._error: DiskError | None = None  # why something could not be removed
         self._rename_error: DiskError | None = None  # why a deleted log still has its name

@@ -1,4 +1,7 @@
-"""Trying again whatever is broken, once a second as long as something is."""
+"""Trying again whatever is broken, apart from `Faults`, because it knows the owners, who know `Faults`.
+
+The store's task calls this once a second as long as something is broken.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from nsqd.log.topic_log import DiskLog
 
 if TYPE_CHECKING:
     from nsqd.log.disk_reserve import DiskReserve
-    from nsqd.log.faults import Fault, Faults
+    from nsqd.log.faults import Faults, StorageFault
     from nsqd.log.journal.keeper import JournalKeeper
     from nsqd.log.memory_log import MemoryLog
     from nsqd.log.sync.removals import Removals
@@ -59,7 +62,7 @@ class Repairs:
             if has_space or fault.kind not in _NEED_SPACE:
                 self._try_again(fault, has_space=has_space)
 
-    def _try_again(self, fault: Fault, *, has_space: bool) -> None:
+    def _try_again(self, fault: StorageFault, *, has_space: bool) -> None:
         if isinstance(fault, LogFault):
             topic_log = self._logs.get(fault.topic)
             if isinstance(topic_log, DiskLog):

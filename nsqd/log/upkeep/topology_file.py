@@ -1,4 +1,4 @@
-"""The names of topics and channels on their way to topology.json, which is the second place that knows them."""
+"""The names of topics and channels on their way to topology.json: turns hand them over, and a task of the store writes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from nsqd.log.data_path import TOPOLOGY_JSON, DataPath, Topology
-from nsqd.log.faults import Fault, FaultKind
+from nsqd.log.faults import FaultKind, StorageFault
 from nsqd.log.files import DiskError
 from nsqd.log.topic_log import DiskLog
 
@@ -29,7 +29,7 @@ class TopologyFile:
     ) -> None:
         self._data_path = data_path
         self._logs = logs
-        self._fault = Fault(faults, FaultKind.TOPOLOGY)
+        self._fault = StorageFault(faults, FaultKind.TOPOLOGY)
         self._wakeup = wakeup
         self._unsaved: Topology | None = None
         self._new_names: Names | None = None  # returns all names, if some of them are in no collection yet

@@ -1,8 +1,8 @@
-"""The file that a log is being written to, and the sparse index that grows with it."""
+"""The file that a log is being written to, the sparse index that grows with it, and how many such files are open."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final
 
 from nsqd.log.files import LARGE, MOST_BUFFERS, close_quietly
 from nsqd.log.record import INDEX_INTERVAL, size_of
@@ -11,18 +11,13 @@ from nsqd.log.segment import Segment, SegmentIndex, segment_name
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from nsqcommon.wakeup import Wakeup
     from nsqd.broker.batch import Batch
     from nsqd.log.files import Files
     from nsqd.log.segment_list import SegmentList
 
 
-class WriterHost(Protocol):
-    """What a writer asks of the store."""
-
-    files: Files
-
-    def file_opened(self, writer: SegmentWriter) -> None:
-        """Note that the writer holds a descriptor, and close those of others if there are too many."""
+MOST_DESCRIPTORS: Final = 256  # for writing, and as many again for reading
 
 
 class SegmentWriter:
@@ -32,11 +27,11 @@ class SegmentWriter:
     Knows nothing of publishers: the log handles an OSError.
     """
 
-    def __init__(self, folder: Path, host: WriterHost, segments: SegmentList) -> None:
+    def __init__(self, folder: Path, open_writers: OpenWriters, segments: SegmentList) -> None:
         self._folder = folder
-        self._host = host
-        self._files = host.files
-        self._write_at = host.files.write_at
+        self._open_writers = open_writers
+        self._files = open_writers.files
+        self._write_at = open_writers.files.write_at
         self._segments = segments
         self._descriptor = -1  # of the active segment, if it is open
         index = segments.active.index if segments.active is not None else None
@@ -75,7 +70,7 @@ class SegmentWriter:
 
     def _open(self, segment: Segment) -> int:
         self._descriptor = self._files.open_to_write(segment.path)
-        self._host.file_opened(self)
+        self._open_writers.file_opened(self)
         return self._descriptor
 
     def roll(self, base: int) -> None:
@@ -86,7 +81,7 @@ class SegmentWriter:
             self.close()
         self._segments.add(Segment(path, base, 0, SegmentIndex()))
         self._descriptor = descriptor
-        self._host.file_opened(self)
+        self._open_writers.file_opened(self)
         self._indexed_at = 0
 
     def cut_back(self) -> None:
@@ -107,3 +102,35 @@ class SegmentWriter:
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             close_quietly(self._files, descriptor)
+
+
+class OpenWriters:
+    """Which logs hold a descriptor for writing: a few hundred at most, and none that is idle.
+
+    May touch only their writers, and the wake-up of the tidying task.
+    """
+
+    def __init__(self, files: Files, wakeup: Wakeup) -> None:
+        self.files = files
+        self._wakeup = wakeup
+        self._open: dict[SegmentWriter, None] = {}  # in the order in which they were opened
+
+    def file_opened(self, writer: SegmentWriter) -> None:
+        """Note that the writer holds a descriptor, and close the oldest if there are too many."""
+        if not self._open:
+            self._wakeup.set()
+        self._open[writer] = None
+        if len(self._open) > MOST_DESCRIPTORS:
+            oldest = next(iter(self._open))
+            del self._open[oldest]
+            oldest.close()
+
+    def forget(self, writer: SegmentWriter) -> None:
+        self._open.pop(writer, None)
+
+    def close_idle(self) -> bool:
+        """Close the files that were not written to since the last call. Return whether nothing is left open."""
+        for writer in [candidate for candidate in self._open if not candidate.take_used()]:
+            writer.close()
+            del self._open[writer]
+        return not self._open

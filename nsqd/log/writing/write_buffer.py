@@ -1,4 +1,4 @@
-"""Batches that were appended to a log and are not in its file yet."""
+"""Batches that were appended to a log and are not in its file yet: a list with rules of its own, which knows no file."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from nsqd.log.faults import Fault, FaultKind, Faults
+from nsqd.log.faults import FaultKind, Faults, StorageFault
 from nsqd.log.files import DiskError
 from nsqd.log.wakeups import Wakeups
 
@@ -20,11 +20,11 @@ class Node:
     def __init__(self) -> None:
         self.wakeups = Wakeups()
         self.faults = Faults(self.wakeups)
-        self._made: dict[str, Fault] = {}
+        self._made: dict[str, StorageFault] = {}
 
-    def fault(self, kind: FaultKind = FaultKind.LOG, name: str = "") -> Fault:
+    def fault(self, kind: FaultKind = FaultKind.LOG, name: str = "") -> StorageFault:
         """Return the fault of this kind, and for logs of this name."""
-        return self._made.setdefault(kind.name + name, Fault(self.faults, kind))
+        return self._made.setdefault(kind.name + name, StorageFault(self.faults, kind))
 
     def is_told(self) -> bool:
         """Return whether the task was woken since the last call."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nsqd.broker.batch import Receipt
-from nsqd.log.faults import Fault, FaultKind
+from nsqd.log.faults import FaultKind, StorageFault
 from nsqd.log.files import Buffers, DiskError, Files
 from nsqd.log.log_fault import RETRY_AFTER
 from nsqd.log.reading.cold import Load
@@ -57,7 +57,7 @@ class Node:
 
     def broken(self, kind: FaultKind) -> None:
         """Report a fault that nothing has caused."""
-        Fault(self.faults, kind).begin(DiskError("broken"))
+        StorageFault(self.faults, kind).begin(DiskError("broken"))
 
     def read_refused(self, log: DiskLog) -> None:
         """Have the disk refuse the log's first message for so long that channels bypass it."""

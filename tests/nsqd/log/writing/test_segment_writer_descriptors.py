@@ -7,8 +7,7 @@ from pathlib import Path
 from nsqcommon.wakeup import Wakeup
 from nsqd.log.files import Files
 from nsqd.log.segment_list import SegmentList
-from nsqd.log.writing.open_writers import MOST_DESCRIPTORS, OpenWriters
-from nsqd.log.writing.segment_writer import SegmentWriter
+from nsqd.log.writing.segment_writer import MOST_DESCRIPTORS, OpenWriters, SegmentWriter
 from tests.nsqd.log.batches import make_batch
 
 
