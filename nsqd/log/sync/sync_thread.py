@@ -38,8 +38,7 @@ class SyncThread:
         self.doorbell = make_doorbell()  # rings when a sync was performed
         self._files = files
         self._syncs: SimpleQueue[Sync | None] = SimpleQueue()
-        # As trio's threads, it is a daemon: an interpreter that ends does not wait for a disk that hangs. Not `_thread`,
-        # which mypyc would turn into a keyword of C.
+        # As trio's threads, it is a daemon: an interpreter that ends does not wait for a disk that hangs.
         self._worker = Thread(target=self._perform_syncs, name=NAME, daemon=True)
 
     def start(self) -> None:

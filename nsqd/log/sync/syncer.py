@@ -99,7 +99,8 @@ class Syncer:
         self._wakeups = wakeups
         self._sync_every = sync_every
         self._sync_timeout = sync_timeout
-        self._thread: SyncPerformer | None = None  # None: it does not run, so no turn begins a sync
+        # None: it does not run, so no turn begins a sync. Not `_thread`, which mypyc would turn into a keyword of C.
+        self._performer: SyncPerformer | None = None
         self._unsynced: dict[DiskLog, None] = {}
         self._unsynced_messages = 0
         self._result = SyncResult()  # of the sync that will take `_unsynced`
@@ -191,11 +192,11 @@ class Syncer:
 
     def start(self, thread: SyncPerformer) -> None:
         """Have this thread perform the syncs from now on."""
-        self._thread = thread
+        self._performer = thread
 
     def stop(self) -> None:
         """Begin no further sync. The one that runs still has to be ended."""
-        self._thread = None
+        self._performer = None
 
     @property
     def is_busy(self) -> bool:
@@ -203,8 +204,8 @@ class Syncer:
 
     def begin(self) -> None:
         """Begin a sync, unless one is running."""
-        thread = self._thread
-        if thread is None or self._sync is not None:
+        performer = self._performer
+        if performer is None or self._sync is not None:
             return
         self._wakeups.sync.clear()  # the sync takes all that is to be synced
         sync = self.collect()
@@ -212,7 +213,7 @@ class Syncer:
             self.settle(sync)
             return
         self._began = self._host.now()
-        thread.perform(sync)
+        performer.perform(sync)
 
     def answers_soon(self) -> bool:
         """Return whether clients wait for the running sync, and it will probably end within a millisecond.
