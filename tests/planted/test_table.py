@@ -33,8 +33,8 @@ def test_a_bug_can_be_planted(name: str) -> None:
         ("the breaker never trips", "FEWEST: Final = 20", "FEWEST: Final = 21", "<module>"),
         (
             "a failed sync counts as a sync",
-            "    error: DiskError | None = None\n",
-            "    error: DiskError | None = DiskError('')\n",
+            "class LogSync:\n",
+            "class LogSync:\n    error = ''\n",
             "LogSync",
         ),
     ],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from dataclasses import dataclass, field
 from errno import ENOENT
 from operator import itemgetter
 from threading import Lock
@@ -89,10 +88,9 @@ class Unsynced:
         """Take what has to be synced so that everything written so far is durable."""
         active = segments.active
         job = LogSync(
-            folder=self._folder,
+            self._folder,
             files=self.files,
             folders=self.folders,
-            indexes=[],
             base=active.base if active is not None else 0,
             offset=active.size if active is not None else 0,
             sequence=segments.tail,
@@ -148,7 +146,6 @@ def _unsaved(segment: Segment) -> tuple[Path, bytes, int] | None:
     return entries
 
 
-@dataclass(slots=True)
 class LogSync:
     """What makes one log durable. The log makes it, a thread performs it, and the log takes it back with `end_sync`.
 
@@ -156,15 +153,18 @@ class LogSync:
     moved the data path away. Only the log can tell which.
     """
 
-    folder: Path  # the log's own; the other folders are shared by all logs
-    files: list[Path]  # in the order in which they were written
-    folders: list[Path]
-    indexes: list[tuple[Path, bytes, int]]  # path, entries to add, how many entries the file has
-    base: int  # of the active segment
-    offset: int  # in the active segment
-    sequence: int  # everything before this is durable when the job is done
-    error: DiskError | None = None
-    missing: list[Path] = field(default_factory=list)
+    def __init__(
+        self, folder: Path, *, files: list[Path], folders: list[Path], base: int, offset: int, sequence: int
+    ) -> None:
+        self.folder = folder  # the log's own; the other folders are shared by all logs
+        self.files = files  # in the order in which they were written
+        self.folders = folders
+        self.indexes: list[tuple[Path, bytes, int]] = []  # path, entries to add, how many entries the file has
+        self.base = base  # of the active segment
+        self.offset = offset  # in the active segment
+        self.sequence = sequence  # everything before this is durable when the job is done
+        self.error: DiskError | None = None
+        self.missing: list[Path] = []
 
     def perform(self, files: Files, common: CommonFolders) -> None:
         for path, data, saved in self.indexes:
