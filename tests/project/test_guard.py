@@ -18,16 +18,16 @@ from bench.guard.figures import ONE_CHANGE
 SLOWER = """
     import runpy
 
-    from nsqd.client.publisher import Publisher
+    from nsqd.client.publisher import ClientPublisher
 
-    publish = Publisher.publish
+    publish = ClientPublisher.publish
 
     def slower(self, command):
         for _ in range(20):
             pass
         publish(self, command)
 
-    Publisher.publish = slower
+    ClientPublisher.publish = slower
     runpy.run_path({loads!r}, run_name="__main__")
 """
 
