@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from nsqcommon.http_api import EMPTY, HttpError, Request, Response, json
@@ -9,7 +10,6 @@ from nsqd.broker import operations
 from nsqd.http.history import find_sequence, place_argument
 from nsqd.http.names import channel_argument, check_lasting, find_channel, find_topic
 from nsqd.http.places import AtTime, FoundSequence, HistoryEdge, HistoryPlace, Pinned
-from nsqd.http.position import next_places
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -117,3 +117,17 @@ def _cursor(topic: Topic, place: Pinned) -> int:
     if place > last:
         raise HttpError(400, "BEYOND_END", details={"first": first, "last": last})
     return place
+
+
+def next_places(channel: Channel, limit: int) -> list[tuple[int, int]]:
+    """Return (sequence, attempts so far) of the messages to be delivered next: requeued ones first, then new ones."""
+    places = channel.ledger.retries.next_ones(limit)
+    end = channel.feed.high_watermark
+    sequence = channel.ledger.cursor
+    for start, stop in chain(channel.ledger.skips, [(end, end)]):
+        if len(places) >= limit:
+            break
+        take = range(sequence, min(start, end))
+        places += [(it, 0) for it in take[: limit - len(places)]]
+        sequence = max(sequence, stop)
+    return places
