@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqd.auth.expressions import Expression
-from nsqd.auth.expressions.literal import literal_of
+from nsqd.auth.expressions.expression import literal_of
 from nsqd.auth.expressions.parser import ExpressionParser
 from nsqd.auth.expressions.program import Program
 
