@@ -1,4 +1,4 @@
-"""nsqd over HTTP: a short path for publishing on the poller, and the ASGI application for all requests."""
+"""nsqd's HTTP server: a fast path for publishing on the poller, and an ASGI application for everything else."""
 
 from __future__ import annotations
 

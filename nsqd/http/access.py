@@ -1,7 +1,7 @@
-"""The access rule of each route: which role it needs, and whether it is about one topic or about the node.
+"""The access rule of each route: the role it needs, and whether it concerns one topic or the whole node.
 
-An `GuardedRoute` cannot be made without its `RequiredRole`, so the table of routes (`make_app`) is the table of rights too.
-Nothing else decides what a path is about: a `topic=` given to a route of the node has no effect on rights.
+You can't make a `GuardedRoute` without a `RequiredRole`, so the table of routes (`make_app`) is also the table of
+rights. Only the route decides its scope. For example, `topic=` on a node route has no effect on rights.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from nsqd.auth.rights import Role
 
 
 class Scope(StrEnum):
-    TOPIC = "one topic"  # the one named by `topic=`; holders limited to topics must name one of theirs
-    NODE = "the node"  # never open to holders limited to topics
+    TOPIC = "one topic"  # named by `topic=`; a holder limited to certain topics must name one of them
+    NODE = "the node"  # closed to holders limited to certain topics
 
 
-# Compared by identity, which makes it a fast dictionary key for publishing.
+# Compared by identity because it is a dictionary key on the publishing path, and hashing the fields is slow.
 @dataclass(frozen=True, slots=True, eq=False)
 class RequiredRole:
     role: Role | None  # None: open to everyone
     scope: Scope
-    or_role: Role | None = None  # which is enough as well
+    or_role: Role | None = None  # an alternative to `role`
 
 
 OPEN: Final = RequiredRole(None, Scope.NODE)
@@ -40,7 +40,7 @@ ADMIN_TOPIC: Final = RequiredRole(Role.ADMIN, Scope.TOPIC)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardedRoute(Route):
-    """A route of nsqd, with the access that it requires."""
+    """A route with its access rule."""
 
     access: RequiredRole
-    change: str = ""  # what it changes, for the record of changes (nsqd/http/changes.py); "" if it changes nothing
+    change: str = ""  # the action for `/changes` (nsqd/http/changes.py); "" if the route changes nothing

@@ -1,4 +1,4 @@
-"""nsqd's HTTP API: the table of all endpoints, NSQ's and our own. What they do is in a module for each noun."""
+"""nsqd's HTTP API: the table of all endpoints, NSQ's and ours. Each noun's handlers are in a module of their own."""
 
 from __future__ import annotations
 
@@ -79,9 +79,9 @@ def make_app(
     cors: Cors | None = None,
     unfinished: UnfinishedBodies | None = None,
 ) -> HttpApi[GuardedRoute]:
-    """Return the ASGI application. `run_trio`, `linger` and `attend` are those of `nsqcommon.web`, or a test's.
+    """Build the ASGI application. `run_trio`, `linger` and `attend` come from `nsqcommon.web`; tests pass their own.
 
-    Its table of routes is also the table of rights (nsqd/http/access.py); docs/how-to/rights.md shows it.
+    The table of routes is also the table of rights (nsqd/http/access.py), which docs/how-to/rights.md shows.
     """
     calls = Calls(broker, turn, run_trio)
     readers = readers or Readers()
@@ -102,7 +102,7 @@ def make_app(
         policy=PolicyEndpoints(policy),
         changes=changes or Changes(time_ns),
     )
-    routes = [handlers.changes.noting(endpoint) for endpoint in _routes(handlers, debug_routes(run_trio))]
+    routes = [handlers.changes.record_calls(endpoint) for endpoint in _routes(handlers, debug_routes(run_trio))]
     check = _checks(same_site, guard)
     return HttpApi(routes, log=log, linger=linger, attend=attend, guard=check, cors=cors, unfinished=unfinished)
 
@@ -141,7 +141,7 @@ def _routes(it: _Handlers, debug: Iterable[GuardedRoute]) -> list[GuardedRoute]:
         GuardedRoute("POST", "/pub", it.pub.pub, access=PUBLISH, logged=False),
         GuardedRoute("POST", "/mpub", it.pub.mpub, access=PUBLISH, logged=False),
         GuardedRoute("POST", "/hmpub", it.pub.hmpub, access=PUBLISH, logged=False),
-        # A consumer does these again and again, so they are not logged.
+        # Not logged: a consumer sends these all the time.
         GuardedRoute("POST", "/sub", it.consuming.poll, access=CONSUME, logged=False),
         GuardedRoute("GET", "/sub", it.consuming.stream, access=CONSUME, logged=False),
         GuardedRoute("POST", "/fin", it.consuming.finish, access=CONSUME, logged=False),
@@ -150,7 +150,7 @@ def _routes(it: _Handlers, debug: Iterable[GuardedRoute]) -> list[GuardedRoute]:
         GuardedRoute("POST", "/bury", it.consuming.bury, access=CONSUME, logged=False),
         GuardedRoute("GET", "/topic/log", it.history.log, access=READ_TOPIC),
         GuardedRoute("GET", "/topic/read", it.history.read, access=READ_TOPIC),
-        # A reader may report how far it has read. It does so again and again, so this is not logged.
+        # Not logged: a running reader reports its position at least once a minute.
         GuardedRoute("POST", "/topic/reader", it.readers.report, access=READ_TOPIC, logged=False),
         GuardedRoute("POST", "/topic/reader/delete", it.readers.forget, access=OPERATE_TOPIC, change="forget_reader"),
         GuardedRoute("POST", "/topic/create", it.topics.create, access=ADMIN_TOPIC, change="create_topic"),
@@ -191,9 +191,9 @@ def _routes(it: _Handlers, debug: Iterable[GuardedRoute]) -> list[GuardedRoute]:
 
 
 def refuse_plain(https_port: int) -> HttpApi[Route]:
-    """Return the application that answers plain HTTP where TLS is required.
+    """Build the application that answers plain HTTP with 403 where TLS is required.
 
-    NSQ writes this JSON by hand, with spaces, and clients parse it.
+    The JSON keeps NSQ's spaces: NSQ writes it by hand, and clients parse it.
     """
     body = b'{"message": "TLS_REQUIRED", "https_port": %d}' % https_port
     return HttpApi((), log=log, always=Response(403, body, (JSON, V1)))

@@ -1,7 +1,7 @@
-"""The endpoints that give a channel messages again: its backlog as a document and back, and finished ones once more.
+"""The endpoints that save and restore a channel's backlog, and deliver finished messages again.
 
-A document comes from `GET /channel/state`, but whoever sends it may have changed it. So everything in it is checked
-before anything is changed, and no document makes nsqd keep more than `MOST` entries.
+You get a document from `GET /channel/state` and may edit it before you send it back. So we check all of it before we
+change anything, and a document can't make nsqd keep more than `MOST` entries.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from nsqd.http.calls import Calls
     from nsqd.http.past import TopicHistory
 
-MOST: Final = 10_000  # ranges and exceptions of a document
-LONGEST: Final = 1 << 20  # bytes of a document; nsqd's own have half as many at most
+MOST: Final = 10_000  # ranges and exceptions in a document
+LONGEST: Final = 1 << 20  # bytes in a document; those nsqd writes have at most half as many
 _TOO_LONG: Final = f"more than {MOST} ranges and exceptions"
-_MOST_BRACKETS: Final = 2 * MOST  # of a kind, with those of members that we do not know
+_MOST_BRACKETS: Final = 2 * MOST  # of one kind, including those in members we don't know
 _MOST_COMMAS: Final = 6 * MOST
-_CHECKED_AT_ONCE: Final = 1_000  # entries: half a millisecond
+_CHECKED_AT_ONCE: Final = 1_000  # entries; takes half a millisecond
 _HIGHEST: Final = (1 << 63) - 1
 _MOST_ATTEMPTS: Final = (1 << 16) - 1
 _LATEST: Final = 253_402_300_799_999  # the end of the year 9999, in milliseconds
@@ -43,7 +43,7 @@ class BadDocument(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class BacklogDocument:
-    """A channel's backlog, the log that it is about, and whether the channel was paused."""
+    """A channel's backlog, the id of the log it refers to, and whether the channel was paused."""
 
     log: str
     paused: bool
@@ -52,7 +52,7 @@ class BacklogDocument:
 
 class BacklogEndpoints:
     def __init__(self, calls: Calls, find: Callable[[str, Mapping[str, str]], TopicHistory]) -> None:
-        """`find` returns the topic's log if it is the one in `log`, if that is there; otherwise it raises HttpError."""
+        """`find` returns the topic's log. It raises HttpError if the arguments have a `log` with another log's id."""
         self._calls = calls
         self._broker = calls.broker
         self._find = find
@@ -65,7 +65,7 @@ class BacklogEndpoints:
         backlog = operations.backlog(channel, MOST)
         if backlog is None:
             raise HttpError(413, "TOO_MANY", details={"reason": f"more than {MOST} ranges and exceptions"})
-        # Once this is synced, none of these sequences can become another message after a power cut.
+        # Sync first: otherwise a power cut could lose messages, and new ones would get the sequences we answer here.
         paused = channel.paused
         await self._calls.durable()
         time, size = past.retention_time, past.retention_bytes
@@ -93,8 +93,8 @@ class BacklogEndpoints:
             raise HttpError(413, "BODY_TOO_BIG", details={"reason": f"more than {LONGEST} bytes"})
         try:
             slices = handler_slices()
-            (document,) = await slices.all_of(parsing(body))
-            await slices.give_way()  # what is left of the last slice need not come on top of the change
+            (document,) = await slices.all_of(parse_document(body))
+            await slices.give_way()  # parsing may have used up this slice, and the change below needs a whole one
         except BadDocument as error:
             raise HttpError(400, "INVALID_BODY", details={"reason": str(error)}) from None
         with self._calls.journaled_turn():
@@ -114,30 +114,31 @@ class BacklogEndpoints:
         topic_name, name = channel_argument(request)
         check_lasting(topic_name, name)
         find_channel(self._broker, topic_name, name)
-        wanted = sequences_argument(request)
+        sequences = sequences_argument(request)
         past = self._find(topic_name, request.query())
         with self._calls.journaled_turn():
             channel, topic = find_channel(self._broker, topic_name, name), find_topic(self._broker, topic_name)
-            if wanted and max(wanted) >= topic.high_watermark:
+            if sequences and max(sequences) >= topic.high_watermark:
                 raise _beyond_end(past, topic)
-            result = operations.redeliver(channel, wanted)
+            result = operations.redeliver(channel, sequences)
         await self._calls.durable()
         return json(result._asdict())
 
 
 def _channel(topic: Topic, name: str, document: BacklogDocument) -> tuple[Channel, int]:
-    """Return the channel, and how many messages that came since it was deleted are gone.
+    """Return the channel and the number of messages it has missed.
 
-    If it is gone, it begins where it had got to, so that nothing that came since is missing, and is paused as it was.
+    A deleted channel is created again, paused if it was, at the document's end. So it gets all messages published since
+    then, except those that retention has already removed: they are the missed ones.
     """
     if name in topic.channels:
         return topic.channels[name], 0
     end = document.backlog.end
-    begins = max(end, topic.log.first)
-    channel = topic.channel(name, cursor=begins)
+    cursor = max(end, topic.log.first)
+    channel = topic.channel(name, cursor=cursor)
     if document.paused:
         channel.pause()
-    return channel, begins - end
+    return channel, cursor - end
 
 
 def _beyond_end(past: TopicHistory, topic: Topic) -> HttpError:
@@ -147,12 +148,12 @@ def _beyond_end(past: TopicHistory, topic: Topic) -> HttpError:
 # The document
 
 
-def parsing(text: bytes) -> Iterator[BacklogDocument | None]:
-    """Parse what `GET /channel/state` has answered. Raises BadDocument. Unknown members are ignored.
+def parse_document(text: bytes) -> Iterator[BacklogDocument | None]:
+    """Parse the document, ignoring unknown members. Raises BadDocument.
 
-    The document comes last. A None comes after every few milliseconds of work, when others may have their turn.
+    Yields None every few milliseconds so that the caller can let other tasks run, and the document last.
     """
-    # Counted in the text, because decoding a million brackets would take longer than a turn may.
+    # Count in the text: decoding a million brackets would take longer than a turn may last.
     if text.count(b"[") > _MOST_BRACKETS or text.count(b"{") > _MOST_BRACKETS or text.count(b",") > _MOST_COMMAS:
         raise BadDocument(_TOO_LONG)
     try:
@@ -186,12 +187,12 @@ def _backlog_in(found: Mapping[str, Any]) -> Generator[None, None, Backlog]:
         deferred=[(it[0], it[1], it[2]) for it in deferred],
         buried=[(it[0], it[1]) for it in buried],
     )
-    yield from _checking(backlog)
+    yield from _check(backlog)
     return backlog
 
 
 def _entries(found: Mapping[str, Any], member: str, highest: tuple[int, ...]) -> Generator[None, None, list[list[int]]]:
-    """Return the entries of a list, each of which has a number for each of the `highest`."""
+    """Return the list under `member`. Each entry has one number, from 0 on, for each of the `highest`."""
     entries = found.get(member)
     if not isinstance(entries, list):
         raise BadDocument(f"{member}: expected a list")
@@ -213,8 +214,8 @@ def _number(value: object, highest: int, member: str) -> int:
     return value
 
 
-def _checking(backlog: Backlog) -> Iterator[None]:
-    """Refuse what says of one message that it is in two places, or of a range that it is nowhere."""
+def _check(backlog: Backlog) -> Iterator[None]:
+    """Refuse a document that puts a message in two places, or has a range out of bounds."""
     ranges = backlog.finished
     yield None
     if any(not backlog.next <= start < end for start, end in ranges):
@@ -226,11 +227,11 @@ def _checking(backlog: Backlog) -> Iterator[None]:
             raise BadDocument(f"{member}: expected ascending ranges that do not overlap")
     yield None
     if backlog.count_among_ranges(from_place(backlog.buried, backlog.next)):
-        raise BadDocument("buried: a message behind next is not in finished")
+        raise BadDocument("buried: a message from next on is not in finished")
     yield None
     exceptions = backlog.exceptions()
     if len(set(exceptions)) < len(exceptions):
-        raise BadDocument("requeued, deferred: a message is there twice")
+        raise BadDocument("requeued, deferred: a message is listed twice")
     yield None
     if any(is_in(sequence, ranges) for sequence in exceptions):
         raise BadDocument("requeued, deferred: a message is also in finished")

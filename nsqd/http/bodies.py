@@ -1,4 +1,4 @@
-"""BodyReader for lists of messages: from memory, or one after the other from disk, so that nobody else has to wait."""
+"""Reads bodies for lists of messages, from memory or one by one from disk, without blocking other clients."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from nsqd.broker.channel import Channel
     from nsqd.http.history import HistoryReads
 
-LONGEST_READ: Final = 10.0  # seconds that one body may take to come from disk
+LONGEST_READ: Final = 10.0  # seconds to wait for one body from disk
 
 
 class BodyReader:
@@ -23,7 +23,7 @@ class BodyReader:
         self._clock = clock
 
     async def batch(self, channel: Channel, sequence: int, is_wanted: Callable[[], bool]) -> Batch | str:
-        """Return the batch that has this message, or why there is none. Give up once it is no longer wanted."""
+        """Return the batch that has this message, or the reason why there is none. Stops once `is_wanted` is false."""
         reading, log = self._reading, channel.feed.log
         end = self._clock() + LONGEST_READ
         while is_wanted() and log.next_readable(sequence) == sequence:
@@ -32,13 +32,13 @@ class BodyReader:
                 return batch
             left = end - self._clock()
             if left <= 0 or reading.stopping or log.end_of_refused(sequence) != sequence:
-                return "the disk does not give it now"
+                return "the disk can't be read now"
             await reading.loads.wait_for_change(channel.feed.name, seconds=left)
         return "the log no longer has it"
 
 
 def body_members(found: Batch | str, sequence: int) -> dict[str, object]:
-    """Return the members of a line that have time, headers and body, or `unread`, which says why there is none."""
+    """Return the members `timestamp`, `headers` and `body` of a line, or `unread` with the reason."""
     if isinstance(found, str):
         return {"unread": found}
     headers = found.headers_between(sequence, sequence + 1)

@@ -1,7 +1,7 @@
-"""The endpoints that show what a channel has buried, and kick it back or discard it (docs/reference/http.md).
+"""The endpoints that list, kick and discard a channel's buried messages (docs/reference/http.md).
 
-A list is made while it is sent: bodies that are not in memory are fetched from disk one after the other, and a reason
-that few messages have is looked for in pieces, so that nobody else has to wait.
+A list is streamed so that it never blocks other clients: bodies come from disk one by one, and a search for a rare
+reason pauses every `_LOOKED_AT` messages.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from nsqd.http.history import HistoryReads
 
 MOST_LINES: Final = 10_000
-MOST_NAMED: Final = 900  # messages that are kicked or discarded at once: a query has no more than 1,000 arguments
+MOST_NAMED: Final = 900  # messages per kick or discard; a query has at most 1,000 arguments
 MOST_REASONS: Final = 1_000  # in a summary
-_LINES: Final = 100  # unless the request says how many
-_LOOKED_AT: Final = 5_000  # messages, before others have their turn
+_LINES: Final = 100  # the default `limit`
+_LOOKED_AT: Final = 5_000  # messages to check before other tasks run
 _MILLISECOND: Final = 1_000_000  # nanoseconds
 
 _is_rate: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?", re.ASCII).fullmatch
@@ -56,11 +56,11 @@ class BuriedEndpoints:
         after, limit = number_argument(arguments, "after", -1), number_argument(arguments, "limit", _LINES)
         if limit > MOST_LINES:
             raise HttpError(400, "INVALID_ARG_LIMIT", details={"reason": f"at most {MOST_LINES}"})
-        found = _found(channel, after + 1, arguments.get("reason", ""))
+        found = _matching(channel, after + 1, arguments.get("reason", ""))
         bodies = BodyReader(self._reading, self._clock) if arguments.get("bodies") != "false" else None
 
         async def describe(burial: BuriedMessage) -> dict[str, object] | None:
-            return await _described_burial(channel, burial, bodies)
+            return await _line_members(channel, burial, bodies)
 
         lines = Lines(found, limit, describe)
         return Stream(((b"content-type", NDJSON.encode()), V1), lines.next_piece, lines.close)
@@ -73,7 +73,7 @@ class BuriedEndpoints:
 
     async def _take(self, request: Request, verb: Verb) -> Response:
         channel = _channel(self._broker, request)
-        named, asked = _named(request), _asked(request, self._broker.turn.timestamp)
+        named, asked = _named(request), _selection_request(request, self._broker.turn.timestamp)
         sequences = await self._sequences(channel, named) if named is not None else set()
         if verb == "kick" and named is None and not asked.force:
             await _check_fit(channel, asked.selection)
@@ -87,8 +87,8 @@ class BuriedEndpoints:
         await self._calls.durable()
         return json(answer)
 
-    async def _sequences(self, channel: Channel, named: _Named) -> set[int]:
-        """Return the sequences of messages that a request names. This looks at all that is buried, a piece at a time."""
+    async def _sequences(self, channel: Channel, named: _NamedMessages) -> set[int]:
+        """Return the sequences of the named messages. Finding ids means a scan of all buried messages, in slices."""
         sequences = set(named.sequences)
         if named.ids:
             for found in channel.buried_queue.buried.find(named.ids):
@@ -98,23 +98,23 @@ class BuriedEndpoints:
 
     async def jobs(self, request: Request) -> Response:
         channel = _channel(self._broker, request)
-        known = [_described(job) for job in (channel.buried_queue.job, channel.buried_queue.ended) if job is not None]
-        return json({"jobs": known + [_described_recall(it) for it in channel.recalls]})
+        jobs = [_job_members(job) for job in (channel.buried_queue.job, channel.buried_queue.ended) if job is not None]
+        return json({"jobs": jobs + [_recall_members(it) for it in channel.recalls]})
 
     async def undo_kick(self, request: Request) -> Response:
         _channel(self._broker, request)
         number = number_argument(request.query(), "kick", -1)
         with self._calls.journaled_turn():
             channel = _channel(self._broker, request)
-            under_way = channel.buried_queue.job
-            if under_way is not None and under_way.verb != "kick":
-                raise _under_way(under_way)
+            current = channel.buried_queue.job
+            if current is not None and current.verb != "kick":
+                raise _under_way(current)
             kicked = len(channel.buried_queue.kicked or ())
             job = operations.undo_kick(channel, number, who=request.holder or request.remote)
         if job is None:
             raise HttpError(404, "KICK_NOT_FOUND")
         await self._calls.durable()
-        return json({"kicked": kicked, "buried": job.done, "job": _described(channel.buried_queue.job)})
+        return json({"kicked": kicked, "buried": job.done, "job": _job_members(channel.buried_queue.job)})
 
     async def stop_job(self, request: Request) -> Response:
         with self._calls.journaled_turn():
@@ -125,7 +125,7 @@ class BuriedEndpoints:
             for recall in recalls:
                 recall.stop()
         await self._calls.durable()
-        stopped = _described(job) or next(map(_described_recall, recalls), None)
+        stopped = _job_members(job) or next(map(_recall_members, recalls), None)
         return json({"job": stopped})
 
 
@@ -135,7 +135,7 @@ def _channel(broker: Broker, request: Request) -> Channel:
     return find_channel(broker, topic_name, name)
 
 
-# What is buried
+# Listing
 
 
 def _summary(channel: Channel) -> dict[str, object]:
@@ -145,15 +145,18 @@ def _summary(channel: Channel) -> dict[str, object]:
         "count": len(buried),
         "reasons": [{"reason": note.reason, "client": note.who, "count": count} for note, count in reasons],
         "others": len(buried) - sum(count for _, count in reasons),
-        "job": _described(channel.buried_queue.job),
+        "job": _job_members(channel.buried_queue.job),
         "kick": channel.buried_queue.kicked.number if channel.buried_queue.kicked is not None else None,
         "room": channel.room(),
         "paused_why": channel.paused_why,
     }
 
 
-def _found(channel: Channel, first: int, reason: str) -> Iterator[BuriedMessage | None]:
-    """Yield what is buried from a sequence on, and now and then None, so that others can have their turn."""
+def _matching(channel: Channel, first: int, reason: str) -> Iterator[BuriedMessage | None]:
+    """Yield the buried messages from sequence `first` on whose reason contains `reason`.
+
+    Yields None now and then so that the caller can let other tasks run.
+    """
     for looked_at, burial in enumerate(channel.buried_queue.buried.from_place(first), 1):
         if reason in burial.note.reason:
             yield burial
@@ -161,10 +164,8 @@ def _found(channel: Channel, first: int, reason: str) -> Iterator[BuriedMessage 
             yield None
 
 
-async def _described_burial(
-    channel: Channel, burial: BuriedMessage, bodies: BodyReader | None
-) -> dict[str, object] | None:
-    """Return the members of a line, or None if the message was kicked or discarded meanwhile."""
+async def _line_members(channel: Channel, burial: BuriedMessage, bodies: BodyReader | None) -> dict[str, object] | None:
+    """Return the members of a line, or None if the message has been kicked or discarded in the meantime."""
     if bodies is None:
         return _members(burial)
     sequence, buried = burial.sequence, channel.buried_queue.buried
@@ -202,7 +203,7 @@ _DONE: Final[dict[Verb, str]] = {"kick": "kicked", "discard": "discarded"}
 
 
 async def _check_fit(channel: Channel, selection: BuriedSelection) -> None:
-    """Refuse a kick of more messages than the channel has room for. Others have their turns while they are counted."""
+    """Refuse a kick of more messages than the channel has room for. Counts in slices, so other tasks keep running."""
     buried, room = channel.buried_queue.buried, channel.room()
     if room is None or min(len(buried), selection.limit or len(buried)) <= room:
         return
@@ -216,33 +217,33 @@ async def _check_fit(channel: Channel, selection: BuriedSelection) -> None:
 
 
 def _full(channel: Channel, room: int) -> HttpError:
-    """Return the refusal of a kick that has no room, with the number of messages that fit."""
-    bounds = {"max_messages": channel.policy.rules.max_messages, "max_bytes": channel.policy.rules.max_bytes}
-    words = ", ".join(f"{name} = {bound}" for name, bound in bounds.items() if bound is not None)
+    """Return the 409 for a kick that doesn't fit, with the number of messages that would."""
+    limits = {"max_messages": channel.policy.rules.max_messages, "max_bytes": channel.policy.rules.max_bytes}
+    words = ", ".join(f"{name} = {limit}" for name, limit in limits.items() if limit is not None)
     reason = (
         f"channel {channel.feed.name}:{channel.name} has room for {room} messages that may not be dropped ({words})"
     )
     return HttpError(409, "FULL", details={"reason": reason, "fits": room})
 
 
-def _begin(channel: Channel, verb: Verb, asked: _Asked, who: str) -> dict[str, object]:
+def _begin(channel: Channel, verb: Verb, asked: _SelectionRequest, who: str) -> dict[str, object]:
     if channel.buried_queue.job is not None:
         raise _under_way(channel.buried_queue.job)
     job = operations.begin_job(channel, verb, asked.selection, rate=asked.rate, who=who, force=asked.force)
-    return {_DONE[verb]: job.done, "job": _described(channel.buried_queue.job)} | _kick_of(channel, verb)
+    return {_DONE[verb]: job.done, "job": _job_members(channel.buried_queue.job)} | _kick_of(channel, verb)
 
 
 def _kick_of(channel: Channel, verb: Verb) -> dict[str, object]:
-    """Return the member of an answer by which a kick can be taken back."""
+    """Return the member with the kick's number, which the client needs to undo it."""
     kicked = channel.buried_queue.kicked
     return {"kick": kicked.number} if verb == "kick" and kicked is not None else {}
 
 
 def _under_way(job: BuriedJob) -> HttpError:
-    return HttpError(409, "JOB_UNDER_WAY", details={"job": _described(job)})
+    return HttpError(409, "JOB_UNDER_WAY", details={"job": _job_members(job)})
 
 
-def _described(job: BuriedJob | None) -> dict[str, object] | None:
+def _job_members(job: BuriedJob | None) -> dict[str, object] | None:
     if job is None:
         return None
     return {
@@ -259,8 +260,8 @@ def _described(job: BuriedJob | None) -> dict[str, object] | None:
     }
 
 
-def _described_recall(recall: LongRecall) -> dict[str, object]:
-    """Return what stands for a recall in the list of jobs: `limit` is the number of its messages."""
+def _recall_members(recall: LongRecall) -> dict[str, object]:
+    """Return a recall in the format of a job. `limit` is its number of messages."""
     return {
         "verb": recall.verb,
         "done": recall.done,
@@ -279,8 +280,8 @@ def _described_recall(recall: LongRecall) -> dict[str, object]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Named:
-    """The messages that a request names."""
+class _NamedMessages:
+    """The messages a request names by id or sequence."""
 
     ids: frozenset[int]
     sequences: frozenset[int]
@@ -291,16 +292,16 @@ class _Named:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """Which messages a request selects, and how it wants them taken."""
+class _SelectionRequest:
+    """A request to kick or discard by selection rather than by name."""
 
     selection: BuriedSelection
-    rate: float  # messages a second
-    force: bool  # also what has no room
+    rate: float  # messages a second; 0: no limit
+    force: bool  # even if the channel has no room for them
 
 
-def _named(request: Request) -> _Named | None:
-    """Return the messages that the request names; None: it names none, but selects."""
+def _named(request: Request) -> _NamedMessages | None:
+    """Return the messages the request names, or None if it selects them by reason and time instead."""
     arguments = request.query()
     if "id" not in arguments and "sequence" not in arguments:
         return None
@@ -311,12 +312,12 @@ def _named(request: Request) -> _Named | None:
         raise HttpError(400, "TOO_MANY", details={"reason": f"at most {MOST_NAMED} messages at once"})
     if not all(map(_is_id, ids)):
         raise HttpError(400, "INVALID_ARG_ID")
-    return _Named(
+    return _NamedMessages(
         frozenset(int(text, 16) for text in ids), frozenset(parse_number(text, "sequence") for text in sequences)
     )
 
 
-def _asked(request: Request, timestamp: int) -> _Asked:
+def _selection_request(request: Request, timestamp: int) -> _SelectionRequest:
     arguments = request.query()
     rate = arguments.get("rate", "0")
     if _is_rate(rate) is None:
@@ -325,11 +326,11 @@ def _asked(request: Request, timestamp: int) -> _Asked:
     if "before" in arguments:
         before = min(before, -(-_time(arguments["before"]) // _MILLISECOND))
     selection = BuriedSelection(before, arguments.get("reason", ""), number_argument(arguments, "limit", 0))
-    return _Asked(selection, float(rate), arguments.get("force") == "true")
+    return _SelectionRequest(selection, float(rate), arguments.get("force") == "true")
 
 
 def _time(text: str) -> int:
-    """Return nanoseconds; digits are nanoseconds already, as in the answers."""
+    """Parse a time into nanoseconds. Plain digits are nanoseconds already, as in our answers."""
     try:
         place = parse_place(text)
     except ValueError:

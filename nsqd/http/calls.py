@@ -1,8 +1,7 @@
-"""The way of HTTP's handlers into the broker.
+"""How HTTP handlers call the broker.
 
-Handlers run under an asyncio server. The broker awaits nothing, so they call it directly. A handler that changes
-something does so within one turn (docs/decisions/0001), and awaits the disk through `run_trio` where NSQ's answer
-promises it.
+Handlers run under an asyncio server. The broker never awaits, so they call it directly. A handler makes its changes
+within one turn (docs/decisions/0001). Where NSQ's answer promises durability, it then awaits the disk with `run_trio`.
 """
 
 from __future__ import annotations
@@ -30,33 +29,33 @@ log = logging.getLogger(__name__)
 
 class DurableTurn(Turn, Protocol):
     async def durable(self) -> None:
-        """Wait until everything decided so far is on disk. Call this from trio."""
+        """Wait until all changes made so far are on disk. Call this from trio."""
 
 
 class Sliced(Protocol):
-    """Work that would hold others up if it were done at once."""
+    """Work that would block other clients if it ran in one go."""
 
     is_over: bool
 
     def step(self) -> None:
-        """Do some milliseconds of it, within a turn."""
+        """Work for a few milliseconds, within a turn."""
 
     def end(self) -> None:
-        """Forget it, complete or not. Called once."""
+        """Clean up, whether the work is complete or not. Called once."""
 
 
 class Bridge(Protocol):
-    """Awaits a trio function from a handler: `nsqcommon.web.run_trio`."""
+    """Runs a trio function and awaits it from a handler: `nsqcommon.web.run_trio`."""
 
     async def __call__(self, function: Callable[[], Awaitable[None]], /) -> None: ...
 
 
-class GoneMeanwhile(ClientGone):
-    """The client has left while its work was under way. What was done stays done."""
+class ClientLeft(ClientGone):
+    """The client left during its long work. The slices that ran are not undone."""
 
 
 class Calls:
-    """The handlers' way into the broker."""
+    """Calls into the broker: in a turn, journaled, in slices, or durable."""
 
     def __init__(self, broker: Broker, turn: DurableTurn, run_trio: Bridge) -> None:
         self.broker = broker
@@ -65,7 +64,7 @@ class Calls:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Enter a turn for synchronous calls. Its end writes, delivers and sends what they have decided."""
+        """Enter a turn for synchronous calls. When it ends, their results are written, delivered and sent."""
         with in_turn(self._turn):
             yield
 
@@ -81,9 +80,9 @@ class Calls:
             raise _not_on_disk(promise.error)
 
     async def in_slices(self, request: Request, work: Sliced) -> None:
-        """Do long work, each slice in a turn of its own, until it is over. Others have their turns in between.
+        """Do long work in slices, each in its own turn, so that other clients are served in between.
 
-        Raises a 500 if the disk refuses a slice, and GoneMeanwhile if the client has gone: then it ends where it is.
+        Raises a 500 if the disk refuses a slice, and ClientLeft if the client has gone. Both stop the work.
         """
         gone: asyncio.Future[None] | None = None
         try:
@@ -96,14 +95,14 @@ class Calls:
                     gone = asyncio.ensure_future(request.wait_until_gone())
                 await asyncio.sleep(0)
                 if request.is_gone:
-                    raise GoneMeanwhile
+                    raise ClientLeft
         finally:
             work.end()
             if gone is not None:
                 gone.cancel()
 
     async def durable(self) -> None:
-        """Wait until everything decided so far is on disk. Raises a 500 if the disk refuses it."""
+        """Wait until all changes made so far are on disk. Raises a 500 if the disk refuses them."""
         try:
             await self._run_trio(self._turn.durable)
         except NotSynced as error:
@@ -117,6 +116,6 @@ class Calls:
 
 
 def _not_on_disk(cause: object) -> HttpError:
-    """Return a 500, as NSQ has no better answer. The change is in effect, and is written once the disk works again."""
-    log.error("a change is not on disk error=%s", cause)
+    """Return a 500: NSQ has no better answer. The change is in effect, and reaches the disk once it works again."""
+    log.error("change not yet on disk error=%s", cause)
     return HttpError(500, "INTERNAL_ERROR")

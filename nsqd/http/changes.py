@@ -1,6 +1,6 @@
-"""Who has changed what over HTTP: a line of the log for each change, and the newest of them for `GET /changes`.
+"""The record of changes that operators make over HTTP: logs each one, and keeps the newest for `GET /changes`.
 
-Published messages, and reports of readers, are no changes in this sense.
+Publishing isn't a change in this sense, nor is a reader's report of its position.
 """
 
 from __future__ import annotations
@@ -16,22 +16,23 @@ from nsqcommon.http_api import JSON, V1, HttpError, Request, Response, Stream, a
 from nsqcommon.nsq_json import dumps
 from nsqcommon.wire.quoting import quote
 from nsqd.http.access import GuardedRoute, Scope
-from nsqd.http.calls import GoneMeanwhile
+from nsqd.http.calls import ClientLeft
 from nsqd.http.lines import handler_slices
 
 log = logging.getLogger(__name__)
 
-KEPT: Final = 1000  # changes; with texts that are cut, about a megabyte at most
-POLICY: Final = "policy file"  # who has changed what expired
-_LONGEST: Final = 200  # characters of a text that the peer chooses
+KEPT: Final = 1000  # changes; about a megabyte at most, because long texts are cut
+POLICY: Final = "policy file"  # `who` for topics and channels that expire
+_LONGEST: Final = 200  # characters of a text that the client chooses
 _DIGITS: Final = 19
-STOPPED: Final = "STOPPED"  # somebody has ended long work: what it has done stays done
-_FAILED: Final = range(400, 500)  # the request was refused; after a 500 the change is in effect, see nsqd/http/calls.py
+STOPPED: Final = "STOPPED"  # the error code of long work that was stopped; what it did before is not undone
+# Statuses that mean nothing has changed. A 500 isn't one: the change is in effect, see nsqd/http/calls.py.
+_FAILED: Final = range(400, 500)
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorChange:
-    """One change, as `/changes` shows it. The class has slots, and there are at most `KEPT`."""
+    """One change, as `/changes` shows it."""
 
     n: int
     at: int  # nanoseconds since 1970
@@ -39,9 +40,9 @@ class OperatorChange:
     topic: str
     channel: str
     detail: str  # the other arguments: "from=earliest"
-    who: str  # the name of the token's or certificate's holder, or else the address
+    who: str  # the holder of the token or certificate; the client's address if there is none
     remote: str
-    user: str  # whom nsqadmin names as its user. Anybody can send that, so it decides nothing
+    user: str  # the user nsqadmin reports. Any client can send this, so never base a decision on it
     user_agent: str
 
 
@@ -52,30 +53,30 @@ class Changes:
         self._newest: deque[OperatorChange] = deque(maxlen=KEPT)
         self._last = 0  # the number of the newest change
 
-    def noting(self, endpoint: GuardedRoute) -> GuardedRoute:
-        """Return the endpoint with a handler that notes each change; an endpoint that changes nothing, as it is."""
+    def record_calls(self, endpoint: GuardedRoute) -> GuardedRoute:
+        """Wrap the endpoint's handler to record each change. Returns endpoints that change nothing as they are."""
         if not endpoint.change:
             return endpoint
         handler = endpoint.handler
 
-        async def noted(request: Request) -> Response | Stream:
+        async def handle(request: Request) -> Response | Stream:
             try:
                 answer = await handler(request)
             except HttpError as error:
                 if error.status not in _FAILED or error.code == STOPPED:
-                    self._note(endpoint, request)
+                    self._record(endpoint, request)
                 raise
-            except GoneMeanwhile:
-                self._note(endpoint, request)
+            except ClientLeft:
+                self._record(endpoint, request)
                 raise
             if answer.status not in _FAILED:
-                self._note(endpoint, request)
+                self._record(endpoint, request)
             return answer
 
-        return replace(endpoint, handler=noted)
+        return replace(endpoint, handler=handle)
 
     def note_expiry(self, what: str, topic: str, channel: str, detail: str) -> None:
-        """Note that the policy file had something deleted, or would have had."""
+        """Record that the policy file deleted a topic or channel, or would have in a dry run."""
         self._add(
             what,
             topic=topic,
@@ -87,7 +88,7 @@ class Changes:
             user_agent="",
         )
 
-    def _note(self, endpoint: GuardedRoute, request: Request) -> None:
+    def _record(self, endpoint: GuardedRoute, request: Request) -> None:
         arguments = request.query()
         about = ("topic", "channel") if endpoint.access.scope is Scope.TOPIC else ()
         topic, channel = ((arguments.get(name, "") if name in about else "") for name in ("topic", "channel"))
@@ -122,19 +123,19 @@ class Changes:
         )
 
     async def show(self, request: Request) -> Response:
-        """Answer with the changes after a number, the oldest first.
+        """Answer with the changes after number `after`, the oldest first.
 
-        A request that names a topic gets the changes of that topic only, and a holder limited to topics has to name one.
+        With `topic=`, only that topic's changes. A holder limited to certain topics must name one of them.
         """
         arguments = request.query()
         after = _number(arguments.get("after", "0"), "INVALID_ARG_AFTER")
         limit = _number(arguments.get("limit", str(KEPT)), "INVALID_ARG_LIMIT")
-        if after > self._last:  # a number from before a restart, after which numbers begin again
+        if after > self._last:  # from before a restart, after which the numbers start again at 1
             after = 0
         topic = arguments.get("topic")
         found = [it for it in self._newest if it.n > after and (topic is None or it.topic == topic)]
         shown = found[:limit]
-        # Changes of other topics need not be looked at again.
+        # Complete: skip the other topics' changes next time, too. Cut at `limit`: go on after the last one shown.
         reached = self._last if len(shown) == len(found) else shown[-1].n if shown else after
         pieces = await handler_slices().all_of(dumps(asdict(it)) for it in shown)
         return Response(body=b'{"changes":[%b],"next":%d}' % (b",".join(pieces), reached), headers=(JSON, V1))

@@ -84,7 +84,7 @@ def test_a_search_ends_with_its_time_and_goes_on_behind_what_it_has_looked_at() 
 
 
 def test_what_cannot_be_read_is_named_and_nothing_is_said_about_it() -> None:
-    unread = [{**it, "unread": "the disk does not give it now"} for it in listed(3)]
+    unread = [{**it, "unread": "the disk can't be read now"} for it in listed(3)]
     for line in unread:
         del line["body"]
     nodes = Nodes({"n1": unread, "n2": listed(3)}, breaks="n2")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from nsqcommon import slices
 from nsqd.http import HistoryReads
-from nsqd.http.backlog import LONGEST, MOST, BadDocument, parsing
+from nsqd.http.backlog import LONGEST, MOST, BadDocument, parse_document
 from tests.nsqd.http.conftest import Nsqd, code
 from tests.nsqd.http.fake_history import at_once
 from tests.nsqd.http.whole.test_turns import LineCounter
@@ -256,7 +256,7 @@ def test_a_state_of_too_many_pieces_is_refused(nsqd: Nsqd) -> None:
 def test_whatever_a_member_is_a_document_is_parsed_or_refused(value: object, data: st.DataObject) -> None:
     document = {**SOUND, data.draw(st.sampled_from(sorted(SOUND))): value}
     try:
-        *_, last = parsing(json.dumps(document).encode())
+        *_, last = parse_document(json.dumps(document).encode())
     except BadDocument:
         return
     assert last is not None

@@ -102,7 +102,7 @@ def test_a_body_that_the_disk_refuses_is_said_to_be_unreadable(nsqd: Nsqd, monke
     log = nsqd.store.logs["t"]
     monkeypatch.setattr(log, "batch_at", lambda sequence: None)
     monkeypatch.setattr(log, "end_of_refused", lambda sequence: 5)
-    assert [line["unread"] for line in lines(nsqd)] == ["the disk does not give it now"] * 5
+    assert [line["unread"] for line in lines(nsqd)] == ["the disk can't be read now"] * 5
 
 
 class Fetching:
@@ -167,7 +167,7 @@ def test_a_read_that_takes_too_long_is_given_up(nsqd: Nsqd, monkeypatch: pytest.
         return await asked
 
     shown = asyncio.run(asyncio.wait_for(scenario(), 30)).splitlines()
-    assert [json.loads(line)["unread"] for line in shown] == ["the disk does not give it now"] * 5
+    assert [json.loads(line)["unread"] for line in shown] == ["the disk can't be read now"] * 5
 
 
 def test_reasons_are_counted(nsqd: Nsqd) -> None:

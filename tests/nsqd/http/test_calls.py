@@ -50,7 +50,7 @@ def test_operation_that_is_not_synced_has_failed(
     monkeypatch.setattr(nsqd.turn, "durable", fail)
     answer = nsqd.post(path)
     assert (answer.status, answer.body) == (500, code("INTERNAL_ERROR"))
-    assert "a change is not on disk error=fsync journal.000001: input/output error" in caplog.text
+    assert "change not yet on disk error=fsync journal.000001: input/output error" in caplog.text
     assert "Traceback" not in caplog.text
 
 
