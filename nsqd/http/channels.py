@@ -1,4 +1,4 @@
-"""The endpoints about a channel, and where in its topic's history it reads."""
+"""The endpoints of a channel: create, delete, empty, pause, and its position in the topic's log."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from nsqd.http.calls import Calls
     from nsqd.http.history import HistoryReads
 
-_PLACES: Final = 20  # places listed by /channel/position unless the request says how many
+_PLACES: Final = 20  # the default `limit` of /channel/position
 _MOST_PLACES: Final = 1000
 _DIGITS: Final = 10
-_LOSES: Final = "messages before that place are not finished: passing over them needs the role admin"
+_LOSES: Final = "some messages before that place are not finished; you need the role admin to skip them"
 
 
 class ChannelEndpoints:
@@ -76,7 +76,7 @@ class ChannelEndpoints:
         return json({"cursor": channel.ledger.cursor, "end": channel.feed.high_watermark, "waiting": places})
 
     async def _pinned(self, topic: str, place: HistoryPlace) -> Pinned:
-        """Find the sequence for a time before the turn begins: it needs the disk, and nothing in a turn may wait."""
+        """Turn a time into a sequence. Do this before the turn: it reads the disk, and nothing in a turn may wait."""
         return FoundSequence(await find_sequence(self._reading, topic, place)) if isinstance(place, AtTime) else place
 
     async def delete(self, request: Request) -> Response:
@@ -106,7 +106,7 @@ class ChannelEndpoints:
 
 
 def _cursor(topic: Topic, place: Pinned) -> int:
-    """Return the cursor for a place, between the first message left and the end of the log."""
+    """Return the cursor for a place. It lies between the first message still in the log and the end of the log."""
     first, last = topic.log.first, topic.last_place
     if isinstance(place, HistoryEdge):
         return first if place is HistoryEdge.EARLIEST else last
@@ -120,7 +120,7 @@ def _cursor(topic: Topic, place: Pinned) -> int:
 
 
 def next_places(channel: Channel, limit: int) -> list[tuple[int, int]]:
-    """Return (sequence, attempts so far) of the messages to be delivered next: requeued ones first, then new ones."""
+    """Return (sequence, attempts so far) of the next messages to deliver: retries first, then new ones."""
     places = channel.ledger.retries.next_ones(limit)
     end = channel.feed.high_watermark
     sequence = channel.ledger.cursor

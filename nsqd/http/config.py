@@ -1,4 +1,4 @@
-"""`/config`: the value of an option, and new ones for those that may change while nsqd runs."""
+"""`/config`: shows an option, and changes the ones that may change at run time."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from nsqcommon.options import change, table_of
 if TYPE_CHECKING:
     from nsqd.options import Options
 
-MOST_LOOKUPDS: Final = 100  # each is a task and a connection, and all of them start at once
+MOST_LOOKUPDS: Final = 100  # each needs a task and a connection, and all connect at the same time
 _LONGEST_VALUE: Final = 64 * 1024
 
 
 class ConfigSettings(Protocol):
-    """The current options, and the place where new ones take effect."""
+    """Holds the current options, and applies new ones."""
 
     @property
     def options(self) -> Options: ...
@@ -46,12 +46,12 @@ class ConfigEndpoints:
         if len(options.lookupd_tcp_address) > max(MOST_LOOKUPDS, len(self._settings.options.lookupd_tcp_address)):
             raise HttpError(400, "INVALID_VALUE", details={"reason": f"more than {MOST_LOOKUPDS} addresses"})
         self._settings.replace(options)
-        # To NSQ, a list set to null is no list at all, and it prints null.
+        # In NSQ, `null` makes a list a nil slice, which prints as null and not as [].
         return json(None) if value.strip() == "null" else _show_option(options, key)
 
 
 def _show_option(options: Options, key: str) -> Response:
-    """Show the value of an option: text raw, everything else as JSON."""
+    """Answer with the value of an option: a string as plain text, everything else as JSON."""
     for row in table_of(type(options)):
         if row.key == key and not row.is_deprecated:
             value: Any = getattr(options, row.name)

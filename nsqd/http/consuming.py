@@ -1,7 +1,7 @@
-"""Consuming over HTTP: `POST /sub` takes messages, `GET /sub` streams them, four more finish, requeue, touch or bury them.
+"""Consuming over HTTP: `POST /sub` polls, `GET /sub` streams, and four more endpoints finish, requeue, touch or bury.
 
-See nsqd/broker/leases.py for what a lease is. A poll that finds messages is answered within the turn that has them, and
-one that finds many in the next.
+nsqd/broker/leases.py explains leases. A poll that finds messages is answered in the same turn. One that finds many is
+answered in the next, because delivering them has already taken a while.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from nsqcommon.wire.extensions import decode_reason
 from nsqcommon.wire.history import NDJSON
 from nsqd.broker.in_flight import NOT_IN_FLIGHT
 from nsqd.broker.leases import TooMany
-from nsqd.http.lease_results import HEARTBEAT, events_of, fates_of, lines_of
-from nsqd.http.leasing import Refusal, refused, wake
+from nsqd.http.lease_results import HEARTBEAT, events_of, lines_of, results_of
+from nsqd.http.leasing import Refusal, refusal_for, wake
 from nsqd.http.names import channel_argument, find_channel
 from nsqd.http.numbers import number_argument
 
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from nsqd.http.leasing import Leasing
 
 PATHS: Final = frozenset(("/sub", "/fin", "/req", "/touch", "/bury"))
-TAKING: Final = frozenset(("/sub",))  # where even GET changes something: it takes messages
-MOST_MESSAGES: Final = 1000  # that one request may ask for, and ids that one may name
+TAKING: Final = frozenset(("/sub",))  # here even GET changes something, because it takes messages
+MOST_MESSAGES: Final = 1000  # messages or ids in one request
 LONGEST_WAIT: Final = 60.0  # seconds
 SHORTEST_LEASE: Final = 1.0
 HEARTBEAT_INTERVAL: Final = 15.0
-_STREAMED: Final = 100  # in flight to a stream, unless the request says how many
-_TO_LOAD: Final = 0.25  # seconds for the disk to read messages, for a request that does not want to wait
-_MANY: Final = 200  # messages, whose lines are made in a turn of their own
-_MOST_BYTES: Final = 64 * 1024  # of a list of ids
+_STREAMED: Final = 100  # the default `max` of a stream: messages in flight
+_TO_LOAD: Final = 0.25  # seconds; even a poll without `wait=` waits this long while its messages are read from disk
+_MANY: Final = 200  # messages; from here on, the answer is encoded in the next turn
+_MOST_BYTES: Final = 64 * 1024  # in a list of ids
 _EVENTS: Final = b"text/event-stream"
 _INVALID_ID: Final = b"invalid message ID"
 _BEGIN: Final = b"retry: 1000\n\n"
@@ -72,7 +72,7 @@ class ConsumeEndpoints:
             if not poll.is_answerable:
                 await self._wait(request, poll, wait)
             elif poll.count > _MANY:
-                await asyncio.sleep(0)  # to deliver them took a while, and so does the answer
+                await asyncio.sleep(0)  # delivering took a while, and so will encoding
             if poll.is_over:
                 raise HttpError(404, "CHANNEL_NOT_FOUND")
             pieces, taken, poll = poll.take(), poll, None
@@ -81,7 +81,7 @@ class ConsumeEndpoints:
                 with self._calls.turn():
                     poll.give_back()
         if taken.others_wait:
-            with self._calls.turn():
+            with self._calls.turn():  # `take` made room for the holder's next poll, and a turn's end delivers to it
                 pass
         return Response(200, lines_of(pieces, taken.ends), ((b"content-type", NDJSON.encode()), V1))
 
@@ -90,13 +90,13 @@ class ConsumeEndpoints:
             found = self._channel(topic, channel, caller)
             return self._leasing.leases.poll(found, caller, most=most, lease=lease)
         except TooMany as error:
-            raise refused(error) from error
+            raise refusal_for(error) from error
 
     def _channel(self, topic: str, channel: str, caller: HttpCaller) -> Channel:
-        """Return the channel, and create it if need be, as SUB does.
+        """Return the channel. Creates it if necessary, as SUB does.
 
-        Raises TooMany before it creates a channel for a request that is going to be refused: nobody would consume it, and
-        an ephemeral one would stay, because it is deleted when its last consumer leaves.
+        Raises TooMany before it creates a channel for a request that will be refused. Otherwise, for example, an
+        ephemeral channel would stay forever: it is deleted when its last consumer leaves, and it never had one.
         """
         broker = self._calls.broker
         existing = broker.find(topic)
@@ -105,20 +105,20 @@ class ConsumeEndpoints:
         return broker.topic(topic).channel(channel)
 
     async def _wait(self, request: Request, poll: LeasePoll, wait: float) -> None:
-        """Wait until the poll has something. Raises ClientGone if nobody would get it."""
+        """Wait until the poll has messages or time is up. Raises ClientGone if the client has disconnected."""
         if not wait and poll.may_get_more_soon:
             wait = _TO_LOAD
         if not wait or self._leasing.stopping:
             return
-        async with self._leasing.waits():
-            has_come = self._leasing.awaited()
-            poll.wake = partial(wake, has_come)
+        async with self._leasing.count_waiting():
+            wakeup = self._leasing.new_wakeup()
+            poll.wake = partial(wake, wakeup)
             gone = asyncio.ensure_future(request.wait_until_gone())
             try:
-                await asyncio.wait((has_come, gone), timeout=wait, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait((wakeup, gone), timeout=wait, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 gone.cancel()
-                self._leasing.forget(has_come)
+                self._leasing.drop_wakeup(wakeup)
         if request.is_gone:
             raise ClientGone
 
@@ -135,13 +135,13 @@ class ConsumeEndpoints:
             caller = await self._leasing.caller(request, topic, channel, self._calls.broker.turn.now)
         except Refusal as refusal:
             return refusal.response
-        events = _Events(self._calls, self._leasing, request, lease)
+        events = _EventStream(self._calls, self._leasing, request, lease)
         try:
             with self._calls.journaled_turn():
                 events.begin(partial(self._channel, topic, channel, caller), caller, most, after)
         except Refusal as refusal:
             return refusal.response
-        except HttpError:  # the disk does not take the new channel
+        except HttpError:  # the disk refused the new channel
             await events.close()
             raise
         headers = ((b"cache-control", b"no-store"), (b"content-type", _EVENTS), V1)
@@ -202,9 +202,9 @@ class ConsumeEndpoints:
             ids = list(dict.fromkeys(filter(_is_id, named)))
             failures = carry_out(channel, caller.holder, ids)
         if len(ids) != len(named):
-            body = _fates_in_order(verb, named, failures, ends)
+            body = _results_in_order(verb, named, failures, ends)
         else:
-            body = fates_of(verb, ids, failures, ends)
+            body = results_of(verb, ids, failures, ends)
         return Response(200, body, ((b"content-type", NDJSON.encode()), V1))
 
     def _lease(self, arguments: dict[str, str]) -> float:
@@ -212,10 +212,10 @@ class ConsumeEndpoints:
         return _duration(arguments, "lease", settings.lease, SHORTEST_LEASE, settings.longest_lease)
 
 
-def _fates_in_order(
+def _results_in_order(
     verb: bytes, named: list[bytes], failures: dict[bytes, bytes], ends: dict[bytes, int] | None
 ) -> bytes:
-    """Return the lines if some ids are invalid, or named twice: only the first of those can be in flight."""
+    """Return a line for each id if some are invalid or repeated. Only the first of repeated ids can be in flight."""
     lines: list[bytes] = []
     seen: set[bytes] = set()
     for message_id in named:
@@ -226,12 +226,12 @@ def _fates_in_order(
         else:
             failure = failures
         seen.add(message_id)
-        lines.append(fates_of(verb, [message_id], failure, ends))
+        lines.append(results_of(verb, [message_id], failure, ends))
     return b"".join(lines)
 
 
-class _Events:
-    """One stream."""
+class _EventStream:
+    """One client's stream of events."""
 
     def __init__(self, calls: Calls, leasing: Leasing, request: Request, lease: float) -> None:
         self._calls = calls
@@ -239,11 +239,11 @@ class _Events:
         self._request = request
         self._lease = lease
         self._streamer: StreamingConsumer | None = None
-        self._has_come: asyncio.Future[None] | None = None
+        self._wakeup: asyncio.Future[None] | None = None
         self._gone: asyncio.Future[None] | None = None
 
     def begin(self, make_channel: Callable[[], Channel], caller: HttpCaller, most: int, after: bytes) -> None:
-        """Join the channel. Raises Refusal. From then on, `close` has to be called."""
+        """Join the channel. Raises Refusal. After that, you must call `close`."""
         leases = self._leasing.leases
         try:
             leases.begin_waiting()
@@ -255,11 +255,11 @@ class _Events:
                 leases.end_waiting()
                 raise
         except TooMany as error:
-            raise refused(error) from error
+            raise refusal_for(error) from error
 
     def _wake(self) -> None:
-        if self._has_come is not None:
-            wake(self._has_come)
+        if self._wakeup is not None:
+            wake(self._wakeup)
 
     async def next_piece(self) -> bytes | None:
         if self._gone is None:
@@ -267,20 +267,20 @@ class _Events:
             return _BEGIN
         streamer = self._streamer
         assert streamer is not None
-        # Made before `_piece`, whose turn may deliver something new at its end.
-        self._has_come = self._leasing.awaited()
+        # Create it before `_piece`: the end of its turn may deliver new messages and wake us.
+        self._wakeup = self._leasing.new_wakeup()
         try:
             if piece := self._piece(streamer):
                 return piece
             if streamer.is_open and not self._leasing.stopping:
                 await asyncio.wait(
-                    (self._has_come, self._gone),
+                    (self._wakeup, self._gone),
                     timeout=HEARTBEAT_INTERVAL,
                     return_when=asyncio.FIRST_COMPLETED,
                 )
         finally:
-            self._leasing.forget(self._has_come)
-            self._has_come = None
+            self._leasing.drop_wakeup(self._wakeup)
+            self._wakeup = None
         if self._request.is_gone or self._leasing.stopping or not streamer.is_open:
             return None
         return self._piece(streamer) or HEARTBEAT
@@ -311,7 +311,7 @@ def _most(arguments: dict[str, str], default: int) -> int:
 
 
 def _duration(arguments: dict[str, str], name: str, default: float, least: float, most: float) -> float:
-    """Return the seconds of an argument such as `30s`. Raises a 400 unless they are within these bounds."""
+    """Return the seconds in an argument such as `30s`. Raises a 400 unless they are between `least` and `most`."""
     if name not in arguments:
         return default
     try:
@@ -325,7 +325,7 @@ def _duration(arguments: dict[str, str], name: str, default: float, least: float
 
 
 async def _ids(request: Request) -> list[bytes]:
-    """Return the ids in the body, one a line."""
+    """Return the ids in the body, one on each line."""
     body = await request.read(_MOST_BYTES)
     if len(body) > _MOST_BYTES:
         raise HttpError(413, "BODY_TOO_BIG", close=True)

@@ -1,8 +1,7 @@
-"""`/debug`: what Go's runtime tells about a process, as far as Python can tell it.
+"""`/debug`: the counterpart of Go's pprof pages, as far as Python can provide them.
 
-All of NSQ's routes, methods and status codes are kept, since tools ask for them. The contents of a profile depend on
-the runtime. Two of the commands answer 500 although they were carried out, as in NSQ, which never fixed this bug: tools
-may expect it.
+We keep all of NSQ's routes, methods and statuses because tools rely on them. The contents of a profile depend on the
+runtime. Two of the commands answer 500 although they succeed: NSQ has this bug, and tools may expect it.
 """
 
 from __future__ import annotations
@@ -42,17 +41,19 @@ _MOST_PROFILE_SECONDS: Final = 300.0
 _SAMPLE_INTERVAL: Final = 0.01
 _MOST_TYPES: Final = 100
 _OBJECTS_AT_ONCE: Final = 10_000
-MOST_OBJECTS: Final = 150_000  # that are listed without force; the interpreter lists all of them in one call
-_LISTED_IN_MS: Final = 10_000  # objects, if they are spread over memory; twice as many on a quick machine
+MOST_OBJECTS: Final = 150_000  # listed without `force`, because gc.get_objects() lists all of them in one blocking call
+_LISTED_IN_MS: Final = (
+    10_000  # objects per millisecond if they are scattered in memory; a fast machine lists twice that
+)
 
 _PROFILES: Final = {
-    "goroutine": "all trio tasks as a tree, each with its stack, and what every thread does",
-    "heap": "living objects by type, and how much memory there is",
-    "block": "as goroutine: who waits for what",
-    "threadcreate": "what every thread does",
-    "profile": "where processor time goes: stacks that were seen, and how often, for a flame graph; ?seconds=30",
-    "cmdline": "how the process was started",
-    "symbol": "nothing to look up here",
+    "goroutine": "all trio tasks as a tree, each with its stack, and the stack of every thread",
+    "heap": "live objects by type, and memory in use",
+    "block": "the same as goroutine: where each task waits",
+    "threadcreate": "the stack of every thread",
+    "profile": "where CPU time goes: sampled stacks and their counts, for a flame graph; ?seconds=30",
+    "cmdline": "the command line of the process",
+    "symbol": "empty: Python has no symbols to look up",
 }
 
 RunTrio = Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]
@@ -128,15 +129,12 @@ async def _show_heap(request: Request) -> Response:
 def _cost_of_listing(objects: int) -> str:
     return (
         f"up to {objects:,} objects: listing them stops the broker for up to {objects // _LISTED_IN_MS} ms; "
-        "force=true does it all the same"
+        "add force=true to do it anyway"
     )
 
 
 def _text(request: Request, lines: Iterable[str]) -> Response:
-    """Return a profile, which is always text.
-
-    `debug` only decides whether its content type says so, as readers of NSQ's profiles expect.
-    """
+    """Return a profile. It is always text, but its content type says so only with `debug=1`, as pprof's tools expect."""
     kind = TEXT if parse_query(request.query_string).get("debug", "0") not in ("", "0") else _BINARY
     return Response(body="\n".join(lines).encode() + b"\n", headers=(kind, _NOSNIFF))
 
@@ -159,7 +157,7 @@ async def _profile(run_trio: RunTrio, request: Request) -> Response:
     return Response(body="\n".join(stacks).encode() + b"\n", headers=(_BINARY, _NOSNIFF))
 
 
-# What the process is doing
+# Profiles
 
 
 def tasks_and_threads() -> Iterator[str]:
@@ -190,10 +188,10 @@ def threads() -> Iterator[str]:
 
 
 def heap() -> Iterator[str | None]:
-    """Yield the memory in use and the most frequent types of objects, and None where others may have their turn.
+    """Yield the memory in use and the most frequent types of objects.
 
-    Only objects that the garbage collector tracks are counted: no numbers, strings or bytes, and nothing that existed
-    at the start.
+    Yields None now and then so that the caller can let other tasks run. Counts only objects that the garbage collector
+    tracks. It tracks no numbers, strings or bytes, and we exclude everything that existed at the start.
     """
     memory = memory_now()
     yield f"resident bytes: {memory.heap_in_use_bytes}"
@@ -211,9 +209,9 @@ def heap() -> Iterator[str | None]:
 
 
 def sampled_stacks(thread: int, seconds: float) -> Iterator[str]:
-    """Sample a thread's stack a hundred times a second.
+    """Sample a thread's stack a hundred times a second. Blocks for `seconds`.
 
-    Returns lines like `outermost;...;innermost count`, the most frequent stack first. Blocks for `seconds`.
+    Returns lines like `outermost;...;innermost count`, most frequent first.
     """
     seen: Counter[str] = Counter()
     end = time.monotonic() + seconds
@@ -237,7 +235,7 @@ def _names_of(frame: FrameType | None) -> list[str]:
 
 
 async def _set_block_rate(request: Request) -> Response:
-    """Check the rate as NSQ does. Python has no blocking profile whose rate could be set."""
+    """Check the rate as NSQ does, and ignore it, because Python has no blocking profile."""
     rate = (await _form_value(request, "rate")) or ""
     if not _is_integer(rate):
         cause = "invalid syntax"
@@ -257,7 +255,7 @@ async def _free_memory(request: Request) -> Response:
 
 
 async def _form_value(request: Request, name: str) -> str | None:
-    """Return a value from a form in the body, or else from the query. A source that cannot be parsed is skipped."""
+    """Return a value from a form in the body, or else from the query. Skips a source that can't be parsed."""
     content_type = request.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     form = await request.read(_LONGEST_FORM) if content_type == b"application/x-www-form-urlencoded" else b""
     for source in (form, request.query_string):

@@ -1,7 +1,4 @@
-"""Decides whether a request may be answered.
-
-Without `--rights-file` there is no `Guard`, and every request is answered.
-"""
+"""Checks each request against the rights file. Without `--rights-file` there is no `Guard`, and all requests pass."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from nsqd.http.access import GuardedRoute, RequiredRole, Scope
 if TYPE_CHECKING:
     from nsqd.auth.rights import Rights
 
-# Publishers repeat the same request again and again.
+# Verdicts are cached because publishers repeat the same request.
 _MOST_REMEMBERED: Final = 4096
 _LONGEST_REMEMBERED: Final = 1024  # bytes
 
@@ -28,16 +25,16 @@ FORBIDDEN: Final = HttpError(403, "FORBIDDEN").response
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Verdict:
-    refusal: Response | None  # None: the request may be answered
-    is_limited: bool = False  # the answer must be about the topic alone
-    holder: str = ""  # the name of who asks
-    may_operate: bool = True  # has the role that operating needs
-    may_lose: bool = True  # has the role that deleting needs
+    refusal: Response | None  # None: the request is allowed
+    is_limited: bool = False  # the answer may only show this topic
+    holder: str = ""  # the name of the token's or certificate's holder
+    may_operate: bool = True  # the holder has the role `operate`
+    may_lose: bool = True  # the holder has the role `admin`, so it may delete or skip messages
 
 
-_IS_UNKNOWN: Final = _Verdict(UNKNOWN)
-_IS_FORBIDDEN: Final = _Verdict(FORBIDDEN)
-_MAY: Final = _Verdict(None)
+_UNKNOWN_HOLDER: Final = _Verdict(UNKNOWN)
+_MISSING_ROLE: Final = _Verdict(FORBIDDEN)
+_ALLOWED: Final = _Verdict(None)
 
 
 class Guard:
@@ -48,10 +45,9 @@ class Guard:
         self._decided: dict[tuple[RequiredRole, bytes, bytes, str], _Verdict] = {}
 
     def check(self, request: Request, endpoint: GuardedRoute) -> Response | None:
-        """Return the answer to a request that is refused, or None if it may be answered.
+        """Return the refusal of a request, or None if it is allowed.
 
-        In the latter case, note in the request who its holder is, whether that one is limited to topics, and whether it
-        may operate and lose messages.
+        Fills in the request's `holder`, `is_limited`, `may_operate` and `may_lose` for its handler.
         """
         authorization = request.headers.get(b"authorization", b"")
         verdict = self._verdict(endpoint.access, request.query_string, authorization, request.common_name)
@@ -60,7 +56,7 @@ class Guard:
         return verdict.refusal
 
     def refusal(self, access: RequiredRole, query: bytes, authorization: bytes, common_name: str) -> Response | None:
-        """Return what `check` returns, for the short path of publishing."""
+        """Do the same as `check`, for the fast path of publishing, which has no `Request`."""
         return self._verdict(access, query, authorization, common_name).refusal
 
     def _verdict(self, access: RequiredRole, query: bytes, authorization: bytes, common_name: str) -> _Verdict:
@@ -82,13 +78,13 @@ class Guard:
         self, rights: Rights, access: RequiredRole, query: bytes, authorization: bytes, common_name: str
     ) -> _Verdict:
         if access.role is None:
-            return _MAY
+            return _ALLOWED
         holder = rights.holder(token_of(authorization), common_name if self._names_count else "")
         if holder is None:
-            return _IS_UNKNOWN
+            return _UNKNOWN_HOLDER
         topic = _topic_in(query) if access.scope is Scope.TOPIC else None
         if not any(holder.may(role, topic) for role in (access.role, access.or_role) if role is not None):
-            return _IS_FORBIDDEN
+            return _MISSING_ROLE
         return _Verdict(
             None,
             is_limited=bool(holder.topics),
@@ -101,17 +97,17 @@ class Guard:
 def token_of(authorization: bytes) -> bytes:
     """Return the token in an Authorization header.
 
-    With another scheme than Bearer, the whole header is returned: it matches no token, and unlike an empty token it
-    keeps the client's certificate from being looked at.
+    If the scheme isn't Bearer, returns the whole header. It matches no token, so the request is refused. An empty token
+    would instead make us fall back on the client's certificate.
     """
     scheme, _, token = authorization.partition(b" ")
     return token.strip() if scheme.lower() == b"bearer" else authorization
 
 
 def _topic_in(query: bytes) -> str | None:
-    """Return the topic that a query names. None: it names none or cannot be parsed, which the endpoint will report."""
+    """Return the topic in a query. None if it has none or is malformed, in which case the endpoint will answer a 400."""
     try:
-        topic = parse_query(query).get("topic", "")  # the first one, which is the one endpoints use
+        topic = parse_query(query).get("topic", "")  # if repeated, the first, which is also the one endpoints use
     except HttpError:
         return None
     return topic if is_valid_name(topic) else None

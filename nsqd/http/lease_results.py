@@ -1,6 +1,7 @@
-"""Encodes leased messages as lines of JSON or as events of a stream, and as a line what became of each id.
+"""Encodes leased messages as JSON lines or events, and the result for each id as a line.
 
-A consumer takes hundreds of messages at once, so each line is joined from its parts: `json.dumps` would take longer.
+This is apart from `consuming.py` because it only turns bytes into bytes: it knows no requests, leases or waits. A
+consumer takes hundreds of messages in one request, so lines are joined by hand, which is faster than `json.dumps`.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import json as plain_json
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
-from json.encoder import encode_basestring  # in C where there is C
+from json.encoder import encode_basestring  # the C version where there is one
 from struct import Struct
 from typing import Final
 
@@ -23,20 +24,20 @@ _encode: Final = plain_json.JSONEncoder(ensure_ascii=False, separators=(",", ":"
 
 
 def lines_of(pieces: Sequence[bytes], ends: int) -> bytes:
-    """Return a line for each message of these frames; `ends` is when their leases end."""
+    """Return a line for each message in these frames. Their leases end at `ends`."""
     lines = [line for _, line in _members(pieces, ends)]
     lines.append("")
     return "\n".join(lines).encode("utf-8", "replace")
 
 
 def events_of(pieces: Sequence[bytes], ends: int) -> bytes:
-    """Return an event for each message of these frames. JSON escapes line ends, so its data is a single line."""
+    """Return an event for each message in these frames. JSON escapes newlines, so the data is a single line."""
     events = [f"id: {message_id}\ndata: {line}\n\n" for message_id, line in _members(pieces, ends)]
     return "".join(events).encode("utf-8", "replace")
 
 
 def _members(pieces: Sequence[bytes], ends: int) -> Iterator[tuple[str, str]]:
-    """Yield each message's id and line. The pieces form frames when joined, and may be cut anywhere."""
+    """Yield each message's id and line. Join the pieces to get whole frames: they may be cut anywhere."""
     frames = b"".join(pieces)
     at, last = 0, len(frames)
     lease = f',"lease":{ends}}}'
@@ -62,16 +63,16 @@ def _body(body: bytes) -> str:
         return f'"body_base64":"{b64encode(body).decode()}"'
 
 
-def fates_of(
+def results_of(
     verb: bytes, ids: Sequence[bytes], failures: Mapping[bytes, bytes], ends: Mapping[bytes, int] | None = None
 ) -> bytes:
-    """Return a line for each of these ids: with an `error` in NSQ's words if it failed, or its `lease` if touched."""
+    """Return a line for each id, with an `error` in NSQ's words if it failed, or the new `lease` after a touch."""
     if not failures and ends is None:
         return b"".join([b'{"id":"%b"}\n' % message_id for message_id in ids])
-    return b"".join([_fate(verb, message_id, failures.get(message_id), ends or {}) for message_id in ids])
+    return b"".join([_result(verb, message_id, failures.get(message_id), ends or {}) for message_id in ids])
 
 
-def _fate(verb: bytes, message_id: bytes, reason: bytes | None, ends: Mapping[bytes, int]) -> bytes:
+def _result(verb: bytes, message_id: bytes, reason: bytes | None, ends: Mapping[bytes, int]) -> bytes:
     line: dict[str, object] = {"id": _text(message_id)}
     if reason is not None:
         line["error"] = _text(b"E_%b_FAILED %b %b failed %b" % (verb, verb, message_id, reason))

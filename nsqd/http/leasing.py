@@ -1,4 +1,4 @@
-"""What the requests that consume over HTTP share: their settings, who asks, and how they wait and are woken."""
+"""The state that requests for leases share: settings, who may consume, and the wake-ups of waiting requests."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ if TYPE_CHECKING:
     from nsqd.auth.grants import Grant
     from nsqd.broker.leases import Leases
 
-_MOST_GRANTS: Final = 1024  # remembered answers of AUTH servers
-_LONGEST_AGENT: Final = 256  # characters of User-Agent that are kept
+_MOST_GRANTS: Final = 1024  # cached answers of AUTH servers
+_LONGEST_AGENT: Final = 256  # characters kept of the User-Agent
 
 RETRY_AFTER: Final = (b"retry-after", b"1")  # seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseSettings:
-    lease: float  # seconds, unless the request says how long
+    lease: float  # seconds; the default if a request has no `lease`
     longest_lease: float
     longest_delay_ms: int  # of a requeue
 
 
 class Refusal(Exception):
-    """The request is answered with this."""
+    """The request is refused with this response."""
 
     def __init__(self, response: Response) -> None:
         super().__init__(response.status)
         self.response = response
 
 
-def refused(error: TooMany) -> Refusal:
+def refusal_for(error: TooMany) -> Refusal:
     answer = HttpError(429, "TOO_MANY", details={"reason": error.reason}).response
     return Refusal(_with_header(answer))
 
@@ -51,46 +51,46 @@ def _with_header(answer: Response) -> Response:
 
 @dataclass(eq=False)
 class Leasing:
-    """The leases of the node, and the requests that wait for messages."""
+    """The node's leases, and the requests that wait for messages."""
 
     leases: Leases
     settings: LeaseSettings
-    ask: Callable[[AuthQuestion], None] | None = None  # an AUTH server; None: there is none, or rights decide
+    ask: Callable[[AuthQuestion], None] | None = None  # asks an AUTH server; None without one, or with a rights file
     stopping: bool = False
     _waiting: set[asyncio.Future[None]] = field(default_factory=set)
     _grants: dict[tuple[bytes, str, str, bool], tuple[Grant, float]] = field(default_factory=dict)
 
     def stop(self) -> None:
-        """Answer the polls that wait, and end the streams, because the daemon stops."""
+        """Answer the waiting polls and end the streams, because the daemon is stopping."""
         self.stopping = True
         for future in self._waiting:
             wake(future)
 
     @asynccontextmanager
-    async def waits(self) -> AsyncIterator[None]:
-        """Count a request among those that wait. Raises Refusal."""
+    async def count_waiting(self) -> AsyncIterator[None]:
+        """Count a request as waiting, within the limit for such requests. Raises Refusal beyond it."""
         try:
             self.leases.begin_waiting()
         except TooMany as error:
-            raise refused(error) from error
+            raise refusal_for(error) from error
         try:
             yield
         finally:
             self.leases.end_waiting()
 
-    def awaited(self) -> asyncio.Future[None]:
-        """Return a future that `stop` wakes, too. `forget` it in the end."""
+    def new_wakeup(self) -> asyncio.Future[None]:
+        """Return a future that `stop` resolves too. Pass it to `drop_wakeup` in the end."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.add(future)
         return future
 
-    def forget(self, future: asyncio.Future[None]) -> None:
+    def drop_wakeup(self, future: asyncio.Future[None]) -> None:
         self._waiting.discard(future)
 
-    # Who asks
+    # Authorization
 
     async def caller(self, request: Request, topic: str, channel: str, now: float) -> HttpCaller:
-        """Return who asks. Raises Refusal if an AUTH server does not let them consume this."""
+        """Return the identity of the client. Raises Refusal if an AUTH server doesn't let it consume this channel."""
         host = request.remote.rpartition(":")[0] or request.remote
         identity = request.holder
         if self.ask is not None:
@@ -110,7 +110,7 @@ class Leasing:
         who = (token, host, request.common_name, request.is_secure)
         grant, until = self._grants.get(who, (None, 0.0))
         if grant is None or now >= until:
-            grant = await self._asked(request, token, host)
+            grant = await self._ask_server(request, token, host)
             if grant is None or not grant.entries:
                 self._grants.pop(who, None)
                 raise Refusal(UNKNOWN)
@@ -121,7 +121,7 @@ class Leasing:
             raise Refusal(FORBIDDEN)
         return grant.identity
 
-    async def _asked(self, request: Request, token: bytes, host: str) -> Grant | None:
+    async def _ask_server(self, request: Request, token: bytes, host: str) -> Grant | None:
         assert self.ask is not None
         answered: asyncio.Future[Grant | None] = asyncio.get_running_loop().create_future()
 

@@ -86,7 +86,7 @@ def test_a_refused_listing_says_what_it_would_cost(nsqd: Nsqd, monkeypatch: pyte
     monkeypatch.setattr(debug, "blocks_since_start", lambda: 1_234_567)
     assert json.loads(nsqd.get("/debug/pprof/heap").body) == {
         "message": "TOO_MANY_OBJECTS",
-        "reason": "up to 1,234,567 objects: listing them stops the broker for up to 123 ms; force=true does it all the same",
+        "reason": "up to 1,234,567 objects: listing them stops the broker for up to 123 ms; add force=true to do it anyway",
     }
 
 
