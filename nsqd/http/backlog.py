@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nsqd.broker.channel import Channel
     from nsqd.broker.topic import Topic
     from nsqd.http.calls import Calls
-    from nsqd.http.past import TopicHistory
+    from nsqd.http.history_source import TopicHistory
 
 MOST: Final = 10_000  # ranges and exceptions in a document
 LONGEST: Final = 1 << 20  # bytes in a document; those nsqd writes have at most half as many

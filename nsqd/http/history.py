@@ -1,7 +1,7 @@
-"""HistorySource over HTTP: what a log holds, and a range of it as a stream (docs/reference/http-history.md).
+"""A topic's log over HTTP: its description, and a range of its messages as a stream (docs/reference/http-history.md).
 
-Only synced messages are shown. Calls that touch the disk run in threads, one piece at a time, and the next piece is
-read while the connection takes the one before.
+You only see synced messages. Calls that touch the disk run in threads, one piece at a time. The next piece is read
+while the connection sends the one before.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from nsqcommon.wire.history import (
 )
 from nsqd.http.names import topic_argument
 from nsqd.http.places import AtTime, HistoryEdge, HistoryPlace, parse_place
-from nsqd.http.readers import standings
+from nsqd.http.readers import describe_lags
 
 if TYPE_CHECKING:
     from nsqd.broker.broker import Broker
-    from nsqd.http.past import HistorySource, RangeReader, TopicHistory
+    from nsqd.http.history_source import HistorySource, RangeReader, TopicHistory
     from nsqd.readers import Readers
 
 log = logging.getLogger(__name__)
 
-MOST_READERS: Final = 16  # each holds a few open files and some megabytes
+MOST_READERS: Final = 16  # each keeps a few files open and takes some megabytes
 MOST_WAITING: Final = 10_000
 LONGEST_WAIT: Final = 300.0
-POINTS: Final = (6, 1000)  # the fewest and the most that a request may ask for: each costs a small read
+POINTS: Final = (6, 1000)  # least and most per request; each costs a small read
 CHUNK: Final = 1 << 20
-CHUNK_OF_LINES: Final = 64 * 1024  # decoding holds up other requests
+CHUNK_OF_LINES: Final = 64 * 1024  # smaller, because decoding blocks other requests
 
 _is_number: Final = re.compile(r"[0-9]{1,19}", re.ASCII).fullmatch
 
@@ -54,36 +54,36 @@ T = TypeVar("T")
 
 
 class InThread(Protocol):
-    """Awaits a blocking function from a handler."""
+    """Runs a blocking function in a thread and awaits it from a handler."""
 
     async def __call__(self, function: Callable[[], T], /) -> T: ...
 
 
 class HistoryReads:
-    """The state of history reads and of the requests that wait for more, shared by the whole daemon."""
+    """The daemon's running history reads, and the requests that wait for a log to grow."""
 
     def __init__(self, history: HistorySource, in_thread: InThread) -> None:
         self.history = history
         self.in_thread = in_thread
         self.waiting = Waiting()
-        self.loads = Waiting()  # for messages that a thread fetches from disk
+        self.loads = Waiting()  # requests that wait for messages from disk
         self.readers = 0
         self.stopping = False
         history.follow(self.waiting.wake)
 
     def logs_closed(self) -> None:
-        """Wake all waiting requests: the node drains, so nothing will be appended to any log."""
+        """Wake all waiting requests: the node is draining, so no log will grow any more."""
         self.waiting.wake_all()
 
     def stop(self) -> None:
-        """Answer the waiting requests, and end the running reads with the place at which to continue."""
+        """Answer the waiting requests, and end the running reads with the sequence to continue from."""
         self.stopping = True
         self.waiting.release()
         self.loads.release()
 
 
 async def find_sequence(reading: HistoryReads, topic: str, place: AtTime) -> int:
-    """Return the sequence for a time, searched among all messages published so far, synced or not."""
+    """Return the sequence for a time. Searches all messages published so far, synced or not."""
     past = reading.history.find(topic, synced=False)
     return await _sequence_at(reading, topic, past, place) if past is not None else 0
 
@@ -118,7 +118,7 @@ class HistoryEndpoints:
         self._clock = clock
 
     async def log(self, request: Request) -> Response:
-        """Describe the log. With `wait`, answer as soon as the synced end differs from `next`, or the log is closed."""
+        """Describe the log. With `wait`, answer as soon as the synced end differs from `next` or the log is closed."""
         arguments = request.query()
         topic = topic_argument(request)
         past = self.find(topic, arguments)
@@ -128,11 +128,11 @@ class HistoryEndpoints:
         points = {} if most is None else {"points": await self._points(topic, past, arguments, most)}
         times = await self._reading.in_thread(past.times) if past.first < past.next else None
         first_time, last_time = times or (None, None)
-        readers = {"readers": await self._standings(topic, past)} if arguments.get("readers") == "true" else {}
+        readers = {"readers": await self._reader_lags(topic, past)} if arguments.get("readers") == "true" else {}
         return json(
             {
                 "topic": topic,
-                **self._described(past),
+                **self._log_members(past),
                 **({"closed": True} if self._is_closed(topic, past) else {}),
                 "first_time": first_time,
                 "last_time": last_time,
@@ -145,14 +145,14 @@ class HistoryEndpoints:
             }
         )
 
-    async def _standings(self, topic: str, past: TopicHistory) -> Sequence[dict[str, object]]:
+    async def _reader_lags(self, topic: str, past: TopicHistory) -> Sequence[dict[str, object]]:
         readers = self._readers.of(topic)
-        return await self._reading.in_thread(lambda: standings(readers, past)) if readers else ()
+        return await self._reading.in_thread(lambda: describe_lags(readers, past)) if readers else ()
 
     async def _points(
         self, topic: str, past: TopicHistory, arguments: dict[str, str], most: int
     ) -> Sequence[tuple[int, int, int]]:
-        """Return up to `most` points of [from, to), each with its sequence, its time and the bytes before it."""
+        """Return up to `most` points of [from, to), each as (sequence, time, bytes before it)."""
         start = _number(arguments, "from")
         if start is None:
             start = past.first
@@ -171,10 +171,11 @@ class HistoryEndpoints:
         if known is None:
             known = past.next
         waiting = self._reading.waiting
-        # Only a reader that passes closed=false is told. Any other reader would ask again at once, forever.
-        is_told = arguments.get("closed") == "false"
+        # Only a reader that sends closed=false gets an early answer from a closed log. We know that it understands
+        # `closed`; any other reader would repeat its request immediately, forever.
+        knows_closed = arguments.get("closed") == "false"
         while past.next == known and not self._reading.stopping and (left := end - self._clock()) > 0:
-            if is_told and self._is_closed(topic, past):
+            if knows_closed and self._is_closed(topic, past):
                 break
             if len(waiting) >= MOST_WAITING:
                 raise HttpError(503, "TOO_MANY_WAITING")
@@ -185,7 +186,7 @@ class HistoryEndpoints:
         return past
 
     def _is_closed(self, topic: str, past: TopicHistory) -> bool:
-        """Return whether the log has reached its final end: the node drains, and every accepted message is synced."""
+        """Return whether the log has reached its final end: the node is draining and all accepted messages are synced."""
         if self._broker.refusal is None:
             return False
         written = self._reading.history.find(topic, synced=False)
@@ -205,7 +206,7 @@ class HistoryEndpoints:
         if start < past.first:
             raise self._gone(past)
         if start > past.next:
-            raise HttpError(400, "BEYOND_END", details=self._described(past))
+            raise HttpError(400, "BEYOND_END", details=self._log_members(past))
 
     async def _start(self, topic: str, past: TopicHistory, place: HistoryPlace | None) -> int:
         if isinstance(place, AtTime):
@@ -227,8 +228,9 @@ class HistoryEndpoints:
             if isinstance(error, OSError):
                 raise _cannot_read(topic, error) from error
             raise
-        answer = _Answer(reading, reader, LogRange(reading.history.node, past.log_id, start, reader.end), packed=packed)
-        if start < end and not past.still_has(start):  # it was removed while it was opened
+        log_range = LogRange(reading.history.node, past.log_id, start, reader.end)
+        answer = _RangeStream(reading, reader, log_range, packed=packed)
+        if start < end and not past.still_has(start):  # removed while we opened the files
             await answer.close()
             raise self._gone(self.find(topic, {"log": past.log_id}))
         content_type = MSGPACK if packed else NDJSON
@@ -237,7 +239,7 @@ class HistoryEndpoints:
     # Checks that may refuse a request
 
     def find(self, topic: str, arguments: Mapping[str, str]) -> TopicHistory:
-        """Return the topic's log. If the argument `log` is given, it must be this log's id. Raises HttpError."""
+        """Return the topic's log. Raises HttpError, for example if the argument `log` has another log's id."""
         if self._broker.find(topic) is None:
             raise HttpError(404, "TOPIC_NOT_FOUND", details={"node": self._reading.history.node})
         past = self._reading.history.find(topic)
@@ -246,41 +248,41 @@ class HistoryEndpoints:
                 400, "EPHEMERAL_TOPIC", details={"reason": "an ephemeral topic is not on disk and has no history"}
             )
         if arguments.get("log", past.log_id) != past.log_id:
-            raise HttpError(409, "ANOTHER_LOG", details=self._described(past))
+            raise HttpError(409, "ANOTHER_LOG", details=self._log_members(past))
         return past
 
     def _gone(self, past: TopicHistory) -> HttpError:
-        return HttpError(410, "GONE", details=self._described(past))
+        return HttpError(410, "GONE", details=self._log_members(past))
 
-    def _described(self, past: TopicHistory) -> dict[str, object]:
+    def _log_members(self, past: TopicHistory) -> dict[str, object]:
         return {"node": self._reading.history.node, "log": past.log_id, "first": past.first, "next": past.next}
 
 
-class _Answer:
-    """One range on its way to one reader."""
+class _RangeStream:
+    """The answer that streams one range to one reader."""
 
     def __init__(self, reading: HistoryReads, reader: RangeReader, log_range: LogRange, *, packed: bool) -> None:
         self._reading = reading
         self._reader = reader
-        self._form: _Form = _Packed(log_range) if packed else _Lines(log_range)
+        self._encoding: _Encoding = _MsgpackEncoding(log_range) if packed else _LinesEncoding(log_range)
         self._begun = False
         self._ended = False
 
     async def next_piece(self) -> bytes | None:
         if not self._begun:
             self._begun = True
-            if head := self._form.head():
+            if head := self._encoding.head():
                 return head
         if self._ended:
             return None
         if not self._reading.stopping and (piece := await self._reading.in_thread(self._read)) is not None:
             return piece
         self._ended = True
-        return self._form.end(End(min(self._reader.next, self._reader.end)))
+        return self._encoding.end(End(min(self._reader.next, self._reader.end)))
 
     def _read(self) -> bytes | None:
         while (piece := self._reader.read()) is not None:
-            encoded = self._form.records(piece) if isinstance(piece, Records) else self._form.gap(piece)
+            encoded = self._encoding.records(piece) if isinstance(piece, Records) else self._encoding.gap(piece)
             if encoded:
                 return encoded
         return None
@@ -292,7 +294,7 @@ class _Answer:
             self._reading.readers -= 1
 
 
-class _Form(Protocol):
+class _Encoding(Protocol):
     def head(self) -> bytes: ...
 
     def records(self, records: Records) -> bytes: ...
@@ -303,7 +305,7 @@ class _Form(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Packed:
+class _MsgpackEncoding:
     log_range: LogRange
 
     def head(self) -> bytes:
@@ -319,11 +321,8 @@ class _Packed:
         return encode_end(end)
 
 
-class _Lines:
-    """One JSON line per message, for people and small tools.
-
-    Checksums are verified here, as such readers cannot do it.
-    """
+class _LinesEncoding:
+    """One JSON line per message, for people and small tools. It verifies checksums, because such readers can't."""
 
     def __init__(self, log_range: LogRange) -> None:
         self._log_range = log_range
@@ -336,7 +335,8 @@ class _Lines:
         lines: list[object] = []
         for event in self._cutter.records(bytes(records.data)):
             lines += _lines_of(event) if isinstance(event, StoredBatch) else [_gap_line(event)]
-        lines += map(_gap_line, self._cutter.gap(Gap(records.end, records.end, "")))  # damage at the end of the records
+        # An empty gap at the end makes the cutter report damage in the last records.
+        lines += map(_gap_line, self._cutter.gap(Gap(records.end, records.end, "")))
         return _joined(lines)
 
     def gap(self, gap: Gap) -> bytes:
@@ -356,7 +356,7 @@ def _lines_of(batch: StoredBatch) -> list[object]:
 
 
 def headers_member(headers: Mapping[str, bytes]) -> dict[str, object]:
-    """Return the member that has the headers, if there are any: texts, or {"base64": ...} for what is not UTF-8."""
+    """Return the member `headers`, or nothing without headers. A value that isn't UTF-8 becomes {"base64": ...}."""
     return {"headers": {name: _header_value(value) for name, value in headers.items()}} if headers else {}
 
 
@@ -368,7 +368,7 @@ def _header_value(value: bytes) -> object:
 
 
 def body_member(body: bytes) -> dict[str, str]:
-    """Return the member that has the body: `body`, or `body_base64` if it is not UTF-8."""
+    """Return the member `body`, or `body_base64` if the body isn't UTF-8."""
     try:
         return {"body": body.decode()}
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""A list of messages as lines of JSON, made while it is sent, so that nobody else has to wait."""
+"""Streams a list of messages as lines of JSON, piece by piece, so that a long list doesn't block other clients."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final, Generic, TypeVar
 
 from nsqcommon.slices import Slices
 
-_PIECE: Final = 64 * 1024  # bytes of lines that are sent together
+_PIECE: Final = 64 * 1024  # bytes to collect before we send them
 
 T = TypeVar("T")
 
@@ -18,7 +18,7 @@ _encode: Final = plain_json.JSONEncoder(ensure_ascii=False, separators=(",", ":"
 
 
 def handler_slices() -> Slices:
-    """Return the slices of a handler's work."""
+    """Create the slices for a handler's work. Between two of them, the asyncio loop runs other handlers."""
     return Slices(partial(asyncio.sleep, 0))
 
 
@@ -28,7 +28,7 @@ class Lines(Generic[T]):
     def __init__(
         self, found: Iterator[T | None], limit: int, describe: Callable[[T], Awaitable[Mapping[str, object] | None]]
     ) -> None:
-        """`found` yields None where others should have their turn. `describe` returns None to leave one out."""
+        """`found` may yield None to let other handlers run. `describe` returns None to skip an item."""
         self._found = found
         self._left = limit
         self._describe = describe

@@ -1,4 +1,4 @@
-"""Which headers of a request are headers of the message that it publishes."""
+"""Picks the headers of an HTTP request that become headers of the message it publishes."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _PREFIX: Final = b"nsq-header-"
 _BY_THEIR_OWN_NAMES: Final = frozenset((b"traceparent", b"tracestate"))
 _CLOUD_EVENTS: Final = b"ce-"
 _CONTENT_TYPE: Final = b"content-type"
-_FORM: Final = b"application/x-www-form-urlencoded"  # what curl says of any body
+_FORM: Final = b"application/x-www-form-urlencoded"  # curl's default for any body, so it says nothing about this one
 
 
 def headers_of(fields: Iterable[tuple[bytes, bytes]], *, of_batch: bool) -> bytes:
-    """Return the encoded headers of the message in a request with these fields, whose names are in lower case.
+    """Return the message's encoded headers; empty if there are none. Raises BadHeaders.
 
-    Empty: it has none. The type of a batch is none of its messages'. Raise BadHeaders.
+    The names in `fields` are in lower case. A batch's Content-Type is skipped: it describes the batch, not a message.
     """
     found: dict[str, bytes] = {}
     for field, value in fields:

@@ -1,7 +1,7 @@
-"""The endpoints that show what a channel has deferred, and take single messages back or move them.
+"""The endpoints that list a channel's deferred messages, and cancel or reschedule single ones.
 
-A message is named by the key with which it was published, or by its id. Where it lies is in memory as long as it is
-deferred and nsqd was not restarted since; otherwise a thread looks for it in the log.
+You name a message by its id or by the key it was published with. Its sequence is in memory while it is deferred, unless
+nsqd has been restarted since the publish. If it isn't in memory, a thread searches the log.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from nsqd.broker.topic import Topic
     from nsqd.http.calls import Calls
     from nsqd.http.history import HistoryReads
-    from nsqd.http.past import TopicHistory
+    from nsqd.http.history_source import TopicHistory
 
 MOST_LINES: Final = 10_000
-_LINES: Final = 100  # unless the request says how many
-_TAKE_BACK: Final = -1  # instead of a delay
+_LINES: Final = 100  # the default `limit`
+_CANCEL: Final = -1  # instead of a delay
 _MILLISECOND: Final = 1_000_000  # nanoseconds
-_FREED_AT_ONCE: Final = 10_000  # places; some hundreds of microseconds
+_FREED_AT_ONCE: Final = 10_000  # places; takes some hundreds of microseconds
 
 _is_id: Final = re.compile(r"[0-9a-f]{16}", re.ASCII).fullmatch
 _is_place: Final = re.compile(r"[0-9a-f]{8},[0-9]{1,18},[0-9]{1,19}", re.ASCII).fullmatch
@@ -59,7 +59,7 @@ class MessageEndpoints:
     ) -> None:
         """`delay_ms` parses the argument `defer`; `clock` returns monotonic seconds.
 
-        `find_log` raises HttpError if the topic has another log than the one in `log`; `node` is the id of the data path.
+        `find_log` raises HttpError if the argument `log` has another log's id. `node` is the id of the data path.
         """
         self._calls = calls
         self._broker = calls.broker
@@ -67,11 +67,11 @@ class MessageEndpoints:
         self._delay_ms = delay_ms
         self._clock = clock
         self._find_log = find_log
-        self._run = secrets.token_hex(4)  # due times are monotonic: those of another run mean nothing
+        self._run = secrets.token_hex(4)  # marks our due times: they are monotonic, so another run's mean nothing here
         self._node = node
 
     async def cancel(self, request: Request) -> Response:
-        return await self._recall(request, CancelOutcome.CANCELLED, _TAKE_BACK)
+        return await self._recall(request, CancelOutcome.CANCELLED, _CANCEL)
 
     async def due(self, request: Request) -> Response:
         arguments = request.query()
@@ -81,14 +81,14 @@ class MessageEndpoints:
         return await self._recall(request, CancelOutcome.MOVED, delay_ms)
 
     async def _recall(self, request: Request, done: CancelOutcome, delay_ms: int) -> Response:
-        """Change the messages that a request names: those of one publish, or by their sequences in one channel."""
+        """Cancel or reschedule the messages of one publish, or the given sequences of one channel."""
         arguments = request.query()
-        # Where ports are mapped, this may be another nsqd than the one meant: its "not found" would mislead.
+        # With mapped ports, a client may reach the wrong nsqd. A 404 from that one would mislead it.
         if arguments.get("node", self._node) != self._node:
             raise HttpError(421, "WRONG_NODE", details={"reason": "this nsqd is not the one that `node` names"})
         is_of_publish = arguments.keys().isdisjoint(("sequence", "from", "to"))
         sequences = range(*await self._place(request)) if is_of_publish else self._sequences(request)
-        topic, _ = _asked(self._broker, request)
+        topic, _ = _targets(self._broker, request)
         if not is_of_publish and sequences and sequences[-1] >= topic.high_watermark:
             raise HttpError(400, "BEYOND_END", details={"end": topic.high_watermark})
         recall = Recall(
@@ -106,13 +106,13 @@ class MessageEndpoints:
             raise HttpError(404, "TOPIC_NOT_FOUND")
         if recall.is_stopped:
             raise HttpError(409, STOPPED, details={"done": recall.done, "count": recall.count})
-        if is_of_publish:
+        if is_of_publish:  # one count per channel: a channel where one message is in flight is `in_flight` as a whole
             return json(_counted(done, [{least_finished(counts): 1} for counts in recall.found.values() if counts]))
         return json(_counted(done, recall.found.values()))
 
     def _sequences(self, request: Request) -> list[int]:
-        """Return the sequences that a request names, in order. Raises a 400, 403, 404 or 409."""
-        topic, _ = _asked(self._broker, request)
+        """Return the request's sequences in order. Raises a 400, 403, 404 or 409."""
+        topic, _ = _targets(self._broker, request)
         arguments = request.query()
         if not arguments.keys().isdisjoint(("key", "id")):
             raise HttpError(400, "INVALID_REQUEST", details={"reason": "either key, id, or sequences"})
@@ -143,7 +143,7 @@ class MessageEndpoints:
         return Stream(((b"content-type", NDJSON.encode()), V1), lines.next_piece, lines.close)
 
     def _after(self, arguments: Mapping[str, str]) -> tuple[int, int]:
-        """Return the (due, sequence) behind which a list begins. Raises a 400, or a 409 if it is of another run."""
+        """Return the (due, sequence) after which the list begins. Raises a 400, or a 409 if it comes from another run."""
         text = arguments.get("after", "")
         if not text:
             return -1, -1
@@ -151,14 +151,14 @@ class MessageEndpoints:
             raise HttpError(400, "INVALID_ARG_AFTER")
         run, due, sequence = text.split(",")
         if run != self._run:
-            reason = "nsqd was restarted, so this place means nothing now: list again from the beginning"
+            reason = "nsqd was restarted, so this place is no longer valid: list again from the beginning"
             raise HttpError(409, "STARTED_ANEW", details={"reason": reason})
         return int(due), int(sequence)
 
     async def _described(
         self, channel: Channel, place: tuple[int, int, int], bodies: BodyReader
     ) -> dict[str, object] | None:
-        """Return the members of a line, or None if the message has become due or was taken back meanwhile."""
+        """Return the members of a line, or None if the message has become due or been cancelled in the meantime."""
         (due, sequence, attempts), deferred = place, channel.ledger.deferred
         batch = await bodies.batch(channel, sequence, partial(deferred.__contains__, sequence))
         if sequence not in deferred:
@@ -175,16 +175,16 @@ class MessageEndpoints:
                 members["key"] = batch.key.decode("ascii", "replace")
         return members | body_members(batch, sequence)
 
-    # Looking for a message
+    # Searching for a message
 
     async def _place(self, request: Request) -> tuple[int, int]:
-        """Return the place of the messages that a request names, as [start, end). Raises a 400, 403, 404 or 503."""
-        topic, _ = _asked(self._broker, request)
+        """Return the range [start, end) of the messages with the request's key or id. Raises a 400, 403, 404 or 503."""
+        topic, _ = _targets(self._broker, request)
         arguments = request.query()
         if ("key" in arguments) == ("id" in arguments):
             raise HttpError(400, "INVALID_REQUEST", details={"reason": "either key or id"})
         if "id" in arguments:
-            if not request.may_operate:  # an id is no secret, so it says nothing about who has published the message
+            if not request.may_operate:  # only a key proves that you are the publisher: ids are no secret
                 raise HttpError(403, "FORBIDDEN")
             place = await self._place_of_id(topic, arguments["id"])
         else:
@@ -208,9 +208,9 @@ class MessageEndpoints:
         place = topic.deferred_place(key)
         if place is None and not topic.knows_deferred_keys:
             places, own = await self._search(topic, lambda past: _deferred_of(key, past)) or ([], [])
-            for _ in topic.learn_deferred(_taken_from(places)):
+            for _ in topic.learn_deferred(_drain(places)):
                 await asyncio.sleep(0)
-            while places:  # there was no room for these
+            while places:  # these did not fit; free them in slices, see _drain
                 del places[-_FREED_AT_ONCE:]
                 await asyncio.sleep(0)
             place = topic.deferred_place(key) or topic.waiting_place(own)
@@ -231,15 +231,15 @@ class MessageEndpoints:
 
 
 def _deferred_of(key: bytes, past: TopicHistory) -> tuple[list[KeyPlace], list[KeyPlace]]:
-    """Return the places of all deferred publishes, the newest at the end, and of those with this key."""
+    """Return the places of all deferred publishes, oldest first, and the places with this key, newest first."""
     places = list(past.keys(deferred=True))
     own = [place for place in places if place[0] == key]
     places.reverse()
     return places, own
 
 
-def _taken_from(places: list[KeyPlace]) -> Iterator[KeyPlace]:
-    """Yield the places from the end, and let go of each: it takes 50 ms to free a million at once."""
+def _drain(places: list[KeyPlace]) -> Iterator[KeyPlace]:
+    """Yield and remove the places from the end. Freeing a million of them in one go would take 50 ms."""
     while places:
         yield places.pop()
 
@@ -248,8 +248,8 @@ def _first_of(key: bytes, past: TopicHistory, since: int) -> KeyPlace | None:
     return next((it for it in past.keys(since=since) if it[0] == key), None)
 
 
-def _asked(broker: Broker, request: Request) -> tuple[Topic, Sequence[Channel]]:
-    """Return the topic of a request, and its channels or the one that the request names."""
+def _targets(broker: Broker, request: Request) -> tuple[Topic, Sequence[Channel]]:
+    """Return the request's topic, and the channel it names or all channels of the topic."""
     name, arguments = topic_argument(request), request.query()
     check_lasting(name, "")
     topic = find_topic(broker, name)
@@ -260,17 +260,17 @@ def _asked(broker: Broker, request: Request) -> tuple[Topic, Sequence[Channel]]:
 
 
 def _counted(done: CancelOutcome, found: Iterable[Mapping[CancelOutcome, int]]) -> dict[str, int]:
-    """Return how many were found how: channels if the messages were published together, otherwise messages."""
+    """Sum up the outcomes. They count channels if the request names a publish, and messages if it has sequences."""
     outcomes = (done, CancelOutcome.IN_FLIGHT, CancelOutcome.BURIED, CancelOutcome.DONE, CancelOutcome.UNKNOWN)
     counts = list(found)
     return {outcome: sum(it.get(outcome, 0) for it in counts) for outcome in outcomes}
 
 
 def _deferred(channel: Channel, limit: int, after: tuple[int, int]) -> Iterator[tuple[int, int, int] | None]:
-    """Yield what is deferred behind a place, and now and then None so that others can have their turn.
+    """Yield the deferred messages after a place, and None now and then so that the caller can let other tasks run.
 
-    After `limit` of them it looks for more, because some may be taken back while the list is made: a list that is shorter
-    than `limit` tells the caller that nothing follows.
+    Goes on after `limit` messages, because some may be cancelled before they are listed. A list shorter than `limit`
+    would wrongly mean that no more messages follow.
     """
     count = limit
     while count == limit:

@@ -1,4 +1,4 @@
-"""The names of topics and channels in a request, and what the broker has under them."""
+"""Reads the names of topics and channels in a request, and finds the broker's objects for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers in a request."""
+"""Parses numbers in a request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _is_number: Final = re.compile(r"[0-9]{1,19}", re.ASCII).fullmatch
 
 
 def number_argument(arguments: Mapping[str, str], name: str, default: int) -> int:
-    """Return a number from 0 on. Raises a 400 if it is none."""
+    """Return the argument, or `default` if it is absent. Raises a 400 unless it is a number from 0 to 2**63 - 1."""
     return parse_number(arguments[name], name) if name in arguments else default
 
 

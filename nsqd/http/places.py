@@ -1,4 +1,4 @@
-"""A place in a topic's history to begin at: `from=earliest|latest|<sequence>|<RFC 3339 time>`."""
+"""Parses a starting place in a topic's log: `from=earliest|latest|<sequence>|<RFC 3339 time>`."""
 
 from __future__ import annotations
 
@@ -30,10 +30,7 @@ class AtTime:
 
 @dataclass(frozen=True, slots=True)
 class FoundSequence:
-    """The sequence found for a time.
-
-    Unlike one that a client names, it is never refused but moved into the log's range.
-    """
+    """The sequence found for a time. Out of the log's range, it is clamped; a client's own sequence is refused."""
 
     sequence: int
 

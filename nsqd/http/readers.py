@@ -1,4 +1,4 @@
-"""Readers of a log that use no channel: they report what they have committed, and people see their lag."""
+"""Readers of a log that use no channel, such as Spark: they report what they have committed, and we show their lag."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nsqd.http.names import topic_argument
 from nsqd.readers import LONGEST_REPORT, BadReport, LogConsumer, Readers, described, parse_report
 
 if TYPE_CHECKING:
-    from nsqd.http.past import HistorySource, TopicHistory
+    from nsqd.http.history_source import HistorySource, TopicHistory
 
 _FEWEST_POINTS: Final = 6
 _NANOSECONDS: Final = 1e9
@@ -18,10 +18,7 @@ _NANOSECONDS: Final = 1e9
 
 class ReaderEndpoints:
     def __init__(self, readers: Readers, find: Callable[[str, str], TopicHistory], wall: Callable[[], int]) -> None:
-        """Set up the endpoints.
-
-        `find(topic, log)` returns what a log holds, or raises HttpError; `wall` returns nanoseconds since 1970.
-        """
+        """`find(topic, log)` returns the log or raises HttpError. `wall` returns nanoseconds since 1970."""
         self._readers = readers
         self._find = find
         self._wall = wall
@@ -50,17 +47,17 @@ class ReaderEndpoints:
         return EMPTY
 
 
-def behind(reader: LogConsumer, past: TopicHistory) -> int:
-    """Return the number of messages in the log that the reader has not committed."""
+def lag(reader: LogConsumer, past: TopicHistory) -> int:
+    """Return the number of messages in the log that the reader hasn't committed."""
     return max(0, past.next - reader.place(past.first, past.log_id))
 
 
-def standings(readers: Iterable[LogConsumer], past: TopicHistory) -> list[dict[str, object]]:
-    """Return how far each reader is behind in messages, time and bytes, for `/topic/log`. Blocks on the disk."""
-    surveyed: dict[int, tuple[int, int] | None] = {}  # by the place they have reached; most are near the end
+def describe_lags(readers: Iterable[LogConsumer], past: TopicHistory) -> list[dict[str, object]]:
+    """Return each reader's lag in messages, time and bytes, for `/topic/log`. Blocks on the disk."""
+    surveyed: dict[int, tuple[int, int] | None] = {}  # by sequence, because many readers share one near the end
     found: list[dict[str, object]] = []
     for reader in readers:
-        count, place = behind(reader, past), reader.place(past.first, past.log_id)
+        count, place = lag(reader, past), reader.place(past.first, past.log_id)
         if count and place not in surveyed:
             surveyed[place] = _survey(past, place)
         since, size = (surveyed[place] or (None, None)) if count else (None, 0)
@@ -77,9 +74,9 @@ def standings(readers: Iterable[LogConsumer], past: TopicHistory) -> list[dict[s
 
 
 def _survey(past: TopicHistory, place: int) -> tuple[int, int] | None:
-    """Return when the message at `place` was published, and the bytes from it to the end.
+    """Return the publish time of the message at `place` and the bytes from it to the end.
 
-    None: the disk does not say.
+    None if the disk can't be read.
     """
     try:
         points = past.points(place, past.next, _FEWEST_POINTS)
@@ -89,8 +86,8 @@ def _survey(past: TopicHistory, place: int) -> tuple[int, int] | None:
 
 
 def lags(readers: Readers, history: HistorySource) -> Iterator[tuple[str, LogConsumer, int]]:
-    """Yield (topic, reader, messages behind) for each reader of a log that exists."""
+    """Yield (topic, reader, lag in messages) for each reader whose log still exists."""
     for topic in readers.topics:
         past = history.find(topic)
         if past is not None:
-            yield from ((topic, reader, behind(reader, past)) for reader in readers.of(topic))
+            yield from ((topic, reader, lag(reader, past)) for reader in readers.of(topic))

@@ -1,4 +1,4 @@
-"""Messages that a request names by their sequences: each one, or a range."""
+"""Reads the sequences in a request: single ones, or a range."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from nsqd.http.places import parse_place
 if TYPE_CHECKING:
     from nsqcommon.http_api import Request
 
-MOST_SEQUENCES: Final = 10_000  # at once
+MOST_SEQUENCES: Final = 10_000  # in one request
 _HIGHEST: Final = (1 << 63) - 1
 
 
 def sequences_argument(request: Request) -> range | list[int]:
-    """Return the sequences of `sequence=`, repeatable, or of the range `from=`, `to=`. Raises a 400."""
+    """Return the sequences from `sequence=`, which may be repeated, or from `from=` and `to=`. Raises a 400."""
     arguments = request.query()
     single = query_values(request.query_string, "sequence")
     if single and ("from" in arguments or "to" in arguments):

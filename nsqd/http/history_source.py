@@ -1,4 +1,4 @@
-"""What the endpoints of history ask of a topic's log. `nsqd.log.history` has it."""
+"""The interface through which HTTP reads a topic's log. `nsqd.log.history` implements it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RangeReader(Protocol):
 
 
 class TopicHistory(Protocol):
-    """A log as it is at one moment. All but `still_has` and the fields block, so that runs in a thread."""
+    """A log as it was at one moment. Everything but `still_has` and the fields blocks, so call it in a thread."""
 
     log_id: str
     first: int
@@ -52,7 +52,7 @@ class TopicHistory(Protocol):
 
 
 class HistorySource(Protocol):
-    """The part of nsqd.log that reads history."""
+    """All topics' logs, for reading."""
 
     @property
     def node(self) -> str: ...
@@ -60,4 +60,4 @@ class HistorySource(Protocol):
     def find(self, topic: str, *, synced: bool = True) -> TopicHistory | None: ...
 
     def follow(self, follower: Callable[[str], None]) -> None:
-        """Have `follower` called with the name of each topic whose log has grown or is gone."""
+        """Call `follower` with a topic's name whenever its log grows or disappears."""
