@@ -1,7 +1,7 @@
 """The body of `POST /mpub`, cut into messages as it arrives.
 
-A body of 5 MiB can hold millions of messages. Cutting all of them when the body is complete would hold up everybody
-else for a second, so each piece is cut in the turn in which it is read.
+A body of 5 MiB can hold millions of messages. Cutting them all when it is complete would block other clients for a
+second, so we cut each piece in the turn that reads it.
 """
 
 from __future__ import annotations
@@ -29,38 +29,38 @@ if TYPE_CHECKING:
     from nsqcommon.wire.limits import SizeLimits
 
 _pack_size: Final = Struct(">I").pack
-_SMALL_SIZES: Final = [_pack_size(size) for size in range(256)]  # a third of the time, for each of 60,000 lines
+_SMALL_SIZES: Final = [_pack_size(size) for size in range(256)]  # a look-up takes a third of the time of packing
 _SIZE: Final = 4
-_MOST_LINES: Final = 20_000  # at once: 7 ms of work
+_MOST_LINES: Final = 20_000  # per turn; 7 ms of work
 
 MSG_TOO_BIG: Final = HttpError(413, "MSG_TOO_BIG", close=True)
 BODY_TOO_BIG: Final = HttpError(413, "BODY_TOO_BIG", close=True)
 
-Messages = tuple[bytes, Sequence[int]]  # sizes and bodies; then the offset of each size, and the end
+Messages = tuple[bytes, Sequence[int]]  # each message's size and body; the offset of each size, and the end
 
 
 class MpubBody(Protocol):
     def receive(self, piece: bytes) -> None: ...
 
     def first_part(self, piece: bytes) -> int:
-        """Return how many bytes of the piece to receive at once. The rest should come after others have had their turn."""
+        """Return how many bytes of the piece to receive in this turn. Pass the rest in a later one."""
 
     def cut(self) -> Messages | HttpError:
         """Return all messages of the body, which ends here. Called once."""
 
     @property
     def held(self) -> int:
-        """The bytes of memory it takes so far, roughly."""
+        """Roughly, the bytes of memory in use so far."""
 
 
 class LinesBody:
-    """One message per line. Empty lines are not messages."""
+    """One message per line. Empty lines are skipped, as in NSQ."""
 
     def __init__(self, limits: SizeLimits) -> None:
         self._max_message = limits.max_message
         self._room = limits.max_body
-        self._half = bytearray()  # the line that is not complete yet
-        # Joining pieces at the end would copy all of them in one turn: with their sizes, short lines make 13 MB of 5.
+        self._half = bytearray()  # the line that isn't complete yet
+        # Not a list of pieces: joining it would copy everything in one turn, 13 MB for 5 MB of short lines.
         self._payload = BytesIO()
         self._offsets: Offsets = [0]
         self._message_too_big = False
@@ -69,11 +69,12 @@ class LinesBody:
     def first_part(self, piece: bytes) -> int:
         size = len(piece)
         while (lines := piece.count(b"\n", 0, size)) > _MOST_LINES:
-            size = size * _MOST_LINES // lines  # or less, if the lines at the beginning are shorter than the others
+            size = size * _MOST_LINES // lines  # an estimate; we loop because the first lines may be the shortest
         return size
 
     def receive(self, piece: bytes) -> None:
-        # NSQ reads line by line and counts bytes: of two errors, it reports a long line that begins within the limit.
+        # If both a line and the body are too long, NSQ reports the line, provided it begins within the body's limit.
+        # So we still cut the part of the body within the limit.
         if len(piece) > self._room:
             self._body_too_big = True
             piece = piece[: self._room]
@@ -117,11 +118,11 @@ class LinesBody:
 
 
 class HeadedBody:
-    """The body of an HMPUB: a count, then size, headers and body of each message. More bytes behind them are dropped."""
+    """The body of `/hmpub`: a count, then size, headers and body of each message. Any bytes after them are ignored."""
 
     def __init__(self, limits: SizeLimits) -> None:
         self._half = HalfHeadedMpub([b"HMPUB"], limits)
-        # The command says how long it is; a request may end anywhere.
+        # Over TCP, HMPUB begins with the body's size. A request has no such field, so pretend the largest one.
         self._half.held += _pack_size(limits.max_body)
         self._most = _SIZE + limits.max_body
         self._whole: Publications | None = None
@@ -138,7 +139,7 @@ class HeadedBody:
             self._error = error
 
     def cut(self) -> Publications | HttpError:
-        """Return all messages of the body, which ends here."""
+        """Return all messages of the body, which ends here. Called once."""
         if self._whole is not None:
             return self._whole
         error = self._error or self._half.missing()
@@ -150,7 +151,7 @@ class HeadedBody:
 
 
 class BinaryBody:
-    """A count, then a size and a body for each message. Bytes after the last message are dropped."""
+    """A count, then a size and a body for each message. Any bytes after the last message are ignored."""
 
     def __init__(self, limits: SizeLimits) -> None:
         self._limits = limits

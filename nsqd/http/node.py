@@ -1,4 +1,4 @@
-"""The endpoints about the whole node: its health, its figures, and draining it."""
+"""The endpoints of the whole node: health, statistics, metrics, and draining."""
 
 from __future__ import annotations
 
@@ -33,29 +33,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeInfo:
-    """What `/info` says beyond the options.
-
-    The ports are those actually listened on: -1 for a unix socket, 0 for none.
-    """
+    """The facts in `/info` that aren't options. Ports are the actual ones; -1 for a unix socket, 0 for none."""
 
     hostname: str
     tcp_port: int
     http_port: int
     node: str = ""  # the id of the data path
-    worker: int = -1  # its number, if it is one of several workers of this machine
+    worker: int = -1  # the worker's number; -1 if this nsqd isn't one of several workers
 
 
 class StartDrain(Protocol):
-    """Starts a drain. False: retiring was asked for, but a drain that does not retire the node is under way."""
+    """Starts a drain. Returns False if `retire` is set but a drain without it is already under way."""
 
     def __call__(self, *, stay: float | None, retire: bool) -> bool: ...
 
 
 class LogFigures(NamedTuple):
-    """The figures of `/metrics` about requests and readers of logs over HTTP."""
+    """The figures of `/metrics` on waiting requests and readers of logs."""
 
     waiting: Sized
-    lags: Callable[[], Iterable[tuple[str, LogConsumer, int]]]  # topic, reader, and how many messages it is behind
+    lags: Callable[[], Iterable[tuple[str, LogConsumer, int]]]  # topic, reader, and its lag in messages
 
 
 class NodeEndpoints:
@@ -84,7 +81,7 @@ class NodeEndpoints:
         return ping_answer(self._broker.store.health)
 
     async def ready(self, request: Request) -> Response:
-        """Answer whether this node should be sent messages."""
+        """Answer 200 if you may publish to this node; 503 while it is draining."""
         if self._is_draining():
             return plain(DRAINING, status=503)
         return ping_answer(self._broker.store.health)
@@ -103,7 +100,7 @@ class NodeEndpoints:
 
     async def metrics(self, request: Request) -> Response:
         slices = handler_slices()
-        with self._calls.turn():  # which takes the time that ages are counted to
+        with self._calls.turn():  # a turn updates the broker's clock, which the ages are measured against
             snapshots = self._broker.snapshots(clients=False, ages_at=monotonic())
         topics = await slices.all_of(snapshots)
         metrics = nsqd_metrics(
@@ -157,14 +154,14 @@ class NodeEndpoints:
             more: dict[str, object] = {"draining": True} if self._is_draining() else {}
             more |= self._worker
             if not request.is_limited:
-                more |= _described(self._policy, ages=query.get("ages") == "true")
+                more |= _policy_members(self._policy, ages=query.get("ages") == "true")
             body = await slices.joined(stats_json(snapshot, memory, version=NSQ_VERSION, more=more))
             return Response(body=body, headers=(JSON, V1))
         lines = stats_text(snapshot, memory, version=version_line("nsqd"), timestamp=time_ns())
         return text("\n".join([*await slices.all_of(lines), ""]))
 
     async def _snapshot(self, query: Mapping[str, str], slices: Slices) -> BrokerSnapshot:
-        """Return the figures that a request asks for. With thousands of topics, some are a moment older than others."""
+        """Return the requested figures. Slices lie between topics, so some are a moment older than others."""
         broker, topic = self._broker, query.get("topic", "")
         if topic and topic not in broker.topics:
             return broker.snapshot_of(None, ())
@@ -176,8 +173,11 @@ class NodeEndpoints:
         return broker.snapshot_of(topics, producers)
 
 
-def _described(policy: PolicyFile | None, *, ages: bool) -> dict[str, str | bool]:
-    """Tell what nodes have to have in common, and what is wrong. Only who asks for ages is told that there is no file."""
+def _policy_members(policy: PolicyFile | None, *, ages: bool) -> dict[str, str | bool]:
+    """Return the policy's members of `/stats`: the digest, which should be the same on all nodes, and its problems.
+
+    Without a policy file, only a request with `ages=true` gets a digest, an empty one.
+    """
     if policy is None:
         return {"policy_digest": ""} if ages else {}
     described: dict[str, str | bool] = {"policy_digest": policy.content.digest}

@@ -1,4 +1,7 @@
-"""`GET /config/policy`: what the policy file demands, and from which of its lines that comes."""
+"""`GET /config/policy`; apart because each noun of the table in `api.py` has its own module.
+
+It shows the rules in force for a topic or channel, and the line of the policy file that each one comes from.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +26,10 @@ class PolicyEndpoints:
             raise HttpError(400, "INVALID_TOPIC")
         if channel and not is_valid_name(channel):
             raise HttpError(400, "INVALID_CHANNEL")
-        return json(_described(self._file, topic, channel))
+        return json(_policy_members(self._file, topic, channel))
 
 
-def _described(file: PolicyFile | None, topic: str, channel: str) -> dict[str, object]:
+def _policy_members(file: PolicyFile | None, topic: str, channel: str) -> dict[str, object]:
     if file is None:
         answer: dict[str, object] = {"path": "", "digest": "", "read_at": 0, "error": "", "topics_left": 0}
     else:
@@ -41,12 +44,12 @@ def _described(file: PolicyFile | None, topic: str, channel: str) -> dict[str, o
         if content.is_copy:
             answer["is_copy"] = True
     if topic:
-        answer["topic"] = _listed(file, topic, None)
+        answer["topic"] = _keys_in_force(file, topic, None)
     if channel:
-        answer["channel"] = _listed(file, topic, channel)
+        answer["channel"] = _keys_in_force(file, topic, channel)
     return answer
 
 
-def _listed(file: PolicyFile | None, topic: str, channel: str | None) -> dict[str, object]:
-    held: dict[str, EffectiveKey] = file.content.policies.explain(topic, channel) if file is not None else {}
-    return {key: {"value": it.value, "line": it.line, "dry_run": it.is_dry} for key, it in held.items()}
+def _keys_in_force(file: PolicyFile | None, topic: str, channel: str | None) -> dict[str, object]:
+    keys: dict[str, EffectiveKey] = file.content.policies.explain(topic, channel) if file is not None else {}
+    return {key: {"value": it.value, "line": it.line, "dry_run": it.is_dry} for key, it in keys.items()}

@@ -1,4 +1,8 @@
-"""`/hmpub`, and `/pub` and `/mpub` for requests that do not take the short path of `quick.py`."""
+"""The handlers of `/hmpub`, and of `/pub` and `/mpub` off the fast path; apart because only they await (see below).
+
+`publishing.py` decides without waiting and serves both paths. `quick.py` is the fast path: it has no event loop. These
+handlers read a body piece by piece, and wait for its receipt.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +70,7 @@ class PubEndpoints:
         if isinstance(answer, HttpError):
             return answer.response
         await self._calls.settled(answer)
-        # NSQ says EXITING whatever the reason is.
+        # NSQ answers EXITING for any reason.
         return OK if answer.error is None else HttpError(503, "EXITING").response
 
 

@@ -1,7 +1,7 @@
-"""The decisions of `POST /pub` and `POST /mpub`, in NSQ's order of checks (specification 4.4). No sockets, no waiting.
+"""Decides on `POST /pub` and `POST /mpub`, with NSQ's order of checks (specification 4.4). No sockets, no waiting.
 
-Both ways into publishing use this: the short path on the poller (`quick.py`) and the ASGI application (`api.py`).
-Clients can observe the order of the checks:
+Both paths use this: the fast one on the poller (`quick.py`) and the ASGI application (`pub.py`). Clients can observe
+the order of the checks, so keep it:
 
     /pub    length → body empty → query → topic (created here) → defer → publish
     /mpub   length → query → topic (created here) → defer and key → body → publish
@@ -31,20 +31,20 @@ _log = logging.getLogger(__name__)
 
 _is_decimal: Final = re.compile(r"[+-]?[0-9]+", re.ASCII).fullmatch
 _BINARY_WORDS: Final = {"true": True, "1": True, "false": False, "0": False}
-_MOST_QUERIES: Final = 4096  # remembered queries; queries longer than _LONGEST_QUERY bytes are not remembered
-_LONGEST_QUERY: Final = 512
+_MOST_QUERIES: Final = 4096  # in the cache
+_LONGEST_QUERY: Final = 512  # bytes; longer ones aren't cached
 
 INVALID_DEFER: Final = HttpError(400, "INVALID_DEFER")
 INVALID_KEY: Final = HttpError(400, "INVALID_KEY")
 INVALID_HEADERS: Final = "INVALID_HEADERS"
 MSG_EMPTY: Final = HttpError(400, "MSG_EMPTY")
 EXITING: Final = HttpError(503, "EXITING")
-RETRY_AFTER: Final = (b"retry-after", b"1")  # seconds: consumers may have made room by then
-UNREADABLE: Final = HttpError(500, "INTERNAL_ERROR", close=True)  # the peer closed before its body was complete
+RETRY_AFTER: Final = (b"retry-after", b"1")  # seconds; consumers may have made room by then
+UNREADABLE: Final = HttpError(500, "INTERNAL_ERROR", close=True)  # the client closed before its body was complete
 
 
 class _Full(HttpError):
-    """The answer to a publish beyond a bound of the policy."""
+    """The answer to a publish that exceeds a limit of the policy."""
 
     def __init__(self, cause: str) -> None:
         super().__init__(429, "FULL", details={"reason": cause})
@@ -56,13 +56,13 @@ class _Full(HttpError):
         return self._response
 
 
-# The same answer, so that it is rendered once: publishers try again and again.
+# Cached so that the fast path renders each answer once, because refused publishers keep trying.
 _full: Final = lru_cache(maxsize=256)(_Full)
 
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """The meaning of a query. An `early` error is reported before the topic is created, a `late` one afterwards."""
+    """A parsed query. We report an `early` error before we create the topic, a `late` one after."""
 
     topic: str = ""
     delay_ms: int = 0
@@ -73,13 +73,13 @@ class _Target:
 
 
 class Publishing:
-    """Turns requests into receipts. Errors are returned instead of raised: they are ordinary answers."""
+    """Turns requests into receipts. Returns errors instead of raising them, because they are ordinary answers."""
 
     def __init__(self, broker: Broker, limits: SizeLimits, *, max_defer_ms: int) -> None:
         self.limits = limits
         self._broker = broker
         self._max_defer_ms = max_defer_ms
-        # Clients repeat the same few queries: a look-up instead of parsing saves 2 µs of 5.
+        # Clients repeat a few queries. A look-up instead of parsing saves 2 µs of 5.
         self._pub_targets: dict[bytes, _Target] = {}
         self._mpub_targets: dict[bytes, _Target] = {}
 
@@ -90,7 +90,7 @@ class Publishing:
         return BODY_TOO_BIG if content_length > self.limits.max_body else None
 
     def pub(self, query: bytes, sized_body: bytes, headers: bytes = b"") -> Receipt | HttpError:
-        """Publish one message, given with its size in front, and its encoded headers, if it has any."""
+        """Publish one message. `sized_body` begins with its size; `headers` are encoded."""
         size = len(sized_body) - 4
         if size > self.limits.max_message:
             return MSG_TOO_BIG
@@ -108,22 +108,19 @@ class Publishing:
             return _full(refused.cause) if refused.is_full else EXITING
 
     def mpub_query(self, query: bytes) -> HttpError | None:
-        """Make the checks that come before the body is read, and create the topic."""
+        """Run the checks that come before the body, and create the topic."""
         target = self._mpub_targets.get(query) or self._learn_mpub(query)
         if target.early is None:
             self._broker.topic(target.topic)
         return target.early
 
     def mpub_body(self, query: bytes) -> MpubBody:
-        """Return an empty body for `mpub`, which receives the pieces as they arrive."""
+        """Create the body for `mpub`. Pass it the pieces as they arrive."""
         target = self._mpub_targets.get(query) or self._learn_mpub(query)
         return BinaryBody(self.limits) if target.binary else LinesBody(self.limits)
 
     def mpub(self, query: bytes, body: bytes | MpubBody, headers: bytes = b"") -> Receipt | HttpError:
-        """Publish all messages of the body, each with these headers, or none.
-
-        At most one byte beyond the limit is examined.
-        """
+        """Publish all messages of the body, each with these headers. Reads at most one byte beyond the size limit."""
         target = self._mpub_targets.get(query) or self._learn_mpub(query)
         if target.early is not None:
             return target.early
@@ -140,14 +137,14 @@ class Publishing:
                 return cut
             payload, offsets = cut
             if not payload:
-                return _nothing_to_do()
+                return _settled_receipt()
             area = headers * (len(offsets) - 1)
             return topic.publish(payload, offsets, target.delay_ms, target.key, area)
         except PublishRefused as refused:
             return _full(refused.cause) if refused.is_full else EXITING
 
     def hmpub(self, query: bytes, body: HeadedBody) -> Receipt | HttpError:
-        """Publish all messages of the body with the headers that each of them has there."""
+        """Publish all messages of the body, each with its own headers from there."""
         target = self._mpub_targets.get(query) or self._learn_mpub(query)
         if (refusal := target.early or target.late) is not None:
             return refusal
@@ -162,9 +159,9 @@ class Publishing:
             return _full(refused.cause) if refused.is_full else EXITING
 
     def mpub_cut_short(self, query: bytes, body: MpubBody, headers: bytes = b"") -> Receipt | HttpError:
-        """Answer a request whose body ended too early.
+        """Answer a request whose body ended before its Content-Length.
 
-        A binary body states its own length, so it may be complete all the same; then it is published as by `mpub`.
+        A binary body has a count and sizes, so all of its messages may have arrived; then we publish them.
         """
         target = self._mpub_targets.get(query) or self._learn_mpub(query)
         if target.binary:
@@ -172,10 +169,10 @@ class Publishing:
         return self.mpub_query(query) or UNREADABLE
 
     def _learn_pub(self, query: bytes) -> _Target:
-        return _keep(self._pub_targets, query, self._pub_target(query))
+        return _remember(self._pub_targets, query, self._pub_target(query))
 
     def _learn_mpub(self, query: bytes) -> _Target:
-        return _keep(self._mpub_targets, query, self._mpub_target(query))
+        return _remember(self._mpub_targets, query, self._mpub_target(query))
 
     def _pub_target(self, query: bytes) -> _Target:
         topic = _topic(query)
@@ -184,7 +181,7 @@ class Publishing:
         return self._checked(_Target(topic), parse_query(query))
 
     def _mpub_target(self, query: bytes) -> _Target:
-        """Parse a query of /mpub. `defer` is not known to NSQ's /mpub, and `key` is not known to NSQ."""
+        """Parse a query of /mpub. `defer` and `key` are ours: NSQ only knows `defer` at /pub."""
         topic = _topic(query)
         if isinstance(topic, HttpError):
             return _Target(early=topic)
@@ -195,7 +192,7 @@ class Publishing:
         return self._checked(_Target(topic, binary=_BINARY_WORDS.get(word, True)), arguments)
 
     def _checked(self, target: _Target, arguments: dict[str, str]) -> _Target:
-        """Return the target with its delay and key."""
+        """Add delay and key to the target, or a late error if one of them is invalid."""
         delay_ms = self.delay_ms(arguments)
         if delay_ms is None:
             return _Target(target.topic, late=INVALID_DEFER)
@@ -217,21 +214,21 @@ def _topic(query: bytes) -> str | HttpError:
     try:
         topic = parse_query(query).get("topic")
     except HttpError as error:
-        return HttpError(error.status, error.code)  # a new one without the traceback, because it is kept
+        return HttpError(error.status, error.code)  # we cache it, so make one without the traceback and its frames
     if topic is None:
         return HttpError(400, "MISSING_ARG_TOPIC")
     return topic if is_valid_name(topic) else HttpError(400, "INVALID_TOPIC")
 
 
-def _keep(targets: dict[bytes, _Target], query: bytes, target: _Target) -> _Target:
-    if len(query) <= _LONGEST_QUERY and not target.key:  # a key comes once or twice
+def _remember(targets: dict[bytes, _Target], query: bytes, target: _Target) -> _Target:
+    if len(query) <= _LONGEST_QUERY and not target.key:  # a key is used once or twice, so it would only fill the cache
         if len(targets) >= _MOST_QUERIES:
             targets.clear()
         targets[query] = target
     return target
 
 
-def _nothing_to_do() -> Receipt:
+def _settled_receipt() -> Receipt:
     receipt = Receipt()
     receipt.settle()
     return receipt

@@ -1,15 +1,15 @@
-"""The short path for publishing over HTTP: bytes in, bytes out, on the poller, without a task or an event loop.
+"""The fast path for publishing over HTTP: bytes in, bytes out, on the poller, without a task or an event loop.
 
-    receive(data) ─► head known? ─yes─► body complete? ─► publish ─► owed: [receipt, receipt, ...] ─► bytes_to_send()
-                        │ no, or not one of ours
+    receive(data) ─► head known? ─yes─► body complete? ─► publish ─► answers: [receipt, receipt, ...] ─► bytes_to_send()
+                        │ no, or another route
                         └────────────────────────────► hand_off(all bytes of this and later requests)
 
-Only plain `POST /pub`, `POST /mpub` and `GET /ping` are served here. Any other request, valid or not, hands the
-connection over to the ASGI application for good, which has the same routes and also answers garbage.
+We only serve plain `POST /pub`, `POST /mpub` and `GET /ping` here. Any other request, valid or not, hands the connection
+to the ASGI application for good. The application has the same routes, and also answers garbage.
 
-A publisher sends the same head again and again, so heads are remembered: finding the blank line, one dictionary look-up
-and a slice replace a run of the parser with its callbacks. httptools decides once what a head means. Only a head whose
-last byte is also the parser's last byte is accepted, so that the two can never disagree about where it ends.
+A publisher repeats the same head, so we cache heads: finding the blank line, one dictionary look-up and a slice replace
+a run of the parser with its callbacks. httptools parses each head once. We only accept a head if the parser completes
+it at its very last byte. Otherwise the two could disagree about where the body begins.
 """
 
 from __future__ import annotations
@@ -42,20 +42,23 @@ _MPUB: Final = 1
 _PING: Final = 2
 _KINDS: Final = {(b"POST", b"/pub"): _PUB, (b"POST", b"/mpub"): _MPUB, (b"GET", b"/ping"): _PING}
 _STARTS: Final = (b"POST /pub", b"POST /mpub", b"GET /ping")
-# A head with one of these is left to the application.
+# A request with one of these goes to the application.
 _NOT_OURS: Final = frozenset((b"expect", b"transfer-encoding", b"upgrade"))
 
 _TRACE: Final = b"traceparent"
-_LONGEST_HEAD: Final = 16 * 1024  # longer ones are handed over
-_LONGEST_KEPT: Final = 1024
-_MOST_HEADS: Final = 4096  # remembered heads, so at most 4 MiB
+_LONGEST_HEAD: Final = 16 * 1024  # longer ones go to the application
+_LONGEST_KEPT: Final = 1024  # bytes of a head in the cache
+_MOST_HEADS: Final = 4096  # in the cache, so at most 4 MiB
 _LINGER: Final = 0.5  # seconds; as long as in Go
-_MOST_OWED: Final = 1024  # answers that wait for the disk before reading pauses
-_MOST_REQUESTS: Final = 512  # in one read, before others have their turn: 5 to 10 ms of work
-_BYTES_AS_REQUEST: Final = 128  # of an MPUB's body count as one request more: it may have a message in each two of them
-_SHORT_MPUB: Final = 32 * 1024  # bytes of a body that is cut at once, if all of it is here
-_MOST_TOPICS: Final = 32  # that get their first message of the turn from one read: each is a write to another file
-_BREATH: Final = 0.000_001  # seconds; any later time gives all others their turn first
+_MOST_ANSWERS: Final = 1024  # unsent answers, beyond which we stop reading
+_MOST_REQUESTS: Final = 512  # from one read before other clients are served; 5 to 10 ms of work
+# Each 128 bytes of an MPUB's body count as one more request, because lines may be short: they can hold 64 messages.
+_BYTES_AS_REQUEST: Final = 128
+_SHORT_MPUB: Final = 32 * 1024  # bytes; a complete body up to this size is cut in one go
+_MOST_TOPICS: Final = 32  # with a first message in this turn, from one read; each costs a write to another file
+_SHORT_PAUSE: Final = (
+    0.000_001  # seconds; any deadline after `now` will do, because the poller serves all others before it
+)
 
 _KEEP: Final = 0
 _CLOSE: Final = 1
@@ -88,12 +91,12 @@ class _Head:
         self.query = query
         self.length = length
         self.manner = manner
-        self.prefix = b""  # put in front of the body: the size, for a PUB
-        self.refusal: HttpError | None = None  # set if the body is so long that it is not even read
+        self.prefix = b""  # goes before the body: for PUB, its size
+        self.refusal: HttpError | None = None  # set if the body is too long, so that we don't even read it
 
 
 class QuickRoutes:
-    """The parts that all quick connections of a daemon share: publishing, known heads, and rendered answers."""
+    """The state that all connections share: publishing, the cache of heads, and the rendered answers."""
 
     def __init__(
         self,
@@ -105,7 +108,7 @@ class QuickRoutes:
         *,
         left_out: frozenset[bytes] = frozenset(),
     ) -> None:
-        """`left_out` are further headers, in lower case, whose requests are left to the application."""
+        """`left_out` are more headers, in lower case. A request with one of them goes to the application."""
         self.publishing = publishing
         self._not_ours = _NOT_OURS | left_out
         self.unfinished = unfinished or UnfinishedBodies(publishing.limits.max_body)
@@ -117,7 +120,7 @@ class QuickRoutes:
         self._rendered: dict[tuple[Response, int], bytes] = {}
 
     def learn(self, head: bytes) -> _Head | None:
-        """Parse a head and remember it. None: it is not for the short path."""
+        """Parse a head and cache it. Returns None if the request isn't for the fast path."""
         known = _parse(head, self._not_ours)
         if known is None:
             return None
@@ -126,7 +129,7 @@ class QuickRoutes:
             known.prefix = b"" if known.refusal else _pack_size(known.length)
         elif known.kind == _MPUB:
             known.refusal = self.publishing.mpub_length(known.length)
-        if len(head) <= _LONGEST_KEPT and _TRACE not in known.headers:  # a trace comes once
+        if len(head) <= _LONGEST_KEPT and _TRACE not in known.headers:  # each trace id is new, so caching is no use
             if len(self.heads) >= _MOST_HEADS:
                 self.heads.clear()
             self.heads[head] = known
@@ -137,11 +140,11 @@ class QuickRoutes:
 
     @property
     def topics_in_turn(self) -> int:
-        """How many topics have got messages in this turn so far."""
+        """The number of topics published to in this turn."""
         return len(self._broker.turn.unsealed)
 
     def rendered(self) -> dict[tuple[Response, int], bytes]:
-        """Return the answers rendered for this second, by answer and manner. `render` adds missing ones."""
+        """Return the rendered answers, by answer and manner. They expire each second with the Date header."""
         date = self._date()
         if date is not self._dated:
             self._dated = date
@@ -158,13 +161,13 @@ class QuickRoutes:
 class QuickHttp:
     """One HTTP connection on the poller (a `nsqcommon.poller.Handler`), until it ends or is handed over.
 
-    `hand_off(received)` is called at most once, inside `receive`, `tick` or `sent`, when the operating system has everything
-    that was owed. From then on the connection belongs to another handler. `wake()` asks for `bytes_to_send`.
+    We call `hand_off(received)` at most once, from `receive`, `tick` or `sent`, after the last answer has been sent.
+    The connection then belongs to another handler. `wake()` asks the poller to call `bytes_to_send`.
     """
 
-    write_timeout: Final = inf  # NSQ sets none for HTTP; the poller bounds what is unsent
+    write_timeout: Final = inf  # as in NSQ; the poller limits the unsent bytes instead
     aborted: Final = False
-    lingers: Final = False  # a refused body is read on by this class itself
+    lingers: Final = False  # this class itself goes on reading after a refused body
 
     def __init__(
         self,
@@ -182,26 +185,26 @@ class QuickHttp:
         self._heads = routes.heads
         self._hand_off = hand_off
         self._wake = wake
-        self._rest = b""  # the beginning of a head
-        self._head: _Head | None = None  # the one whose body is arriving
+        self._rest = b""  # an incomplete head, or bytes to process in a later turn
+        self._head: _Head | None = None  # the request whose body is arriving
         self._body: bytearray | MpubBody = bytearray()
         self._missing = 0
-        self._owed: deque[tuple[Receipt | Response, int]] = deque()
+        self._answers: deque[tuple[Receipt | Response, int]] = deque()
         self._awaited: Receipt | None = None  # the receipt that will wake us
         self._others: list[bytes] | None = None  # bytes to hand over once nothing is owed
         self._sending = False
         self._closing = False
-        self._gives_way = False  # others have their turn before `_rest` is read
-        self._ended = False  # the peer will send nothing more, which counts once it no longer gives way
+        self._gives_way = False  # `_rest` waits for a later turn
+        self._ended = False  # EOF arrived while `_gives_way`, so `tick` has to handle it
 
     @property
     def reading(self) -> bool:
-        """Whether `receive` wants more now. Bytes that arrive anyway are kept."""
-        return self._others is None and not self._gives_way and len(self._owed) < _MOST_OWED
+        """Whether the poller should read more now. We keep bytes that arrive anyway."""
+        return self._others is None and not self._gives_way and len(self._answers) < _MOST_ANSWERS
 
     @property
     def finished(self) -> bool:
-        return self._closing and not self._owed and self.next_deadline == inf
+        return self._closing and not self._answers and self.next_deadline == inf
 
     def receive(self, data: bytes, now: float) -> None:
         if self._others is not None:
@@ -219,11 +222,11 @@ class QuickHttp:
                 data = self._rest + data
                 self._rest = b""
             self._requests(data, 0, now)
-        if self._owed:
+        if self._answers:
             self._wake()
 
     def _receive_body(self, data: bytes, now: float) -> None:
-        """Hold what arrives of a body, and perform the request once it is complete, and those behind it."""
+        """Collect the body. Once it is complete, carry out its request and the ones after it."""
         assert self._head is not None
         size = min(len(data), self._missing)
         if not isinstance(self._body, bytearray):
@@ -239,14 +242,14 @@ class QuickHttp:
             self._give_way(data[size:], now)
 
     def _give_way(self, rest: bytes, now: float) -> None:
-        """Let others have their turn before the rest of what has arrived."""
+        """Process the rest of the received bytes in a later turn, so that other clients are served first."""
         self._rest = rest
         self._gives_way = True
-        self.next_deadline = now + _BREATH
+        self.next_deadline = now + _SHORT_PAUSE
         self._wake()
 
     def end(self) -> None:
-        """Close after the remaining answers: the peer will send nothing more."""
+        """Handle EOF: close the connection after the remaining answers."""
         if self._gives_way:
             self._ended = True
         elif self._others is None:
@@ -257,26 +260,24 @@ class QuickHttp:
             self._wake()
 
     def give_up_body(self) -> None:
-        """Discard the unfinished body, as others need the memory.
-
-        Nothing of it is published, and the connection ends.
-        """
+        """Discard the unfinished body because other connections need the memory. Publishes nothing and closes."""
         head, self._head = self._head, None
         self._body = bytearray()
         if head is not None:
-            self._owe(GIVEN_UP, head.manner)
+            self._queue_answer(GIVEN_UP, head.manner)
             self._wake()
 
     def abort(self) -> None:
         self._routes.unfinished.release(self)
         self._body = bytearray()
         self._rest, self._gives_way, self.next_deadline = b"", False, inf
-        self._owed.clear()
-        # These may refer back to this connection. Cutting the cycle frees it at once, which matters most for TLS.
+        self._answers.clear()
+        # These may refer back to this connection. Break the cycle so that its memory is freed now and not by the
+        # garbage collector. That matters most for TLS.
         self._hand_off, self._common_name = _hand_off_nothing, str
 
     def tick(self, now: float) -> None:
-        """Continue after others had their turn, or end the connection: it has read on long enough after a refused body."""
+        """Continue with `_rest`, or close the connection at the end of the linger time after a refused body."""
         if now < self.next_deadline:
             return
         self.next_deadline = inf
@@ -289,15 +290,15 @@ class QuickHttp:
         self._wake()
 
     def _requests(self, data: bytes, at: int, now: float) -> None:
-        """Carry out the requests complete in `data` from `at` on, and keep the beginning of the next.
+        """Carry out the complete requests in `data` from `at` on, and keep the beginning of the next one.
 
-        If these are very many, others have their turn after some.
+        Beyond `_MOST_REQUESTS` or `_MOST_TOPICS`, the rest waits for a later turn.
         """
         heads = self._heads
         end = len(data)
         left, most_topics = _MOST_REQUESTS, 0
         while at < end and not self._closing:
-            if left < _MOST_REQUESTS:  # there is more than one
+            if left < _MOST_REQUESTS:  # not the first, which always runs
                 topics = self._routes.topics_in_turn
                 most_topics = most_topics or topics + _MOST_TOPICS - 1
                 if left <= 0 or topics >= most_topics:
@@ -309,18 +310,18 @@ class QuickHttp:
                 if len(rest) <= _LONGEST_HEAD and _may_be_ours(rest):
                     self._rest = rest
                 else:
-                    self._leave(rest)
+                    self._begin_hand_off(rest)
                 return
             raw = data[at:body]
             head = heads.get(raw) or self._routes.learn(raw)
             if head is None:
-                self._leave(data[at:])
+                self._begin_hand_off(data[at:])
                 return
             left -= 1 + head.length // _BYTES_AS_REQUEST if head.kind == _MPUB else 1
             at = body + head.length
             if head.refusal is not None:
-                self._owe(head.refusal, head.manner)
-                # Closing with unread data would send a reset, and the peer would never see the reason.
+                self._queue_answer(head.refusal, head.manner)
+                # Don't close yet: with unread data, the kernel sends a reset, and the client may never see our answer.
                 self.next_deadline = now + _LINGER
             elif at <= end and (head.kind != _MPUB or head.length <= _SHORT_MPUB):
                 self._perform(head, head.prefix + data[body:at])
@@ -334,7 +335,7 @@ class QuickHttp:
                 return
 
     def _hold(self, piece: bytes) -> None:
-        """Keep a piece of the arriving body."""
+        """Append a piece to the arriving body."""
         if isinstance(self._body, bytearray):
             self._body += piece
         else:
@@ -351,12 +352,12 @@ class QuickHttp:
         return head, bytes(held) if isinstance(held, bytearray) else held
 
     def _perform(self, head: _Head, body: bytes | MpubBody, *, cut_short: bool = False) -> None:
-        """Carry out a request whose body is complete or `cut_short`. The body of a PUB has its size in front."""
+        """Carry out a request whose body is complete, or `cut_short` by EOF. The body of a PUB begins with its size."""
         answer: Receipt | HttpError | Response
         if self._guard is not None and head.kind != _PING:
             refusal = self._guard.refusal(PUBLISH, head.query, head.authorization, self._common_name())
             if refusal is not None:
-                self._owe(refusal, head.manner)
+                self._queue_answer(refusal, head.manner)
                 return
         publishing = self._routes.publishing
         if head.kind == _PING:
@@ -370,24 +371,21 @@ class QuickHttp:
         else:
             assert isinstance(body, bytes)
             answer = UNREADABLE if cut_short else publishing.pub(head.query, body, head.headers)
-        self._owe(answer, head.manner)
+        self._queue_answer(answer, head.manner)
 
-    def _owe(self, answer: Receipt | HttpError | Response, manner: int) -> None:
+    def _queue_answer(self, answer: Receipt | HttpError | Response, manner: int) -> None:
         if isinstance(answer, HttpError):
             answer = answer.response
         if isinstance(answer, Response) and answer.close:
             manner |= _CLOSE
-        self._owed.append((answer, manner))
+        self._answers.append((answer, manner))
         if manner & _CLOSE:
             self._closing = True
 
     def bytes_to_send(self) -> list[bytes]:
-        """Return the answers that may go out now, in the order of the requests.
-
-        None are returned while the first one waits.
-        """
+        """Return the answers that are ready, in the order of the requests. One that waits holds back all after it."""
         ready: list[bytes] = []
-        owed = self._owed
+        owed = self._answers
         if not owed:
             return ready
         rendered = self._routes.rendered()
@@ -411,19 +409,19 @@ class QuickHttp:
             if self._others is not None:
                 self._hand_off_if_free()
 
-    def _leave(self, others: bytes) -> None:
+    def _begin_hand_off(self, others: bytes) -> None:
         self._others = [others]
         self._hand_off_if_free()
 
     def _hand_off_if_free(self) -> None:
-        if self._others and not self._owed and not self._sending:
+        if self._others and not self._answers and not self._sending:
             others = b"".join(self._others)
             self._others = []
             self._hand_off(others)
 
 
 def _hand_off_nothing(received: bytes) -> None:
-    """Do nothing: the connection has gone."""
+    """Do nothing: the connection is closed."""
 
 
 def _may_be_ours(beginning: bytes) -> bool:
@@ -431,7 +429,7 @@ def _may_be_ours(beginning: bytes) -> bool:
 
 
 class _Parsed:
-    """The callbacks for httptools. It does not know its parser, which refers to it."""
+    """The callbacks for httptools. Has no reference to its parser, because that would make a cycle."""
 
     def __init__(self) -> None:
         self.url = b""
@@ -465,8 +463,7 @@ def _parse(head: bytes, not_ours: frozenset[bytes]) -> _Head | None:
     kind = _KINDS.get((parser.get_method(), path))
     if not parsed.complete or kind is None or b"#" in query or version not in ("1.0", "1.1"):
         return None
-    # Refusing a head is not for the short path: the refusal comes after other answers, and the body is read on for a
-    # while.
+    # Leave malformed heads to the application: it sends the refusal after earlier answers, and lingers.
     if refusal_of(version, parsed.headers, len(head), date=b"") is not None:
         return None
     length = 0
@@ -483,9 +480,8 @@ def _parse(head: bytes, not_ours: frozenset[bytes]) -> _Head | None:
     try:
         headers = headers_of(parsed.headers, of_batch=kind == _MPUB)
     except BadHeaders:
-        return None  # the application says so
+        return None  # the application answers with the reason
     stay, leave = (_KEEP, _CLOSE) if version == "1.1" else (_KEEP_10, _CLOSE_10)
-    # The parser's `should_keep_alive` would say nothing here: it has forgotten the headers once a request without a body
-    # is complete.
+    # Don't use the parser's `should_keep_alive`: after a request without a body, it has already forgotten the headers.
     manner = stay if keeps_open(version, parsed.headers) else leave
     return _Head(kind, query, length, manner, authorization, headers)

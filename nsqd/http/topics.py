@@ -1,4 +1,7 @@
-"""The endpoints about a topic. Where NSQ does not check the name, an invalid name is simply not found."""
+"""The endpoints of a topic; apart because each noun of the table in `api.py` has its own module.
+
+Some of them don't check the name, because NSQ doesn't either: they answer 404 for an invalid one.
+"""
 
 from __future__ import annotations
 

@@ -52,16 +52,16 @@ def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Door]]
     tls = ssl.create_default_context(cafile=str(made.authority))
     with Nsqd(tmp_path_factory.mktemp("nsqd"), *secure) as nsqd, Nsqlookupd() as lookupd:
         yield {
-            "short path": Door(nsqd.http_address, b"GET /ping"),
+            "fast path": Door(nsqd.http_address, b"GET /ping"),
             "nsqd": Door(nsqd.http_address, b"GET /info"),
             "publishing": Door(nsqd.http_address, b"POST /pub?topic=t"),
-            "https short path": Door(nsqd.https_address, b"GET /ping", tls),
+            "https fast path": Door(nsqd.https_address, b"GET /ping", tls),
             "https": Door(nsqd.https_address, b"GET /info", tls),
             "nsqlookupd": Door(lookupd.http_address, b"GET /ping"),
         }
 
 
-NAMES = ["short path", "nsqd", "publishing", "https short path", "https", "nsqlookupd"]
+NAMES = ["fast path", "nsqd", "publishing", "https fast path", "https", "nsqlookupd"]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,4 +1,4 @@
-"""HTTP on the short path for publishing, which hands every other request over unread."""
+"""HTTP on the fast path for publishing, which hands every other request over unread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The short path gives the same answers as the application, in order, whatever the packets."""
+"""The fast path gives the same answers as the application, in order, whatever the packets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The short path and the web server behind one listener, as in nsqd: real sockets, the real poller and broker."""
+"""The fast path and the web server behind one listener, as in nsqd: real sockets, the real poller and broker."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_both_ways_on_one_connection_in_order() -> None:
             PING,
             post("/pub?topic=t", b"one"),
             post("/mpub?topic=t&binary=true", binary_mpub([b"two", b"three"])),
-            INFO,  # from here on the application answers, not the short path
+            INFO,  # from here on the application answers, not the fast path
             PING,
             post("/pub?topic=t", b"four"),
             post("/pub?topic=t", b""),
