@@ -1,1 +1,1 @@
-"""Authorization in nsqd: the grants of AUTH servers, and the rights file."""
+"""Authorization: grants from AUTH servers, and the rights file."""

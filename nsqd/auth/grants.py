@@ -1,7 +1,7 @@
-"""AUTH: the question to an authorization server, the meaning of its answer, and what the answer allows.
+"""AUTH: the question to an authorization server, and the grant that its answer becomes.
 
-Nothing is asked here. A client that needs an answer passes a `AuthQuestion` on, and resumes when it is handed the server's
-`Grant`, or None (see nsqd/client/authorization.py and nsqd/auth/servers.py).
+There is no I/O here. A client passes an `AuthQuestion` to nsqd/auth/servers.py, and resumes when it gets the server's
+`Grant`, or None (nsqd/client/authorization.py).
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ SUBSCRIBE: Final = "subscribe"
 PUBLISH: Final = "publish"
 
 _PERMISSIONS: Final = frozenset((SUBSCRIBE, PUBLISH))
-_MOST_STEPS: Final = 20_000  # of all expressions of one answer beyond plain names: each is tried on every new name
-_MOST_EXPRESSIONS: Final = 20_000  # in one answer, which each of its clients keeps
-_MOST_REMEMBERED: Final = 1024  # decisions for one client; it may name as many topics as it likes
+# Per answer. An expression that isn't a plain name costs steps, and each new topic name is matched against all of them.
+_MOST_STEPS: Final = 20_000
+_MOST_EXPRESSIONS: Final = 20_000  # per answer, because the client's grant keeps them in memory
+_MOST_REMEMBERED: Final = 1024  # cached decisions per client, because a client may name any number of topics
 
 
 class GrantError(ValueError):
-    """NSQ would not accept the server's answer."""
+    """The server's answer is invalid, by NSQ's rules or our limits."""
 
 
 class GrantEntry:
-    """One authorization: the topics and channels it is for, and what may be done with them."""
+    """One authorization: topics, channels, and the permissions on them."""
 
     __slots__ = ("_channels", "_permissions", "_topic")
 
@@ -40,13 +41,13 @@ class GrantEntry:
     @classmethod
     def of(cls, topic: str, channels: list[str], permissions: list[str]) -> Self:
         """Compile an authorization from its texts. Raises GrantError."""
-        return cls(_expression(topic), [_expression(channel) for channel in channels], _known(permissions))
+        return cls(_expression(topic), [_expression(channel) for channel in channels], _permissions_in(permissions))
 
     def allows(self, topic: str, channel: str) -> bool:
         """Return whether this entry allows subscribing or, with an empty `channel`, publishing.
 
-        The empty name must match one of the channels too: an entry without such a channel allows no publishing, as in
-        NSQ.
+        As in NSQ, publishing needs a channel pattern that matches the empty name. For example, `channels: ["^billing$"]`
+        allows no publishing, whatever its permissions.
         """
         if (SUBSCRIBE if channel else PUBLISH) not in self._permissions:
             return False
@@ -54,7 +55,7 @@ class GrantEntry:
 
 
 class Grant:
-    """A server's answer about one client."""
+    """A server's answer for one client."""
 
     __slots__ = ("_decided", "entries", "identity", "identity_url", "ttl")
 
@@ -76,7 +77,7 @@ class Grant:
 
     @property
     def reply(self) -> bytes:
-        """The reply to AUTH."""
+        """The JSON reply to AUTH."""
         return dumps(
             {
                 "identity": self.identity,
@@ -87,7 +88,7 @@ class Grant:
 
 
 def decode_grant(body: bytes) -> Grant:
-    """Decode a server's answer. Raises GrantError where NSQ refuses the answer as a whole."""
+    """Decode a server's answer. Raises GrantError."""
     decoding = decode_grant_stepwise(body)
     while True:
         try:
@@ -98,10 +99,7 @@ def decode_grant(body: bytes) -> Grant:
 
 
 def decode_grant_stepwise(body: bytes) -> Generator[None, None, Grant]:
-    """Decode a grant one expression at a time, as thousands of them take seconds.
-
-    Raises GrantError as `decode_grant` does.
-    """
+    """Decode a server's answer, one expression per step, because thousands of them take seconds. Raises GrantError."""
     try:
         fields = Fields(read(body))
         ttl = fields.integer("ttl")
@@ -111,7 +109,7 @@ def decode_grant_stepwise(body: bytes) -> Generator[None, None, Grant]:
         for item in fields.items("authorizations"):
             of_entry = Fields(item)
             texts = [of_entry.text("topic"), *_texts(of_entry, "channels")]
-            permissions = _known(_texts(of_entry, "permissions"))
+            permissions = _permissions_in(_texts(of_entry, "permissions"))
             expressions: list[Expression] = []
             for text in texts:
                 expressions.append(_expression(text))
@@ -130,7 +128,7 @@ def decode_grant_stepwise(body: bytes) -> Generator[None, None, Grant]:
     return Grant(ttl=ttl, identity=identity, identity_url=identity_url, entries=entries)
 
 
-def _known(permissions: list[str]) -> frozenset[str]:
+def _permissions_in(permissions: list[str]) -> frozenset[str]:
     for permission in permissions:
         if permission not in _PERMISSIONS:
             raise GrantError(f"unknown permission {permission}")
@@ -159,10 +157,7 @@ def _expression(text: str) -> Expression:
 
 
 class AuthQuestion:
-    """A client's question about what it may do.
-
-    `answer` is called once, inside a turn, unless the client no longer `waits`.
-    """
+    """A client's request for a grant. `answer` is called once, inside a turn, unless the client no longer `waits`."""
 
     __slots__ = ("answer", "common_name", "drop", "remote_ip", "secret", "tls", "waits")
 
@@ -181,7 +176,7 @@ class AuthQuestion:
         self.tls = tls
         self.common_name = common_name
         self.answer = answer
-        self.drop = drop  # ends the connection if `answer` fails because of a bug of ours
+        self.drop = drop  # closes the connection if `answer` fails because of a bug
         self.waits = True
 
     def as_query(self) -> str:
@@ -196,10 +191,7 @@ class AuthQuestion:
         )
 
     def as_json(self) -> bytes:
-        """Encode the question as the body of a POST.
-
-        The body is a form written as JSON, so each value is a list, as NSQ's servers expect.
-        """
+        """Encode the question as the body of a POST. It is Go's url.Values as JSON, so each value is a list, as in NSQ."""
         return dumps(
             {
                 "common_name": [self.common_name],

@@ -1,13 +1,13 @@
-"""The rights of tokens and client certificates: their roles, and the topics to which these are limited.
+"""Parses the rights file, and decides what the holder of a token or client certificate may do:
 
     [[allow]]
     name = "billing"                       # for people
     token_sha256 = "9f86d081884c7d65..."   # of the token; a leaked file does not reveal the token
     common_name = "billing.example"        # of a certificate that --tls-root-ca-file vouches for
     roles = ["publish", "read"]
-    topics = ["orders", "invoices.*"]      # * is any text. Without this line: all topics, and requests about no topic
+    topics = ["orders", "invoices.*"]      # * is any text. Without this line: all topics, and the whole node
 
-This module only parses and decides; `nsqd.auth.rights_file` reads the file.
+`nsqd.auth.rights_file` reads the file.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from nsqd.auth.grants import PUBLISH, SUBSCRIBE, Grant, GrantEntry
 
 class Role(StrEnum):
     PUBLISH = "publish"
-    READ = "read"  # metrics, settings, and messages
-    CONSUME = "consume"  # messages of a channel, taken out of it; `read` may do this, too
-    OPERATE = "operate"  # actions that lose no message, and settings that change at run time
+    READ = "read"  # see metrics, settings and messages; also consume
+    CONSUME = "consume"  # take messages from a channel
+    OPERATE = "operate"  # actions that lose no messages, and options that may change at run time
     ADMIN = "admin"  # everything
 
 
@@ -37,7 +37,7 @@ class RightsError(ValueError):
     """The text is not a valid rights file."""
 
 
-GRANT_TTL: Final = 60  # seconds after which a client's rights are looked up again
+GRANT_TTL: Final = 60  # seconds; after that, a TCP client's rights are looked up again
 _KEYS: Final = {"name", "token_sha256", "common_name", "roles", "topics"}
 _is_digest: Final = re.compile(r"[0-9a-f]{64}").fullmatch
 
@@ -51,7 +51,7 @@ class RightsHolder:
     common_name: str
     roles: frozenset[Role]
     topics: tuple[str, ...]  # empty: all topics
-    _reach: tuple[Callable[[str], object], ...] = field(init=False, repr=False, compare=False)  # of `topics`
+    _reach: tuple[Callable[[str], object], ...] = field(init=False, repr=False, compare=False)  # matchers of `topics`
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_reach", tuple(map(matcher, self.topics)))
@@ -60,7 +60,7 @@ class RightsHolder:
         return role in self.roles or Role.ADMIN in self.roles
 
     def may(self, role: Role, topic: str | None) -> bool:
-        """Return whether the holder may do this. `topic` is None unless the request is about exactly one topic."""
+        """Return whether the holder has the role for this topic, or for the whole node if `topic` is None."""
         return self.has(role) and self._reaches(topic)
 
     def _reaches(self, topic: str | None) -> bool:
@@ -70,9 +70,9 @@ class RightsHolder:
 
     @property
     def grant(self) -> Grant:
-        """The same rights as a grant for AUTH over TCP. The roles `read` and `consume` allow consuming."""
-        wanted = {PUBLISH: (Role.PUBLISH,), SUBSCRIBE: (Role.READ, Role.CONSUME)}
-        permissions = [permission for permission, roles in wanted.items() if any(map(self.has, roles))]
+        """The same rights as a grant for AUTH over TCP. The roles `read` and `consume` both allow SUB."""
+        roles_for = {PUBLISH: (Role.PUBLISH,), SUBSCRIBE: (Role.READ, Role.CONSUME)}
+        permissions = [permission for permission, roles in roles_for.items() if any(map(self.has, roles))]
         topics = [f"^(?:{expression_of(topic)})$" for topic in self.topics] or [""]
         entries = [GrantEntry.of(topic, [""], permissions) for topic in topics] if permissions else []
         return Grant(ttl=GRANT_TTL, identity=self.name, identity_url="", entries=entries)
@@ -83,15 +83,15 @@ class Rights:
         self.holders = holders
 
     def holder(self, token: bytes, common_name: str) -> RightsHolder | None:
-        """Return the holder of a token or a certificate, or None.
+        """Return the holder of the token or, without a token, of the certificate. None if it is unknown.
 
-        A token is looked at before a certificate, because the caller chose to send it; with an unknown token the
-        certificate does not count.
+        If there is a token, we ignore the certificate, because the client chose to send the token. An unknown token
+        is refused even if the certificate is known.
         """
         found = None
         if token:
             digest = hashlib.sha256(token).digest()
-            for holder in self.holders:  # no early exit, so that the time taken reveals nothing
+            for holder in self.holders:  # no early exit, so that timing reveals nothing
                 if hmac.compare_digest(holder.digest, digest):
                     found = holder
         elif common_name:
@@ -102,15 +102,15 @@ class Rights:
 def parse_rights(text: str) -> Rights:
     """Parse the text of a rights file. Raises RightsError.
 
-    Anything unknown is refused: a misspelt `topics`, if ignored, would lift the limit.
+    Refuses unknown keys. For example, ignoring a misspelt `topics` would give the holder all topics.
     """
     try:
         document = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # besides syntax errors: a number too long, lists nested too deeply
+    except (ValueError, RecursionError) as error:  # ValueError: syntax, or a number too long; RecursionError: nesting
         raise RightsError(str(error)) from error
     entries = document.pop("allow", [])
     if document or not isinstance(entries, list):
-        raise RightsError("only [[allow]] tables are known here")
+        raise RightsError("expected only [[allow]] tables")
     holders = [_holder(number, entry) for number, entry in enumerate(entries, 1)]
     for what in ("name", "digest", "common_name"):
         known = [value for holder in holders if (value := getattr(holder, what))]
@@ -127,20 +127,20 @@ def _holder(number: int, entry: Any) -> RightsHolder:
         raise RightsError(f"{where}: unknown key {unknown[0]}")
     name, digest, common_name = (_text(where, entry, key) for key in ("name", "token_sha256", "common_name"))
     if not name:
-        raise RightsError(f"{where}: it needs a name")
+        raise RightsError(f"{where}: name is missing")
     if digest and not _is_digest(digest.lower()):
         raise RightsError(f"{where}: token_sha256 must be 64 hexadecimal digits")
     if not digest and not common_name:
-        raise RightsError(f"{where}: it needs token_sha256, common_name, or both")
+        raise RightsError(f"{where}: expected token_sha256, common_name, or both")
     roles, topics = _texts(where, entry, "roles"), _texts(where, entry, "topics")
     for role in roles:
         if role not in list(Role):
             raise RightsError(f"{where}: unknown role {role}")
     for topic in topics:
         if not is_pattern(topic):
-            raise RightsError(f"{where}: {topic!r} is no topic, nor a pattern of topics")
+            raise RightsError(f"{where}: {topic!r} is neither a topic name nor a pattern")
     if "topics" in entry and not topics:
-        raise RightsError(f"{where}: topics is empty; leave it out for all of them")
+        raise RightsError(f"{where}: topics is empty; leave it out to allow all topics")
     return RightsHolder(name, bytes.fromhex(digest), common_name, frozenset(map(Role, roles)), tuple(topics))
 
 

@@ -1,4 +1,4 @@
-"""`--rights-file`: read at the start, and again whenever the file has changed."""
+"""Loads `--rights-file` at the start, and again whenever it changes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ if TYPE_CHECKING:
 
 
 class RightsFile:
-    """The rights in force.
-
-    Names of certificates count only if `names_count`: then TLS has verified the certificate.
-    """
+    """The rights in force. Set `names_count` only if TLS verifies client certificates; it enables `common_name`."""
 
     def __init__(self, path: str, *, names_count: bool) -> None:
         """Read the file. Raises StartupError."""
@@ -34,7 +31,7 @@ class RightsFile:
         return rights
 
     def grant(self, question: AuthQuestion) -> Grant | None:
-        """Return the grant for AUTH over TCP, or None if the file knows neither the token nor the certificate."""
+        """Return the grant for AUTH over TCP, or None if neither the token nor the certificate is in the file."""
         common_name = question.common_name if self._names_count else ""
         rights = self.now
         holder = rights.holder(question.secret, "") or rights.holder(b"", common_name)

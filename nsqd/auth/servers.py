@@ -1,7 +1,7 @@
-"""The authorization servers, asked in turn about one client, and about many clients at once.
+"""Asks the authorization servers about clients: many clients in parallel, and for each one server after another.
 
-The number of questions depends on how many clients connect, so only AT_ONCE of them are under way at a time. The others
-wait, each with its client suspended. A question whose client has gone is not asked.
+When many clients connect, at most AT_ONCE questions are in progress. The others are queued, with their clients
+suspended. We skip a question if its client has gone.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-AT_ONCE: Final = 64  # questions at a time; each needs a descriptor
-MOST_ANSWERED: Final = 512 << 10  # bytes of an answer
-_LARGE_AT_ONCE: Final = 8  # answers above http_client.SMALL bytes; further ones wait, within their request's timeout
-_SLICE: Final = 0.001  # seconds of decoding at a stretch before others get their turn
+AT_ONCE: Final = 64  # parallel questions; each needs a file descriptor
+MOST_ANSWERED: Final = 512 << 10  # bytes in an answer
+_LARGE_AT_ONCE: Final = 8  # answers above http_client.SMALL bytes; more of them wait, within their request's timeout
+_SLICE: Final = 0.001  # seconds of decoding before other tasks run
 _ACCEPT: Final = ("Accept", "application/vnd.nsq; version=1.0")
 _JSON: Final = ("Content-Type", "application/json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthSettings:
-    """The servers, and how to ask them."""
+    """The servers' addresses, and how to query them."""
 
     addresses: Sequence[str]
     posts: bool
@@ -54,9 +54,9 @@ class AuthSettings:
 
 
 def settings_of(options: Options) -> AuthSettings | None:
-    """Return how the servers are asked, or None if no server is configured.
+    """Return the settings, or None without servers.
 
-    Raises StartupError when the TLS files cannot be used, even if no server needs them.
+    Raises StartupError if the TLS files are invalid, even without servers.
     """
     if not options.auth_http_address and not options.tls_root_ca_file:
         return None
@@ -81,21 +81,18 @@ class AuthServers:
         choose: Callable[[int], int] = random.randrange,
         known: Callable[[AuthQuestion], Grant | None] | None = None,
     ) -> None:
-        """Make `ask` consult `known`, our own rights file, first.
-
-        Only questions that it cannot answer go to the servers, if any are configured.
-        """
+        """`known` is our own rights file. We consult it first, and ask the servers only if it has no grant."""
         self._settings = settings
         self._known = known
         self._turn = turn
-        self._choose = choose  # returns the index of the server to ask first, given their number
+        self._choose = choose  # picks the index of the first server to ask, given their number
         self._questions: deque[AuthQuestion] = deque()
         self._asked = Wakeup()
         self._large = trio.Semaphore(_LARGE_AT_ONCE)
-        self._decoding = trio.Lock()  # one answer at a time, so that the slices of several do not add up
+        self._decoding = trio.Lock()  # one answer at a time, or slices of several answers would add up to a long block
 
     def ask(self, question: AuthQuestion) -> None:
-        """Queue the question and return at once. It gets its answer in a turn of its own."""
+        """Queue the question and return. The answer comes in a turn of its own."""
         self._questions.append(question)
         self._asked.set()
 
@@ -107,31 +104,28 @@ class AuthServers:
                 self._asked.clear()
                 while self._questions:
                     await slots.acquire()
-                    nursery.start_soon(self._find_out, self._questions.popleft(), slots)
+                    nursery.start_soon(self._ask_and_answer, self._questions.popleft(), slots)
                 await self._asked.wait()
 
-    async def _find_out(self, question: AuthQuestion, slots: trio.Semaphore) -> None:
+    async def _ask_and_answer(self, question: AuthQuestion, slots: trio.Semaphore) -> None:
         grant = None
         try:
             if question.waits:
                 grant = await self._grant_for(question)
-        except Exception:  # a bug of ours; only this client pays for it, as in common/nsqcommon/poller.py
-            log.exception("internal error, client(%s) is told that AUTH failed", question.remote_ip)
+        except Exception:  # a bug; it costs only this client, as in common/nsqcommon/poller.py
+            log.exception("internal error during AUTH; rejecting client(%s)", question.remote_ip)
         finally:
             slots.release()
         with in_turn(self._turn):
             try:
                 if question.waits:
                     question.answer(grant)
-            except Exception:  # likewise
+            except Exception:  # the same
                 log.exception("client(%s) - internal error, connection dropped", question.remote_ip)
                 question.drop()
 
     async def _grant_for(self, question: AuthQuestion) -> Grant | None:
-        """Return the answer of the first server that gives one.
-
-        Each is tried once, in order, starting with a random one.
-        """
+        """Return the answer of the first server that gives one. Tries each once, starting at a random one."""
         if self._known is not None and (grant := self._known(question)) is not None:
             return grant
         if self._settings is None:
@@ -140,8 +134,8 @@ class AuthServers:
         first = self._choose(len(addresses))
         for address in (*addresses[first:], *addresses[:first]):
             try:
-                with _Room(self._large) as room:
-                    body = await _query(_url_of(address), question, self._settings, room)
+                with _LargeSlot(self._large) as slot:
+                    body = await _query(_url_of(address), question, self._settings, slot)
                     async with self._decoding:
                         return await _decode_in_slices(body)
             except (http_client.HttpFailed, GrantError) as error:
@@ -149,32 +143,32 @@ class AuthServers:
         return None
 
 
-class _Room:
-    """The memory that one answer takes, from its first byte until it is decoded.
+class _LargeSlot:
+    """Limits the memory for large answers, from the first byte until they are decoded.
 
-    A sick server may give the longest allowed answer to all questions at once. A short answer needs no place. A longer
-    one takes one of the few places for large answers as soon as it exceeds http_client.SMALL.
+    A broken server may send the longest allowed answer to all questions at the same time. So an answer needs one of a
+    few slots as soon as it exceeds http_client.SMALL. Small answers need none.
     """
 
     def __init__(self, large: trio.Semaphore) -> None:
         self._large = large
-        self._has_place = False
+        self._is_held = False
 
     def __enter__(self) -> Self:
         return self
 
-    async def before_large(self) -> None:
-        if not self._has_place:
+    async def acquire(self) -> None:
+        if not self._is_held:
             await self._large.acquire()
-            self._has_place = True
+            self._is_held = True
 
     def __exit__(self, *error: object) -> None:
-        if self._has_place:
+        if self._is_held:
             self._large.release()
 
 
 async def _decode_in_slices(body: bytes) -> Grant:
-    """Decode a grant, letting other tasks run after each slice of time. Raises GrantError."""
+    """Decode a grant in slices, and let other tasks run in between. Raises GrantError."""
     decoding = decode_grant_stepwise(body)
     stop = monotonic() + _SLICE
     while True:
@@ -188,20 +182,20 @@ async def _decode_in_slices(body: bytes) -> Grant:
             stop = monotonic() + _SLICE
 
 
-async def _query(url: str, question: AuthQuestion, settings: AuthSettings, room: _Room) -> bytes:
-    answer = await _fetch(url, question, settings, room)
+async def _query(url: str, question: AuthQuestion, settings: AuthSettings, slot: _LargeSlot) -> bytes:
+    answer = await _fetch(url, question, settings, slot)
     if answer.status == 403 and not url.startswith("https://") and (port := http_client.https_port_in(answer.body)):
-        answer = await _fetch(_at_https_port(url, port), question, settings, room)
+        answer = await _fetch(_at_https_port(url, port), question, settings, slot)
     if answer.status != 200:
         raise http_client.HttpFailed(f"answered with status {answer.status}")
     return answer.body
 
 
-async def _fetch(url: str, question: AuthQuestion, settings: AuthSettings, room: _Room) -> Answer:
+async def _fetch(url: str, question: AuthQuestion, settings: AuthSettings, slot: _LargeSlot) -> Answer:
     posts = settings.posts
     return await http_client.fetch(
         "POST" if posts else "GET",
-        # The `?` is always appended, as NSQ does: existing auth URLs rely on it.
+        # Always append the `?`, as NSQ does, because existing auth URLs rely on it.
         url if posts else f"{url}?{question.as_query()}",
         tls=settings.tls,
         headers=(_ACCEPT, _JSON) if posts else (_ACCEPT,),
@@ -209,7 +203,7 @@ async def _fetch(url: str, question: AuthQuestion, settings: AuthSettings, room:
         connect_timeout=settings.connect_timeout,
         timeout=settings.request_timeout,
         most=MOST_ANSWERED,
-        before_large=room.before_large,
+        before_large=slot.acquire,
     )
 
 
@@ -218,5 +212,5 @@ def _url_of(address: str) -> str:
 
 
 def _at_https_port(url: str, port: int) -> str:
-    parts = urlsplit(url)  # it has been fetched before, so it is a valid URL
+    parts = urlsplit(url)  # valid, because we have just fetched it
     return parts._replace(scheme="https", netloc=join_host_port(parts.hostname or "", port)).geturl()

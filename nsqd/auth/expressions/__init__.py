@@ -1,14 +1,13 @@
-"""Regular expressions with RE2's syntax, searched for in the names of topics and channels in linear time.
+"""Regular expressions in RE2's syntax, matched against names of topics and channels in linear time.
 
-An authorization server sends such expressions, and Python's `re` would be the wrong engine: it knows other escapes, it
-has look-around and back references, which NSQ refuses, and an unlucky `(a+)+$` could stop the whole broker for years.
-Why not `google-re2`: docs/decisions/0012-the-house.md.
+Authorization servers send such expressions. Python's `re` is the wrong engine for them: its escapes differ, and it has
+look-around and back references, which NSQ refuses. Worse, an unlucky `(a+)+$` could stop the whole broker for years.
+docs/decisions/0012-the-house.md says why we don't use `google-re2`.
 
     text ── Parser ──► nodes ── Program ──► instructions ── found_in(name): all paths at once, one character at a time
 
-Names are short and ASCII, so a set of characters is a number of 128 bits, and characters of an expression beyond ASCII
-match nothing. Neither the preferred path (`*?`) nor what groups capture makes a difference to whether the expression is
-found.
+Names are short and ASCII. So a set of characters is an integer of 128 bits, and non-ASCII characters in an expression
+match nothing. We only need to know *whether* an expression matches, so we ignore laziness (`*?`) and captures.
 """
 
 from __future__ import annotations

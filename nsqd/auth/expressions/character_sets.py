@@ -1,4 +1,4 @@
-"""Sets of ASCII characters, each a number of 128 bits, and the names that RE2 knows for them."""
+"""Sets of ASCII characters as integers of 128 bits, and RE2's names for them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def set_of(characters: str) -> int:
 
 
 def range_of(first: int, last: int) -> int:
-    """Return the set of the code points from `first` to `last`, without those beyond ASCII."""
+    """Return the set of the code points from `first` to `last`, cut off at ASCII's end."""
     last = min(last, ASCII - 1)
     return (1 << last + 1) - (1 << first) if first <= last else 0
 
@@ -51,9 +51,9 @@ POSIX: Final = {
 
 @lru_cache(maxsize=64)
 def unicode_set(name: str) -> int:
-    """Return the ASCII part of a general category or a script. Of the scripts, only Latin has any: its letters."""
+    """Return the ASCII part of a Unicode category or script. Latin is the only script with ASCII characters."""
     if not name.isascii() or not name.replace("_", "").isalpha() or not name[:1].isupper():
-        raise ExpressionError("an unknown class of characters")
+        raise ExpressionError("unknown character class")
     if name == "Latin":
         return LETTERS
     if len(name) > 2:

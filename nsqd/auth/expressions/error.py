@@ -1,4 +1,4 @@
-"""What is wrong with a text that should be an expression."""
+"""The error of the parser and the compiler; apart because both of them raise it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An expression that is ready to be searched for."""
+"""Compiles an expression, and matches it; apart from the package's `__init__`, which is only the list of exports."""
 
 from __future__ import annotations
 
@@ -15,10 +15,7 @@ _LITERAL: Final = re.compile(r"(\^?)(\.\*)?((?:[A-Za-z0-9_#-]|\\\.)*+)(\.\*)?(\$
 
 
 class Expression:
-    """A compiled expression.
-
-    `steps` is the cost of a search per character of a name; it is 0 if a simple comparison of texts will do.
-    """
+    """A compiled expression. `steps` is its cost per character of a name; 0 if it only compares strings."""
 
     __slots__ = ("_pattern", "steps")
 
@@ -35,7 +32,7 @@ class Expression:
             self._pattern = Program(ExpressionParser(text).parse())
         except RecursionError:
             raise ExpressionError("nested too deeply") from None
-        self.steps = len(self._pattern.wants)
+        self.steps = len(self._pattern.conditions)
 
     def found_in(self, name: str) -> bool:
         """Return whether the expression matches any part of the name, the empty part included."""
@@ -44,7 +41,10 @@ class Expression:
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A text to be found anywhere in the name, at its start, at its end, or as the whole name."""
+    """A string to find at a name's start, at its end, as the whole name, or anywhere in it.
+
+    Most expressions are like this, so they need no program.
+    """
 
     start: bool
     text: str
@@ -59,9 +59,9 @@ class Literal:
 
 
 def literal_of(text: str) -> Literal | None:
-    """Return what to look for if the expression is like `^name$`, `name`, `^begins.*`, `.*ends$` or `.*`, else None.
+    """Return the literal if the expression is like `^name$`, `name`, `^begins.*`, `.*ends$` or `.*`, else None.
 
-    A dot of the name itself is written `\\.` in the expression.
+    A dot in the name is `\\.` in the expression.
     """
     found = _LITERAL.fullmatch(text)
     if found is None:

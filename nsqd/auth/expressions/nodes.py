@@ -1,4 +1,4 @@
-"""What an expression consists of."""
+"""The syntax tree of an expression."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Characters:
 
 @dataclass(frozen=True, slots=True)
 class Assertion:
-    """A position between two characters: see `Program.found_in`."""
+    """A condition on a position between two characters, such as `^` or `\\b`."""
 
     kind: str
 

@@ -1,4 +1,4 @@
-"""From the text of an expression to its nodes."""
+"""Parses the text of an expression into a tree of nodes."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class ExpressionParser:
         return Sequence(parts)
 
     def _repeated(self) -> list[Node]:
-        """Read one item and its repetitions: an empty list for a group of flags, several nodes for a quotation."""
+        """Read one item with its repetitions. Returns no node for flags like `(?i)`, and several for `\\Q...\\E`."""
         if self._take("\\Q"):
             stop = self._text.find("\\E", self._at)
             quoted = self._text[self._at : stop if stop >= 0 else len(self._text)]
@@ -89,11 +89,11 @@ class ExpressionParser:
                 raise ExpressionError("nothing to repeat")
             things[-1] = Repeat(things[-1], *times)
             if self._times() is not None:
-                raise ExpressionError("a repetition is repeated")
+                raise ExpressionError("repeated repetition")
         return things
 
     def _times(self) -> tuple[int, int | None] | None:
-        """Read `*`, `+`, `?` or a counted repetition, or return None if none comes next."""
+        """Read `*`, `+`, `?` or `{...}`, with a lazy `?` after it. Returns None if no repetition comes next."""
         if self._take("*"):
             times: tuple[int, int | None] = (0, None)
         elif self._take("+"):
@@ -108,7 +108,7 @@ class ExpressionParser:
         return times
 
     def _counted(self) -> tuple[int, int | None] | None:
-        """Read {2}, {2,} or {2,3}. Any other brace stands for itself: None."""
+        """Read {2}, {2,} or {2,3}. Returns None for any other brace, which is a literal."""
         stop = self._text.find("}", self._at)
         if stop < 0 or not self._text.startswith("{", self._at):
             return None
@@ -119,7 +119,7 @@ class ExpressionParser:
         low = int(least[:9])
         high = (int(most[:9]) if most else None) if comma else low
         if max(low, high or 0) > _MOST_REPEATS or (high is not None and low > high):
-            raise ExpressionError("a repetition that is out of range")
+            raise ExpressionError("repetition out of range")
         return low, high
 
     def _thing(self) -> Node | None:
@@ -156,9 +156,9 @@ class ExpressionParser:
             if self._take("P<") or self._take("<"):
                 name = self._until(">")
                 if not name or not all(it.isascii() and (it.isalnum() or it == "_") for it in name):
-                    raise ExpressionError("not the name of a group")
+                    raise ExpressionError("invalid group name")
             elif self._read_flags() == ")":
-                return None  # the flags hold to the end of the enclosing group
+                return None  # the flags apply up to the end of the enclosing group
         node = self._choice()
         if not self._take(")"):
             raise ExpressionError("missing )")
@@ -166,7 +166,7 @@ class ExpressionParser:
         return node
 
     def _read_flags(self) -> str:
-        """Read the flags of a group, and return what ended them: `:` or `)`."""
+        """Read the flags of a group, and return the character after them: `:` or `)`."""
         on, given = True, False
         fold, lines, dot_all = self._flags.fold, self._flags.lines, self._flags.dot_all
         while (flag := self._next()) not in ":)":
@@ -179,13 +179,13 @@ class ExpressionParser:
                 case "s":
                     dot_all = on
                 case "U":
-                    pass  # which path is preferred
+                    pass  # ungreedy; makes no difference to whether it matches
                 case "-" if on:
                     on = False
                 case _:
                     raise ExpressionError("an unknown kind of group")
         if not on and not given:
-            raise ExpressionError("a flag is missing")
+            raise ExpressionError("missing flag")
         self._flags = _Flags(fold, lines, dot_all)
         return flag
 
@@ -197,7 +197,7 @@ class ExpressionParser:
         return Characters(found) if found is not None else self._literal(self._code())
 
     def _named_set(self) -> int | None:
-        """Read \\d, \\pL and the like, behind their backslash. None: another kind of escape."""
+        """Read \\d, \\pL and the like, after the backslash. Returns None for any other escape."""
         letter = self._text[self._at : self._at + 1]
         if letter.lower() in PERL and letter:
             self._at += 1
@@ -213,29 +213,29 @@ class ExpressionParser:
         return self._folded(found) if letter.islower() else EVERYTHING & ~self._folded(found)
 
     def _code(self) -> int:
-        """Read an escape behind its backslash, and return the one character that it means."""
+        """Read an escape after its backslash, and return the code of its character."""
         character = self._next()
         if character in _CONTROLS:
             return _CONTROLS[character]
         if character == "x":
             digits = self._until("}") if self._take("{") else self._next() + self._next()
             if not digits or not all(it in "0123456789abcdefABCDEF" for it in digits) or int(digits[:9], 16) > 0x10FFFF:
-                raise ExpressionError("not the number of a character")
+                raise ExpressionError("invalid character code")
             return int(digits[:9], 16)
         if character in "01234567":
-            # A single digit from 1 to 7 would be a back reference.
+            # A single digit from 1 to 7 is a back reference, and two digits are an octal code.
             if character != "0" and self._text[self._at : self._at + 1] not in tuple("01234567"):
-                raise ExpressionError("back references are not known")
+                raise ExpressionError("back references are not supported")
             digits = character
             while len(digits) < 3 and self._text[self._at : self._at + 1] in tuple("01234567"):
                 digits += self._next()
             return int(digits, 8)
-        if ord(character) < ASCII and not character.isalnum():  # Go's parser accepts `\_`, which some people write
+        if ord(character) < ASCII and not character.isalnum():  # this includes `\_`, which Go's parser accepts too
             return ord(character)
         raise ExpressionError(f"unknown escape \\{character}")
 
     def _class(self) -> int:
-        """Read [...] behind its first bracket."""
+        """Read [...] after the first bracket."""
         negated = self._take("^")
         found = 0
         first = True
@@ -244,7 +244,7 @@ class ExpressionParser:
             if self._take("[:"):
                 name = self._until(":]")
                 if name.removeprefix("^") not in POSIX:
-                    raise ExpressionError("an unknown class of characters")
+                    raise ExpressionError("unknown character class")
                 named = POSIX[name.removeprefix("^")]
                 found |= EVERYTHING & ~named if name.startswith("^") else named
             elif self._text.startswith("\\", self._at) and self._text[self._at + 1 : self._at + 2] in tuple("dDsSwWpP"):
@@ -262,7 +262,7 @@ class ExpressionParser:
             self._at += 1
             high = self._class_code()
         if high < low:
-            raise ExpressionError("a range that ends before it begins")
+            raise ExpressionError("range ends before it begins")
         return range_of(low, high)
 
     def _class_code(self) -> int:

@@ -1,4 +1,7 @@
-"""The instructions of an expression, and the search for them in a name, on all paths at once."""
+"""Compiles nodes into instructions, and runs them; apart because it only needs the tree, not the text or its syntax.
+
+A search follows all paths in parallel, one character at a time (Thompson's algorithm), so it takes linear time.
+"""
 
 from __future__ import annotations
 
@@ -8,26 +11,26 @@ from nsqd.auth.expressions.character_sets import WORD
 from nsqd.auth.expressions.error import ExpressionError
 from nsqd.auth.expressions.nodes import Alternatives, Assertion, Characters, Node, Repeat, Sequence
 
-_MOST_STEPS: Final = 5000  # instructions of an expression once its repetitions are written out
+_MOST_STEPS: Final = 5000  # instructions, after `{2,3}` and the like are expanded
 
 
 class Program:
-    """Instructions. Each number has what is wanted there (`wants`) and the numbers to continue with (`then`)."""
+    """Numbered instructions. Number n continues with those in `then[n]` if `conditions[n]` holds."""
 
     def __init__(self, node: Node) -> None:
-        self.wants: list[int | str | None] = []  # a set of characters, a place, or nothing
+        self.conditions: list[int | str | None] = []  # a set of characters, a kind of position, or none
         self.then: list[tuple[int, ...]] = []
         if _size(node) > _MOST_STEPS:
             raise ExpressionError("too large")
         self.first = self._add(node, self._put(None, ()))
 
-    def _put(self, want: int | str | None, then: tuple[int, ...]) -> int:
-        self.wants.append(want)
+    def _put(self, condition: int | str | None, then: tuple[int, ...]) -> int:
+        self.conditions.append(condition)
         self.then.append(then)
-        return len(self.wants) - 1
+        return len(self.conditions) - 1
 
     def _add(self, node: Node, then: int) -> int:
-        """Add the instructions for `node`, continuing at `then`, and return the number of the first."""
+        """Add the instructions for `node`, which continue at `then`. Returns the number of the first one."""
         match node:
             case Characters(characters):
                 return self._put(characters, (then,))
@@ -53,27 +56,27 @@ class Program:
                 return then
 
     def found_in(self, name: str) -> bool:
-        wants, then, first = self.wants, self.then, self.first
+        conditions, then, first = self.conditions, self.then, self.first
         reached: set[int] = set()
         for at in range(len(name) + 1):
             seen: set[int] = set()
-            waiting = [first, *reached]
+            pending = [first, *reached]  # `first` again, because a match may begin at any character
             reached = set()
             bit = 1 << ord(name[at]) if at < len(name) else 0
-            while waiting:
-                step = waiting.pop()
+            while pending:
+                step = pending.pop()
                 if step in seen:
                     continue
                 seen.add(step)
-                want = wants[step]
-                if want is None:
+                condition = conditions[step]
+                if condition is None:
                     if not then[step]:
                         return True
-                    waiting += then[step]
-                elif isinstance(want, str):
-                    if _is_place(want, name, at):
-                        waiting += then[step]
-                elif want & bit:
+                    pending += then[step]
+                elif isinstance(condition, str):
+                    if _is_at(condition, name, at):
+                        pending += then[step]
+                elif condition & bit:
                     reached.update(then[step])
         return False
 
@@ -88,7 +91,7 @@ def _size(node: Node) -> int:
             return 1 + (1 + _size(part)) * max(1, least, most or least + 1)
 
 
-def _is_place(kind: str, name: str, at: int) -> bool:
+def _is_at(kind: str, name: str, at: int) -> bool:
     match kind:
         case "start":
             return at == 0
