@@ -1,5 +1,5 @@
-"""The policy file: what it demands of which topic and channel, and from which of its lines that comes.
+"""The policy file: which rules apply to a topic or channel, and which line each of them comes from.
 
-`keys` is the table of what an entry may say, `parse` reads a file strictly, `policies` finds what holds for a name,
-`policy_file` watches the file of a running nsqd, `rollout` hands it to the topics, and `cli` is the command `nsqd policy check`.
+`keys` is the table of keys, `parse` reads a file strictly, `policies` finds the rules for a name, `policy_file` watches
+the file of a running nsqd, `rollout` applies it to the topics, and `cli` is the command `nsqd policy check`.
 """

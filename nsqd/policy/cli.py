@@ -1,4 +1,4 @@
-"""The command `nsqd policy check`: its arguments, its output, and its exit status."""
+"""The command `nsqd policy check`: arguments, output and exit status."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ INVALID: Final = 1
 NOT_READ: Final = 2
 
 _ABOUT: Final = """\
-Checks a file for --policy-file, without a running nsqd. Every mistake is printed with the line of its entry.
-With --topic, and --channel if it is about a channel, prints the keys that hold there, and the line of the entry that
-each one comes from.
+Checks a policy file without a running nsqd. Prints every mistake with the line of its entry.
+With --topic, prints the keys that apply to the topic, and the line of the entry each one comes from.
+With --channel as well, also prints those of the channel.
 """
 
 _STATUS: Final = """\
 exit status:
   0          the file is valid
-  1          the file has mistakes: nsqd would not start with it, and a running nsqd would keep what it has
+  1          the file has mistakes: nsqd would not start with it, and a running nsqd would keep its present policy
   2          the file cannot be read, or the arguments are wrong
 """
 
 
 def main(argv: Sequence[str], *, out: TextIO | None = None, err: TextIO | None = None) -> int:
-    made = parser()
-    asked = made.parse_args(argv)
+    built = parser()
+    asked = built.parse_args(argv)
     out, err = out or sys.stdout, err or sys.stderr
     if asked.channel is not None and asked.topic is None:
-        made.error("--channel needs --topic")
+        built.error("--channel needs --topic")
     for name in (asked.topic, asked.channel):
         if name is not None and not is_valid_name(name):
-            made.error(f"{name!r} is no name of a topic or channel")
+            built.error(f"{name!r} is not a valid name of a topic or channel")
     try:
         policies = parse_policies(Path(asked.file).read_bytes().decode())
     except PolicyError as error:
@@ -61,19 +61,19 @@ def main(argv: Sequence[str], *, out: TextIO | None = None, err: TextIO | None =
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(prog="nsqd policy", description="Looks at files for --policy-file.")
-    commands = made.add_subparsers(required=True, metavar="check")
+    built = argparse.ArgumentParser(prog="nsqd policy", description="Checks policy files for nsqd --policy-file.")
+    commands = built.add_subparsers(required=True, metavar="check")
     check = commands.add_parser(
         "check",
-        help="check a file, and say what holds for a name",
+        help="check a file, and print the rules for a name",
         description=_ABOUT,
         epilog=_STATUS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    check.add_argument("file", metavar="FILE", help="the file that --policy-file of nsqd names")
-    check.add_argument("--topic", metavar="NAME", help="print what holds for this topic")
-    check.add_argument("--channel", metavar="NAME", help="and what holds for this channel of it")
-    return made
+    check.add_argument("file", metavar="FILE", help="the policy file")
+    check.add_argument("--topic", metavar="NAME", help="print the rules for this topic")
+    check.add_argument("--channel", metavar="NAME", help="also print the rules for this channel of the topic")
+    return built
 
 
 def _place(mistake: Mistake) -> str:
@@ -81,13 +81,13 @@ def _place(mistake: Mistake) -> str:
 
 
 def _explain(policies: Policies, topic: str, channel: str | None, out: TextIO) -> None:
-    wanted = [(f"topic {topic}", policies.explain(topic, None))]
+    sections = [(f"topic {topic}", policies.explain(topic, None))]
     if channel is not None:
-        wanted.append((f"channel {topic}/{channel}", policies.explain(topic, channel)))
-    for title, held in wanted:
+        sections.append((f"channel {topic}/{channel}", policies.explain(topic, channel)))
+    for title, keys in sections:
         out.write(f"{title}\n")
-        for key, it in held.items():
+        for key, it in keys.items():
             setting = f"{key} = {json.dumps(it.value)}"
             out.write(f"  {setting:<40} line {it.line}{', dry run' if it.is_dry else ''}\n")
-        if not held:
-            out.write("  nothing: all is as in NSQ and as the options say\n")
+        if not keys:
+            out.write("  no rules: NSQ's behavior and the options apply\n")

@@ -1,7 +1,7 @@
-"""What an entry of the policy file may say: each key with its values, and with what it is about.
+"""The table of keys in the policy file: their valid values, and whether they apply to topics or channels.
 
-In an entry without `channel`, a key that topics and channels both have (a bound, an expiry) is about the topic alone:
-20 GB that a topic keeps and 20 GB that wait in each of its channels are two decisions. `channel = "*"` makes the other.
+Some keys, such as limits and expiry, exist for both. Without `channel`, an entry sets them for the topic only. For
+example, 20 GB in a topic and 20 GB waiting in each of its channels are two decisions: `channel = "*"` sets the other.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from nsqcommon.sizes import parse_size
 from nsqd.ack import Ack
 from nsqd.broker.rules import Overflow
 
-_MOST_ATTEMPTS: Final = 65_535  # the wire has two bytes for them
+_MOST_ATTEMPTS: Final = 65_535  # the wire format has two bytes for attempts
 _RATE_UNITS: Final = {"s": 1, "m": 60, "h": 3600}
 
 
 class About(Enum):
-    """What a key is about, in an entry with `channel` and in one without."""
+    """The things a key applies to, depending on whether its entry has a `channel`."""
 
-    CHANNELS = auto()  # the channels that match; without `channel`: all channels of the topics
-    TOPICS = auto()  # the topics; not allowed with `channel`
-    ITS_OWN = auto()  # with `channel` the channels, without it the topics alone
+    CHANNELS = auto()  # the matching channels; without `channel`, all channels of the topics
+    TOPICS = auto()  # the topics; invalid with `channel`
+    EITHER = auto()  # the matching channels; without `channel`, the topics but not their channels
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
     about: About
-    parse: Callable[[Any], Any]  # raises ValueError, which says what is expected
-    completes: tuple[str, ...] = ()  # without one of these keys it has no effect
-    may_be_dry: bool = True
+    parse: Callable[[Any], Any]  # raises ValueError with the expected values
+    needs: tuple[str, ...] = ()  # the key only has an effect together with one of these
+    may_be_dry: bool = True  # can be in an entry with `dry_run`
 
 
 def _whole(most: int | None = None) -> Callable[[Any], int]:
     def parse(value: Any) -> int:
         if not isinstance(value, int) or isinstance(value, bool) or value < 1 or (most is not None and value > most):
-            raise ValueError(f"must be a number from 1{f' to {most}' if most is not None else ' on'}")
+            raise ValueError(f"must be a number {'of 1 or more' if most is None else f'from 1 to {most}'}")
         return value
 
     return parse
@@ -123,11 +123,11 @@ KEYS: Final[Mapping[str, Key]] = {
     "ttl": Key(About.CHANNELS, _longer_than_zero),
     "ttl_action": Key(About.CHANNELS, _one_of("drop", "bury"), ("ttl",)),
     "max_rate": Key(About.CHANNELS, _rate),
-    "max_messages": Key(About.ITS_OWN, _whole()),
-    "max_bytes": Key(About.ITS_OWN, _size_above_zero),
-    "overflow": Key(About.ITS_OWN, _one_of(*Overflow), ("max_messages", "max_bytes")),
-    "expire_after": Key(About.ITS_OWN, _longer_than_zero),
-    "expire_full": Key(About.ITS_OWN, parse_flag, ("expire_after",)),
+    "max_messages": Key(About.EITHER, _whole()),
+    "max_bytes": Key(About.EITHER, _size_above_zero),
+    "overflow": Key(About.EITHER, _one_of(*Overflow), ("max_messages", "max_bytes")),
+    "expire_after": Key(About.EITHER, _longer_than_zero),
+    "expire_full": Key(About.EITHER, parse_flag, ("expire_after",)),
     "ack": Key(About.TOPICS, _one_of(*Ack), may_be_dry=False),
     "retention_time": Key(About.TOPICS, _duration, may_be_dry=False),
     "retention_bytes": Key(About.TOPICS, _size, may_be_dry=False),

@@ -1,12 +1,12 @@
 """Parses a policy file:
 
-    [[policy]]                 # from top to bottom; each key is taken from the first entry that matches and has it
+    [[policy]]                 # for each key, the first entry that matches and has the key decides
     topic = "orders.*"         # * is any text; without this line: all topics
-    channel = "billing"        # given: the keys below are about these channels
+    channel = "billing"        # with this line, the keys below apply to these channels
     max_attempts = 10
     max_rate = "500/s"
 
-Anything unknown is refused, and anything that could not have an effect: a misspelt bound, if ignored, would be no bound.
+We refuse unknown keys, and keys that can't have an effect. For example, ignoring a misspelt limit would mean no limit.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _is_header: Final = re.compile(r"\s*\[\[\s*policy\s*\]\]\s*(#.*)?").fullmatch
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    line: int  # of the entry's [[policy]]; 0: the text says where, or it is about the file
+    line: int  # of the entry's [[policy]]; 0 if the text has the line, or the mistake concerns the whole file
     text: str
 
     def __str__(self) -> str:
@@ -37,7 +37,7 @@ class Mistake:
 
 
 class PolicyError(ValueError):
-    """The text is not a valid policy file; `mistakes` are all that were found."""
+    """The text is not a valid policy file. `mistakes` lists all of them."""
 
     def __init__(self, mistakes: Sequence[Mistake]) -> None:
         super().__init__("; ".join(map(str, mistakes)))
@@ -48,13 +48,15 @@ def parse_policies(text: str) -> Policies:
     """Parse the text of a policy file. Raises PolicyError."""
     try:
         document = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # besides syntax errors: a number too long, lists nested too deeply
+    except (ValueError, RecursionError) as error:  # ValueError: syntax, or a number too long; RecursionError: nesting
         raise PolicyError([Mistake(0, str(error))]) from error
     tables = document.pop("policy", [])
     if document:
-        raise PolicyError([Mistake(0, f"only [[policy]] tables are known here, not {next(iter(document))}")])
+        raise PolicyError([Mistake(0, f"expected only [[policy]] tables, not {next(iter(document))}")])
     lines = [number for number, line in enumerate(text.split("\n"), 1) if _is_header(line)]
-    if not isinstance(tables, list) or len(lines) != len(tables):  # an inline list, or a header in a text of many lines
+    # tomllib gives no line numbers, so we search for the headers. The counts differ if the entries are in an inline
+    # list, or a multi-line string has a header in it.
+    if not isinstance(tables, list) or len(lines) != len(tables):
         raise PolicyError([Mistake(0, "each entry must begin with [[policy]] in a line of its own")])
     entries: list[PolicyEntry] = []
     mistakes: list[Mistake] = []
@@ -69,9 +71,9 @@ def parse_policies(text: str) -> Policies:
 
 
 def _entry(line: int, table: Mapping[str, Any]) -> tuple[PolicyEntry, list[str]]:
-    """Return the entry, as far as it can be understood, and what is wrong with it."""
+    """Return the entry without its invalid parts, and its mistakes."""
     wrong = [
-        f"{key}: {table[key]!r} is no name, nor a pattern of names"
+        f"{key}: {table[key]!r} is neither a name nor a pattern"
         for key in ("topic", "channel")
         if key in table and not (isinstance(table[key], str) and is_pattern(table[key]))
     ]
@@ -86,10 +88,10 @@ def _entry(line: int, table: Mapping[str, Any]) -> tuple[PolicyEntry, list[str]]
             elif key not in _SELECTORS:
                 wrong.append(f"{key}: unknown key")
         except ValueError as error:
-            wrong.append(f"{key}: {error}, and not {value!r}")
+            wrong.append(f"{key}: {error}, not {value!r}")
     if not table.keys() - set(_SELECTORS):
-        wrong.append("the entry demands nothing")
-    written = {key: value for key, value in table.items() if key in KEYS}  # with those that cannot be understood
+        wrong.append("the entry has no rules")
+    written = {key: value for key, value in table.items() if key in KEYS}  # even if the value is invalid
     channel = table.get("channel")
     topic = table.get("topic", ANY)
     entry = PolicyEntry(line, str(topic), None if channel is None else str(channel), written, values, is_dry)
@@ -100,9 +102,9 @@ def _contradictions(entry: PolicyEntry) -> Iterator[str]:
     values = entry.values
     for key in values:
         if entry.channel is not None and KEYS[key].about is About.TOPICS:
-            yield f"{key}: it is about topics, so it cannot stand in an entry with a channel"
+            yield f"{key}: it applies to topics, so it cannot be in an entry with a channel"
         if entry.is_dry and not KEYS[key].may_be_dry:
-            yield f"{key}: it cannot be tried with dry_run"
+            yield f"{key}: it has no dry run"
     if values.get("backoff_min", 0) > values.get("backoff_max", float("inf")):
         yield "backoff_min: it is longer than backoff_max"
     if values.get("overflow") == Overflow.BURY and entry.channel is None:
@@ -110,19 +112,20 @@ def _contradictions(entry: PolicyEntry) -> Iterator[str]:
 
 
 def _without_effect(entries: Sequence[PolicyEntry]) -> Iterator[Mistake]:
-    """Yield the keys that nothing could ever follow from."""
+    """Yield the keys that can't have an effect.
+
+    A key lacks one that it needs, or an earlier entry with the same or a wider pattern already has it.
+    """
     written = {(key, entry.about(key)) for entry in entries for key in entry.written}
-    deciding: dict[
-        tuple[str, About, str, str | None], PolicyEntry
-    ] = {}  # the first entry for each key and pair of patterns
+    deciding: dict[tuple[str, About, str, str | None], PolicyEntry] = {}  # the first one per key and patterns
     for entry in entries:
         for key in entry.values:
-            about, needed = entry.about(key), KEYS[key].completes
+            about, needed = entry.about(key), KEYS[key].needs
             if needed and not any((it, about) in written for it in needed):
                 yield Mistake(entry.line, f"{key}: it has no effect without {' or '.join(needed)}")
             wider = product((ANY, entry.topic), (None, ANY, entry.channel))
             earlier = [deciding[key, about, *patterns] for patterns in wider if (key, about, *patterns) in deciding]
             if earlier:
                 line = min(it.line for it in earlier)
-                yield Mistake(entry.line, f"{key}: it has no effect, as line {line} decides it for all these")
+                yield Mistake(entry.line, f"{key}: it has no effect, because line {line} decides it for all of these")
             deciding.setdefault((key, about, entry.topic, entry.channel), entry)

@@ -1,4 +1,4 @@
-"""What the entries of a policy file demand of a name: each key comes from the first entry that matches and has it."""
+"""Finds the rules for a name: each key comes from the first entry that matches the name and has the key."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _SHORTEST_INTERVAL: Final = 1.0
 R = TypeVar("R")
 
 
-@dataclass(frozen=True, slots=True, eq=False)  # compared by identity: an entry is a place in a file
+@dataclass(frozen=True, slots=True, eq=False)  # compared by identity: two equal entries are still two places in a file
 class PolicyEntry:
     line: int  # of its [[policy]]
     topic: str  # a pattern
-    channel: str | None  # a pattern; None: the entry has none
+    channel: str | None  # a pattern; None if the entry has no `channel`
     written: Mapping[str, Any]  # the values as in the file
-    values: Mapping[str, Any]  # and as parsed
+    values: Mapping[str, Any]  # the values as parsed
     is_dry: bool
     _is_topic: Callable[[str], object] = field(init=False)
     _is_channel: Callable[[str], object] = field(init=False)
@@ -46,24 +46,24 @@ class PolicyEntry:
         object.__setattr__(self, "_is_channel", matcher(self.channel or ANY))
 
     def matches_topic(self, topic: str) -> bool:
-        """Return whether the entry says something about this topic or about channels of it."""
+        """Return whether the entry applies to this topic or to its channels."""
         return self.topic == ANY or bool(self._is_topic(topic))
 
     def matches_channel(self, channel: str | None) -> bool:
-        """Return whether it says something about this channel or, if it is None, about the topic itself."""
+        """Return whether the entry applies to this channel or, if `channel` is None, to the topic itself."""
         return self.channel is None or (channel is not None and bool(self._is_channel(channel)))
 
     def about(self, key: str) -> About:
-        """Return whether a key of this entry is about CHANNELS or about TOPICS."""
+        """Return whether a key of this entry applies to CHANNELS or to TOPICS."""
         about = KEYS[key].about
-        if about is About.ITS_OWN:
+        if about is About.EITHER:
             return About.TOPICS if self.channel is None else About.CHANNELS
         return about
 
 
 @dataclass(frozen=True, slots=True)
 class EffectiveKey:
-    """A key that holds for a name, and where it comes from."""
+    """A key that applies to a name, and the line it comes from."""
 
     value: Any  # as written in the file
     line: int
@@ -71,7 +71,7 @@ class EffectiveKey:
 
 
 class Policies:
-    """A policy file's entries. Names for which the same entries hold share one value."""
+    """A policy file's entries. Names that match the same entries share one object with their rules."""
 
     def __init__(self, entries: Sequence[PolicyEntry]) -> None:
         self.entries = entries
@@ -96,24 +96,26 @@ class Policies:
 
     @property
     def expiry_interval(self) -> float:
-        """Seconds between two looks for topics and channels that nobody uses: a minute, or less if they expire soon."""
+        """Seconds between two checks for expired topics and channels: a minute, or less if some expire sooner."""
         times = [seconds(entry.values["expire_after"]) for entry in self.entries if "expire_after" in entry.values]
         return min([_EXPIRY_INTERVAL, *(max(_SHORTEST_INTERVAL, time / 10) for time in times)])
 
     def explain(self, topic: str, channel: str | None) -> dict[str, EffectiveKey]:
-        """Return what holds for a channel or, if it is None, for the topic itself, in the order of `KEYS`."""
-        held = _held(self._matching(topic, channel), About.TOPICS if channel is None else About.CHANNELS)
+        """Return the keys that apply to a channel or, if `channel` is None, to the topic, in the order of `KEYS`."""
+        found = _deciding(self._matching(topic, channel), About.TOPICS if channel is None else About.CHANNELS)
         return {
-            key: EffectiveKey(held[key].written[key], held[key].line, held[key].is_dry) for key in KEYS if key in held
+            key: EffectiveKey(found[key].written[key], found[key].line, found[key].is_dry)
+            for key in KEYS
+            if key in found
         }
 
     def _matching(self, topic: str, channel: str | None) -> tuple[PolicyEntry, ...]:
         return tuple([entry for entry in self._about_topic(topic) if entry.matches_channel(channel)])
 
     def _about_topic(self, topic: str) -> list[PolicyEntry]:
-        """Return the entries whose pattern of topics matches.
+        """Return the entries that match the topic.
 
-        What is asked of a topic is asked of its log and its channels next, so the last answer is kept.
+        Caches the last answer, because callers ask about a topic, then its log, then each of its channels.
         """
         last, entries = self._of_last_topic
         if last != topic:
@@ -133,44 +135,44 @@ def _shared(
     return rules
 
 
-def _held(entries: Iterable[PolicyEntry], about: About) -> dict[str, PolicyEntry]:
-    """Return for each key that is about this the first entry that has it."""
-    held: dict[str, PolicyEntry] = {}
+def _deciding(entries: Iterable[PolicyEntry], about: About) -> dict[str, PolicyEntry]:
+    """Return the first entry with each of the keys about this."""
+    deciding: dict[str, PolicyEntry] = {}
     for entry in entries:
         for key in entry.values:
             if entry.about(key) is about:
-                held.setdefault(key, entry)
-    return held
+                deciding.setdefault(key, entry)
+    return deciding
 
 
 def _channel_rules(entries: Iterable[PolicyEntry]) -> ChannelRules:
-    held = _held(entries, About.CHANNELS)
-    rules = ChannelRules(**_named(ChannelRules, held), dry=_dry(held))
+    deciding = _deciding(entries, About.CHANNELS)
+    rules = ChannelRules(**_named(ChannelRules, deciding), dry=_dry(deciding))
     return rules if rules != NO_CHANNEL_RULES else NO_CHANNEL_RULES
 
 
 def _topic_rules(entries: Iterable[PolicyEntry]) -> TopicRules:
-    held = _held(entries, About.TOPICS)
-    rules = TopicRules(**_named(TopicRules, held), dry=_dry(held))
+    deciding = _deciding(entries, About.TOPICS)
+    rules = TopicRules(**_named(TopicRules, deciding), dry=_dry(deciding))
     return rules if rules != NO_TOPIC_RULES else NO_TOPIC_RULES
 
 
-def _named(rules: type[ChannelRules | TopicRules], held: Mapping[str, PolicyEntry]) -> dict[str, Any]:
-    """Return the rules that hold, by the names of their fields: mostly those of the keys, with their values."""
-    values = {key: entry.values[key] for key, entry in held.items()}
+def _named(rules: type[ChannelRules | TopicRules], deciding: Mapping[str, PolicyEntry]) -> dict[str, Any]:
+    """Return the arguments for `rules`. Most fields have a key's name and value; three are derived."""
+    values = {key: entry.values[key] for key, entry in deciding.items()}
     if "expire_after" in values:
         values["expire_after"] = seconds(values["expire_after"])
     if "ttl_action" in values:
         values["ttl_buries"] = values["ttl_action"] == "bury"
     if "backoff" in values:
-        values["backoff"] = _backoff(_getter(held))
+        values["backoff"] = _backoff(_getter(deciding))
     return {it.name: values[it.name] for it in fields(rules) if it.name in values}
 
 
 def _log_rules(entries: Iterable[PolicyEntry]) -> LogRules:
-    held = _held(entries, About.TOPICS)
-    get = _getter(held)
-    retains = [held[key] for key in ("retention_time", "retention_bytes") if key in held]
+    deciding = _deciding(entries, About.TOPICS)
+    get = _getter(deciding)
+    retains = [deciding[key] for key in ("retention_time", "retention_bytes") if key in deciding]
     return LogRules(
         ack=get("ack"),
         retention_time=get("retention_time"),
@@ -181,7 +183,7 @@ def _log_rules(entries: Iterable[PolicyEntry]) -> LogRules:
 
 def _backoff(get: Callable[..., Any]) -> BackoffRule:
     shortest = get("backoff_min", _BACKOFF_MIN_MS)
-    # An entry that contradicts itself is refused. Where two entries contradict each other, the longer delay holds.
+    # We refuse a contradiction within an entry. If two entries contradict each other, the longer delay applies.
     longest = max(shortest, get("backoff_max", _BACKOFF_MAX_MS))
     return BackoffRule(
         exponential=get("backoff") == "exponential",
@@ -191,10 +193,10 @@ def _backoff(get: Callable[..., Any]) -> BackoffRule:
     )
 
 
-def _getter(held: Mapping[str, PolicyEntry]) -> Callable[..., Any]:
-    return lambda key, default=None: held[key].values[key] if key in held else default
+def _getter(deciding: Mapping[str, PolicyEntry]) -> Callable[..., Any]:
+    return lambda key, default=None: deciding[key].values[key] if key in deciding else default
 
 
-def _dry(held: Mapping[str, PolicyEntry]) -> frozenset[str]:
-    """Return the rules that only count what they would do: those whose main key stands in an entry with `dry_run`."""
-    return frozenset(key for key, entry in held.items() if entry.is_dry and not KEYS[key].completes)
+def _dry(deciding: Mapping[str, PolicyEntry]) -> frozenset[str]:
+    """Return the rules that are in a dry run: their main key is in an entry with `dry_run`."""
+    return frozenset(key for key, entry in deciding.items() if entry.is_dry and not KEYS[key].needs)

@@ -1,4 +1,4 @@
-"""`--policy-file`: read at the start, and again whenever the file has changed."""
+"""Loads `--policy-file` at the start, and again whenever it changes."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ if TYPE_CHECKING:
 
 
 class KeptCopy(NamedTuple):
-    """What a policy file said when it was valid."""
+    """The last valid content of a policy file."""
 
-    path: str  # of the file; a copy of another one says nothing
+    path: str  # of the original; we ignore a copy of another file
     text: str
     read_at: int  # nanoseconds since 1970
 
 
-Keep = Callable[[KeptCopy], bool]  # returns whether the disk has taken it
+Keep = Callable[[KeptCopy], bool]  # returns False if the disk refuses the copy
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyContent:
     policies: Policies
-    digest: str  # SHA-256 of the text: nodes with the same file have the same one
+    digest: str  # SHA-256 of the text, to compare nodes
     read_at: int  # nanoseconds since 1970
     text: str = field(repr=False)
-    is_copy: bool = False  # the file itself could not be used at the start
+    is_copy: bool = False  # True if the file was invalid at the start, so that we use its copy
 
 
 class PolicyFile:
     """The policies in force, for the broker (`Rules`) and for the log (`LogPolicy`)."""
 
     def __init__(self, path: str, *, clock: Callable[[], int] = time_ns, copy: KeptCopy | None = None) -> None:
-        """Read the file; if it cannot be used, take its copy, if this is one of it. Raises StartupError without one."""
+        """Read the file or, if it is invalid, its copy. Raises StartupError if that fails too."""
         self.path = path
         self._clock = clock
         self._copy = copy
         self._keep: Keep | None = None
         self._file = WatchedFile("policy file", path, self._parse, last_valid=self._last_valid)
-        self.topics_left = 0  # topics that do not follow the present content yet; see `Rollout`
+        self.topics_left = 0  # topics that don't have the present rules yet; see `Rollout`
 
     def _parse(self, text: str) -> PolicyContent:
         return PolicyContent(parse_policies(text), sha256(text.encode()).hexdigest(), self._clock(), text)
@@ -60,12 +60,12 @@ class PolicyFile:
             return None
         try:
             policies = parse_policies(copy.text)
-        except ValueError:  # another version of nsqd has kept it
+        except ValueError:  # another version of nsqd wrote it, and knows other keys
             return None
         return PolicyContent(policies, sha256(copy.text.encode()).hexdigest(), copy.read_at, copy.text, is_copy=True)
 
     def keep_with(self, keep: Keep) -> None:
-        """Keep a copy of what is in force, now and after each change, with this function, which blocks on the disk."""
+        """Save a copy with `keep` now and after each valid change. `keep` may block on the disk."""
         self._keep = keep
         self._keep_copy()
 
@@ -83,7 +83,7 @@ class PolicyFile:
 
     @property
     def error(self) -> str:
-        """Why the present file is not in force; "" if it is."""
+        """The reason why the present file is not in force; "" if it is."""
         return self._file.error
 
     def channel(self, topic: str, channel: str, /) -> ChannelRules:
@@ -107,7 +107,7 @@ class PolicyFile:
         return self._file.now.policies.expiry_interval
 
     async def follow(self, changed: Callable[[], None]) -> None:
-        """Watch the file until cancelled, and call `changed` after each new content that is valid."""
+        """Watch the file until cancelled, and call `changed` after each valid change."""
 
         async def apply_and_keep() -> None:
             changed()

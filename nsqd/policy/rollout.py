@@ -1,8 +1,8 @@
-"""Hands a changed policy file to all topics, channels and logs: some in each turn, because clients must not wait for it.
+"""Applies a changed policy file to all topics, channels and logs, a few in each turn, so that clients don't wait.
 
-Say the file has 2,000 patterns, and nsqd has 10,000 topics with 3 channels each. Then 80 million comparisons are due,
-which take ten seconds in pure Python. A turn makes some thousands of them, whether one topic has all the channels or
-each topic has one.
+For example, a file with 2,000 patterns and 10,000 topics with 3 channels each need 80 million comparisons, which take
+ten seconds in pure Python. A turn makes at most `_COMPARISONS` of them. We pause after each channel, so a topic with
+very many channels is no problem either.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from nsqcommon.turn import Turn, in_turn
 if TYPE_CHECKING:
     from nsqd.broker.broker import Broker
 
-_COMPARISONS: Final = 20_000  # in one turn at most: three milliseconds in pure Python
-_NAMES: Final = 100  # in one turn at most, however short the file is
+_COMPARISONS: Final = 20_000  # at most per turn; three milliseconds in pure Python
+_NAMES: Final = 100  # at most per turn, even if the file is short
 
 
 class PolicyStore(Protocol):
@@ -31,14 +31,14 @@ class PolicySource(Protocol):
 
     @property
     def entries(self) -> int:
-        """How many entries each name is compared with."""
+        """The number of entries each name is compared with."""
 
 
 class Rollout:
-    """The last change of the policy file, on its way to the topics. A newer one starts over."""
+    """Applies the last change of the policy file. A newer change makes it start over."""
 
     def __init__(self, policy: PolicySource, broker: Broker, turn: Turn, store: PolicyStore) -> None:
-        """Set up, with nothing to do yet. `policy.topics_left` tells how many topics still follow an older file."""
+        """Set up with nothing to do yet. `policy.topics_left` is the number of topics that still have older rules."""
         self._policy = policy
         self._broker = broker
         self._turn = turn
@@ -47,10 +47,10 @@ class Rollout:
         self._is_under_way = False
 
     def start(self, nursery: trio.Nursery) -> None:
-        """Begin again with the first topic, because the policy has changed."""
+        """Start over with the first topic, because the policy has changed."""
         names = list(self._broker.topics)
         self._policy.topics_left = len(names)
-        self._steps = self._take_over(names)
+        self._steps = self._apply_to(names)
         if names and not self._is_under_way:
             self._is_under_way = True
             nursery.start_soon(self._run)
@@ -64,8 +64,8 @@ class Rollout:
             await trio.lowlevel.checkpoint()
         self._is_under_way = False
 
-    def _take_over(self, names: list[str]) -> Iterator[object]:
-        """Yield after each topic and each channel that follows the new file."""
+    def _apply_to(self, names: list[str]) -> Iterator[object]:
+        """Apply the new rules to the topics, with a pause after each topic and channel."""
         for left, name in zip(range(len(names) - 1, -1, -1), names, strict=True):
             self._store.settings_changed([name])
             yield from self._broker.taking_rules(name)

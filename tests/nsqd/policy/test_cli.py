@@ -65,7 +65,7 @@ def test_what_holds_for_a_name_is_printed_with_lines(path: Path) -> None:
         "channel orders.eu/billing\n  max_attempts = 10                        line 5, dry run\n",
         "",
     )
-    nothing = "  nothing: all is as in NSQ and as the options say\n"
+    nothing = "  no rules: NSQ's behavior and the options apply\n"
     assert check(path, "--topic=clicks") == (VALID, f"topic clicks\n{nothing}", "")
 
 

@@ -21,32 +21,32 @@ def test_entries_have_the_lines_of_their_headers() -> None:
 
 
 @pytest.mark.parametrize(("key", "value", "text"), [
-    ("max_attempts", "0", "max_attempts: must be a number from 1 to 65535, and not 0"),
-    ("max_attempts", "65536", "max_attempts: must be a number from 1 to 65535, and not 65536"),
-    ("max_attempts", '"10"', "max_attempts: must be a number from 1 to 65535, and not '10'"),
-    ("max_attempts", "true", "max_attempts: must be a number from 1 to 65535, and not True"),
-    ("max_buried", "-1", "max_buried: must be a number from 1 on, and not -1"),
-    ("backoff", '"quick"', 'backoff: must be one of "exponential", "linear", and not \'quick\''),
-    ("breaker", "0", "breaker: must be more than 0, and not 0"),
-    ("breaker", "1.5", "breaker: must be a number from 0 to 1, and not 1.5"),
-    ("breaker", "nan", "breaker: must be a number from 0 to 1, and not nan"),
-    ("max_rate", "500", 'max_rate: must be a rate in quotes, such as "500/s", "30/m" or "10/h", and not 500'),
-    ("max_rate", '"0/s"', 'max_rate: must be a rate in quotes, such as "500/s", "30/m" or "10/h", and not \'0/s\''),
-    ("max_rate", '"5/d"', 'max_rate: must be a rate in quotes, such as "500/s", "30/m" or "10/h", and not \'5/d\''),
-    ("ttl", '"0"', "ttl: must be more than 0, and not '0'"),
-    ("ttl", '"-1s"', 'ttl: must be a duration in quotes, such as "30s", "10m", "12h" or "7d", and not \'-1s\''),
-    ("ttl", '"7x"', 'ttl: must be a duration in quotes, such as "30s", "10m", "12h" or "7d", and not \'7x\''),
-    ("ttl", "7", 'ttl: must be a duration in quotes, such as "30s", "10m", "12h" or "7d", and not 7'),
+    ("max_attempts", "0", "max_attempts: must be a number from 1 to 65535, not 0"),
+    ("max_attempts", "65536", "max_attempts: must be a number from 1 to 65535, not 65536"),
+    ("max_attempts", '"10"', "max_attempts: must be a number from 1 to 65535, not '10'"),
+    ("max_attempts", "true", "max_attempts: must be a number from 1 to 65535, not True"),
+    ("max_buried", "-1", "max_buried: must be a number of 1 or more, not -1"),
+    ("backoff", '"quick"', 'backoff: must be one of "exponential", "linear", not \'quick\''),
+    ("breaker", "0", "breaker: must be more than 0, not 0"),
+    ("breaker", "1.5", "breaker: must be a number from 0 to 1, not 1.5"),
+    ("breaker", "nan", "breaker: must be a number from 0 to 1, not nan"),
+    ("max_rate", "500", 'max_rate: must be a rate in quotes, such as "500/s", "30/m" or "10/h", not 500'),
+    ("max_rate", '"0/s"', 'max_rate: must be a rate in quotes, such as "500/s", "30/m" or "10/h", not \'0/s\''),
+    ("max_rate", '"5/d"', 'max_rate: must be a rate in quotes, such as "500/s", "30/m" or "10/h", not \'5/d\''),
+    ("ttl", '"0"', "ttl: must be more than 0, not '0'"),
+    ("ttl", '"-1s"', 'ttl: must be a duration in quotes, such as "30s", "10m", "12h" or "7d", not \'-1s\''),
+    ("ttl", '"7x"', 'ttl: must be a duration in quotes, such as "30s", "10m", "12h" or "7d", not \'7x\''),
+    ("ttl", "7", 'ttl: must be a duration in quotes, such as "30s", "10m", "12h" or "7d", not 7'),
     ("max_bytes", '"20 GB"',
-     'max_bytes: must be a number of bytes, or a size in quotes, such as "500MB" or "20GiB", and not \'20 GB\''),
+     'max_bytes: must be a number of bytes, or a size in quotes, such as "500MB" or "20GiB", not \'20 GB\''),
     ("max_bytes", "2.5",
-     'max_bytes: must be a number of bytes, or a size in quotes, such as "500MB" or "20GiB", and not 2.5'),
-    ("max_bytes", '"0GB"', "max_bytes: must be more than 0, and not '0GB'"),
-    ("ack", '"never"', 'ack: must be one of "memory", "written", "synced", and not \'never\''),
-    ("topic", '"a/b"', "topic: 'a/b' is no name, nor a pattern of names"),
-    ("channel", "5", "channel: 5 is no name, nor a pattern of names"),
+     'max_bytes: must be a number of bytes, or a size in quotes, such as "500MB" or "20GiB", not 2.5'),
+    ("max_bytes", '"0GB"', "max_bytes: must be more than 0, not '0GB'"),
+    ("ack", '"never"', 'ack: must be one of "memory", "written", "synced", not \'never\''),
+    ("topic", '"a/b"', "topic: 'a/b' is neither a name nor a pattern"),
+    ("channel", "5", "channel: 5 is neither a name nor a pattern"),
     ("max_atempts", "10", "max_atempts: unknown key"),
-    ("dry_run", '"yes"', "dry_run: must be true or false, and not 'yes'"),
+    ("dry_run", '"yes"', "dry_run: must be true or false, not 'yes'"),
 ])  # fmt: skip
 def test_what_is_wrong_is_named_with_its_key(key: str, value: str, text: str) -> None:
     needed = "" if key == "max_buried" else "max_buried = 1\n"
@@ -59,9 +59,9 @@ def test_what_is_wrong_is_named_with_its_key(key: str, value: str, text: str) ->
     ('overflow = "drop-oldest"', "overflow: it has no effect without max_messages or max_bytes"),
     ('max_messages = 5\noverflow = "bury"',
      'overflow: only a channel can bury; add channel = "*" for the channels of these topics'),
-    ('channel = "c"\nack = "synced"', "ack: it is about topics, so it cannot stand in an entry with a channel"),
-    ('retention_time = "7d"\ndry_run = true', "retention_time: it cannot be tried with dry_run"),
-    ('topic = "orders"', "the entry demands nothing"),
+    ('channel = "c"\nack = "synced"', "ack: it applies to topics, so it cannot be in an entry with a channel"),
+    ('retention_time = "7d"\ndry_run = true', "retention_time: it has no dry run"),
+    ('topic = "orders"', "the entry has no rules"),
 ])  # fmt: skip
 def test_what_could_not_have_an_effect_is_refused(text: str, wrong: str) -> None:
     assert mistakes(f"[[policy]]\n{text}\n") == [f"line 1: {wrong}"]
@@ -86,7 +86,7 @@ def test_an_entry_that_comes_too_late_is_refused(first: str, second: str, is_hid
     text = f"[[policy]]\nmax_attempts = 5\n{first}\n[[policy]]\nmax_attempts = 7\n{second}\n"
     if is_hidden:
         line = 4 + first.count("\n")
-        wrong = f"line {line}: max_attempts: it has no effect, as line 1 decides it for all these"
+        wrong = f"line {line}: max_attempts: it has no effect, because line 1 decides it for all of these"
         assert mistakes(text) == [wrong]
     else:
         assert len(parse_policies(text).entries) == 2
@@ -109,7 +109,7 @@ def test_all_mistakes_come_at_once_in_the_order_of_lines() -> None:
     ("[policy]\nttl = '1s'\n", "each entry must begin with [[policy]] in a line of its own"),
     ("policy = [{ttl = '1s'}]\n", "each entry must begin with [[policy]] in a line of its own"),
     ("[[policy]]\ntopic = '''\n[[policy]]\n'''\n", "each entry must begin with [[policy]] in a line of its own"),
-    ("[[policies]]\nttl = '1s'\n", "only [[policy]] tables are known here, not policies"),
+    ("[[policies]]\nttl = '1s'\n", "expected only [[policy]] tables, not policies"),
     ("a = " + "[" * 5000, ""),
 ])  # fmt: skip
 def test_what_is_no_list_of_entries_is_refused(text: str, wrong: str) -> None:
