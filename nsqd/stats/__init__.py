@@ -1,1 +1,1 @@
-"""The figures of a node, in all their formats."""
+"""A node's statistics, in each of their formats."""

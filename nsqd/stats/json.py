@@ -1,4 +1,4 @@
-"""`/stats?format=json`: the broker's snapshot in NSQ's spelling, with NSQ's order and omissions of members."""
+"""`/stats?format=json`: the broker's snapshot, with NSQ's members in NSQ's order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ONLY_IF_SET: Final = tuple(name for name, counter in CHANNEL_COUNTERS if counte
 def stats_json(
     snapshot: BrokerSnapshot, memory: MemorySnapshot | None, *, version: str, more: Mapping[str, object] | None = None
 ) -> Iterator[bytes]:
-    """Yield the document in small pieces, because it may have megabytes. `more` is what comes at its end."""
+    """Yield the document in small pieces, because it may have megabytes. Ends with the members in `more`."""
     yield dumps({"version": version, "health": snapshot.health, "start_time": snapshot.start_time})[:-1]
     yield b',"topics":'
     yield from _list(snapshot.topics, _topic)
@@ -48,7 +48,7 @@ def _list(items: Sequence[_T] | None, pieces: Callable[[_T], Iterator[bytes]]) -
 
 
 def _around(described: Object, member: str, pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield an object in pieces, one of whose members is null so far and gets these pieces."""
+    """Yield an object in pieces. Its member `member` is null in `described`, and becomes these pieces."""
     name = b'"%b":' % member.encode()
     before, _, after = dumps(described).partition(name + b"null")
     yield before + name

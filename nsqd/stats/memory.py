@@ -1,4 +1,4 @@
-"""The `memory` block of `/stats`: NSQ's names for Go's heap, filled with what Python knows of its own memory."""
+"""The `memory` block of `/stats`: NSQ's names for Go's heap, with Python's closest equivalents."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nsqcommon.memory import resident_bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemorySnapshot:
-    """The figures of the `memory` block. Those without a meaning in Python stay 0."""
+    """The figures of the `memory` block. Some have no meaning in Python and stay 0."""
 
     heap_objects: int
     heap_idle_bytes: int = 0

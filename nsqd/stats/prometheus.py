@@ -1,4 +1,4 @@
-"""`/metrics`: the broker's snapshot in Prometheus' format."""
+"""`/metrics`: the broker's snapshot in the Prometheus format."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ _NANOSECONDS: Final = 1_000_000_000
 
 _TOPIC_COUNTERS: Final[tuple[tuple[str, str, Callable[[TopicSnapshot], int]], ...]] = (
     ("messages", "Messages published to the topic.", lambda it: it.message_count),
-    ("message_bytes", "Bytes of their bodies.", lambda it: it.message_bytes),
-    ("repeats", "Publishes with a key that was known, which were not made again.", lambda it: it.repeat_count),
+    ("message_bytes", "Bytes in the bodies of these messages.", lambda it: it.message_bytes),
+    ("repeats", "Publishes that were skipped because their idempotence key was known.", lambda it: it.repeat_count),
 )
 _TOPIC_GAUGES: Final[tuple[tuple[str, str, Callable[[TopicSnapshot], int]], ...]] = (
-    ("depth", "Messages that no channel has got yet.", lambda it: it.depth),
-    ("backend_depth", "Of them, those that are only on disk.", lambda it: it.backend_depth),
+    ("depth", "Messages that no channel has received yet.", lambda it: it.depth),
+    ("backend_depth", "The part of the depth that is only on disk.", lambda it: it.backend_depth),
     ("paused", "1 while the topic is paused.", lambda it: int(it.paused)),
 )
 _CHANNEL_COUNTERS: Final[tuple[tuple[str, str, Callable[[ChannelSnapshot], int]], ...]] = tuple(
     (counter.metric, counter.text, attrgetter(name)) for name, counter in CHANNEL_COUNTERS if counter.metric
 )
 _CHANNEL_GAUGES: Final[tuple[tuple[str, str, Callable[[ChannelSnapshot], int]], ...]] = (
-    ("depth", "Messages that wait for a consumer.", lambda it: it.depth),
-    ("backend_depth", "Of them, those that are only on disk.", lambda it: it.backend_depth),
-    ("in_flight", "Messages that consumers work on.", lambda it: it.in_flight_count),
-    ("deferred", "Messages that wait for their time.", lambda it: it.deferred_count),
-    ("buried", "Messages that are buried: they wait for a person.", lambda it: it.buried_count),
+    ("depth", "Messages waiting for a consumer.", lambda it: it.depth),
+    ("backend_depth", "The part of the depth that is only on disk.", lambda it: it.backend_depth),
+    ("in_flight", "Messages delivered to consumers and not answered yet.", lambda it: it.in_flight_count),
+    ("deferred", "Deferred messages: they are delivered later.", lambda it: it.deferred_count),
+    ("buried", "Buried messages: they wait for an operator.", lambda it: it.buried_count),
     ("clients", "Consumers.", lambda it: it.client_count),
     ("paused", "1 while the channel is paused.", lambda it: int(it.paused)),
 )
@@ -54,29 +54,29 @@ def nsqd_metrics(
     policy_error: str,
     policy_is_copy: bool,
 ) -> list[Metric]:
-    """Collect the node's metrics. Those of topics and channels are made when they are asked for their samples.
+    """Collect the node's metrics. Samples of topics and channels are generated when you iterate over them.
 
-    `topics` are snapshots with ages. `lags` are (topic, reader, messages behind). `waiting` is the number of requests
-    to /topic/log that wait for more.
+    `topics` are snapshots with ages. `lags` are (topic, reader, lag in messages). `waiting` is the number of requests
+    to /topic/log that wait for the log to grow.
     """
     channels = [(topic.topic_name, channel) for topic in topics for channel in topic.channels]
     return [
         *_of_node(broker, memory, connections=len(broker.producers)),
         *_of_disk(broker.store.disk()),
         *_of_publishes(broker, policy_error, policy_is_copy),
-        gauge("nsqd_log_requests_waiting", "Requests to /topic/log that wait for the log to grow.", waiting),
+        gauge("nsqd_log_requests_waiting", "Requests to /topic/log waiting for the log to grow.", waiting),
         *_of_topics(topics),
         *_of_channels(channels),
         _family(
             "gauge",
             "nsqd_channel_oldest_message_age_seconds",
-            "Since the publication of the oldest message that waits in the channel: its lag in time.",
+            "Age of the oldest waiting message: the channel's lag in time.",
             _ages(channels, broker.turn.timestamp),
         ),
         _family(
             "gauge",
             "nsqd_channel_e2e_latency_seconds",
-            "From publication to FIN, over the window of --e2e-processing-latency-window-time.",
+            "Time from publish to FIN, over --e2e-processing-latency-window-time.",
             _latencies(channels),
         ),
         *_of_readers(list(lags), broker.turn.timestamp),
@@ -102,7 +102,7 @@ def _in(topic: str, channel: ChannelSnapshot) -> dict[str, str]:
 def _of_node(broker: Broker, memory: MemorySnapshot, *, connections: int) -> list[Metric]:
     build = {"version": NSQ_VERSION, "release": suite_version()}
     return [
-        gauge("nsqd_build_info", "Always 1; the labels say what runs.", 1, build),
+        gauge("nsqd_build_info", "Always 1; the labels name the version.", 1, build),
         gauge("nsqd_healthy", "1 while /ping says OK.", int(broker.store.health == "OK")),
         gauge("nsqd_start_time_seconds", "When the daemon started, in Unix time.", broker.start_time),
         gauge("nsqd_resident_memory_bytes", "Resident memory.", memory.heap_in_use_bytes),
@@ -114,14 +114,14 @@ def _of_disk(disk: DiskSnapshot) -> list[Metric]:
     return [
         gauge(
             "nsqd_clock_jump_seconds",
-            "By how much the clock was set, forward or back, between the last time it was noted and the start.",
+            "How far the wall clock jumped, forward or back, between its last record on disk and the start.",
             disk.clock_jump,
         ),
-        _family("counter", "nsqd_disk_reads_refused_total", "Reads that the disk refused.", [({}, disk.reads_refused)]),
+        _family("counter", "nsqd_disk_reads_refused_total", "Reads that failed on disk.", [({}, disk.reads_refused)]),
         _family(
             "gauge",
             "nsqd_log_waiting_for_disk",
-            "Reads and jobs of carrying forward that are tried again, because the disk refuses to read.",
+            "Reads and compactions that will be retried because the disk failed to read.",
             (({"topic": topic}, waiting) for topic, waiting in disk.waiting),
         ),
     ]
@@ -131,19 +131,19 @@ def _of_publishes(broker: Broker, policy_error: str, policy_is_copy: bool) -> li
     return [
         gauge(
             "nsqd_policy_file_valid",
-            "1 while what --policy-file says is in force; 0: the file was changed, and is refused.",
+            "1 while the present --policy-file is in force; 0 after an invalid change to it.",
             int(not policy_error),
         ),
         gauge(
             "nsqd_policy_file_is_copy",
-            "1 while a copy of --policy-file is in force, as the file was broken when nsqd started.",
+            "1 while a copy of --policy-file is in force, because the file was invalid when nsqd started.",
             int(policy_is_copy),
         ),
-        gauge("nsqd_keys", "Keys of publishes that are remembered.", broker.turn.keys.count),
+        gauge("nsqd_keys", "Idempotence keys in memory.", broker.turn.keys.count),
         _family(
             "counter",
             "nsqd_keys_dropped_early_total",
-            "Keys that were forgotten before their time, because of --idempotence-keys.",
+            "Idempotence keys that were forgotten early because of --idempotence-keys.",
             (({}, broker.turn.keys.dropped_early),),
         ),
     ]
@@ -162,7 +162,7 @@ def _of_topics(topics: Sequence[TopicSnapshot]) -> list[Metric]:
         _family(
             "counter",
             "nsqd_topic_policy_total",
-            "What rules of the policy file have done to messages of the topic, or would have done, by cause.",
+            "Messages of the topic that the policy file's rules affected, or would have in a dry run, by cause.",
             (({**_of(t), "cause": cause}, count) for t in topics for cause, count in t.policy_counts.items()),
         ),
     ]
@@ -191,7 +191,7 @@ def _of_channels(channels: Sequence[tuple[str, ChannelSnapshot]]) -> list[Metric
         _family(
             "counter",
             "nsqd_channel_policy_total",
-            "What rules of the policy file have done to messages of the channel, or would have done, by cause.",
+            "Messages of the channel that the policy file's rules affected, or would have in a dry run, by cause.",
             (({**_in(t, c), "cause": cause}, count) for t, c in channels for cause, count in c.policy_counts.items()),
         ),
     ]
@@ -205,13 +205,13 @@ def _of_readers(lags: Sequence[tuple[str, LogConsumer, int]], timestamp: int) ->
         _family(
             "gauge",
             "nsqd_reader_behind",
-            "Messages that a reader of the topic's log has not committed, by its last report.",
+            "Messages that a reader of the topic's log has not committed, according to its last report.",
             ((labels(topic, reader), behind) for topic, reader, behind in lags),
         ),
         _family(
             "gauge",
             "nsqd_reader_silent_seconds",
-            "Since the last report of a reader; one that runs reports at least each minute.",
+            "Time since the reader's last report; a running one reports at least once a minute.",
             ((labels(topic, reader), silence(reader, timestamp)) for topic, reader, _ in lags),
         ),
     ]

@@ -1,4 +1,4 @@
-"""Figures for a statsd daemon: the lines, and how they are packed. statsd_push.py decides when to send them."""
+"""Formats figures as lines for a statsd daemon, and packs them into packets. statsd_push.py sends them."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ if TYPE_CHECKING:
 
 
 def full_prefix(prefix: str, address: str, port: int) -> str:
-    """Expand `%s` to this node, spelled as one word for statsd, and end the prefix with a dot, as NSQ does."""
+    """Expand `%s` in the prefix, and end it with a dot, as NSQ does. For example, `%s` becomes `host_example_4151`."""
     host = f"{address}:{port}".replace(".", "_").replace(":", "_")
     prefix = prefix.replace("%s", host)
     return prefix + "." if prefix and not prefix.endswith(".") else prefix
 
 
 class StatsdLines:
-    """The lines to push. It remembers the counters pushed last, because statsd expects their increments."""
+    """Generates the lines to push. Keeps the last values of counters, because statsd expects increments."""
 
     def __init__(self, prefix: str, *, exclude_ephemeral: bool) -> None:
         self._prefix = prefix
         self._exclude_ephemeral = exclude_ephemeral
-        self._told: dict[str, int] = {}
+        self._last_values: dict[str, int] = {}
 
     def lines(self, snapshot: BrokerSnapshot, memory: MemorySnapshot | None) -> Iterator[str]:
-        """Yield the lines in NSQ's order. All of them have to be taken.
+        """Yield the lines in NSQ's order. Consume all of them, because this updates the counters' last values.
 
-        A deleted topic or channel is forgotten, so that its counters start from 0 if it comes back.
+        Forgets deleted topics and channels, so that their counters start from 0 if they are created again.
         """
-        told, self._told = self._told, {}
+        last, self._last_values = self._last_values, {}
         of_topics = chain.from_iterable(map(self._of_topic, snapshot.topics or ()))
         for name, value, is_counter in chain(of_topics, _of_memory(memory) if memory is not None else ()):
-            yield self._line(name, value, is_counter, told)
+            yield self._line(name, value, is_counter, last)
 
-    def _line(self, name: str, value: int, is_counter: bool, told: dict[str, int]) -> str:
+    def _line(self, name: str, value: int, is_counter: bool, last: dict[str, int]) -> str:
         if not is_counter:
             return f"{self._prefix}{name}:{value}|g\n"
-        self._told[name] = value
-        before = told.get(name, 0)
-        grown = value - before if value >= before else value  # deleted and created again
+        self._last_values[name] = value
+        before = last.get(name, 0)
+        grown = value - before if value >= before else value  # smaller if the topic was deleted and created again
         return f"{self._prefix}{name}:{grown}|c\n"
 
     def _of_topic(self, topic: TopicSnapshot) -> Iterator[tuple[str, int, bool]]:
@@ -69,7 +69,7 @@ def _of_channel(prefix: str, channel: ChannelSnapshot) -> Iterator[tuple[str, in
     yield prefix + "requeue_count", channel.requeue_count, True
     yield prefix + "timeout_count", channel.timeout_count, True
     yield prefix + "clients", channel.client_count, False
-    if channel.buried_count or channel.bury_count or channel.kick_count or channel.discard_count:  # not known to NSQ
+    if channel.buried_count or channel.bury_count or channel.kick_count or channel.discard_count:  # not in NSQ
         yield prefix + "buried_count", channel.buried_count, False
         yield prefix + "bury_count", channel.bury_count, True
         yield prefix + "kick_count", channel.kick_count, True
@@ -95,7 +95,7 @@ def _of_memory(memory: MemorySnapshot) -> Iterator[tuple[str, int, bool]]:
 
 
 def packets(lines: Iterable[str], most_bytes: int) -> list[bytes]:
-    """Pack whole lines into packets of up to `most_bytes`. A longer line gets a packet of its own."""
+    """Pack whole lines into packets of up to `most_bytes`. A longer line gets its own packet."""
     packed: list[bytes] = []
     pending = b""
     for line in lines:

@@ -1,4 +1,4 @@
-"""Pushes figures to statsd, spread over the interval so that they do not flood the receiver's buffer."""
+"""Pushes figures to statsd, spread over the interval so that the packets don't overflow the receiver's buffer."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _RESOLVE_TIMEOUT: Final = 1.0
-_LEFT_OVER: Final = 1.0  # seconds at the end of each interval in which nothing is sent, as in NSQ
+_LEFT_OVER: Final = 1.0  # seconds without packets at the end of each interval, as in NSQ
 
 
 async def push_to_statsd(address: str, interval: float, take_packets: Callable[[], Awaitable[Sequence[bytes]]]) -> None:
-    """Push until cancelled. The rest of a push is then sent at once."""
+    """Push until cancelled. On cancellation, send the rest of the current push without delay."""
     try:
         next_push = trio.current_time() + interval
         while True:
@@ -76,5 +76,5 @@ async def _send(sock: trio.socket.SocketType, packets: Sequence[bytes], *, over:
 async def _send_one(sock: trio.socket.SocketType, packet: bytes) -> None:
     try:
         await sock.send(packet)
-    except OSError as error:  # no daemon listens there now; it may at the next push
+    except OSError as error:  # statsd isn't running now, but it may be at the next push
         log.debug("STATSD: %s", error)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def stats_text(
     snapshot: BrokerSnapshot, memory: MemorySnapshot | None, *, version: str, timestamp: int
 ) -> Iterator[str]:
-    """Yield the lines. `version` is the whole first line, `timestamp` the wall clock in nanoseconds."""
+    """Yield the lines. `version` is the first line, `timestamp` the wall clock in nanoseconds."""
     yield version
     yield f"start_time {_rfc3339(snapshot.start_time)}"
     yield f"uptime {format_duration(timestamp - snapshot.start_time * SECOND)}"
@@ -70,7 +70,7 @@ def _channel_lines(channel: ChannelSnapshot, now: int) -> Iterator[str]:
 
 
 def _client_line(client: ClientSnapshot, now: int) -> str:
-    """Return the line of one client. A client that has published is shown as a producer, even under a channel."""
+    """Return the line of one client. A client that has published is shown as a producer, even in a channel's list."""
     port = client.remote_address.rpartition(":")[2] if ":" in client.remote_address else ""
     head = f"[{client.version} {f'{client.hostname}:{port} {client.user_agent}':<21}]"
     connected = format_duration(max(0, now - client.connect_ts) * SECOND)
