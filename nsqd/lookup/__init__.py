@@ -1,1 +1,1 @@
-"""nsqd's connections with nsqlookupd."""
+"""Registers this node with every nsqlookupd, and asks them for the channels of new topics."""

@@ -1,13 +1,13 @@
-"""The address under which others reach this node, if --broadcast-address does not say it.
+"""Chooses the broadcast address if --broadcast-address isn't set.
 
-The host name is what people expect to see, so it is taken where it means something. In a container or on a fresh
-machine it often does not resolve, or resolves to loopback: consumers would find the node and could not connect to it.
-Then it is the address from which this machine talks to its first nsqlookupd, which others there can reach as well.
-A node that listens on one address only can be reached at no other.
+People expect to see the host name, so we use it if others can resolve it. In a container or on a new machine, it often
+doesn't resolve, or resolves to loopback: consumers would find the node and fail to connect. Then we use the source
+address of packets to the first nsqlookupd, because other machines there can reach it too. If the node listens on only
+one address, we choose that one, or the host name if it resolves to it.
 
-The choice is made once, at the start. The address is part of the node's name in nsqadmin, in statsd and in
-nsqlookupd's list of missing nodes, so it must not change while the node runs. If the machine's address changes,
-nsqlookupd notices that it cannot connect to the old one (nsqlookupd/dial_back.py), and says so.
+We choose once, at the start. The address is part of the node's name in nsqadmin, in statsd and in nsqlookupd's list of
+missing nodes, so it must not change while the node runs. If the machine's address changes, nsqlookupd fails to connect
+to the old one (nsqlookupd/dial_back.py), and reports that.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ import trio
 from nsqcommon.net import AddressError, parse_address
 from nsqd.lookup.dial import host_and_port, resolve
 
-_RESOLVE_LIMIT: Final = 1.0  # seconds; the start should not hang because a name server does
-# Where the way to anywhere begins: addresses for documentation, to which nothing is sent.
+_RESOLVE_LIMIT: Final = 1.0  # seconds; a name server that hangs must not block the start
+# Documentation addresses. We send nothing to them; the route to them is the default route.
 _ANYWHERE: Final = ("192.0.2.1", "2001:db8::1")
-_ALL_ADDRESSES: Final = ("", "0.0.0.0", "::")  # compared with, not bound to
+_ALL_ADDRESSES: Final = ("", "0.0.0.0", "::")
 _DISCARD: Final = 9  # any port will do
 
 
@@ -35,7 +35,7 @@ class ChosenAddress(NamedTuple):
 
 
 class SourceAddress(NamedTuple):
-    """The address from which this machine talks to an nsqlookupd. Empty texts: there is no such way."""
+    """The source address of packets to an nsqlookupd. Empty strings if there is no route."""
 
     source: str = ""
     to: str = ""
@@ -47,9 +47,9 @@ _NO_ROUTE: Final = SourceAddress()
 def choose(
     hostname: str, *, addresses: Collection[str], only: str = "", route: SourceAddress = _NO_ROUTE, default: str = ""
 ) -> ChosenAddress:
-    """Return the address that others can reach.
+    """Choose an address that others can reach.
 
-    `addresses` are those of the host name, `only` is the one address that the node listens on (empty: all), and
+    `addresses` are the host name's, `only` is the only address that the node listens on ("" if it listens on all), and
     `default` is the source address of the default route.
     """
     if only:
@@ -60,16 +60,14 @@ def choose(
         return ChosenAddress(hostname, f"the host name, which resolves to {others[0]}")
     problem = f"the host name {hostname} {'resolves to ' + min(addresses) if addresses else 'does not resolve'}"
     if is_reachable_by_others(route.source):
-        return ChosenAddress(
-            route.source, f"{problem}; this is the address from which nsqlookupd {route.to} is reached"
-        )
+        return ChosenAddress(route.source, f"{problem}; this is the source address of packets to nsqlookupd {route.to}")
     if is_reachable_by_others(default):
         return ChosenAddress(default, f"{problem}; this is the address of this machine's default route")
-    return ChosenAddress(hostname, f"{problem}, and this machine has no other address than loopback")
+    return ChosenAddress(hostname, f"{problem}, and this machine has only loopback addresses")
 
 
 def is_reachable_by_others(address: str) -> bool:
-    """Return whether an IP address may mean something on another machine."""
+    """Return whether other machines may be able to reach this IP address."""
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -78,9 +76,9 @@ def is_reachable_by_others(address: str) -> bool:
 
 
 async def choose_address(hostname: str, *, tcp_address: str, lookupds: Iterable[str]) -> ChosenAddress:
-    """Ask the system what `choose` has to know, and return its choice.
+    """Collect the facts for `choose`, and return its choice.
 
-    `tcp_address` is the one listened on, and `lookupds` are the TCP addresses of nsqlookupds.
+    `tcp_address` is the one we listen on; `lookupds` are the TCP addresses of nsqlookupds.
     """
     only = _only_address(tcp_address)
     addresses = await _addresses_of(hostname)
@@ -94,7 +92,7 @@ async def choose_address(hostname: str, *, tcp_address: str, lookupds: Iterable[
 def _only_address(tcp_address: str) -> str:
     try:
         host = parse_address(tcp_address).host
-    except AddressError:  # opening the listener will say so
+    except AddressError:  # opening the listener will report it
         return ""
     return "" if host in _ALL_ADDRESSES else host
 
@@ -123,7 +121,7 @@ async def _addresses_of(hostname: str) -> list[str]:
 
 
 def _source_towards(ip: str) -> str:
-    """Return the address from which packets to this one leave; nothing is sent. Empty: there is no way to it."""
+    """Return the source address of packets to `ip`, or "" without a route. Sends nothing."""
     family = socket.AF_INET6 if ":" in ip else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as sock:

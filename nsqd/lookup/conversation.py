@@ -1,4 +1,4 @@
-"""Commands and replies on one connection with an nsqlookupd."""
+"""Pipelines commands and replies on one connection; apart because it knows nothing of registration or reconnecting."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from nsqcommon.wire.lookup import ReplyReader
 from nsqd.lookup.registration import RegistrationRefused
 from nsqd.lookup.times import IO_LIMIT
 
-# Commands sent without waiting for a reply. Waiting for each would make a resync of many topics cost a round trip per
-# topic. nsqlookupd answers pipelined commands in order.
+# Commands sent before we wait for a reply. Otherwise a resync would cost a round trip per topic. nsqlookupd answers
+# pipelined commands in order.
 AT_ONCE: Final = 256
 
 _READ_SIZE: Final = 64 * 1024
 
 
 class Conversation:
-    """Commands and their replies on one connection. Raises RegistrationRefused when the peer is too slow or has gone."""
+    """Commands and replies on one connection. Raises RegistrationRefused if the peer is too slow or disconnects."""
 
     def __init__(self, stream: trio.abc.Stream, most: int) -> None:
         self._stream = stream
         self._reader = ReplyReader(most)
         self._replies: deque[bytes] = deque()
         self._arrived = Wakeup()
-        self._awaited = 0  # replies still to come
-        self._told = 0  # commands sent by `tell` whose replies no `ask` has read yet
+        self._awaited = 0  # replies that have not arrived, or that we have not read
+        self._unread = 0  # commands of `send_now` whose replies the next `ask` will read
         self._unsent = b""
         self._sending = False
 
     @property
     def room(self) -> int:
-        """The number of commands that may be sent now."""
+        """The number of commands you may send now."""
         return max(0, AT_ONCE - self._awaited)
 
     @property
-    def was_told(self) -> bool:
-        """Whether replies to `tell` are still to be read. The next `ask` reads them."""
-        return self._told > 0
+    def has_unread_replies(self) -> bool:
+        """Whether the next `ask` will read replies to `send_now`."""
+        return self._unread > 0
 
     async def listen(self) -> NoReturn:
         while data := await self._stream.receive_some(_READ_SIZE):
@@ -50,20 +50,20 @@ class Conversation:
                 self._replies.append(reply)
             self._arrived.set()
             if len(self._replies) > self._awaited + AT_ONCE:
-                raise RegistrationRefused("says more than it is asked")
+                raise RegistrationRefused("sent more replies than it got commands")
         raise RegistrationRefused("connection closed by peer")
 
-    def tell(self, commands: list[bytes]) -> None:
-        """Hand the socket what it accepts without waiting. The next `ask` sends the rest and reads the replies."""
-        self._told += len(commands)
+    def send_now(self, commands: list[bytes]) -> None:
+        """Write as much as the socket takes without waiting. The next `ask` sends the rest and reads the replies."""
+        self._unread += len(commands)
         self._awaited += len(commands)
         self._unsent += b"".join(commands)
         if not self._sending:
-            self._unsent = self._unsent[_send_now(self._stream, self._unsent) :]
+            self._unsent = self._unsent[_write_now(self._stream, self._unsent) :]
 
     async def ask(self, *commands: bytes, before: bytes = b"") -> list[bytes]:
-        """Return all replies in order, beginning with those to commands that `tell` has sent."""
-        count, self._told = self._told + len(commands), 0
+        """Send the commands, and return all replies in order, those to earlier calls of `send_now` first."""
+        count, self._unread = self._unread + len(commands), 0
         self._awaited += len(commands)
         self._unsent += before + b"".join(commands)
         try:
@@ -73,7 +73,7 @@ class Conversation:
             raise RegistrationRefused(f"no answer within {IO_LIMIT:g} s") from error
 
     async def _send(self) -> None:
-        """Send everything, including what `tell` adds meanwhile."""
+        """Send everything, including commands that `send_now` adds in the meantime."""
         self._sending = True
         try:
             with trio.fail_after(IO_LIMIT):
@@ -92,11 +92,11 @@ class Conversation:
         return self._replies.popleft()
 
 
-def _send_now(stream: trio.abc.Stream, data: bytes) -> int:
-    """Return how many bytes the stream has accepted at once: 0 if it can only be awaited, as with TLS."""
+def _write_now(stream: trio.abc.Stream, data: bytes) -> int:
+    """Return how many bytes the stream has taken without waiting. With TLS that is always 0."""
     if not isinstance(stream, trio.SocketStream):
         return 0
     try:
         return os.write(stream.socket.fileno(), data)
-    except OSError:  # the socket is full, or broken, which the task will notice
+    except OSError:  # the socket is full or broken; the peer's task will notice
         return 0

@@ -1,4 +1,4 @@
-"""The channels that a new topic has elsewhere: nsqd asks all nsqlookupds for them over HTTP."""
+"""Asks all nsqlookupds over HTTP for the channels that a new topic has on other nodes."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from nsqcommon.http_client import HttpClient, HttpFailed, HttpTimeout, https_por
 from nsqcommon.net import join_host_port
 from nsqcommon.turn import Turn, in_turn
 from nsqcommon.wakeup import Wakeup
+from nsqd.lookup.lookupd_name import peers_of
 from nsqd.lookup.registration import RegistrationRefused, channels_in
-from nsqd.lookup.source import peers_of
 
 if TYPE_CHECKING:
     from nsqcommon.wire.http_exchange import Answer
     from nsqcommon.wire.lookup import PeerAddress
     from nsqd.broker.broker import Broker
     from nsqd.broker.topic import Topic
+    from nsqd.lookup.lookupd_name import LookupdName
     from nsqd.lookup.peer import LookupdPeer
     from nsqd.lookup.settings import LookupSettings
-    from nsqd.lookup.source import LookupdName
 
 log = logging.getLogger(__name__)
 
-_SILENCE: Final = 15.0  # how long a peer whose HTTP side timed out is not asked again, in seconds
+_SILENCE: Final = 15.0  # seconds before we ask a peer again whose HTTP side timed out
 _QUESTIONS_AT_ONCE: Final = 32
-_KEPT_OPEN: Final = 5.0  # how many seconds idle HTTP connections are kept for the next new topic
-_MOST_ANSWERED: Final = 1 << 20  # bytes of an HTTP answer, which lists the channels of one topic
+_KEPT_OPEN: Final = 5.0  # seconds to keep idle HTTP connections for the next new topic
+_MOST_ANSWERED: Final = 1 << 20  # bytes in an answer, which lists the channels of one topic
 
-_CREATED_AT_ONCE: Final = 50  # channels
+_CREATED_AT_ONCE: Final = 50  # channels per turn
 
 _ACCEPT: Final = (("Accept", "application/vnd.nsq; version=1.0"),)
 
 
 class ChannelDiscovery:
-    """Asks about the topics in `broker.undiscovered`. `sources` belongs to `Lookup`, which changes it at any time."""
+    """Finds the channels of topics in `broker.undiscovered`. `Lookup` owns `sources`, and may change it at any time."""
 
     def __init__(self, broker: Broker, settings: LookupSettings, sources: Mapping[str, LookupdName]) -> None:
         self._broker = broker
@@ -49,20 +49,20 @@ class ChannelDiscovery:
         self._http = HttpClient(
             connect_timeout=settings.connect_timeout, timeout=settings.request_timeout, most=_MOST_ANSWERED
         )
-        self._asked_for = Wakeup()  # a topic is in broker.undiscovered
+        self._wakeup = Wakeup()  # a topic is in broker.undiscovered
 
     def wake(self) -> None:
-        """Tell `run` that there are undiscovered topics."""
-        self._asked_for.set()
+        """Wake `run`, because there are undiscovered topics."""
+        self._wakeup.set()
 
     async def run(self, turn: Turn) -> None:
-        """Have undiscovered topics learn their channels, until cancelled."""
+        """Add the channels of undiscovered topics, until cancelled."""
         broker = self._broker
         slots = trio.Semaphore(_QUESTIONS_AT_ONCE)
         try:
             async with trio.open_nursery() as nursery:
                 while True:
-                    self._asked_for.clear()
+                    self._wakeup.clear()
                     topics, broker.undiscovered = broker.undiscovered, {}
                     for topic in topics:
                         await slots.acquire()
@@ -74,21 +74,21 @@ class ChannelDiscovery:
 
     async def _wait_for_topics(self) -> None:
         with trio.move_on_after(_KEPT_OPEN):
-            await self._asked_for.wait()
+            await self._wakeup.wait()
             return
         await self._http.close_idle()
-        await self._asked_for.wait()
+        await self._wakeup.wait()
 
     async def _learn(self, topic: Topic, turn: Turn, slots: trio.Semaphore) -> None:
         try:
             names = set() if topic.closing else await self._ask_all(topic.name)
         finally:
             slots.release()
-        await teach(topic, names, turn)
+        await add_channels(topic, names, turn)
 
     async def _ask_all(self, topic_name: str) -> set[str]:
-        """Return the union of the answers of all reachable peers. Failures are logged."""
-        await self._wait_until_tried()
+        """Return the union of all reachable peers' answers. Logs failures."""
+        await self._wait_for_first_tries()
         peers = {
             it.reachable_at: it
             for it in peers_of(self._sources.values())
@@ -113,24 +113,24 @@ class ChannelDiscovery:
             log.warning("failed to query nsqlookupd for channels to pre-create for topic %s - %s", topic_name, why)
         return names
 
-    async def _wait_until_tried(self) -> None:
-        """Wait until each peer has been tried once.
+    async def _wait_for_first_tries(self) -> None:
+        """Wait until we have tried to connect to each peer once.
 
-        Just after the start, or after a change of the settings, peers may not have told yet how their HTTP side can be
-        reached.
+        A peer's HTTP address comes in its reply to IDENTIFY. Just after the start, or after a change of the options, we
+        may not have it yet.
         """
         for source in [*self._sources.values()]:
             if not source.resolved.is_set():
-                with trio.move_on_at(source.first_try_ends):
+                with trio.move_on_at(source.first_try_deadline):
                     await source.resolved.wait()
         for peer in [*peers_of(self._sources.values())]:
-            if not peer.dry_run.is_set():
-                with trio.move_on_at(peer.first_try_ends):
-                    await peer.dry_run.wait()
+            if not peer.first_try_over.is_set():
+                with trio.move_on_at(peer.first_try_deadline):
+                    await peer.first_try_over.wait()
 
     async def _ask(self, peer: LookupdPeer, address: PeerAddress, topic_name: str) -> set[str]:
         if trio.current_time() < peer.silent_until:
-            raise RegistrationRefused("has not answered lately")
+            raise RegistrationRefused("timed out recently")
         tls, port = self._tls, address.http_port
         try:
             answer = await self._get(address.broadcast_address, port, topic_name, tls)
@@ -138,7 +138,7 @@ class ChannelDiscovery:
                 tls = tls or self._public_tls
                 answer = await self._get(address.broadcast_address, https_port, topic_name, tls)
         except HttpTimeout:
-            # Thousands of topics may wait for an answer, as after a start.
+            # After a start, for example, thousands of topics may wait for an answer. Don't let each run into the timeout.
             peer.silent_until = trio.current_time() + _SILENCE
             raise
         if answer.status != 200:
@@ -147,7 +147,7 @@ class ChannelDiscovery:
 
     @cached_property
     def _public_tls(self) -> ssl.SSLContext:
-        return ssl.create_default_context()  # which reads all the certificates that the system has
+        return ssl.create_default_context()  # slow, because it reads all of the system's certificates
 
     async def _get(self, host: str, port: int, topic_name: str, tls: ssl.SSLContext | None) -> Answer:
         target = f"/channels?topic={quote_plus(topic_name)}"
@@ -155,8 +155,8 @@ class ChannelDiscovery:
         return await self._http.get(host, port, target, tls=tls, headers=_ACCEPT)
 
 
-async def teach(topic: Topic, names: Collection[str], turn: Turn) -> None:
-    """Create these channels, some in each turn, and have the topic hand messages over from then on."""
+async def add_channels(topic: Topic, names: Collection[str], turn: Turn) -> None:
+    """Create these channels, a few in each turn. After that, the topic releases its messages to its channels."""
     ascending = sorted(names)
     for start in range(0, len(ascending), _CREATED_AT_ONCE):
         with in_turn(turn):

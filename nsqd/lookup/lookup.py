@@ -1,12 +1,11 @@
-"""nsqd's side of nsqlookupd: one task for each peer, and the search for the channels that a new topic has elsewhere.
+"""nsqd's side of nsqlookupd: a task per peer, and the discovery of a new topic's channels on other nodes.
 
     --lookupd-tcp-address ──► LookupdName (a name) ──► LookupdPeer (one address of it): connect, IDENTIFY, register, PING
                                                     │ address of its HTTP side
     broker.undiscovered ──► ChannelDiscovery ── GET /channels from all of them ──► topic.learned(names)
 
-A new topic is announced before its first publisher gets an answer: `announce` is a step of the turn, and hands the
-commands to the sockets at once, as far as these accept them. The peers' tasks read the replies later, and send what TLS
-or a full socket could not take at once.
+We announce a new topic before its first publisher gets an answer. `announce` is a step of the turn, and writes as much
+as the sockets take without waiting. The peers' tasks send the rest, for example over TLS, and read the replies.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from nsqcommon.wakeup import Wakeup
 from nsqcommon.wire.lookup import DRAINING, LEAVING, RETIRED
 from nsqd.lookup.dial import Dial, Place, Resolve, dial, host_and_port, is_ipv6, resolve
 from nsqd.lookup.discovery import ChannelDiscovery
+from nsqd.lookup.lookupd_name import LookupdName, peers_of
 from nsqd.lookup.peer import LookupdPeer
 from nsqd.lookup.registration import RegistrationState
-from nsqd.lookup.source import LookupdName, peers_of
 from nsqd.lookup.times import IO_LIMIT, RESOLVE_INTERVAL
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class Lookup:
-    """All nsqlookupds of this node. `configure` may be called before `run`, and at any time after."""
+    """All nsqlookupds of this node. You may call `configure` before `run`, and at any time later."""
 
     def __init__(
         self,
@@ -63,42 +62,42 @@ class Lookup:
         return peers_of(self._sources.values())
 
     def configure(self, addresses: Iterable[str]) -> None:
-        wanted = dict.fromkeys(addresses)
-        for text in self._sources.keys() - wanted.keys():
+        configured = dict.fromkeys(addresses)
+        for text in self._sources.keys() - configured.keys():
             log.info("LOOKUP(%s): removing peer", text)
             self._sources.pop(text).scope.cancel()
-        for text in wanted:
+        for text in configured:
             if text not in self._sources:
                 self._sources[text] = LookupdName(text)
         self._broker.learns = bool(self._sources)
         self._configured.set()
 
     def set_health(self, state: str) -> None:
-        """Tell all nsqlookupds whether messages are accepted: a word of `STATES`, or nothing if all is well."""
+        """Send the state of the storage to all nsqlookupds: a word of `STATES`, or "" if all is well."""
         self._health = state
-        self._tell_state()
+        self._wake_peers()
 
     def set_draining(self, *, is_draining: bool, for_good: bool = False) -> bool:
-        """Tell all nsqlookupds that this node drains, or no longer does. Return whether one is connected."""
+        """Report to all nsqlookupds that this node is draining, or no longer is. Return whether any is connected."""
         self._draining = (DRAINING, *((RETIRED,) if for_good else ())) if is_draining else ()
-        self._tell_state()
+        self._wake_peers()
         return any(peer.connected for peer in self.peers)
 
-    def _tell_state(self) -> None:
+    def _wake_peers(self) -> None:
         for peer in self.peers:
             peer.state_changed()
 
     def _state(self) -> Words:
         return self._draining or ((self._health,) if self._health else ())
 
-    def _is_known(self) -> bool:
-        """Return whether some nsqlookupd has heard of this node since its start."""
+    def _has_connected(self) -> bool:
+        """Return whether any nsqlookupd has accepted our IDENTIFY since the start."""
         return any(peer.reachable_at is not None for peer in self.peers)
 
     async def leave(self, *, for_good: bool) -> None:
-        """Say goodbye to all nsqlookupds because this node has drained. With `for_good`, they need not expect it back.
+        """Say goodbye to all nsqlookupds, because this node has drained. With `for_good`, it will not come back.
 
-        They have heard that it drains. But those of an earlier version know this word only.
+        They already know that it is draining, except for earlier versions: these only understand the goodbye.
         """
         leaving = [peer for peer in self.peers if peer.connected]
         for source in self._sources.values():
@@ -113,7 +112,7 @@ class Lookup:
                 await peer.left.wait()
 
     def announce(self, topics: Collection[str]) -> None:
-        """Tell every nsqlookupd what this turn has changed in these topics, before the turn's answers leave."""
+        """Send this turn's changes in these topics to every nsqlookupd, before the turn's answers go out."""
         for peer in self.peers:
             for topic in topics:
                 peer.changed(topic)
@@ -122,7 +121,7 @@ class Lookup:
             self._discovery.wake()
 
     async def run(self, turn: Turn) -> None:
-        """Serve until cancelled. Connections are then closed without a goodbye, as in NSQ."""
+        """Run until cancelled. Then close the connections without a goodbye, as NSQ does."""
         started: set[LookupdName] = set()
         try:
             async with trio.open_nursery() as nursery:
@@ -155,24 +154,24 @@ class Lookup:
                         level = logging.DEBUG if source.resolved.is_set() else logging.WARNING
                         log.log(level, "LOOKUP(%s): %s", source.text, error)
                         found = [*source.peers]
-                    self._adjust(source, host, found, nursery)
+                    self._update_peers(source, host, found, nursery)
                     source.resolved.set()
                     await trio.sleep(RESOLVE_INTERVAL if found else IO_LIMIT)
 
-    def _adjust(self, source: LookupdName, host: str, found: list[Place], nursery: trio.Nursery) -> None:
+    def _update_peers(self, source: LookupdName, host: str, found: list[Place], nursery: trio.Nursery) -> None:
         for place, peer in [*source.peers.items()]:
-            # A connection that works counts for more than the current answer of the name server.
+            # Keep a working connection even if the name server no longer lists its address.
             if place not in found and not peer.connected:
                 log.info("LOOKUP(%s): removing peer", peer.name)
                 source.peers.pop(place).scope.cancel()
         known = {place for other in (source, *self._sources.values()) for place in other.peers}
         for place in found:
             if place not in known:
-                peer = source.peers[place] = self._peer(source, host, place)
+                peer = source.peers[place] = self._new_peer(source, host, place)
                 log.info("LOOKUP(%s): adding peer", peer.name)
                 nursery.start_soon(peer.run)
 
-    def _peer(self, source: LookupdName, host: str, place: Place) -> LookupdPeer:
+    def _new_peer(self, source: LookupdName, host: str, place: Place) -> LookupdPeer:
         address = join_host_port(*place)
         return LookupdPeer(
             address if source.text == address else f"{source.text} at {address}",
@@ -180,7 +179,7 @@ class Lookup:
             connect=lambda: self._dial(place, host),
             find_twin=partial(source.connected_at, over_ipv6=not is_ipv6(place)),
             state=self._state,
-            is_known=self._is_known,
+            has_connected=self._has_connected,
             me=self._settings.me,
             most=self._settings.most,
         )

@@ -1,7 +1,7 @@
 """One nsqlookupd at one address: connect, IDENTIFY, register, PING, and reconnect.
 
-NSQ has one loop for all peers: a peer that does not answer delays the others by a second for each command, and a broken
-connection is noticed only by its next command. Here each peer's task also reads, and reconnects by itself.
+NSQ has one loop for all peers. A peer that hangs delays each command to the others by a second, and NSQ only notices a
+broken connection at the next command. Here each peer has its own task, which also reads, and reconnects by itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nsqcommon.net import join_host_port
 from nsqcommon.wakeup import Wakeup
 from nsqcommon.wire.lookup import MAGIC, BadReply, PeerAddress, encode_command, reason_in
 from nsqd.lookup.conversation import AT_ONCE, Conversation
-from nsqd.lookup.registration import RegistrationRefused, identified
+from nsqd.lookup.registration import RegistrationRefused, address_in
 from nsqd.lookup.times import (
     FIRST_PING,
     FIRST_TRY_LIMIT,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_MOST_LOGGED: Final = 32  # commands sent together; a longer run, such as a resync, is one line
+_MOST_LOGGED: Final = 32  # commands logged one by one; a longer run, such as a resync, is a single line
 
 
 class LookupdPeer:
@@ -47,53 +47,50 @@ class LookupdPeer:
         connect: Callable[[], Awaitable[trio.abc.Stream]],
         find_twin: Callable[[PeerAddress], LookupdPeer | None],
         state: Callable[[], Words],
-        is_known: Callable[[], bool],
+        has_connected: Callable[[], bool],
         me: bytes,
         most: int,
     ) -> None:
         self.name = name
-        self.reachable_at: PeerAddress | None = None  # kept after a disconnect
+        self.reachable_at: PeerAddress | None = None  # from its reply to IDENTIFY; stays after a disconnect
         self.silent_until = -inf
         self.connected = False
-        self.left = trio.Event()  # set when its connection has ended
-        self.dry_run = trio.Event()  # the first attempt to connect has ended
-        self.first_try_ends = trio.current_time() + FIRST_TRY_LIMIT
+        self.left = trio.Event()  # set when the connection has ended
+        self.first_try_over = trio.Event()  # set after the first attempt to connect, successful or not
+        self.first_try_deadline = trio.current_time() + FIRST_TRY_LIMIT
         self.scope = trio.CancelScope()
         self._registration = registration
         self._connect = connect
         self._find_twin = find_twin
-        self._state = state  # the words to say after PING
-        self._is_known = is_known  # some nsqlookupd has heard of this node since its start
+        self._state = state  # returns the parameters of PING
+        self._has_connected = has_connected  # returns whether any nsqlookupd has accepted our IDENTIFY
         self._me = me
-        self._most = most  # bytes of a reply
-        self._news = Wakeup()
+        self._most = most  # bytes in a reply
+        self._wakeup = Wakeup()
         self._failures = 0
-        self._is_unreachable = False  # by others, as nsqlookupd has found
-        self._conversation: Conversation | None = None  # while topics can be registered
-        self._goodbye = ""  # the word to say, once asked to leave
+        self._is_unreachable = False  # nsqlookupd failed to connect back to us
+        self._conversation: Conversation | None = None  # set while we can register topics
+        self._goodbye = ""  # the last PING's parameter, once `leave` has been called
 
     def changed(self, topic_name: str) -> None:
         self._registration.changed(topic_name)
-        self._news.set()
+        self._wakeup.set()
 
     def state_changed(self) -> None:
-        """Note that there are other words to say after PING."""
-        self._news.set()
+        """Send a PING soon, because `state` has changed."""
+        self._wakeup.set()
 
     def leave(self, goodbye: str) -> None:
-        """Make `run` say goodbye and end. `Lookup.leave` gives it IO_LIMIT seconds."""
+        """Make `run` say goodbye and return. `Lookup.leave` gives it IO_LIMIT seconds."""
         self._goodbye = goodbye
-        self._news.set()
+        self._wakeup.set()
 
     def announce(self) -> None:
-        """Send what is new, within the limit for unanswered commands.
-
-        The task sends the rest, and reads the replies.
-        """
+        """Send the changes now, within the limit for unanswered commands. `run` sends the rest and reads the replies."""
         conversation = self._conversation
         if conversation is not None and (commands := self._registration.next_commands(conversation.room)):
             self._log_commands(commands)
-            conversation.tell([encode_command(*words) for words in commands])
+            conversation.send_now([encode_command(*words) for words in commands])
 
     async def run(self) -> None:
         """Connect, register and reconnect until the scope is cancelled or goodbye is said."""
@@ -101,8 +98,8 @@ class LookupdPeer:
             while not self._goodbye:
                 twin: LookupdPeer | None = None
                 try:
-                    twin = await self._visit()
-                # A bare stream error of trio and an exception group of the nursery are both caught here.
+                    twin = await self._hold_connection()
+                # `except*` catches both the nursery's exception group and a bare error from connecting.
                 except* (
                     OSError,
                     trio.BrokenResourceError,
@@ -110,36 +107,36 @@ class LookupdPeer:
                     BadReply,
                     RegistrationRefused,
                 ) as group:
-                    self._failed(_first_cause(group))
+                    self._log_failure(_first_cause(group))
                 finally:
                     self.connected = False
                     self._conversation = None
                     self.left.set()
                     self._registration.disconnected()
-                    self.dry_run.set()
+                    self.first_try_over.set()
                 if twin is not None:
-                    log.info("LOOKUPD(%s): is the same as %s, and is told only there", self.name, twin.name)
+                    log.info("LOOKUPD(%s): duplicate of %s, skipping", self.name, twin.name)
                     await twin.left.wait()
                 await trio.sleep(self._backoff())
 
-    def _failed(self, error: BaseException) -> None:
-        # Log an outage once, not for each attempt.
+    def _log_failure(self, error: BaseException) -> None:
+        # Warn once per outage, not once per attempt.
         level = logging.DEBUG if self._failures else logging.WARNING
         self._failures += 1
         log.log(level, "LOOKUPD(%s): %s", self.name, error)
 
     def _backoff(self) -> float:
-        # Clients know a node that was registered before, and go on using it. One that is new is found only when it is
-        # registered, so it does not leave nsqlookupd alone for so long.
-        most = LONGEST_BACKOFF if self._is_known() else LONGEST_BACKOFF_OF_NEW
+        # Clients that know this node go on using it during an outage. But they can't find a new node before it is
+        # registered, so a new node retries more often.
+        most = LONGEST_BACKOFF if self._has_connected() else LONGEST_BACKOFF_OF_NEW
         longest = min(most, SHORTEST_BACKOFF * 2.0 ** min(self._failures - 1, 10))
-        # Jitter: not all nodes should return at once after a restart of nsqlookupd.
+        # Jitter, so that after a restart of nsqlookupd not all nodes come back at the same moment.
         return longest * random.uniform(0.5, 1.0)
 
-    async def _visit(self) -> LookupdPeer | None:
-        """Hold one connection until it breaks, which raises, or until goodbye is said (None).
+    async def _hold_connection(self) -> LookupdPeer | None:
+        """Connect, and keep the connection until it breaks, which raises, or until we have said goodbye.
 
-        Returns another peer if that one turns out to be the same nsqlookupd.
+        Returns another peer instead if that one is connected to the same nsqlookupd.
         """
         log.log(logging.DEBUG if self._failures else logging.INFO, "LOOKUP connecting to %s", self.name)
         stream = await self._connect()
@@ -147,7 +144,7 @@ class LookupdPeer:
             async with trio.open_nursery() as nursery:
                 conversation = Conversation(stream, self._most)
                 nursery.start_soon(conversation.listen)
-                address = await self._introduce(conversation)
+                address = await self._identify(conversation)
                 twin = self._find_twin(address)
                 if twin is None:
                     await self._register(conversation)
@@ -156,10 +153,10 @@ class LookupdPeer:
             await trio.aclose_forcefully(stream)
         return twin
 
-    async def _introduce(self, conversation: Conversation) -> PeerAddress:
+    async def _identify(self, conversation: Conversation) -> PeerAddress:
         (reply,) = await conversation.ask(encode_command("IDENTIFY", body=self._me), before=MAGIC)
-        address = self.reachable_at = identified(reply)
-        self.dry_run.set()
+        address = self.reachable_at = address_in(reply)
+        self.first_try_over.set()
         log.info(
             "LOOKUPD(%s): connected http=%s", self.name, join_host_port(address.broadcast_address, address.http_port)
         )
@@ -168,36 +165,36 @@ class LookupdPeer:
         return address
 
     async def _register(self, conversation: Conversation) -> None:
-        """Register everything, then each change, with a PING in between. Return after saying goodbye.
+        """Register everything, then each change, with PINGs in between. Returns after the goodbye.
 
-        Each PING says which state the node is in. A new state is said at once, and before a new connection registers
-        anything: clients must not take the node for one that accepts messages.
+        Each PING has the node's state. A new connection sends it before it registers anything, because clients must not
+        publish to a node that is draining, for example. A new state is sent without waiting for PING_INTERVAL.
         """
         self.connected = True
         self.left = trio.Event()
         self._registration.connected()
         self._conversation = conversation
         next_ping = trio.current_time() + FIRST_PING
-        said: Words = ()
+        sent_state: Words = ()
         while not self._goodbye:
-            self._news.clear()
-            if trio.current_time() >= next_ping or said != self._state():
+            self._wakeup.clear()
+            if trio.current_time() >= next_ping or sent_state != self._state():
                 next_ping = trio.current_time() + PING_INTERVAL
-                said = self._state()
-                replies = await conversation.ask(encode_command("PING", *said))
-                self._judge(replies)
-                self._hear_verdict(replies[-1])
+                sent_state = self._state()
+                replies = await conversation.ask(encode_command("PING", *sent_state))
+                self._log_errors(replies)
+                self._note_reachability(replies[-1])
             if commands := self._registration.next_commands(AT_ONCE):
                 self._log_commands(commands)
-                self._judge(await conversation.ask(*(encode_command(*words) for words in commands)))
+                self._log_errors(await conversation.ask(*(encode_command(*words) for words in commands)))
                 continue
-            if conversation.was_told:
-                self._judge(await conversation.ask())
+            if conversation.has_unread_replies:
+                self._log_errors(await conversation.ask())
                 continue
             self._failures = 0
             with trio.move_on_at(next_ping):
-                await self._news.wait()
-        self._judge(await conversation.ask(encode_command("PING", self._goodbye)))
+                await self._wakeup.wait()
+        self._log_errors(await conversation.ask(encode_command("PING", self._goodbye)))
 
     def _log_commands(self, commands: list[Words]) -> None:
         if len(commands) > _MOST_LOGGED:
@@ -206,8 +203,8 @@ class LookupdPeer:
         for words in commands:
             log.info("LOOKUPD(%s): %s %s", self.name, "channel" if len(words) == 3 else "topic", " ".join(words))
 
-    def _hear_verdict(self, reply: bytes) -> None:
-        """Log whether nsqlookupd can reach this node, whenever that has changed."""
+    def _note_reachability(self, reply: bytes) -> None:
+        """Log whether nsqlookupd can connect to this node, whenever that changes."""
         reason = reason_in(reply)
         if bool(reason) != self._is_unreachable:
             if reason:
@@ -221,8 +218,8 @@ class LookupdPeer:
                 log.info("LOOKUPD(%s): this node can be reached now", self.name)
         self._is_unreachable = bool(reason)
 
-    def _judge(self, replies: list[bytes]) -> None:
-        """Log errors. There is nothing else to do: after an error, nsqlookupd closes the connection."""
+    def _log_errors(self, replies: list[bytes]) -> None:
+        """Log errors. We don't need to do more, because nsqlookupd closes the connection after an error."""
         for reply in replies:
             if reply.startswith(b"E_"):
                 log.warning("LOOKUPD(%s): %s", self.name, reply[:200].decode("utf-8", "backslashreplace"))

@@ -1,11 +1,11 @@
-"""What one nsqlookupd has been told of this node, and what it still has to be told.
+"""The topics and channels registered with one nsqlookupd, and the commands that bring it up to date.
 
-This is not a queue of events. For each topic that may have changed, what was told is compared with what exists *now*.
-So a burst of changes costs one comparison per topic, and nothing can overflow. After a reconnect, the same comparison
-against "nothing told yet" gives the complete registration.
+This is not a queue of events. For each topic that may have changed, we compare the registered state with the state
+*now*. So a burst of changes costs one comparison per topic, and no queue can overflow. After a reconnect, the same
+comparison against an empty state yields the complete registration.
 
-The comparison is by the broker's objects, not by their names. A topic that was deleted and created again in between is
-a different object, and the nsqlookupd, which may have been told to forget the name or to hide it, hears of both.
+We compare the broker's objects, not their names. For example, a topic that was deleted and created again is another
+object, so we send UNREGISTER and REGISTER. Otherwise nsqlookupd may keep a tombstone that hides the new topic.
 """
 
 from __future__ import annotations
@@ -30,81 +30,80 @@ class RegisteredTopic(Protocol):
 
 
 class RegistrationRefused(Exception):
-    """The peer does not want us, or is not an nsqlookupd."""
+    """The peer rejected us, is too slow, or isn't an nsqlookupd."""
 
 
 class RegistrationState:
-    """The state of the registration with one nsqlookupd.
-
-    `topics` is the broker's own mapping. Calls of `changed` between two connections have no effect.
-    """
+    """The state of the registration with one nsqlookupd. `topics` is the broker's own mapping, which changes."""
 
     def __init__(self, topics: Mapping[str, RegisteredTopic]) -> None:
         self._topics = topics
-        self._told: dict[str, tuple[RegisteredTopic, dict[str, object]]] = {}
-        self._in_doubt: OrderedDict[str, None] = OrderedDict()  # a dict's first key is slow to find after many pops
+        self._registered: dict[str, tuple[RegisteredTopic, dict[str, object]]] = {}
+        # Topics to compare. Not a plain dict: after many pops from its front, finding its first key is slow.
+        self._pending: OrderedDict[str, None] = OrderedDict()
         self._commands: deque[Words] = deque()
         self._connected = False
 
     def connected(self) -> None:
-        """Plan to register everything: a new connection knows nothing yet."""
+        """Plan to register everything, because nsqlookupd keeps nothing between two connections."""
         self._connected = True
-        self._in_doubt = OrderedDict.fromkeys(self._topics)
+        self._pending = OrderedDict.fromkeys(self._topics)
 
     def disconnected(self) -> None:
-        """Forget what was told, as every nsqlookupd does when a connection ends."""
+        """Reset to the empty state. nsqlookupd forgets our registrations when the connection ends."""
         self._connected = False
-        self._told.clear()
-        self._in_doubt.clear()
+        self._registered.clear()
+        self._pending.clear()
         self._commands.clear()
 
     def changed(self, topic_name: str) -> None:
-        """Note that this topic, or one of its channels, was created or deleted."""
+        """Mark a topic for comparison: it, or one of its channels, was created or deleted. No-op when disconnected."""
         if self._connected:
-            self._in_doubt[topic_name] = None
+            self._pending[topic_name] = None
 
     def next_commands(self, limit: int) -> list[Words]:
-        """Return up to `limit` commands that bring the peer up to date, and count them as told.
+        """Return up to `limit` commands that bring the peer up to date. You must send them: we count them as sent.
 
-        Empty: it is up to date.
+        Empty if the peer is up to date.
         """
         commands = self._commands
-        while len(commands) < limit and self._in_doubt:
-            name, _ = self._in_doubt.popitem(last=False)
+        while len(commands) < limit and self._pending:
+            name, _ = self._pending.popitem(last=False)
             commands += self._differences(name)
         return [commands.popleft() for _ in range(min(limit, len(commands)))]
 
     def _differences(self, name: str) -> Iterator[Words]:
         topic = self._topics.get(name)
-        told = self._told.get(name)
-        if told is not None and told[0] is not topic:
-            # Channels first, as in NSQ: an nsqlookupd told to UNREGISTER only the topic would keep its ephemeral
-            # channels.
-            for channel in told[1]:
+        registered = self._registered.get(name)
+        if registered is not None and registered[0] is not topic:
+            # Channels first, as in NSQ. If we only unregister the topic, nsqlookupd keeps its ephemeral channels.
+            for channel in registered[1]:
                 yield "UNREGISTER", name, channel
             yield "UNREGISTER", name
-            del self._told[name]
-            told = None
+            del self._registered[name]
+            registered = None
         if topic is not None:
-            if told is None:
-                told = self._told[name] = (topic, {})
+            if registered is None:
+                registered = self._registered[name] = (topic, {})
                 if not topic.channels:
                     yield "REGISTER", name
-            yield from _channel_differences(name, told[1], topic.channels)
+            yield from _channel_differences(name, registered[1], topic.channels)
 
 
-def _channel_differences(topic_name: str, told: dict[str, object], channels: Mapping[str, object]) -> Iterator[Words]:
-    for name in [name for name, channel in told.items() if channels.get(name) is not channel]:
-        del told[name]
+def _channel_differences(
+    topic_name: str, registered: dict[str, object], channels: Mapping[str, object]
+) -> Iterator[Words]:
+    for name in [name for name, channel in registered.items() if channels.get(name) is not channel]:
+        del registered[name]
         yield "UNREGISTER", topic_name, name
     for name, channel in channels.items():
-        if name not in told:
-            told[name] = channel
-            yield "REGISTER", topic_name, name  # this registers the topic, too
+        if name not in registered:
+            registered[name] = channel
+            yield "REGISTER", topic_name, name  # also registers the topic
 
 
-def identified(reply: bytes) -> PeerAddress:
-    """Return the addresses of the peer that answered IDENTIFY. Raises RegistrationRefused if the reply is not an nsqlookupd's."""
+def address_in(reply: bytes) -> PeerAddress:
+    """Return the peer's addresses in its reply to IDENTIFY. Raises RegistrationRefused if it isn't an nsqlookupd."""
     address = decode_identify_reply(reply)
     if address is None:
         raise RegistrationRefused(f"answered IDENTIFY with {reply[:100]!r}")
@@ -112,10 +111,7 @@ def identified(reply: bytes) -> PeerAddress:
 
 
 def channels_in(answer: bytes) -> set[str]:
-    """Return the channels listed by `/channels`, except those that must not be created.
-
-    Raises RegistrationRefused if it is malformed.
-    """
+    """Return the valid channels in an answer of `/channels`, without ephemeral ones. Raises RegistrationRefused."""
     try:
         names = Fields(read(answer)).items("channels")
     except JsonError as error:

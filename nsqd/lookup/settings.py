@@ -1,4 +1,4 @@
-"""What nsqd's options say about its nsqlookupds."""
+"""Collects the options about nsqlookupd."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LookupSettings:
-    """LookupSettings that do not change at run time."""
+    """The settings that don't change at run time."""
 
     me: bytes  # the body of IDENTIFY
-    most: int  # bytes of a reply
-    connect_timeout: float  # of HTTP
+    most: int  # bytes in a reply
+    connect_timeout: float  # over HTTP
     request_timeout: float
     tls: ssl.SSLContext | None
 
 
 def settings_of(options: Options, *, hostname: str, node: str) -> LookupSettings:
-    """Return the settings. `node` is the node id of the data path, and `options` has the ports actually listened on.
+    """Return the settings. `node` is the id of the data path; the ports in `options` must be the actual ones.
 
-    Raises StartupError when the TLS files cannot be used.
+    Raises StartupError if the TLS files are invalid.
     """
     me = identify_body(
         broadcast_address=options.broadcast_address,

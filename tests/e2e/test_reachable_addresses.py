@@ -86,7 +86,7 @@ def test_a_node_whose_host_name_means_nothing_to_others_is_reached(site: Site, h
     site.start_lookupd()
     nsqd = site.start_nsqd(site.network.machine("web7", NODE, hosts=hosts))
     assert f"broadcast address {NODE}: the host name web7 " in nsqd.log
-    assert f"this is the address from which nsqlookupd {LOOKUPD}:4160 is reached" in nsqd.log
+    assert f"this is the source address of packets to nsqlookupd {LOOKUPD}:4160" in nsqd.log
     (node,) = eventually(lambda: site.nodes)
     assert (node["broadcast_address"], node["hostname"]) == (NODE, "web7")
 

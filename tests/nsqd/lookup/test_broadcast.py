@@ -14,24 +14,24 @@ LOOKUPD = SourceAddress("10.0.0.5", "lookup1:4160")
     (["127.0.1.1", "10.0.0.7"], LOOKUPD, "", ChosenAddress("web7", "the host name, which resolves to 10.0.0.7")),
     ([], LOOKUPD, "10.0.0.9", ChosenAddress(
         "10.0.0.5",
-        "the host name web7 does not resolve; this is the address from which nsqlookupd lookup1:4160 is reached",
+        "the host name web7 does not resolve; this is the source address of packets to nsqlookupd lookup1:4160",
     )),
     (["127.0.1.1"], LOOKUPD, "10.0.0.9", ChosenAddress(
         "10.0.0.5",
-        "the host name web7 resolves to 127.0.1.1; this is the address from which nsqlookupd lookup1:4160 is reached",
+        "the host name web7 resolves to 127.0.1.1; this is the source address of packets to nsqlookupd lookup1:4160",
     )),
     (["::1"], SourceAddress("2001:db8::5", "[2001:db8::1]:4160"), "", ChosenAddress(
         "2001:db8::5",
-        "the host name web7 resolves to ::1; this is the address from which nsqlookupd [2001:db8::1]:4160 is reached",
+        "the host name web7 resolves to ::1; this is the source address of packets to nsqlookupd [2001:db8::1]:4160",
     )),
     ([], SourceAddress("127.0.0.1", "127.0.0.1:4160"), "10.0.0.9", ChosenAddress(
         "10.0.0.9", "the host name web7 does not resolve; this is the address of this machine's default route"
     )),
     ([], SourceAddress(), "", ChosenAddress(
-        "web7", "the host name web7 does not resolve, and this machine has no other address than loopback"
+        "web7", "the host name web7 does not resolve, and this machine has only loopback addresses"
     )),
     (["fe80::1%eth0"], SourceAddress(), "", ChosenAddress(
-        "web7", "the host name web7 resolves to fe80::1%eth0, and this machine has no other address than loopback"
+        "web7", "the host name web7 resolves to fe80::1%eth0, and this machine has only loopback addresses"
     )),
 ])  # fmt: skip
 def test_the_choice_and_its_reason(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 
 from nsqcommon.wire.commands import pub
-from nsqd.lookup.discovery import teach
+from nsqd.lookup.discovery import add_channels
 from tests.support.node import Node, NodeTurn
 
 
@@ -34,7 +34,7 @@ def test_thousands_of_channels_are_created_in_many_turns_and_each_gets_every_mes
     node = learning_node()
     turn = CountingTurn(node)
     topic = node.broker.topic("t")
-    trio.run(teach, topic, {f"c{number}" for number in range(2_000)}, turn)
+    trio.run(add_channels, topic, {f"c{number}" for number in range(2_000)}, turn)
     assert turn.channels[-1] == 2_000
     assert max(after - before for before, after in zip(turn.channels, turn.channels[1:], strict=False)) <= 50
     assert not topic.learning
@@ -53,7 +53,7 @@ def test_a_topic_that_is_deleted_meanwhile_learns_nothing_more() -> None:
 
     async def main() -> None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(teach, topic, {f"c{number}" for number in range(2_000)}, NodeTurn(node))
+            nursery.start_soon(add_channels, topic, {f"c{number}" for number in range(2_000)}, NodeTurn(node))
             nursery.start_soon(delete)
 
     trio.run(main)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqcommon.http_client import https_port_in
-from nsqd.lookup.registration import RegistrationRefused, RegistrationState, Words, channels_in, identified
+from nsqd.lookup.registration import RegistrationRefused, RegistrationState, Words, address_in, channels_in
 
 REPLY = b'{"broadcast_address":"host","hostname":"h","http_port":4161,"tcp_port":4160,"version":"1.3.0"}'
 
@@ -157,14 +157,14 @@ def test_the_peer_ends_up_knowing_what_there_is(steps: list[tuple[str, str, str]
 
 
 def test_an_answer_to_identify() -> None:
-    address = identified(REPLY)
+    address = address_in(REPLY)
     assert (address.broadcast_address, address.http_port) == ("host", 4161)
 
 
 @pytest.mark.parametrize("reply", [b"E_INVALID", b"OK", b"", b"[]", b'{"http_port":"4161"}'])
 def test_what_is_no_answer_to_identify(reply: bytes) -> None:
     with pytest.raises(RegistrationRefused, match="answered IDENTIFY with"):
-        identified(reply)
+        address_in(reply)
 
 
 def test_channels_that_a_new_topic_does_not_get() -> None:

@@ -1,4 +1,4 @@
-"""One `--lookupd-tcp-address`, which may be a name with several addresses."""
+"""One `--lookupd-tcp-address`, which may be a name with several IP addresses."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ class LookupdName:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.resolved = trio.Event()  # the name has been resolved, or that has failed once
+        self.resolved = trio.Event()  # set after the first attempt to resolve the name, successful or not
         self.scope = trio.CancelScope()
         self.peers: dict[Place, LookupdPeer] = {}
-        self.first_try_ends = trio.current_time() + FIRST_TRY_LIMIT
+        self.first_try_deadline = trio.current_time() + FIRST_TRY_LIMIT
 
     def connected_at(self, address: PeerAddress, *, over_ipv6: bool) -> LookupdPeer | None:
-        """Return the connected peer that calls itself `address`, reached over IPv6 or IPv4 as `over_ipv6` says, or None.
+        """Return the peer connected over IPv6 or IPv4 whose own address is `address`, or None.
 
-        If a name has addresses of both families, two of them often lead to the same machine. A node that registers over
-        both would be listed twice.
+        If a name has addresses of both families, they often lead to the same machine. If we registered over both,
+        nsqlookupd would list this node twice.
         """
         for place, peer in self.peers.items():
             if is_ipv6(place) is over_ipv6 and peer.connected and peer.reachable_at == address:
