@@ -60,7 +60,10 @@ class RightsHolder:
         return role in self.roles or Role.ADMIN in self.roles
 
     def may(self, role: Role, topic: str | None) -> bool:
-        """Return whether the holder has the role for this topic, or for the whole node if `topic` is None."""
+        """Return whether the holder has the role for this topic.
+
+        None means that the request isn't about exactly one topic. Then only holders of all topics may do it.
+        """
         return self.has(role) and self._reaches(topic)
 
     def _reaches(self, topic: str | None) -> bool:

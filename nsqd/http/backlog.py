@@ -129,7 +129,7 @@ def _channel(topic: Topic, name: str, document: BacklogDocument) -> tuple[Channe
     """Return the channel and the number of messages it has missed.
 
     A deleted channel is created again, paused if it was, at the document's end. So it gets all messages published since
-    then, except those that retention has already removed: they are the missed ones.
+    then. If retention has already removed some, these are the missed ones.
     """
     if name in topic.channels:
         return topic.channels[name], 0

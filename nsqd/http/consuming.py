@@ -95,8 +95,8 @@ class ConsumeEndpoints:
     def _channel(self, topic: str, channel: str, caller: HttpCaller) -> Channel:
         """Return the channel. Creates it if necessary, as SUB does.
 
-        Raises TooMany before it creates a channel for a request that will be refused. Otherwise, for example, an
-        ephemeral channel would stay forever: it is deleted when its last consumer leaves, and it never had one.
+        Raises TooMany before it creates a channel for a request that will be refused. Otherwise an ephemeral channel,
+        for example, would stay forever: it is deleted when its last consumer leaves, and it never had one.
         """
         broker = self._calls.broker
         existing = broker.find(topic)

@@ -1,7 +1,7 @@
-"""Encodes leased messages as JSON lines or events, and the result for each id as a line.
+"""Encodes leased messages and results as JSON lines or events; apart because it only turns bytes into bytes.
 
-This is apart from `consuming.py` because it only turns bytes into bytes: it knows no requests, leases or waits. A
-consumer takes hundreds of messages in one request, so lines are joined by hand, which is faster than `json.dumps`.
+It knows nothing of requests, leases or waiting. A consumer takes hundreds of messages in one request, so we join lines
+by hand, which is faster than `json.dumps`.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class NodeEndpoints:
         return ping_answer(self._broker.store.health)
 
     async def ready(self, request: Request) -> Response:
-        """Answer 200 if you may publish to this node; 503 while it is draining."""
+        """Answer 200 if clients should use this node. Otherwise it is draining (503), or its storage is faulty (500)."""
         if self._is_draining():
             return plain(DRAINING, status=503)
         return ping_answer(self._broker.store.health)

@@ -1,7 +1,7 @@
-"""The handlers of `/hmpub`, and of `/pub` and `/mpub` off the fast path; apart because only they await (see below).
+"""The handlers of `/hmpub`, and of `/pub` and `/mpub` off the fast path; apart because only these await.
 
-`publishing.py` decides without waiting and serves both paths. `quick.py` is the fast path: it has no event loop. These
-handlers read a body piece by piece, and wait for its receipt.
+They await each piece of a body, and then the receipt. `publishing.py` makes the decisions for both paths without
+waiting. `quick.py`, the fast path, has no event loop.
 """
 
 from __future__ import annotations

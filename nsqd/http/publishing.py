@@ -144,7 +144,7 @@ class Publishing:
             return _full(refused.cause) if refused.is_full else EXITING
 
     def hmpub(self, query: bytes, body: HeadedBody) -> Receipt | HttpError:
-        """Publish all messages of the body, each with its own headers from there."""
+        """Publish all messages of the body, each with its own headers."""
         target = self._mpub_targets.get(query) or self._learn_mpub(query)
         if (refusal := target.early or target.late) is not None:
             return refusal

@@ -55,7 +55,7 @@ _MOST_REQUESTS: Final = 512  # from one read before other clients are served; 5 
 # Each 128 bytes of an MPUB's body count as one more request, because lines may be short: they can hold 64 messages.
 _BYTES_AS_REQUEST: Final = 128
 _SHORT_MPUB: Final = 32 * 1024  # bytes; a complete body up to this size is cut in one go
-_MOST_TOPICS: Final = 32  # with a first message in this turn, from one read; each costs a write to another file
+_MOST_TOPICS: Final = 32  # topics that get the turn's first message from one read; each is a write to another file
 _SHORT_PAUSE: Final = (
     0.000_001  # seconds; any deadline after `now` will do, because the poller serves all others before it
 )

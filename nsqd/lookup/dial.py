@@ -11,7 +11,7 @@ from nsqcommon.net import AddressError, join_host_port, parse_address
 from nsqd.lookup.times import IO_LIMIT
 
 Place = tuple[str, int]  # an IP address and a port
-Dial = Callable[[Place, str], Awaitable[trio.abc.Stream]]  # the string is the host name in the certificate
+Dial = Callable[[Place, str], Awaitable[trio.abc.Stream]]  # the string is the host name expected in the certificate
 Resolve = Callable[[str, int], Awaitable[list[Place]]]
 
 
@@ -32,7 +32,7 @@ async def resolve(host: str, port: int) -> list[Place]:
 
 
 async def dial(place: Place, name: str, tls: ssl.SSLContext | None) -> trio.abc.Stream:
-    """Connect, with TLS if `tls` is given. Raises OSError. `name` is the host name in the certificate."""
+    """Connect, with TLS if `tls` is given. Raises OSError. `name` is the host name expected in the certificate."""
     connection = trio.socket.socket(trio.socket.AF_INET6 if is_ipv6(place) else trio.socket.AF_INET)
     try:
         with trio.move_on_after(IO_LIMIT) as limit:
@@ -41,7 +41,7 @@ async def dial(place: Place, name: str, tls: ssl.SSLContext | None) -> trio.abc.
             raise TimeoutError(f"dial {join_host_port(*place)}: i/o timeout")
         stream = trio.SocketStream(connection)
         return stream if tls is None else trio.SSLStream(stream, tls, server_hostname=name)
-    except ValueError as error:  # from ssl: the name is invalid in any certificate
+    except ValueError as error:  # from ssl: no certificate can have this name
         connection.close()
         raise OSError(str(error)) from error
     except BaseException:

@@ -136,7 +136,7 @@ def _shared(
 
 
 def _deciding(entries: Iterable[PolicyEntry], about: About) -> dict[str, PolicyEntry]:
-    """Return the first entry with each of the keys about this."""
+    """Map each key that applies to `about` to the first entry that has it."""
     deciding: dict[str, PolicyEntry] = {}
     for entry in entries:
         for key in entry.values:

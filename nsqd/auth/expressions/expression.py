@@ -1,4 +1,4 @@
-"""Compiles an expression, and matches it; apart from the package's `__init__`, which is only the list of exports."""
+"""Compiles and matches an expression; apart because the package's `__init__` only lists the exports."""
 
 from __future__ import annotations
 
