@@ -61,17 +61,17 @@ class BacklogEndpoints:
         topic_name, name = channel_argument(request)
         check_lasting(topic_name, name)
         channel = find_channel(self._broker, topic_name, name)
-        past = self._find(topic_name, {})
+        topic_log = self._find(topic_name, {})
         backlog = operations.backlog(channel, MOST)
         if backlog is None:
             raise HttpError(413, "TOO_MANY", details={"reason": f"more than {MOST} ranges and exceptions"})
         # Sync first: otherwise a power cut could lose messages, and new ones would get the sequences we answer here.
         paused = channel.paused
         await self._calls.durable()
-        time, size = past.retention_time, past.retention_bytes
+        time, size = topic_log.retention_time, topic_log.retention_bytes
         return json(
             {
-                "log": past.log_id,
+                "log": topic_log.log_id,
                 "next": backlog.next,
                 "end": backlog.end,
                 "finished": backlog.finished,
@@ -98,10 +98,10 @@ class BacklogEndpoints:
         except BadDocument as error:
             raise HttpError(400, "INVALID_BODY", details={"reason": str(error)}) from None
         with self._calls.journaled_turn():
-            past = self._find(topic_name, {"log": document.log})
+            topic_log = self._find(topic_name, {"log": document.log})
             topic = find_topic(self._broker, topic_name)
             if document.backlog.end > topic.high_watermark:
-                raise _beyond_end(past, topic)
+                raise _beyond_end(topic_log, topic)
             channel, missed = _channel(topic, name, document)
             result = operations.restore_backlog(channel, document.backlog, MOST)
             if result is None:
@@ -115,11 +115,11 @@ class BacklogEndpoints:
         check_lasting(topic_name, name)
         find_channel(self._broker, topic_name, name)
         sequences = sequences_argument(request)
-        past = self._find(topic_name, request.query())
+        topic_log = self._find(topic_name, request.query())
         with self._calls.journaled_turn():
             channel, topic = find_channel(self._broker, topic_name, name), find_topic(self._broker, topic_name)
             if sequences and max(sequences) >= topic.high_watermark:
-                raise _beyond_end(past, topic)
+                raise _beyond_end(topic_log, topic)
             result = operations.redeliver(channel, sequences)
         await self._calls.durable()
         return json(result._asdict())
@@ -141,8 +141,10 @@ def _channel(topic: Topic, name: str, document: BacklogDocument) -> tuple[Channe
     return channel, cursor - end
 
 
-def _beyond_end(past: TopicHistory, topic: Topic) -> HttpError:
-    return HttpError(400, "BEYOND_END", details={"log": past.log_id, "first": past.first, "end": topic.high_watermark})
+def _beyond_end(topic_log: TopicHistory, topic: Topic) -> HttpError:
+    return HttpError(
+        400, "BEYOND_END", details={"log": topic_log.log_id, "first": topic_log.first, "end": topic.high_watermark}
+    )
 
 
 # The document

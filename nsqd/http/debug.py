@@ -42,9 +42,7 @@ _SAMPLE_INTERVAL: Final = 0.01
 _MOST_TYPES: Final = 100
 _OBJECTS_AT_ONCE: Final = 10_000
 MOST_OBJECTS: Final = 150_000  # listed without `force`, because gc.get_objects() lists all of them in one blocking call
-_LISTED_IN_MS: Final = (
-    10_000  # objects per millisecond if they are scattered in memory; a fast machine lists twice that
-)
+_LISTED_IN_MS: Final = 10_000  # objects per millisecond if scattered in memory; a fast machine lists twice as many
 
 _PROFILES: Final = {
     "goroutine": "all trio tasks as a tree, each with its stack, and the stack of every thread",

@@ -84,13 +84,13 @@ class HistoryReads:
 
 async def find_sequence(reading: HistoryReads, topic: str, place: AtTime) -> int:
     """Return the sequence for a time. Searches all messages published so far, synced or not."""
-    past = reading.history.find(topic, synced=False)
-    return await _sequence_at(reading, topic, past, place) if past is not None else 0
+    topic_log = reading.history.find(topic, synced=False)
+    return await _sequence_at(reading, topic, topic_log, place) if topic_log is not None else 0
 
 
-async def _sequence_at(reading: HistoryReads, topic: str, past: TopicHistory, place: AtTime) -> int:
+async def _sequence_at(reading: HistoryReads, topic: str, topic_log: TopicHistory, place: AtTime) -> int:
     try:
-        return await reading.in_thread(lambda: past.sequence_at(place.timestamp))
+        return await reading.in_thread(lambda: topic_log.sequence_at(place.timestamp))
     except OSError as error:
         raise _cannot_read(topic, error) from error
 
@@ -121,118 +121,120 @@ class HistoryEndpoints:
         """Describe the log. With `wait`, answer as soon as the synced end differs from `next` or the log is closed."""
         arguments = request.query()
         topic = topic_argument(request)
-        past = self.find(topic, arguments)
+        topic_log = self.find(topic, arguments)
         most = _most_points(arguments)
         if "wait" in arguments:
-            past = await self._wait(request, topic, past, arguments)
-        points = {} if most is None else {"points": await self._points(topic, past, arguments, most)}
-        times = await self._reading.in_thread(past.times) if past.first < past.next else None
+            topic_log = await self._wait(request, topic, topic_log, arguments)
+        points = {} if most is None else {"points": await self._points(topic, topic_log, arguments, most)}
+        times = await self._reading.in_thread(topic_log.times) if topic_log.first < topic_log.next else None
         first_time, last_time = times or (None, None)
-        readers = {"readers": await self._reader_lags(topic, past)} if arguments.get("readers") == "true" else {}
+        readers = {"readers": await self._reader_lags(topic, topic_log)} if arguments.get("readers") == "true" else {}
         return json(
             {
                 "topic": topic,
-                **self._log_members(past),
-                **({"closed": True} if self._is_closed(topic, past) else {}),
+                **self._log_members(topic_log),
+                **({"closed": True} if self._is_closed(topic, topic_log) else {}),
                 "first_time": first_time,
                 "last_time": last_time,
-                "segments": past.segments,
-                "bytes": past.bytes,
-                "retention_time": past.retention_time,
-                "retention_bytes": past.retention_bytes,
+                "segments": topic_log.segments,
+                "bytes": topic_log.bytes,
+                "retention_time": topic_log.retention_time,
+                "retention_bytes": topic_log.retention_bytes,
                 **points,
                 **readers,
             }
         )
 
-    async def _reader_lags(self, topic: str, past: TopicHistory) -> Sequence[dict[str, object]]:
+    async def _reader_lags(self, topic: str, topic_log: TopicHistory) -> Sequence[dict[str, object]]:
         readers = self._readers.of(topic)
-        return await self._reading.in_thread(lambda: describe_lags(readers, past)) if readers else ()
+        return await self._reading.in_thread(lambda: describe_lags(readers, topic_log)) if readers else ()
 
     async def _points(
-        self, topic: str, past: TopicHistory, arguments: dict[str, str], most: int
+        self, topic: str, topic_log: TopicHistory, arguments: dict[str, str], most: int
     ) -> Sequence[tuple[int, int, int]]:
         """Return up to `most` points of [from, to), each as (sequence, time, bytes before it)."""
         start = _number(arguments, "from")
         if start is None:
-            start = past.first
-        end = _end(arguments, past, start)
-        self._check_start(past, start)
+            start = topic_log.first
+        end = _end(arguments, topic_log, start)
+        self._check_start(topic_log, start)
         if start >= end:
             return ()
         try:
-            return await self._reading.in_thread(lambda: past.points(start, end, most))
+            return await self._reading.in_thread(lambda: topic_log.points(start, end, most))
         except OSError as error:
             raise _cannot_read(topic, error) from error
 
-    async def _wait(self, request: Request, topic: str, past: TopicHistory, arguments: dict[str, str]) -> TopicHistory:
+    async def _wait(
+        self, request: Request, topic: str, topic_log: TopicHistory, arguments: dict[str, str]
+    ) -> TopicHistory:
         end = self._clock() + min(wait_argument(arguments), LONGEST_WAIT)
         known = _number(arguments, "next")
         if known is None:
-            known = past.next
+            known = topic_log.next
         waiting = self._reading.waiting
         # Only a reader that sends closed=false gets an early answer from a closed log. We know that it understands
         # `closed`; any other reader would repeat its request immediately, forever.
         knows_closed = arguments.get("closed") == "false"
-        while past.next == known and not self._reading.stopping and (left := end - self._clock()) > 0:
-            if knows_closed and self._is_closed(topic, past):
+        while topic_log.next == known and not self._reading.stopping and (left := end - self._clock()) > 0:
+            if knows_closed and self._is_closed(topic, topic_log):
                 break
             if len(waiting) >= MOST_WAITING:
                 raise HttpError(503, "TOO_MANY_WAITING")
             await waiting.wait_for_change(topic, seconds=left, gone=request.wait_until_gone)
             if request.is_gone:
                 raise ClientGone
-            past = self.find(topic, {"log": past.log_id})
-        return past
+            topic_log = self.find(topic, {"log": topic_log.log_id})
+        return topic_log
 
-    def _is_closed(self, topic: str, past: TopicHistory) -> bool:
+    def _is_closed(self, topic: str, topic_log: TopicHistory) -> bool:
         """Return whether the log has reached its final end: the node is draining and all accepted messages are synced."""
         if self._broker.refusal is None:
             return False
         written = self._reading.history.find(topic, synced=False)
-        return written is not None and written.log_id == past.log_id and written.next == past.next
+        return written is not None and written.log_id == topic_log.log_id and written.next == topic_log.next
 
     async def read(self, request: Request) -> Response | Stream:
         arguments = request.query()
         topic = topic_argument(request)
         place = place_argument(request, "earliest")
-        past = self.find(topic, arguments)
-        start = await self._start(topic, past, place)
-        end = _end(arguments, past, start)
-        self._check_start(past, start)
-        return await self._open(request, topic, past, start, end)
+        topic_log = self.find(topic, arguments)
+        start = await self._start(topic, topic_log, place)
+        end = _end(arguments, topic_log, start)
+        self._check_start(topic_log, start)
+        return await self._open(request, topic, topic_log, start, end)
 
-    def _check_start(self, past: TopicHistory, start: int) -> None:
-        if start < past.first:
-            raise self._gone(past)
-        if start > past.next:
-            raise HttpError(400, "BEYOND_END", details=self._log_members(past))
+    def _check_start(self, topic_log: TopicHistory, start: int) -> None:
+        if start < topic_log.first:
+            raise self._gone(topic_log)
+        if start > topic_log.next:
+            raise HttpError(400, "BEYOND_END", details=self._log_members(topic_log))
 
-    async def _start(self, topic: str, past: TopicHistory, place: HistoryPlace | None) -> int:
+    async def _start(self, topic: str, topic_log: TopicHistory, place: HistoryPlace | None) -> int:
         if isinstance(place, AtTime):
-            return await _sequence_at(self._reading, topic, past, place)
+            return await _sequence_at(self._reading, topic, topic_log, place)
         if isinstance(place, int):
             return place
-        return past.next if place is HistoryEdge.LATEST else past.first
+        return topic_log.next if place is HistoryEdge.LATEST else topic_log.first
 
-    async def _open(self, request: Request, topic: str, past: TopicHistory, start: int, end: int) -> Stream:
+    async def _open(self, request: Request, topic: str, topic_log: TopicHistory, start: int, end: int) -> Stream:
         reading = self._reading
         if reading.readers >= MOST_READERS:
             raise HttpError(503, "TOO_MANY_READERS")
         packed = MSGPACK.encode() in request.headers.get(b"accept", b"")
         reading.readers += 1
         try:
-            reader = await reading.in_thread(lambda: past.open(start, end, CHUNK if packed else CHUNK_OF_LINES))
+            reader = await reading.in_thread(lambda: topic_log.open(start, end, CHUNK if packed else CHUNK_OF_LINES))
         except BaseException as error:
             reading.readers -= 1
             if isinstance(error, OSError):
                 raise _cannot_read(topic, error) from error
             raise
-        log_range = LogRange(reading.history.node, past.log_id, start, reader.end)
+        log_range = LogRange(reading.history.node, topic_log.log_id, start, reader.end)
         answer = _RangeStream(reading, reader, log_range, packed=packed)
-        if start < end and not past.still_has(start):  # removed while we opened the files
+        if start < end and not topic_log.still_has(start):  # removed while we opened the files
             await answer.close()
-            raise self._gone(self.find(topic, {"log": past.log_id}))
+            raise self._gone(self.find(topic, {"log": topic_log.log_id}))
         content_type = MSGPACK if packed else NDJSON
         return Stream(((b"content-type", content_type.encode()), V1), answer.next_piece, answer.close)
 
@@ -242,20 +244,25 @@ class HistoryEndpoints:
         """Return the topic's log. Raises HttpError, for example if the argument `log` has another log's id."""
         if self._broker.find(topic) is None:
             raise HttpError(404, "TOPIC_NOT_FOUND", details={"node": self._reading.history.node})
-        past = self._reading.history.find(topic)
-        if past is None:
+        topic_log = self._reading.history.find(topic)
+        if topic_log is None:
             raise HttpError(
                 400, "EPHEMERAL_TOPIC", details={"reason": "an ephemeral topic is not on disk and has no history"}
             )
-        if arguments.get("log", past.log_id) != past.log_id:
-            raise HttpError(409, "ANOTHER_LOG", details=self._log_members(past))
-        return past
+        if arguments.get("log", topic_log.log_id) != topic_log.log_id:
+            raise HttpError(409, "ANOTHER_LOG", details=self._log_members(topic_log))
+        return topic_log
 
-    def _gone(self, past: TopicHistory) -> HttpError:
-        return HttpError(410, "GONE", details=self._log_members(past))
+    def _gone(self, topic_log: TopicHistory) -> HttpError:
+        return HttpError(410, "GONE", details=self._log_members(topic_log))
 
-    def _log_members(self, past: TopicHistory) -> dict[str, object]:
-        return {"node": self._reading.history.node, "log": past.log_id, "first": past.first, "next": past.next}
+    def _log_members(self, topic_log: TopicHistory) -> dict[str, object]:
+        return {
+            "node": self._reading.history.node,
+            "log": topic_log.log_id,
+            "first": topic_log.first,
+            "next": topic_log.next,
+        }
 
 
 class _RangeStream:
@@ -388,7 +395,7 @@ def _joined(lines: list[object]) -> bytes:
 # Arguments
 
 
-def _end(arguments: dict[str, str], past: TopicHistory, start: int) -> int:
+def _end(arguments: dict[str, str], topic_log: TopicHistory, start: int) -> int:
     end, limit = _number(arguments, "to"), _number(arguments, "limit")
     if end is not None and limit is not None:
         raise HttpError(400, "INVALID_ARG_LIMIT", details={"reason": "either to or limit"})
@@ -396,7 +403,7 @@ def _end(arguments: dict[str, str], past: TopicHistory, start: int) -> int:
         raise HttpError(400, "INVALID_ARG_TO")
     if limit is not None:
         end = start + limit
-    return past.next if end is None else min(end, past.next)
+    return topic_log.next if end is None else min(end, topic_log.next)
 
 
 def _most_points(arguments: dict[str, str]) -> int | None:

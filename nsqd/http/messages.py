@@ -67,7 +67,9 @@ class MessageEndpoints:
         self._delay_ms = delay_ms
         self._clock = clock
         self._find_log = find_log
-        self._run = secrets.token_hex(4)  # marks our due times: they are monotonic, so another run's mean nothing here
+        self._run_id = secrets.token_hex(
+            4
+        )  # marks our due times: they are monotonic, so another run's mean nothing here
         self._node = node
 
     async def cancel(self, request: Request) -> Response:
@@ -127,8 +129,10 @@ class MessageEndpoints:
         topic_name, name = channel_argument(request)
         channel, arguments = find_channel(self._broker, topic_name, name), request.query()
         if arguments.get("summary") == "true":
-            past = self._reading.history.find(topic_name)
-            return json({"count": len(channel.ledger.deferred), "log": past.log_id if past is not None else None})
+            topic_log = self._reading.history.find(topic_name)
+            return json(
+                {"count": len(channel.ledger.deferred), "log": topic_log.log_id if topic_log is not None else None}
+            )
         if "log" in arguments:
             self._find_log(topic_name, arguments)
         limit, after = number_argument(arguments, "limit", _LINES), self._after(arguments)
@@ -150,7 +154,7 @@ class MessageEndpoints:
         if _is_place(text) is None:
             raise HttpError(400, "INVALID_ARG_AFTER")
         run, due, sequence = text.split(",")
-        if run != self._run:
+        if run != self._run_id:
             reason = "nsqd was restarted, so this place is no longer valid: list again from the beginning"
             raise HttpError(409, "STARTED_ANEW", details={"reason": reason})
         return int(due), int(sequence)
@@ -167,7 +171,7 @@ class MessageEndpoints:
             "sequence": sequence,
             "due": self._broker.turn.wall_milliseconds(due) * 1_000_000,
             "attempts": attempts,
-            "after": f"{self._run},{due},{sequence}",
+            "after": f"{self._run_id},{due},{sequence}",
         }
         if isinstance(batch, Batch):
             members["id"] = f"{batch.base_id + sequence - batch.base_sequence:016x}"
@@ -199,7 +203,7 @@ class MessageEndpoints:
         message_id = int(text, 16)
         sequence = topic.deferred_sequence(message_id)
         if sequence is None:
-            sequence = await self._search(topic, lambda past: past.sequence_of(message_id))
+            sequence = await self._search(topic, lambda topic_log: topic_log.sequence_of(message_id))
         return (sequence, sequence + 1) if sequence is not None else None
 
     async def _place_of_key(self, topic: Topic, key: bytes) -> tuple[int, int] | None:
@@ -207,7 +211,7 @@ class MessageEndpoints:
             raise HttpError(400, "INVALID_ARG_KEY")
         place = topic.deferred_place(key)
         if place is None and not topic.knows_deferred_keys:
-            places, own = await self._search(topic, lambda past: _deferred_of(key, past)) or ([], [])
+            places, own = await self._search(topic, lambda topic_log: _deferred_of(key, topic_log)) or ([], [])
             for _ in topic.learn_deferred(_drain(places)):
                 await asyncio.sleep(0)
             while places:  # these did not fit; free them in slices, see _drain
@@ -216,23 +220,23 @@ class MessageEndpoints:
             place = topic.deferred_place(key) or topic.waiting_place(own)
         if place is None and topic.knows_key(key):
             since = self._broker.turn.timestamp - self._broker.turn.keys.longest
-            newest = await self._search(topic, lambda past: _first_of(key, past, since))
+            newest = await self._search(topic, lambda topic_log: _first_of(key, topic_log, since))
             place = (newest[1], newest[1] + newest[2]) if newest is not None else None
         return place or topic.forgotten_place(key)
 
     async def _search(self, topic: Topic, look: Callable[[TopicHistory], T]) -> T | None:
-        past = self._reading.history.find(topic.name, synced=False)
-        if past is None:
+        topic_log = self._reading.history.find(topic.name, synced=False)
+        if topic_log is None:
             return None
         try:
-            return await self._reading.in_thread(lambda: look(past))
+            return await self._reading.in_thread(lambda: look(topic_log))
         except OSError as error:
             raise HttpError(503, "CANNOT_READ") from error
 
 
-def _deferred_of(key: bytes, past: TopicHistory) -> tuple[list[KeyPlace], list[KeyPlace]]:
+def _deferred_of(key: bytes, topic_log: TopicHistory) -> tuple[list[KeyPlace], list[KeyPlace]]:
     """Return the places of all deferred publishes, oldest first, and the places with this key, newest first."""
-    places = list(past.keys(deferred=True))
+    places = list(topic_log.keys(deferred=True))
     own = [place for place in places if place[0] == key]
     places.reverse()
     return places, own
@@ -244,8 +248,8 @@ def _drain(places: list[KeyPlace]) -> Iterator[KeyPlace]:
         yield places.pop()
 
 
-def _first_of(key: bytes, past: TopicHistory, since: int) -> KeyPlace | None:
-    return next((it for it in past.keys(since=since) if it[0] == key), None)
+def _first_of(key: bytes, topic_log: TopicHistory, since: int) -> KeyPlace | None:
+    return next((it for it in topic_log.keys(since=since) if it[0] == key), None)
 
 
 def _targets(broker: Broker, request: Request) -> tuple[Topic, Sequence[Channel]]:

@@ -56,15 +56,15 @@ _MOST_REQUESTS: Final = 512  # from one read before other clients are served; 5 
 _BYTES_AS_REQUEST: Final = 128
 _SHORT_MPUB: Final = 32 * 1024  # bytes; a complete body up to this size is cut in one go
 _MOST_TOPICS: Final = 32  # topics that get the turn's first message from one read; each is a write to another file
-_SHORT_PAUSE: Final = (
-    0.000_001  # seconds; any deadline after `now` will do, because the poller serves all others before it
-)
+_SHORT_PAUSE: Final = 0.000_001  # seconds; any later deadline will do, because the poller serves all others before it
 
+# Modes of an answer: its HTTP version and Connection header, and whether we close the connection after it. An odd mode
+# closes it, so `mode | _CLOSE` turns a mode into the one that does.
 _KEEP: Final = 0
 _CLOSE: Final = 1
 _KEEP_10: Final = 2
 _CLOSE_10: Final = 3
-_MANNERS: Final = ((b"1.1", b""), (b"1.1", b"close"), (b"1.0", b"keep-alive"), (b"1.0", b""))
+_MODES: Final = ((b"1.1", b""), (b"1.1", b"close"), (b"1.0", b"keep-alive"), (b"1.0", b""))
 
 _pack_size: Final = Struct(">I").pack
 
@@ -80,17 +80,17 @@ def ping_answer(health: str) -> Response:
 class _Head:
     """The meaning of one request's head."""
 
-    __slots__ = ("authorization", "headers", "kind", "length", "manner", "prefix", "query", "refusal")
+    __slots__ = ("authorization", "headers", "kind", "length", "mode", "prefix", "query", "refusal")
 
     def __init__(
-        self, kind: int, query: bytes, length: int, manner: int, authorization: bytes, headers: bytes = b""
+        self, kind: int, query: bytes, length: int, mode: int, authorization: bytes, headers: bytes = b""
     ) -> None:
         self.authorization = authorization
         self.headers = headers  # of the message
         self.kind = kind
         self.query = query
         self.length = length
-        self.manner = manner
+        self.mode = mode
         self.prefix = b""  # goes before the body: for PUB, its size
         self.refusal: HttpError | None = None  # set if the body is too long, so that we don't even read it
 
@@ -144,17 +144,17 @@ class QuickRoutes:
         return len(self._broker.turn.unsealed)
 
     def rendered(self) -> dict[tuple[Response, int], bytes]:
-        """Return the rendered answers, by answer and manner. They expire each second with the Date header."""
+        """Return the rendered answers, by answer and mode. They expire each second, because of the Date header."""
         date = self._date()
         if date is not self._dated:
             self._dated = date
             self._rendered.clear()
         return self._rendered
 
-    def render(self, response: Response, manner: int) -> bytes:
-        version, connection = _MANNERS[manner]
+    def render(self, response: Response, mode: int) -> bytes:
+        version, connection = _MODES[mode]
         whole = wire_head(response, date=self._dated, version=version, connection=connection) + response.body
-        self._rendered[response, manner] = whole
+        self._rendered[response, mode] = whole
         return whole
 
 
@@ -191,7 +191,7 @@ class QuickHttp:
         self._missing = 0
         self._answers: deque[tuple[Receipt | Response, int]] = deque()
         self._awaited: Receipt | None = None  # the receipt that will wake us
-        self._others: list[bytes] | None = None  # bytes to hand over once nothing is owed
+        self._leftover: list[bytes] | None = None  # bytes to hand over after the last answer
         self._sending = False
         self._closing = False
         self._gives_way = False  # `_rest` waits for a later turn
@@ -200,15 +200,15 @@ class QuickHttp:
     @property
     def reading(self) -> bool:
         """Whether the poller should read more now. We keep bytes that arrive anyway."""
-        return self._others is None and not self._gives_way and len(self._answers) < _MOST_ANSWERS
+        return self._leftover is None and not self._gives_way and len(self._answers) < _MOST_ANSWERS
 
     @property
     def finished(self) -> bool:
         return self._closing and not self._answers and self.next_deadline == inf
 
     def receive(self, data: bytes, now: float) -> None:
-        if self._others is not None:
-            self._others.append(data)
+        if self._leftover is not None:
+            self._leftover.append(data)
             return
         if self._closing:
             return
@@ -252,7 +252,7 @@ class QuickHttp:
         """Handle EOF: close the connection after the remaining answers."""
         if self._gives_way:
             self._ended = True
-        elif self._others is None:
+        elif self._leftover is None:
             if self._head is not None:
                 self._perform(*self._take_held(self._head), cut_short=True)
             self._closing = True
@@ -264,7 +264,7 @@ class QuickHttp:
         head, self._head = self._head, None
         self._body = bytearray()
         if head is not None:
-            self._queue_answer(GIVEN_UP, head.manner)
+            self._queue_answer(GIVEN_UP, head.mode)
             self._wake()
 
     def abort(self) -> None:
@@ -320,7 +320,7 @@ class QuickHttp:
             left -= 1 + head.length // _BYTES_AS_REQUEST if head.kind == _MPUB else 1
             at = body + head.length
             if head.refusal is not None:
-                self._queue_answer(head.refusal, head.manner)
+                self._queue_answer(head.refusal, head.mode)
                 # Don't close yet: with unread data, the kernel sends a reset, and the client may never see our answer.
                 self.next_deadline = now + _LINGER
             elif at <= end and (head.kind != _MPUB or head.length <= _SHORT_MPUB):
@@ -357,7 +357,7 @@ class QuickHttp:
         if self._guard is not None and head.kind != _PING:
             refusal = self._guard.refusal(PUBLISH, head.query, head.authorization, self._common_name())
             if refusal is not None:
-                self._queue_answer(refusal, head.manner)
+                self._queue_answer(refusal, head.mode)
                 return
         publishing = self._routes.publishing
         if head.kind == _PING:
@@ -371,26 +371,26 @@ class QuickHttp:
         else:
             assert isinstance(body, bytes)
             answer = UNREADABLE if cut_short else publishing.pub(head.query, body, head.headers)
-        self._queue_answer(answer, head.manner)
+        self._queue_answer(answer, head.mode)
 
-    def _queue_answer(self, answer: Receipt | HttpError | Response, manner: int) -> None:
+    def _queue_answer(self, answer: Receipt | HttpError | Response, mode: int) -> None:
         if isinstance(answer, HttpError):
             answer = answer.response
         if isinstance(answer, Response) and answer.close:
-            manner |= _CLOSE
-        self._answers.append((answer, manner))
-        if manner & _CLOSE:
+            mode |= _CLOSE
+        self._answers.append((answer, mode))
+        if mode & _CLOSE:
             self._closing = True
 
     def bytes_to_send(self) -> list[bytes]:
         """Return the answers that are ready, in the order of the requests. One that waits holds back all after it."""
         ready: list[bytes] = []
-        owed = self._answers
-        if not owed:
+        answers = self._answers
+        if not answers:
             return ready
         rendered = self._routes.rendered()
-        while owed:
-            answer, manner = owed[0]
+        while answers:
+            answer, mode = answers[0]
             if not isinstance(answer, Response):
                 if not answer.settled:
                     if answer is not self._awaited:
@@ -398,26 +398,26 @@ class QuickHttp:
                         answer.when_settled(self._wake)
                     break
                 answer = OK if answer.error is None else EXITING.response
-            owed.popleft()
-            ready.append(rendered.get((answer, manner)) or self._routes.render(answer, manner))
+            answers.popleft()
+            ready.append(rendered.get((answer, mode)) or self._routes.render(answer, mode))
         self._sending = self._sending or bool(ready)
         return ready
 
     def sent(self, unsent: int) -> None:
         if not unsent:
             self._sending = False
-            if self._others is not None:
+            if self._leftover is not None:
                 self._hand_off_if_free()
 
-    def _begin_hand_off(self, others: bytes) -> None:
-        self._others = [others]
+    def _begin_hand_off(self, received: bytes) -> None:
+        self._leftover = [received]
         self._hand_off_if_free()
 
     def _hand_off_if_free(self) -> None:
-        if self._others and not self._answers and not self._sending:
-            others = b"".join(self._others)
-            self._others = []
-            self._hand_off(others)
+        if self._leftover and not self._answers and not self._sending:
+            received = b"".join(self._leftover)
+            self._leftover = []
+            self._hand_off(received)
 
 
 def _hand_off_nothing(received: bytes) -> None:
@@ -483,5 +483,5 @@ def _parse(head: bytes, not_ours: frozenset[bytes]) -> _Head | None:
         return None  # the application answers with the reason
     stay, leave = (_KEEP, _CLOSE) if version == "1.1" else (_KEEP_10, _CLOSE_10)
     # Don't use the parser's `should_keep_alive`: after a request without a body, it has already forgotten the headers.
-    manner = stay if keeps_open(version, parsed.headers) else leave
-    return _Head(kind, query, length, manner, authorization, headers)
+    mode = stay if keeps_open(version, parsed.headers) else leave
+    return _Head(kind, query, length, mode, authorization, headers)

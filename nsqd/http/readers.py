@@ -32,9 +32,11 @@ class ReaderEndpoints:
             report = parse_report(body)
         except BadReport as error:
             raise HttpError(400, "INVALID_BODY", details={"reason": str(error)}) from None
-        past = self._find(topic, report.log)
-        if report.sequence > past.next:
-            raise HttpError(400, "BEYOND_END", details={"log": past.log_id, "first": past.first, "next": past.next})
+        topic_log = self._find(topic, report.log)
+        if report.sequence > topic_log.next:
+            raise HttpError(
+                400, "BEYOND_END", details={"log": topic_log.log_id, "first": topic_log.first, "next": topic_log.next}
+            )
         self._readers.heard(topic, report, self._wall())
         return EMPTY
 
@@ -47,19 +49,19 @@ class ReaderEndpoints:
         return EMPTY
 
 
-def lag(reader: LogConsumer, past: TopicHistory) -> int:
+def lag(reader: LogConsumer, topic_log: TopicHistory) -> int:
     """Return the number of messages in the log that the reader hasn't committed."""
-    return max(0, past.next - reader.place(past.first, past.log_id))
+    return max(0, topic_log.next - reader.place(topic_log.first, topic_log.log_id))
 
 
-def describe_lags(readers: Iterable[LogConsumer], past: TopicHistory) -> list[dict[str, object]]:
+def describe_lags(readers: Iterable[LogConsumer], topic_log: TopicHistory) -> list[dict[str, object]]:
     """Return each reader's lag in messages, time and bytes, for `/topic/log`. Blocks on the disk."""
     surveyed: dict[int, tuple[int, int] | None] = {}  # by sequence, because many readers share one near the end
     found: list[dict[str, object]] = []
     for reader in readers:
-        count, place = lag(reader, past), reader.place(past.first, past.log_id)
+        count, place = lag(reader, topic_log), reader.place(topic_log.first, topic_log.log_id)
         if count and place not in surveyed:
-            surveyed[place] = _survey(past, place)
+            surveyed[place] = _survey(topic_log, place)
         since, size = (surveyed[place] or (None, None)) if count else (None, 0)
         found.append(
             {
@@ -67,19 +69,19 @@ def describe_lags(readers: Iterable[LogConsumer], past: TopicHistory) -> list[di
                 "behind": count,
                 "behind_bytes": size,
                 "behind_since": since,
-                "missed": reader.missed(past.first, past.log_id),
+                "missed": reader.missed(topic_log.first, topic_log.log_id),
             }
         )
     return found
 
 
-def _survey(past: TopicHistory, place: int) -> tuple[int, int] | None:
+def _survey(topic_log: TopicHistory, place: int) -> tuple[int, int] | None:
     """Return the publish time of the message at `place` and the bytes from it to the end.
 
     None if the disk can't be read.
     """
     try:
-        points = past.points(place, past.next, _FEWEST_POINTS)
+        points = topic_log.points(place, topic_log.next, _FEWEST_POINTS)
     except OSError:
         return None
     return (points[0][1], points[-1][2]) if points else None
@@ -88,6 +90,6 @@ def _survey(past: TopicHistory, place: int) -> tuple[int, int] | None:
 def lags(readers: Readers, history: HistorySource) -> Iterator[tuple[str, LogConsumer, int]]:
     """Yield (topic, reader, lag in messages) for each reader whose log still exists."""
     for topic in readers.topics:
-        past = history.find(topic)
-        if past is not None:
-            yield from ((topic, reader, lag(reader, past)) for reader in readers.of(topic))
+        topic_log = history.find(topic)
+        if topic_log is not None:
+            yield from ((topic, reader, lag(reader, topic_log)) for reader in readers.of(topic))
