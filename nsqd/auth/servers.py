@@ -184,6 +184,7 @@ async def _decode_in_slices(body: bytes) -> Grant:
 
 async def _query(url: str, question: AuthQuestion, settings: AuthSettings, slot: _LargeSlot) -> bytes:
     answer = await _fetch(url, question, settings, slot)
+    # As in NSQ, a 403 with an https_port means that the server requires TLS.
     if answer.status == 403 and not url.startswith("https://") and (port := http_client.https_port_in(answer.body)):
         answer = await _fetch(_at_https_port(url, port), question, settings, slot)
     if answer.status != 200:

@@ -324,7 +324,7 @@ def _selection_request(request: Request, timestamp: int) -> _SelectionRequest:
         raise HttpError(400, "INVALID_ARG_RATE")
     before = timestamp // _MILLISECOND + 1
     if "before" in arguments:
-        before = min(before, -(-_time(arguments["before"]) // _MILLISECOND))
+        before = min(before, -(-_time(arguments["before"]) // _MILLISECOND))  # rounded up to whole milliseconds
     selection = BuriedSelection(before, arguments.get("reason", ""), number_argument(arguments, "limit", 0))
     return _SelectionRequest(selection, float(rate), arguments.get("force") == "true")
 

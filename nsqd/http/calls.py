@@ -91,7 +91,7 @@ class Calls:
                     work.step()
                 if work.is_over:
                     break
-                if gone is None:
+                if gone is None:  # work of a single slice does not need it
                     gone = asyncio.ensure_future(request.wait_until_gone())
                 await asyncio.sleep(0)
                 if request.is_gone:

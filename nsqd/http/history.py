@@ -222,7 +222,7 @@ class HistoryEndpoints:
         if reading.readers >= MOST_READERS:
             raise HttpError(503, "TOO_MANY_READERS")
         packed = MSGPACK.encode() in request.headers.get(b"accept", b"")
-        reading.readers += 1
+        reading.readers += 1  # before the await, or others could pass the check above in the meantime
         try:
             reader = await reading.in_thread(lambda: topic_log.open(start, end, CHUNK if packed else CHUNK_OF_LINES))
         except BaseException as error:

@@ -134,7 +134,7 @@ class ChannelDiscovery:
         tls, port = self._tls, address.http_port
         try:
             answer = await self._get(address.broadcast_address, port, topic_name, tls)
-            if answer.status == 403 and (https_port := https_port_in(answer.body)):
+            if answer.status == 403 and (https_port := https_port_in(answer.body)):  # it requires TLS
                 tls = tls or self._public_tls
                 answer = await self._get(address.broadcast_address, https_port, topic_name, tls)
         except HttpTimeout:

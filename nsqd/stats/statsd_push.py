@@ -26,6 +26,7 @@ async def push_to_statsd(address: str, interval: float, take_packets: Callable[[
         next_push = trio.current_time() + interval
         while True:
             await trio.sleep_until(next_push)
+            # Skip pushes that are more than an interval late, or they would follow each other without a pause.
             next_push = max(next_push, trio.current_time() - interval) + interval
             await _push(address, take_packets, over=max(0.0, interval - _LEFT_OVER))
     finally:
