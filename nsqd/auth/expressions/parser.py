@@ -245,7 +245,7 @@ class ExpressionParser:
                 name = self._until(":]")
                 if name.removeprefix("^") not in POSIX:
                     raise ExpressionError("unknown character class")
-                named = POSIX[name.removeprefix("^")]
+                named = self._folded(POSIX[name.removeprefix("^")])
                 found |= EVERYTHING & ~named if name.startswith("^") else named
             elif self._text.startswith("\\", self._at) and self._text[self._at + 1 : self._at + 2] in tuple("dDsSwWpP"):
                 self._at += 1

@@ -40,6 +40,8 @@ from nsqd.auth.expressions import Expression, ExpressionError
         ("^a+?b*?c??$", ["aab", "ac", "a"], ["b"]),
         ("(?i)^ABC$", ["abc", "aBc"], ["abd"]),
         ("(?i)^[a-c]+$", ["AbC"], ["d"]),
+        ("(?i)^[[:^upper:]]+$", ["1_"], ["a", "A"]),  # as in Go: both cases are upper, so neither is not upper
+        ("(?i)^[^[:^upper:]]+$", ["aA"], ["1", "_"]),
         ("^(?i:a)b$", ["ab", "Ab"], ["AB"]),
         ("^(?i)a(?-i)b$", ["Ab"], ["AB"]),
         ("^(?P<name>a)(?<other>b)(?:c)$", ["abc"], ["ab"]),
