@@ -202,11 +202,11 @@ class TunnelEnd:
         self._other, other._other = other, self
 
     def receive(self, data: bytes, now: float) -> None:
-        self._other._put(data)
+        self._other.put(data)
 
     def end(self) -> None:
-        self._other._close()
-        self._close()
+        self._other.close()
+        self.close()
 
     abort = end
 
@@ -218,26 +218,33 @@ class TunnelEnd:
         return out
 
     def sent(self, unsent: int) -> None:
-        was_full, self._unsent = self._is_full, unsent
-        if was_full and not self._is_full:
-            self._other._wake()  # there is room again for what it reads
+        was_full, self._unsent = self.is_full, unsent
+        if was_full and not self.is_full:
+            self._other.read_again()
 
-    def _put(self, data: bytes) -> None:
+    def put(self, data: bytes) -> None:
+        """Send these data at this end."""
         self._out.append(data)
         self._queued += len(data)
         self._wake()
 
-    def _close(self) -> None:
+    def read_again(self) -> None:
+        """Read at this end again, because the other end has room."""
+        self._wake()
+
+    def close(self) -> None:
+        """Close this end once everything has been sent."""
         self._closing = True
         self._wake()
 
     @property
-    def _is_full(self) -> bool:
+    def is_full(self) -> bool:
+        """Whether the other end has to stop reading."""
         return self._queued + self._unsent > _MOST_QUEUED
 
     @property
     def reading(self) -> bool:
-        return not self._other._is_full
+        return not self._other.is_full
 
     @property
     def finished(self) -> bool:
