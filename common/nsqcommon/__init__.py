@@ -1,7 +1,7 @@
-"""What several of our packages use.
+"""Code that several of our packages share.
 
-It chooses the core as well: with NSQ_PURE=1 in the environment, our modules run as pure Python even where a compiled
-wheel is installed.
+Importing it also chooses the core: with NSQ_PURE=1 in the environment, our modules run as pure Python even if you have
+installed a compiled wheel.
 """
 
 import os

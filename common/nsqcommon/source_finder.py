@@ -1,8 +1,8 @@
-"""Finds the sources of our modules before their compiled form.
+"""Import our sources instead of their compiled form. Apart from `__init__`, because only NSQ_PURE=1 needs it.
 
-A compiled wheel has both beside each other, `topic.py` and `topic.cpython-311-x86_64-linux-gnu.so`, and Python takes the
-`.so`. With NSQ_PURE=1, `nsqcommon/__init__.py` puts this finder in front of Python's own. It is there for comparing the two
-cores, for py-spy and debuggers, and for ruling out the compiler when something looks wrong.
+A compiled wheel has both side by side, `topic.py` and `topic.cpython-311-x86_64-linux-gnu.so`, and Python prefers the
+`.so`. With NSQ_PURE=1, `nsqcommon/__init__.py` puts this finder ahead of Python's own. Use it to compare the two cores,
+to run py-spy or a debugger, or to rule out the compiler when something looks wrong.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from importlib.machinery import SOURCE_SUFFIXES, FileFinder, ModuleSpec, SourceF
 from types import ModuleType
 from typing import Final
 
-_COMPILED: Final = ("nsqcommon.", "nsqd.")  # the packages that setup.py compiles modules of
+_COMPILED: Final = ("nsqcommon.", "nsqd.")  # the packages with modules that setup.py compiles
 
 
 class SourceFinder:
-    """Python's finder of files, if there were no extension modules; only for submodules of ours."""
+    """Python's own file finder without extension modules, for our submodules only."""
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
@@ -25,7 +25,7 @@ class SourceFinder:
             return None
         for folder in path or ():
             spec = FileFinder(folder, (SourceFileLoader, SOURCE_SUFFIXES)).find_spec(name, target)
-            if spec is not None and spec.loader is not None:  # without a loader it is a folder of data
+            if spec is not None and spec.loader is not None:  # no loader: a namespace package, such as a data folder
                 return spec
         return None
 
