@@ -1,10 +1,10 @@
-"""Lets pages of the named sites use some paths, by what browsers ask for: Cross-Origin Resource Sharing.
+"""Let pages of named sites use some paths: Cross-Origin Resource Sharing.
 
-A browser lets a page read an answer of another site only if the answer names the page's own site. Before a request that
-a form could not have made, it asks with OPTIONS (a *preflight*). Programs send no Origin and notice nothing.
+A browser lets a page read another site's answer only if the answer names the page's own site. Before a request that an
+HTML form couldn't make, it asks with OPTIONS (a *preflight*). Programs send no Origin and notice nothing.
 
-Only sites that are named in full are let in: `*` would let every page in the world in, and `null` is what a browser
-says for a page that it does not want to name, which any page can bring about.
+You have to name each site in full. `*` would let in every page in the world. So would `null`, because browsers send it
+for pages without a nameable origin, and any page can arrange to be one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nsqcommon.startup import StartupError
 if TYPE_CHECKING:
     from nsqcommon.http_api import Headers, Request
 
-_MOST_SECONDS: Final = b"600"  # for which a browser may remember the answer to a preflight
+_MOST_SECONDS: Final = b"600"  # that a browser may remember the answer to a preflight
 _VARY: Final = (b"vary", b"origin")
 
 _is_origin: Final = re.compile(r"https?://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?", re.ASCII).fullmatch
@@ -31,11 +31,11 @@ class Cors:
         self._paths = frozenset(paths)
 
     def allows(self, request: Request) -> bool:
-        """Return whether a page of one of the sites asks for one of the paths."""
+        """Return whether a page of an allowed site asks for an allowed path."""
         return request.path in self._paths and request.headers.get(b"origin", b"").lower() in self._origins
 
     def headers(self, request: Request) -> Headers:
-        """Return what tells a browser that the page may read the answer."""
+        """Return the headers that let the page read the answer."""
         if not self._origins or request.path not in self._paths:
             return ()
         if not self.allows(request):
@@ -43,7 +43,7 @@ class Cors:
         return ((b"access-control-allow-origin", request.headers[b"origin"]), _VARY)
 
     def preflight(self, request: Request) -> Headers:
-        """Return what tells a browser that it may make the request; `headers` is added to this."""
+        """Return the headers that let a browser make the request, in addition to `headers`."""
         if not self.allows(request):
             return ()
         return (
@@ -54,9 +54,9 @@ class Cors:
 
 
 def check_origins(flag: str, origins: Iterable[str]) -> None:
-    """Raise StartupError if one of an option's values is no site."""
+    """Raise StartupError if one of an option's values is not a site."""
     for origin in origins:
         if _is_origin(origin.lower()) is None:
             raise StartupError(
-                f"failed to parse --{flag} - {origin!r} is no site; expected one as https://page.example:8443"
+                f"failed to parse --{flag} - {origin!r} is not a site; expected, for example, https://page.example:8443"
             )

@@ -1,7 +1,7 @@
-"""The rules that the head of a request must keep before its path matters: those of Go's server, in its words.
+"""The rules of Go's HTTP server for the head of a request, checked before the path matters, with Go's error texts.
 
-Both ways into HTTP keep them: nsqd's fast path leaves a head that breaks one to `nsqcommon.web`, which serves everything
-else.
+nsqd's fast path and `nsqcommon.web` share them. If a head breaks a rule, the fast path leaves it to `nsqcommon.web`,
+which serves everything else.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Final
 
 from nsqcommon.http_api import Response, wire_head
 
-# Of the whole head: request line, names and values.
+# The whole head: request line, names and values.
 MOST_HEAD_BYTES: Final = 64 * 1024
 _CONTINUE: Final = b"100-continue"
 
 
 def _refusal(words: bytes) -> bytes:
-    """Return Go's answer to a malformed request, which has neither date nor length."""
+    """Return Go's answer to a malformed request. It has neither date nor length."""
     return b"HTTP/1.1 " + words + b"\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n" + words
 
 
@@ -29,9 +29,9 @@ _EXPECTATION_FAILED: Final = Response(417, headers=((b"connection", b"close"),))
 
 
 def refusal_of(version: str, headers: Iterable[tuple[bytes, bytes]], size: int, *, date: bytes) -> bytes | None:
-    """Return the answer to a head that breaks a rule, after which the connection ends; None for a good head.
+    """Return the answer to a head that breaks a rule, or None for a good head. After the answer, end the connection.
 
-    `version` is "1.0" or "1.1", `headers` have names in lower case, and `size` is that of the whole head in bytes.
+    `version` is "1.0" or "1.1", names in `headers` are lower case, and `size` is the whole head in bytes.
     """
     if size > MOST_HEAD_BYTES:
         return HEADERS_TOO_LARGE
@@ -45,7 +45,7 @@ def refusal_of(version: str, headers: Iterable[tuple[bytes, bytes]], size: int, 
             expects = expects or value.lower()
         elif name == b"transfer-encoding":
             is_chunked = True
-    # Clients that speak HTTP/1.0 need not name a host: ab and health checks do not.
+    # An HTTP/1.0 client needn't name a host; for example, ab and some health checks don't.
     if not hosts and version != "1.0":
         return _NO_HOST
     if hosts > 1:
@@ -58,10 +58,10 @@ def refusal_of(version: str, headers: Iterable[tuple[bytes, bytes]], size: int, 
 
 
 def keeps_open(version: str, headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Return whether the client wants to send another request on this connection, as Go's server reads it.
+    """Return whether the client wants to send another request on this connection, by the rules of Go's server.
 
-    In HTTP/1.1 a `close` in any `Connection` header ends it. In HTTP/1.0 only a `keep-alive` in the first one keeps it,
-    whatever else stands there.
+    In HTTP/1.1, `close` in any `Connection` header ends it. In HTTP/1.0, it ends unless the first of these headers has
+    `keep-alive`, whatever else is in there.
     """
     wishes = [value.lower() for name, value in headers if name == b"connection"]
     if version == "1.0":

@@ -1,13 +1,13 @@
-"""Tells what a web page made a browser send from what programs send, and which host names are a server's own.
+"""Recognize requests that a web page made a browser send, and the host names that are a server's own.
 
-A server that trusts its network trusts every browser in it, and a browser sends requests wherever a page tells it to.
-Two attacks follow, and both end here:
+A server that trusts its network trusts every browser in it, and a browser sends requests wherever a page points it.
+That allows two attacks, and we stop both here:
 
 - *A request from another site.* A page of evil.example posts to http://127.0.0.1:4171. Browsers say where such a
-  request comes from (`Sec-Fetch-Site`, `Origin`), and programs say nothing: `why_foreign`.
-- *DNS rebinding.* evil.example resolves to its own server first and to 127.0.0.1 later. For the browser the page and
-  the server are then the same site, so that the page may even read the answers. What gives it away is `Host`, which
-  still names evil.example: `OwnHosts`.
+  request comes from (`Sec-Fetch-Site`, `Origin`), and programs don't: `why_foreign`.
+- *DNS rebinding.* evil.example resolves to its own server first and to 127.0.0.1 later. The browser then takes the page
+  and our server for one site, and even lets the page read the answers. The `Host` header gives the attack away, because
+  it still names evil.example: `OwnHosts`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nsqcommon.startup import StartupError
 
 ANY_HOST: Final = "*"
 
-_OURS: Final = frozenset(("same-origin", "none"))  # none: the user has typed the address or opened a bookmark
+_OURS: Final = frozenset(("same-origin", "none"))  # none: the user typed the address or opened a bookmark
 _PORTS: Final = {"http": 80, "https": 443}
 _BROWSER: Final = "Mozilla/"  # how every browser's User-Agent begins
 
@@ -29,10 +29,10 @@ _BROWSER: Final = "Mozilla/"  # how every browser's User-Agent begins
 def why_foreign(site: str, origin: str, host: str) -> str:
     """Return why a request comes from another site's page; "" if it comes from one of our pages or from a program.
 
-    The arguments are the headers Sec-Fetch-Site, Origin and Host, or "".
+    The arguments are the headers Sec-Fetch-Site, Origin and Host; pass "" for a missing one.
     """
     if site:
-        # No page can set this header, and unlike a comparison with Host it is right behind a proxy that changes Host.
+        # Pages can't set this header. Unlike a comparison with Host, it also works with a proxy that changes Host.
         return "" if site in _OURS else f"the request comes from another site (Sec-Fetch-Site: {site})"
     if origin and not _is_ours(origin, host):
         return f"the request comes from another origin ({origin})"
@@ -40,35 +40,36 @@ def why_foreign(site: str, origin: str, host: str) -> str:
 
 
 def is_from_browser(site: str, origin: str, user_agent: str) -> bool:
-    """Return whether a browser has sent this.
+    """Return whether a browser sent this request.
 
-    User-Agent counts because it is all that there is when a page reads from a plain HTTP address with a name: browsers
-    send Sec-Fetch-Site to HTTPS and localhost only, and Origin with changes and to other sites only.
+    We also need User-Agent, because browsers send Sec-Fetch-Site only to HTTPS and localhost, and Origin only with
+    changes and to other sites. For example, a page that reads from http://broker:4151 sends neither.
     """
     return bool(site or origin) or user_agent.startswith(_BROWSER)
 
 
 class OwnHosts:
-    """The host names by which a server is called, whatever the port.
+    """The host names of a server, whatever the port.
 
-    Always among them are `localhost`, the names below it, which browsers never ask DNS about, and every IP address: a
-    browser that connects to an address asks nobody where that is, so nobody can rebind it.
+    `localhost`, the names below it and all IP addresses always belong to them. Browsers never ask DNS about these, so
+    DNS can't rebind them.
     """
 
     def __init__(self, own: Iterable[str], allowed: Iterable[str] = ()) -> None:
-        """`own` are names that the server knows itself; what is no name among them is left out.
+        """Take the names that the server finds out itself, and the names that its operator allows.
 
-        Raise ValueError for anything else than a name or `*` in `allowed`.
+        Entries of `own` that aren't host names are skipped. Raise ValueError for an entry of `allowed` that is neither
+        a name nor an address nor `*`.
         """
         allowed = tuple(allowed)
         for text in allowed:
             if text != ANY_HOST and not is_name(text) and read_ip(text) is None:
-                raise ValueError(f"{text!r} is no host name; expected one without a port, or {ANY_HOST}")
+                raise ValueError(f"{text!r} is not a host name; expected one without a port, or {ANY_HOST}")
         self._are_all = ANY_HOST in allowed
         self._names = frozenset(_plain(name) for name in (*own, *allowed) if is_name(name))
 
     def has(self, host: str) -> bool:
-        """Return whether a Host header names us. Without one (HTTP/1.0) no browser has sent the request."""
+        """Return whether a Host header names us. True if there is none (HTTP/1.0), because browsers always send one."""
         if not host or self._are_all:
             return True
         if host.startswith("["):
@@ -77,7 +78,7 @@ class OwnHosts:
         return name in self._names or _is_localhost(name) or read_ip(name) is not None
 
     def why_not(self, host: str, option: str) -> str:
-        """Return why a request with this Host header is refused, naming the option that allows it; "" if it is not."""
+        """Return why we refuse this Host header and which option would allow it; "" if it names us."""
         if self.has(host):
             return ""
         return (
@@ -87,7 +88,7 @@ class OwnHosts:
 
 
 def check_hosts(flag: str, names: Iterable[str]) -> None:
-    """Raise StartupError if one of an option's values is no host name."""
+    """Raise StartupError if one of an option's values is not a host name."""
     try:
         OwnHosts((), names)
     except ValueError as error:
@@ -103,7 +104,7 @@ def _is_localhost(name: str) -> bool:
 
 
 def _is_ours(origin: str, host: str) -> bool:
-    # A proxy that terminates TLS keeps Host but not the scheme, so we compare host and port without the scheme.
+    # A proxy that terminates TLS keeps Host but changes the scheme, so we compare host and port only.
     try:
         parts = urlsplit(origin)
         given = urlsplit(f"//{host}")

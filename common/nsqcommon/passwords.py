@@ -1,7 +1,7 @@
-"""Passwords in URLs, such as `--auth-http-address=http://user:secret@host/auth`, are masked wherever text is shown.
+"""Mask passwords in URLs, such as `--auth-http-address=http://user:secret@host/auth`, wherever we show text.
 
-They are masked where text leaves the process (lines of the log, `/config`, `/debug`, error answers) and not where it is
-made, so code that quotes a URL in an error needs no care of its own.
+We mask where text leaves the process (log lines, `/config`, `/debug`, error answers), not where it is made. So you can
+quote a URL in an error without further care.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-# A user name and a password, which ends at the last @ before the path.
+# A user name and a password. The password ends at the last @ before the path.
 _USER_AND_PASSWORD: Final = re.compile(r"(://[^\s/?#:@]*):[^\s/?#]*@")
-# The same in an address without `http://`, alone or after its flag.
+# The same in an address without `http://`, alone or after a flag.
 _BARE_USER_AND_PASSWORD: Final = re.compile(r"\A((?:--?[A-Za-z0-9-]+=)?[^\s/?#:@]*):[^\s/?#]*@")
 _CREDENTIALS: Final = re.compile(r"(\A|://)[^\s/?#]*@")
 
@@ -24,7 +24,7 @@ def mask_passwords(text: str) -> str:
 def mask_option(text: str) -> str:
     """Return the value of an option, or a word of the command line, with its passwords masked.
 
-    Unlike other text it may begin with an address without `http://`, which `--auth-http-address` accepts.
+    Such text may begin with an address without `http://`, because `--auth-http-address` accepts that.
     """
     return _BARE_USER_AND_PASSWORD.sub(r"\1:xxxxx@", mask_passwords(text))
 

@@ -1,7 +1,7 @@
-"""The routes of a daemon's HTTP side, matched as the router of NSQ's releases matches them.
+"""A daemon's HTTP routes, matched the way the router in NSQ's releases does it.
 
-A path that differs from a route of the *same* method by case, doubled slashes, dots or a trailing slash is redirected
-to that route's own path. A path that exists only for other methods is "method not allowed".
+If a path differs from a route of the *same* method by case, doubled slashes, dots or a trailing slash, we redirect to
+that route. For example, GET /Stats/ goes to /stats. A path that exists only for other methods is "method not allowed".
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 
 class AnyRoute(Protocol):
-    """A route whose `path` is exact or has words in braces, each for one piece of a path: `/topics/{topic}`."""
+    """A route. Its `path` is exact or has words in braces, which stand for one segment each: `/topics/{topic}`."""
 
     @property
     def method(self) -> str: ...
@@ -28,7 +28,7 @@ _NO_WORDS: Final[Mapping[str, str]] = {}
 
 
 class RouteTable(Generic[R]):
-    """Finds the route that a path means, or nearly means. An exact path takes precedence over one with words."""
+    """Finds the route for a path, or the one that it nearly matches. Exact paths win over paths with words."""
 
     def __init__(self, routes: Iterable[R], prefix: str = "") -> None:
         self._exact: dict[tuple[str, str], R] = {}
@@ -45,7 +45,7 @@ class RouteTable(Generic[R]):
         self._methods = sorted({method for method, _ in self._exact} | {it.method for it, _, _ in self._patterns})
 
     def find(self, method: str, path: str) -> tuple[R, Mapping[str, str]] | None:
-        """Return the route and the words found in the path, or None."""
+        """Return the route and the words in the path, or None."""
         if (route := self._exact.get((method, path))) is not None:
             return route, _NO_WORDS
         for route, pattern, _ in self._patterns:
@@ -54,12 +54,12 @@ class RouteTable(Generic[R]):
         return None
 
     def allowed(self, path: str) -> list[str]:
-        """Return the methods that this exact path has and OPTIONS, sorted; nothing if no method has it."""
+        """Return the methods of this exact path, and OPTIONS, sorted. Empty if no route has it."""
         methods = [method for method in self._methods if self.find(method, path) is not None]
         return sorted([*methods, "OPTIONS"]) if methods else []
 
     def redirect(self, method: str, path: str) -> str | None:
-        """Return the path of the route of this method that `path` nearly matches, or None."""
+        """Return the path to redirect to, if `path` nearly matches a route of this method, or None."""
         if path == "/":
             return None
         other = _toggle_slash(path)

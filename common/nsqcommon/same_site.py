@@ -1,10 +1,11 @@
-"""Refuses what web pages make browsers ask of nsqd and nsqlookupd. Programs notice nothing.
+"""Refuse requests that web pages make browsers send to nsqd and nsqlookupd. Programs notice nothing.
 
     a change from another site          403 FOREIGN_SITE
     a host name that is not our own     421 FOREIGN_HOST, from browsers only
 
-Both daemons trust whoever can reach them, and a browser on their machine can. See common/nsqcommon/origin.py for the two attacks.
-NSQ answers both, so `/pub` and `/mpub` do it too unless `strict`: pages that publish may be older than this rule.
+Both daemons trust everything that can reach them, and a browser on their machine can. See origin.py for the two
+attacks. NSQ answers such requests, and people may have pages that publish. So `/pub` and `/mpub` answer them too,
+unless `strict` is set.
 """
 
 from __future__ import annotations
@@ -18,26 +19,26 @@ if TYPE_CHECKING:
     from nsqcommon.cors import Cors
     from nsqcommon.origin import OwnHosts
 
-# A request whose head has neither of these has not been sent by a page that publishes: browsers add Origin to every POST.
+# A page that publishes sends at least one of these, because browsers add Origin to every POST.
 OF_BROWSERS: Final = frozenset((b"origin", b"sec-fetch-site"))
 
 _HARMLESS: Final = frozenset(("GET", "HEAD", "OPTIONS"))
 _PUBLISHING: Final = frozenset(("/pub", "/mpub"))
-_PROBES: Final = frozenset(("/ping", "/healthz", "/readyz"))  # they tell nothing, and monitors pose as browsers
+_PROBES: Final = frozenset(("/ping", "/healthz", "/readyz"))  # they reveal nothing, and monitors pose as browsers
 
 
 class SameSite:
     def __init__(
         self, hosts: OwnHosts, *, strict: bool, cors: Cors | None = None, taking: frozenset[str] = frozenset()
     ) -> None:
-        """`cors` names sites that may do some things. GET changes something, too, for the paths in `taking`."""
+        """Let the sites in `cors` use some paths. On the paths in `taking`, even a GET changes something."""
         self._hosts = hosts
         self._cors = cors
         self._taking = taking
         self._free = _PROBES if strict else _PROBES | _PUBLISHING
 
     def refusal(self, request: Request, route: Route) -> Response | None:
-        """Return the answer to a request that is refused, or None."""
+        """Return the answer that refuses a request, or None to let it pass."""
         if route.path in self._free:
             return None
         site, origin, host, agent = (

@@ -1,4 +1,4 @@
-"""HTTP requests that wait for something to change. Each waiting request costs a future, and no CPU."""
+"""HTTP requests that wait for a change. Each costs a future while it waits, and no CPU."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from nsqcommon.http_api import HttpError
 
 
 class Waiting:
-    """The requests that wait for changes, by the name of the thing that may change.
+    """The requests that wait for a change, by the name of the thing that may change.
 
-    Runs on the asyncio loop of the web server. A wait ends with its connection or its time at the latest.
+    It runs on the web server's asyncio loop. A wait ends at the latest with its connection or its timeout.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class Waiting:
         return self._is_released
 
     def wake(self, name: str) -> None:
-        """Answer the requests that wait for this name, which has changed."""
+        """Answer the requests that wait for this name, because it has changed."""
         for future in self._futures.pop(name, ()):
             if not future.done():
                 future.set_result(None)
@@ -38,14 +38,14 @@ class Waiting:
             self.wake(name)
 
     def release(self) -> None:
-        """Answer all waiting requests, and let none wait from now on, because the daemon stops."""
+        """Answer all waiting requests and let none wait any more, because the daemon is stopping."""
         self._is_released = True
         self.wake_all()
 
     async def wait_for_change(
         self, name: str, *, seconds: float, gone: Callable[[], Awaitable[None]] | None = None
     ) -> None:
-        """Return when `wake` was called for this name, when the time is over, or when `gone` returns."""
+        """Return when `wake` is called for this name, the time is up, or `gone` returns."""
         if self._is_released:
             return
         changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -67,7 +67,7 @@ class Waiting:
 
 
 def wait_argument(arguments: Mapping[str, str]) -> float:
-    """Return the seconds of the argument `wait=` of all endpoints that wait. Raise HttpError for a bad one."""
+    """Return the argument `wait=`, which all waiting endpoints share, in seconds. Raise HttpError for a bad one."""
     try:
         wait = parse_duration(arguments["wait"])
     except ValueError:

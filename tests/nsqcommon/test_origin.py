@@ -104,5 +104,5 @@ def test_a_star_allows_every_name() -> None:
 
 @pytest.mark.parametrize("text", ["admin.example:4171", "http://admin.example", "*.example", "", "a b"])
 def test_what_is_no_name_cannot_be_allowed(text: str) -> None:
-    with pytest.raises(ValueError, match="is no host name"):
+    with pytest.raises(ValueError, match="is not a host name"):
         OwnHosts([], [text])
