@@ -1,4 +1,4 @@
-"""Which boot of this machine it is: two processes that name the same boot run, or ran, on the same kernel."""
+"""Identify this boot of the machine: two processes with the same id run, or ran, on the same kernel."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Final
 
 _LINUX: Final = Path("/proc/sys/kernel/random/boot_id")
 _MACOS: Final = b"kern.bootsessionuuid"
-_LONGEST: Final = 64  # bytes; it is a UUID
+_LONGEST: Final = 64  # bytes; it's a UUID
 
 
 def boot_id() -> str:
-    """Return the id of this boot; "" if the system does not tell."""
+    """Return the id of this boot; "" if the system has none."""
     try:
         return _LINUX.read_text("ascii").strip()
     except OSError:

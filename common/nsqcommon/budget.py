@@ -12,17 +12,17 @@ log = logging.getLogger(__name__)
 
 
 class Budget:
-    """At most this many connections at a time; further ones wait in the listener's backlog until one has been closed.
+    """Allows `most` connections at a time; further ones wait in the listener's backlog until one closes.
 
-    Call `take` when a connection has been accepted and `give_back` when it has been closed, whoever owns it by then.
-    All of it belongs to one event loop: call it from no other thread.
+    Call `take` after you accept a connection and `give_back` after it has closed, even if you have handed it over
+    meanwhile. Not thread-safe: use it within one event loop.
     """
 
     def __init__(self, most: int, door: str) -> None:
         self.taken = 0
         self.most = max(1, most)
         self._door = door
-        self._has_room = trio.Event()  # replaced once it has been set; several listeners may wait for it
+        self._has_room = trio.Event()  # set only once, then replaced; several listeners may wait for it
         self._lines = LogRateLimit()
 
     def take(self) -> None:
@@ -36,11 +36,13 @@ class Budget:
         return self.taken + count <= self.most
 
     async def wait_for_room(self) -> None:
-        """Return when one more connection may be accepted; cancelling it takes nothing from the budget."""
+        """Return when you may accept one more connection. This reserves nothing, so you can cancel it."""
         while not self.has_room(1):
-            # In a flood each connection that closes is replaced at once, so this would be logged for every one of them.
+            # In a flood, a new connection replaces each one that closes, and we would log this every time.
             if self._lines.allows(trio.current_time()):
-                log.warning("%s: %d connections: no more are accepted until some have closed", self._door, self.taken)
+                log.warning(
+                    "%s: at its limit of %d connections, not accepting more until some close", self._door, self.taken
+                )
             if self._has_room.is_set():
                 self._has_room = trio.Event()
             await self._has_room.wait()

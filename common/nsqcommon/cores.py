@@ -1,4 +1,4 @@
-"""The processor's cores: how many this process may use, and how to let others have one for a moment."""
+"""CPU cores: how many this process may use, and how to yield one for a moment."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Final
 
 
 def usable_cores() -> int:
-    """Return how many cores this process may run on; where the system does not tell, how many there are."""
+    """Return how many cores this process may run on, or how many there are if the system doesn't say."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-def _go_on() -> None: ...
+def _do_nothing() -> None: ...
 
 
-yield_core: Final[Callable[[], None]] = getattr(os, "sched_yield", _go_on)
+yield_core: Final[Callable[[], None]] = getattr(os, "sched_yield", _do_nothing)

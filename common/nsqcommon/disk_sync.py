@@ -1,7 +1,7 @@
-"""Making files durable, whatever the system calls it.
+"""Make files durable, whatever the system calls it.
 
-On Linux `fsync` returns when the drive has the data for good, and `fdatasync` leaves out the times of the file. macOS has
-no `fdatasync`, and its `fsync` leaves data in the drive's cache; F_FULLFSYNC is what reaches the medium there.
+On Linux `fsync` returns once the drive has the data for good, and `fdatasync` skips the file's times. macOS has no
+`fdatasync`, and its `fsync` leaves data in the drive's cache; only F_FULLFSYNC reaches the medium.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from collections.abc import Callable
 from typing import Final
 
 _FULL_SYNC: Final = "F_FULLFSYNC"
-_HAS_NO_FULL_SYNC: Final = (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY)  # file servers, and foreign file systems
+_HAS_NO_FULL_SYNC: Final = (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY)  # network and foreign file systems
 
 
 def data_sync() -> Callable[[int], object]:
-    """Return this system's call that makes a file's content durable."""
+    """Return the function that makes a file's content durable on this system."""
     return _full_sync if hasattr(fcntl, _FULL_SYNC) else getattr(os, "fdatasync", os.fsync)
 
 
 def sync_all(descriptor: int) -> None:
-    """Make a file, or a folder's list of names, durable."""
+    """Make a file, or the list of names in a folder, durable."""
     if hasattr(fcntl, _FULL_SYNC):
         _full_sync(descriptor)
     else:

@@ -1,4 +1,4 @@
-"""Durations: whole nanoseconds, as in NSQ's HTTP API, and Go's notation for them (`1m30s500ms`)."""
+"""Durations in whole nanoseconds, as in NSQ's HTTP API, and Go's notation for them (`1m30s500ms`)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def seconds(duration: Nanoseconds) -> float:
 def whole_milliseconds(delay: float) -> int:
     """Return a delay in seconds as milliseconds, rounded up so that it never ends early.
 
-    Digits beyond a microsecond are float errors and do not count: 2.003 * 1000 is a little less than 2003.
+    We ignore digits beyond a microsecond, because they are float errors: for example, 2.007 * 1000 is a little more than
+    2007.
     """
     return ceil(round(delay * 1000, 3))
 
@@ -45,7 +46,7 @@ _UNITS: Final[Mapping[str, Nanoseconds]] = {
 
 
 def parse_duration(text: str) -> Nanoseconds:
-    """Read Go's notation: `300ms`, `1.5h`, `1m30s500ms`, and `0` as the only bare number.
+    """Read Go's notation: `300ms`, `1.5h`, `1m30s500ms`, and `0`, the only number that needs no unit.
 
     Raises ValueError for anything else.
     """
@@ -66,7 +67,7 @@ def parse_duration(text: str) -> Nanoseconds:
 
 
 def parse_long_duration(text: str) -> Nanoseconds:
-    """Read what `parse_duration` reads, with days before it: `7d`, `1d12h`. Raises ValueError."""
+    """Read a duration that may begin with days: `7d`, `1d12h`, `90m`. Raises ValueError."""
     days, is_long, rest = text.rpartition("d")
     if not is_long:
         return parse_duration(text)

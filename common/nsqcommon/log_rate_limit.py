@@ -1,4 +1,4 @@
-"""A limit on the log lines of one cause: the first few in each period are logged, and the rest are counted."""
+"""A rate limit for log lines with one cause: log the first few in each period, and count the rest."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _PERIOD: Final = 10.0  # seconds
 
 
 class LogRateLimit:
-    """The log lines that one cause, such as a connection, is allowed.
+    """Limits the log lines of one cause, such as a connection.
 
-    While `left_out` is not 0, the caller of an allowed line also logs the number that `take_left_out()` returns.
+    When a line is allowed and `left_out` isn't 0, also log the number that `take_left_out()` returns.
     """
 
     __slots__ = ("_ends", "_lines", "left_out")
@@ -34,6 +34,6 @@ class LogRateLimit:
         return True
 
     def take_left_out(self) -> int:
-        """Return the number of lines that were left out, and start counting again."""
+        """Return the number of lines that were left out, and reset it."""
         left_out, self.left_out = self.left_out, 0
         return left_out

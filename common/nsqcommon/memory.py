@@ -1,4 +1,4 @@
-"""How much memory the process uses, and how the C library is made to share it and give it back."""
+"""The memory of this process: how much it uses, and how to make the C library share and return it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _M_ARENA_MAX: Final = -8  # malloc.h
 
 
 def resident_bytes() -> int:
-    """Return the resident memory of the process; where there is no /proc, the most that it has ever been."""
+    """Return the resident memory of the process, or its peak if there is no /proc."""
     try:
         return int(_STATM.read_text("ascii").split()[1]) * _PAGE
     except OSError:
@@ -24,11 +24,11 @@ def resident_bytes() -> int:
 
 
 def share_one_heap() -> None:
-    """Make all threads allocate from the main thread's heap. Call it before any other thread starts.
+    """Make all threads allocate from the main thread's heap. Call it before you start any other thread.
 
-    glibc gives each thread an arena of its own, and memory that a thread has freed stays in its arena: the event loop
-    cannot reuse a megabyte of history that was read in a thread. Arenas save threads from waiting for each other, but
-    ours allocate while they hold Python's lock.
+    glibc gives each thread an arena of its own, and freed memory stays in its arena. For example, if a thread reads and
+    frees a megabyte of history, the event loop can't reuse that memory. Arenas keep threads from waiting for each other,
+    but ours gain nothing from that, because they hold Python's lock while they allocate.
     """
     tune = getattr(ctypes.CDLL(None), "mallopt", None)
     if tune is not None:  # glibc has it
@@ -38,8 +38,9 @@ def share_one_heap() -> None:
 def return_unused() -> None:
     """Return the unused gaps between allocations to the operating system.
 
-    By itself the C library returns only the end of the heap. After a thousand TLS sessions have gone, the few
-    allocations among them keep all of their memory. Takes about a millisecond, and some tens with a heap of gigabytes.
+    By itself the C library returns only the end of the heap. For example, a thousand closed TLS sessions keep all of
+    their memory if a few later allocations lie among them. This call takes about a millisecond, or tens of milliseconds
+    with a heap of gigabytes.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:  # glibc has it; other libraries return more memory by themselves

@@ -1,9 +1,9 @@
-"""Patterns of topics' and channels' names in files of rights and policies: `*` is any text, all else stands for itself.
+"""Patterns for topic and channel names in rights and policy files: `*` is any text, everything else is literal.
 
-Each text between two stars is looked for behind the one before it, at the first place where it stands, and that place is
-never given up: if the rest of the pattern fits with a later place, it fits with the first one as well. So the time for
-a name is proportional to the name, however many stars there are. A plain `.*` for each star would try all combinations
-of places: `*a*a*a*a*a*a*b` took 3 s for a name of 64 letters, in which nsqd did nothing else.
+For each text between two stars we take the first match after the previous one, and never go back: if the rest of the
+pattern fits after a later match, it fits after the first one too. So the time is proportional to the length of the name,
+however many stars there are. With a plain `.*` for each star, Python tries all combinations. For example,
+`*a*a*a*a*a*a*b` took 3 s for a name of 64 letters, and nsqd did nothing else meanwhile.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ def is_pattern(text: str) -> bool:
 
 
 def matcher(pattern: str) -> Callable[[str], object]:
-    """Return a function whose result is true for the names that the pattern matches. Make it once for many names."""
+    """Return a function that is true for names that match the pattern. Make it once and use it for many names."""
     beginning, *rest = pattern.split("*")
     if not rest:
         return pattern.__eq__
     *between, end = rest
     pieces = [re.escape(piece) for piece in (beginning, *filter(None, between), end)]
     if end:
-        return re.compile(_in_turn(pieces), re.DOTALL).fullmatch
-    return re.compile(_in_turn(pieces[:-1]), re.DOTALL).match
+        return re.compile(_sequence(pieces), re.DOTALL).fullmatch
+    return re.compile(_sequence(pieces[:-1]), re.DOTALL).match
 
 
-def _in_turn(pieces: list[str]) -> str:
-    """Return an expression for these one behind the other. Only the first and the last may have one place alone."""
+def _sequence(pieces: list[str]) -> str:
+    """Return an expression for these pieces in this order, with any text between them."""
     first, *others = pieces
     if not others:
         return first
     *between, last = others
-    kept = "".join(f"(?>.*?{piece})" for piece in between)  # (?>...): what it has found is not given up
+    kept = "".join(f"(?>.*?{piece})" for piece in between)  # (?>...) is atomic: it never goes back
     return f"{first}{kept}.*{last}"
 
 
 def expression_of(pattern: str) -> str:
-    """Return the regular expression with RE2's syntax that finds, between `^` and `$`, what the pattern matches.
+    """Return the pattern as a regular expression in RE2's syntax, to be put between `^` and `$`.
 
-    It is for `nsqd.auth.expressions`, which takes linear time for any expression; Python's `re` does not.
+    `nsqd.auth.expressions` uses it, because that takes linear time for any expression and Python's `re` doesn't.
     """
     return ".*".join(map(re.escape, pattern.split("*")))

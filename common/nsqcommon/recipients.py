@@ -1,14 +1,14 @@
-"""A list of networks and names: only nodes on it may be shown a secret.
+"""A list of networks and names: only nodes on it may see a secret.
 
-A node that nsqlookupd has told us about chooses its own address, so an address alone proves nothing. An entry is
-compared with the peer that we really connect to:
+A node chooses its own address when it registers with nsqlookupd, so an address from there proves nothing. We compare
+each entry with the peer that we really connect to:
 
 - a network, `10.0.0.0/8` or a single address: with the address at the other end of the connection;
-- a name, `nsqd-*.example.com`: with the name that was dialled. A certificate proves it. Without TLS it is as
-  trustworthy as the resolver that looked up its address.
+- a name, `nsqd-*.example.com`: with the name that we dialled. A certificate proves it. Without TLS, you can trust it
+  only as far as the resolver that looked up its address.
 
-`*` and `?` stand for characters of one label, as in certificates, so `nsqd1*` does not match `nsqd1.evil.example`.
-Either kind of entry may end in a port. Names are compared without case and without a trailing dot.
+`*` and `?` stand for characters within one label, as in certificates: for example, `nsqd1*` doesn't match
+`nsqd1.evil.example`. Either kind of entry may end in a port. Case and a trailing dot don't matter in names.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ IPAddress = IPv4Address | IPv6Address
 
 _is_host: Final = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*\.?", re.ASCII).fullmatch
 _is_pattern: Final = re.compile(r"[A-Za-z0-9_*?-]+(?:\.[A-Za-z0-9_*?-]+)*\.?", re.ASCII).fullmatch
-# The C library reads 127.1, 0x7f.1 and 2130706433 as addresses, so a host name may not end like these.
+# The C library reads 127.1, 0x7f.1 and 2130706433 as addresses, so a host name must not end like them.
 _looks_like_an_address: Final = re.compile(r"(?:.*\.)?(?:[0-9]+|0[xX][0-9A-Fa-f]*)", re.ASCII).fullmatch
 _is_pattern_of_addresses: Final = re.compile(r"[*?.]*[0-9][0-9*?.]*", re.ASCII).fullmatch
 
@@ -37,7 +37,7 @@ class _Entry:
 
 
 class Recipients:
-    """The parsed list. Raises ValueError for an entry that cannot be read, and names it."""
+    """The parsed list. Raises ValueError, which quotes the entry, if one can't be parsed."""
 
     def __init__(self, entries: Iterable[str] = ()) -> None:
         self._entries = tuple(_read_entry(it.strip()) for it in entries)
@@ -50,14 +50,14 @@ class Recipients:
         return any(it.network is not None for it in self._entries)
 
     def has_name(self, host: str, port: int) -> bool:
-        """Return whether a host that is dialled by this name is on the list; False for an address in any spelling."""
+        """Return whether the list allows a host that we dial by name; False for an address in any spelling."""
         if not is_name(host):
             return False
         labels = _labels(host)
         return any(it.labels and _same_port(it, port) and _same_labels(it.labels, labels) for it in self._entries)
 
     def has_address(self, address: str, port: int) -> bool:
-        """Return whether the other end of a connection is in one of the networks. False for text that is no address."""
+        """Return whether the other end of a connection is in one of the networks; False if it's not an address."""
         ip = read_ip(address)
         return ip is not None and any(
             it.network is not None and ip in it.network and _same_port(it, port) for it in self._entries
@@ -65,12 +65,12 @@ class Recipients:
 
 
 def is_name(host: str) -> bool:
-    """Return whether the text is a host name: no address, and nothing that a URL parser would read as another host."""
+    """Return whether this is a host name: not an address, and nothing that URL parsers take for another host."""
     return _is_host(host) is not None and not _looks_like_an_address(host.rstrip("."))
 
 
 def read_ip(text: str) -> IPAddress | None:
-    """Read an address, with or without brackets and zone. IPv4 within IPv6 becomes IPv4; any other text is None."""
+    """Read an address, with or without brackets and zone; None for other text. IPv4 within IPv6 becomes IPv4."""
     try:
         ip = ip_address(text.removeprefix("[").removesuffix("]").partition("%")[0])
     except ValueError:
@@ -84,7 +84,7 @@ def is_loopback(address: str) -> bool:
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """Split `host:port`; the port is 0 if none can be read."""
+    """Split `host:port`. The port is 0 if it is missing or not a number."""
     host, _, port = address.rpartition(":")
     return host.removeprefix("[").removesuffix("]"), int(port) if port.isascii() and port.isdigit() else 0
 

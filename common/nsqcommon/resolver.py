@@ -1,8 +1,7 @@
-"""Resolve host names in threads reserved for that.
+"""Resolve host names in threads of their own.
 
-The C library blocks while it resolves a name, for ten seconds and more if no name server answers, and cannot be
-interrupted. By default trio would run it in the threads that it has for everything: with forty names being resolved, no
-thread would be left to sync the disk.
+The C library blocks while it resolves a name, for ten seconds or more if no name server answers, and we can't interrupt
+it. By default trio uses the same threads for everything, so forty slow names would leave no thread to sync the disk.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from typing import Any, Final
 
 import trio
 
-_THREADS: Final = 8  # names that are resolved at once; callers for more of them wait
+_THREADS: Final = 8  # names that we resolve at the same time; further callers wait
 
 
 class Resolver(trio.abc.HostnameResolver):
-    """Resolves host names for all of trio once it is given to `trio.socket.set_custom_hostname_resolver`."""
+    """Resolves host names for all of trio. Pass it to `trio.socket.set_custom_hostname_resolver`."""
 
     def __init__(self) -> None:
         self._limiter = trio.CapacityLimiter(_THREADS)
@@ -26,7 +25,7 @@ class Resolver(trio.abc.HostnameResolver):
     ) -> list[Any]:
         """Resolve like `socket.getaddrinfo`.
 
-        Cancelling returns at once; the thread goes on until the C library returns.
+        If you cancel it, the call returns immediately, but the thread runs until the C library returns.
         """
         return await trio.to_thread.run_sync(
             socket.getaddrinfo, host, port, family, type, proto, flags, limiter=self._limiter, abandon_on_cancel=True

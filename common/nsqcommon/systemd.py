@@ -1,4 +1,4 @@
-"""Tell systemd, or whichever service manager set NOTIFY_SOCKET, how far the daemon is: sd_notify(3) in a few lines."""
+"""Report the daemon's state to systemd, or any service manager that sets NOTIFY_SOCKET: a short sd_notify(3)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ STOPPING: Final = "STOPPING=1"
 
 
 def notify(state: str, environ: Mapping[str, str] = os.environ) -> None:
-    """Send the state to the service manager, or do nothing where there is none."""
+    """Send the state to the service manager. Does nothing if there is none."""
     path = environ.get("NOTIFY_SOCKET", "")
     if not path:
         return
-    address = "\0" + path[1:] if path.startswith("@") else path  # an abstract socket, which has no file
+    address = "\0" + path[1:] if path.startswith("@") else path  # an abstract socket has no file
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
             sock.connect(address)

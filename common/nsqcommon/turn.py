@@ -1,4 +1,4 @@
-"""Turns: everything enters a daemon's cores one at a time, and leaves with all decisions written and sent."""
+"""Turns: inputs enter a daemon's cores one at a time, and each turn ends with its decisions written and sent."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Protocol
 
 
 class Turn(Protocol):
-    """Surrounds each entry into a daemon's cores."""
+    """How a daemon begins and finishes each entry into its cores."""
 
     def begin(self) -> float:
-        """Take the time of this turn and return it."""
+        """Read the clock for this turn and return the time."""
 
     def finish(self) -> None:
-        """Write, deliver and, through `Poller.flush`, send everything that was decided."""
+        """Write, deliver and, through `Poller.flush`, send everything that the turn decided."""
 
 
 @contextmanager
 def in_turn(turn: Turn) -> Iterator[float]:
     """Enter the cores: `with in_turn(turn) as now:`. Do not await inside.
 
-    The turn is finished also if the body raises: decisions that were made before must not wait for the next turn.
+    The turn finishes even if the body raises, because decisions made before the error must not wait for the next turn.
     """
     now = turn.begin()
     try:

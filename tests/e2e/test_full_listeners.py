@@ -50,7 +50,7 @@ def full(daemon: Daemon, address: tuple[str, int], door: str, *, said: bytes = b
         for _ in range(MANY):
             connection = idle.enter_context(open_socket(address))
             connection.sendall(said)
-        eventually(lambda: re.search(rf"{door}: \d+ connections: no more are accepted", daemon.log))
+        eventually(lambda: re.search(rf"{door}: at its limit of \d+ connections", daemon.log))
         yield
 
 
