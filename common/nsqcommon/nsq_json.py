@@ -1,7 +1,7 @@
-"""JSON as NSQ's daemons write and read it, which is Go's way.
+"""JSON the way NSQ's daemons, which are written in Go, write and read it.
 
-Written: compact, keys in the given order, `<`, `>` and `&` escaped, text as raw UTF-8. Read: field names in any case,
-`null` for "not given", and integers only from integer literals.
+Written: compact, keys in the given order, `<`, `>` and `&` escaped, other text as raw UTF-8. Read: field names in any
+case, `null` for "not given", and integers only from integer literals: 1000, not 1000.0.
 """
 
 from __future__ import annotations
@@ -19,16 +19,15 @@ from typing import Final
 def dumps(value: object) -> bytes:
     """Write a value as JSON. Raise ValueError for NaN and infinities.
 
-    Fractions below 0.0001 are written with Python's exponent (1e-05), which Go would write out. The daemons send no
-    such number.
+    Fractions below 0.0001 get Python's exponent (1e-05), where Go writes them out. The daemons send none that small.
     """
     return _UNLIKE_GO.sub(_as_go, _encode(_with_whole_numbers(value))).encode()
 
 
 _encode: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
-# What json writes in another way than Go. All of it occurs in strings only. An escaped backslash is matched first, so
-# that the character after it is not taken for part of a short escape.
+# Where Python's spelling differs from Go's, always within a string. We match an escaped backslash first, because the
+# character after it is no escape: for example, the b of `\\b` is just a letter.
 _UNLIKE_GO: Final = re.compile(r"\\\\|\\b|\\f|[<>&\u2028\u2029\ud800-\udfff]")
 _GO: Final = {"\\\\": "\\\\", "\\b": "\\u0008", "\\f": "\\u000c"} | {
     character: f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"
@@ -36,16 +35,16 @@ _GO: Final = {"\\\\": "\\\\", "\\b": "\\u0008", "\\f": "\\u000c"} | {
 
 
 def _as_go(found: re.Match[str]) -> str:
-    return _GO.get(found[0], "\ufffd")  # the rest are lone surrogates: text that was never valid
+    return _GO.get(found[0], "\ufffd")  # anything else is a lone surrogate, which was never valid text
 
 
-_BELOW_EXPONENTS: Final = 1e21  # from here on Go writes whole numbers with an exponent, as Python does
+_FIRST_EXPONENT: Final = 1e21  # from here on Go writes whole numbers with an exponent, as Python does
 
 
 def _with_whole_numbers(value: object) -> object:
-    """Return the same value with 1 in place of 1.0."""
+    """Return the same value with 1 in place of 1.0, as Go writes it."""
     if isinstance(value, float):
-        return int(value) if value.is_integer() and abs(value) < _BELOW_EXPONENTS else value
+        return int(value) if value.is_integer() and abs(value) < _FIRST_EXPONENT else value
     if isinstance(value, dict):
         return {key: _with_whole_numbers(member) for key, member in value.items()}
     if isinstance(value, list | tuple):
@@ -57,52 +56,52 @@ def _with_whole_numbers(value: object) -> object:
 
 
 class JsonError(ValueError):
-    """The text is no JSON, or a field does not have the expected type."""
+    """The text is not JSON, or a field has the wrong type."""
 
 
 def loads(data: bytes) -> object:
     """Return the whole document, with objects as dictionaries; the last of equal names counts. Raise JsonError.
 
-    Only UTF-8 without a byte order mark is JSON here. In strings, bytes that are not UTF-8 and escapes of half a
-    surrogate pair become U+FFFD, one each.
+    We accept only UTF-8 without a byte order mark. In strings, bytes that aren't UTF-8 and escapes of half a surrogate
+    pair become U+FFFD, one each.
     """
     try:
         return _plain(read(data))
-    except RecursionError as error:  # a depth that the scanner accepts may be too much here
+    except RecursionError as error:  # the scanner accepts documents too deep for us
         raise JsonError(str(error)) from error
 
 
 def read(data: bytes) -> object:
-    """Return the document for `Fields`, which examines only the values that are asked for. Raise JsonError.
+    """Return the document for `Fields`, which examines only the values you ask for. Raise JsonError.
 
-    Any client can send a document, so reading it must be cheap whatever it contains: calling a Python function for each
-    value took 25 ms for 64 KiB. Therefore json's scanner, which is written in C, calls nothing but C, and the remaining
-    work is done only for the values that are asked for:
+    Any client can send us a document, so reading it must be cheap whatever it contains. Calling a Python function for
+    each value took 25 ms for 64 KiB. So json's C scanner calls nothing but C, and we do the remaining work only for the
+    values you ask for:
 
-        {"a": 1, "a": 2}    (("a", b"1"), ("a", b"2"))    a tuple of pairs, so that equal names are kept
-        -12                 b"-12"                        int() refuses thousands of digits, needed or not
-        "a<ff>"             "a<half a surrogate pair>"    becomes U+FFFD
+        {"a": 1, "a": 2}    (("a", b"1"), ("a", b"2"))    a tuple of pairs keeps equal names
+        -12                 b"-12"                        int() would refuse thousands of digits, needed or not
+        "a<ff>"             "a<half a surrogate pair>"    becomes U+FFFD later
     """
     text = data.decode("utf-8", "surrogateescape")
     try:
-        with _uncollected():
+        with _without_collector():
             value: object = _decoder.decode(text)
-    except (ValueError, RecursionError) as error:  # RecursionError: nested more deeply than any document of ours
+    except (ValueError, RecursionError) as error:  # RecursionError: far deeper than any document of ours
         raise JsonError(str(error)) from error
     return value
 
 
 class Fields:
-    """The fields of an object, as NSQ's decoder reads them.
+    """The fields of an object, read as NSQ's decoder reads them.
 
-    Names match in any case. `null` leaves a field unchanged. Otherwise the last value of a name counts, but all of them
-    must have the right type, else JsonError is raised. An object that is `null` has no fields.
+    Names match in any case. `null` leaves a field unchanged. If a name comes twice, the last value counts, but all of
+    them must have the right type; otherwise you get a JsonError. An object that is `null` has no fields.
     """
 
     __slots__ = ("_values",)
 
     def __init__(self, value: object) -> None:
-        """Take a `value` that comes from `read`, or a member of such a value."""
+        """Take a value that `read` returned, or a member of one."""
         if value is not None and not isinstance(value, tuple):
             raise JsonError(f"expected an object, got {_kind(value)}")
         self._values: dict[str, list[object]] = {}
@@ -125,7 +124,7 @@ class Fields:
         return default
 
     def integer(self, name: str, default: int = 0, *, bits: int = 64) -> int:
-        """Return a signed integer of that many bits from an integer literal: neither 1000.0 nor 1e3 nor "1000"."""
+        """Return a signed integer of `bits` bits. Only integer literals count: 1000, not 1000.0, 1e3 or "1000"."""
         for value in self._values.get(name, ()):
             if not isinstance(value, bytes):
                 raise _wrong_type(name, "an integer", value)
@@ -136,7 +135,7 @@ class Fields:
         return default
 
     def items(self, name: str) -> list[object]:
-        """Return the members of a list: strings as in `text`, objects for `Fields`. Empty if the field is absent."""
+        """Return the members of a list: repaired strings, and objects for `Fields`. Empty if the field is absent."""
         items: list[object] = []
         for value in self._values.get(name, ()):
             if not isinstance(value, list):
@@ -169,10 +168,11 @@ _decoder: Final = json.JSONDecoder(object_pairs_hook=tuple, parse_int=str.encode
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
-    """Switch the cyclic collector off while a document is read: it finds nothing there, however often it runs.
+def _without_collector() -> Iterator[None]:
+    """Switch the garbage collector off while we read a document, because it would find nothing.
 
-    Half a million lists in 1 MiB made it examine all live objects, which took ten times as long as reading the lists.
+    For example, 1 MiB can hold half a million lists. The collector then examined all live objects again and again, which
+    took ten times as long as reading the lists.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -184,12 +184,12 @@ def _uncollected() -> Iterator[None]:
 
 
 def _integer(digits: bytes) -> int:
-    # A longer number is out of range for every field, also when it is cut.
+    # A longer number is out of range for every field, and the cut leaves it so.
     return int(digits[:_LONGEST_INTEGER])
 
 
 def _repaired(text: str) -> str:
-    """Return the text without lone surrogates, which could not be encoded again."""
+    """Return the text without lone surrogates, because they can't be encoded."""
     return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
 
 

@@ -1,6 +1,6 @@
-"""Kinds of option values: how each is read from a flag, an environment variable or TOML, and how it is shown.
+"""Kinds of option values: how we read each one from a flag, an environment variable or TOML, and how we show it.
 
-The conversions from TOML are NSQ's, except that of integers to booleans (docs/reference/differences.md).
+We convert TOML values as NSQ does, except for integers as booleans (docs/reference/differences.md).
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ _INT64: Final = range(-(2**63), 2**63)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionKind(Generic[T]):
-    """How values of one kind are read and shown.
+    """How to read and show values of one kind.
 
-    `parse` reads a flag's text and `convert` the value in a TOML file; both raise ValueError with the reason. A
-    repeated kind's value is a tuple, and its `parse` returns what one use of the flag adds.
+    `parse` reads a flag's text and `convert` the value in a TOML file; both raise ValueError with the reason. The value
+    of a repeated kind is a tuple, and `parse` returns the addition of one use of the flag. For example,
+    `--lookupd-tcp-address=a:4160` adds ("a:4160",).
     """
 
-    word: str  # stands for the value in --help
+    word: str  # for the value in --help, such as `int`
     parse: Callable[[str], T]
     convert: Callable[[object], T]
     show: Callable[[T], str] = str  # for people: --help, the reference page, error messages
@@ -40,8 +41,8 @@ class OptionKind(Generic[T]):
     put: Callable[[str], T] | None = None  # for `PUT /config/<key>`, if that differs from `parse`
     is_bare: bool = False  # `--flag` alone means true
     is_repeated: bool = False
-    is_descending: bool = False  # NSQ sorts the values of flags, but not those of the file
-    has_own_words: bool = False  # NSQ says "failed parsing <key> <value>" for these
+    is_descending: bool = False  # NSQ sorts values from flags, but not from the file
+    has_own_words: bool = False  # NSQ reports a bad one as "failed parsing <key> <value>"
 
 
 def _parse_boolean(text: str) -> bool:
@@ -56,7 +57,7 @@ def _parse_integer(text: str) -> int:
     if not text.isascii() or text != text.strip():
         raise ValueError("parse error")
     try:
-        # Go reads a leading 0 as octal, where Python wants 0o.
+        # A leading 0 means octal in Go; Python wants 0o.
         value = int(text, 8) if re.fullmatch(r"[+-]?0[0-7_]+", text) else int(text, 0)
     except ValueError:
         raise ValueError("parse error") from None
@@ -142,7 +143,7 @@ def _put_strings(text: str) -> tuple[str, ...]:
 
 
 def _convert_by_text(parse: Callable[[str], T]) -> Callable[[object], T]:
-    """Return a conversion of words that TOML may also hold as a boolean or an integer."""
+    """Return a conversion for words that TOML may also hold as a boolean or an integer, such as `true`."""
     return lambda value: parse(str(value).lower() if isinstance(value, bool) else str(value))
 
 
@@ -192,7 +193,7 @@ FLOATS: Final = OptionKind(
 def words_kind(
     word: str, parse: Callable[[str], T], *, show: Callable[[T], str], render: Callable[[T], str], is_bare: bool = False
 ) -> OptionKind[T]:
-    """Return a kind whose values are a few words, the same wherever they are read."""
+    """Return a kind whose values are a few words, spelled the same in flags, environment and TOML."""
     return OptionKind(
         word=word,
         parse=parse,
@@ -205,7 +206,7 @@ def words_kind(
 
 
 def one_of(*words: W) -> OptionKind[W]:
-    """Return a kind whose values are these words, or the members of an enum of words."""
+    """Return a kind that accepts these words only; they may be the members of a StrEnum."""
 
     def parse(text: str) -> W:
         for word in words:
@@ -220,7 +221,7 @@ LEVEL: Final = words_kind("level", LogLevel.parse, show=lambda level: level.word
 
 
 def kind_of(default: object) -> OptionKind[Any]:
-    """Return the kind that the type of a default implies."""
+    """Return the kind for a default of this type."""
     match default:
         case bool():
             return BOOLEAN

@@ -1,4 +1,4 @@
-"""The text format in which Prometheus reads metrics (version 0.0.4)."""
+"""Prometheus's text format for metrics (version 0.0.4)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A metric's name with its samples. A counter's name ends in `_total`; units are whole: seconds, bytes."""
+    """A metric's name and samples. End a counter's name in `_total`, and use base units: seconds, bytes."""
 
     name: str
     kind: Literal["counter", "gauge"]
@@ -38,7 +38,7 @@ def exposition(metrics: Iterable[Metric]) -> bytes:
 
 
 def exposition_pieces(metrics: Iterable[Metric]) -> Iterator[bytes]:
-    """Yield the text in small pieces. Samples are only asked for when it is their turn."""
+    """Yield the text in small pieces. The samples of a metric are computed only when we get to it."""
     for metric in metrics:
         head = f"# HELP {metric.name} {_escaped(metric.help)}\n# TYPE {metric.name} {metric.kind}\n"
         yield head.encode("utf-8", "replace")
@@ -53,7 +53,7 @@ def _labels(labels: Mapping[str, str]) -> str:
 
 
 def _number(value: float) -> str:
-    # int first: repr writes a large float with an exponent, which is allowed but hard to read.
+    # int first, because repr writes a large float with an exponent: allowed, but hard to read.
     return str(int(value)) if value == value and abs(value) < 2**63 and value == int(value) else _special(value)
 
 
