@@ -1,8 +1,8 @@
-"""HTTP requests from one daemon to another, on trio. Requests may share connections that are kept open.
+"""HTTP requests from one daemon to another, on trio. Requests may share connections that stay open.
 
-A client library would bring redirects, cookies, a cleverer pool and a second event-loop layer into each daemon: some
-megabytes and a good part of a broker's start-up time, for one request for each new topic. What is read of a response
-is decided in `common/nsqcommon/wire/http_exchange.py`.
+We don't use a client library, because nsqd makes only one request for each new topic. A library's cookies, cleverer pool
+and second event-loop layer would cost some megabytes and a good part of nsqd's start-up time. `wire/http_exchange.py`
+parses the responses.
 """
 
 from __future__ import annotations
@@ -26,36 +26,36 @@ from nsqcommon.net import join_host_port
 from nsqcommon.nsq_json import Fields, JsonError, read
 from nsqcommon.wire.http_exchange import MOST_BYTES, Answer, BadResponse, Headers, ResponseReader, request_bytes
 
-SMALL: Final = 64 * 1024  # bytes of an answer that are held without waiting for `before_large`
+SMALL: Final = 64 * 1024  # bytes of an answer that we hold without awaiting `before_large`
 _READ_SIZE: Final = 64 * 1024
 _MOST_REDIRECTS: Final = 10  # as in Go
-_TO_GET: Final = frozenset((301, 302, 303))  # as all clients have always understood these statuses
+_TO_GET: Final = frozenset((301, 302, 303))  # all clients switch to GET for these
 _REDIRECTS: Final = _TO_GET | {307, 308}
 
-BeforeLarge = Callable[[], Awaitable[None]]  # returns when this answer may grow larger than SMALL
-_ONLY_ONE: Final = ("Connection", "close")
+BeforeLarge = Callable[[], Awaitable[None]]  # returns when this answer may exceed SMALL
+_CLOSE: Final = ("Connection", "close")
 
-_Place = tuple[str, int, ssl.SSLContext | None]
+_Server = tuple[str, int, ssl.SSLContext | None]
 
 
 class HttpFailed(Exception):
-    """No answer was received. The message says why."""
+    """We got no answer. The message says why."""
 
 
 class HttpTimeout(HttpFailed):
-    """No answer was received in time."""
+    """We got no answer in time."""
 
 
 class HttpClient:
     """Sends requests over connections that it keeps until `close_idle`.
 
-    There is one connection for each request under way at the same time. A request that finds no idle one dials, but
-    takes one that another request releases if that happens first. A dial may hang for seconds where a server accepts
-    slowly: its kernel drops connects that its queue has no room for, and ours tries again after 1, 3 and 7 s. Meanwhile
-    the few connections that were accepted serve all the other requests.
+    Each request under way has a connection of its own. A request that finds no idle one dials, but takes the connection
+    that another request releases if that happens first. This helps with a server that accepts slowly: its kernel drops
+    connects when its queue is full, and ours retries only after 1, 3 and 7 s. Meanwhile the few accepted connections
+    serve all the other requests.
 
-    Times are in seconds. Without `keeps_bodies` answers are read to their end and their bodies discarded; otherwise an
-    answer of more than `most` bytes has failed. Belongs to one trio loop. A cancelled request closes its connection.
+    Times are in seconds. With `keeps_bodies`, an answer of more than `most` bytes fails. Without it, we read answers to
+    their end and discard the bodies. Belongs to one trio loop. A cancelled request closes its connection.
     """
 
     def __init__(
@@ -68,12 +68,12 @@ class HttpClient:
         most: int = MOST_BYTES,
     ) -> None:
         self._connect_timeout = connect_timeout
-        self._timeout = timeout  # for the whole of one request
-        self._idle_timeout = idle_timeout  # connections that were idle for longer are not used again
+        self._timeout = timeout  # for one whole request
+        self._idle_timeout = idle_timeout  # we don't reuse connections that were idle for longer
         self._keeps_bodies = keeps_bodies
         self._most = most
-        self._idle: dict[_Place, list[_Idle]] = {}
-        self._dials: dict[_Place, deque[_Dial]] = {}  # connects under way, the oldest first
+        self._idle: dict[_Server, list[_Idle]] = {}
+        self._dials: dict[_Server, deque[_Dial]] = {}  # connects under way, the oldest first
 
     @property
     def idle(self) -> int:
@@ -91,93 +91,94 @@ class HttpClient:
     ) -> Answer:
         """Return the answer to a GET, whatever its status. Raise HttpFailed."""
         request = request_bytes("GET", join_host_port(host, port), target, headers, b"")
-        with _failing(self._timeout):
+        with _as_http_failed(self._timeout):
             return await self._ask((host, port, tls), request)
 
     async def fetch(
         self, method: str, url: str, *, tls: ssl.SSLContext, headers: Headers = (), body: bytes = b""
     ) -> Answer:
-        """Send a request to a whole URL and follow redirects, on connections that are kept.
+        """Send a request to a whole URL and follow redirects, on connections that we keep.
 
-        A kept connection that has gone is noticed only in use; the request is then sent again and may arrive twice.
+        If the server has closed a kept connection, we notice only when we use it. We then send the request again, so it
+        may arrive twice.
         """
-        with _failing(self._timeout):
-            return await _follow(self._ask, method, url, tls=tls, headers=headers, body=body)
+        with _as_http_failed(self._timeout):
+            return await _follow_redirects(self._ask, method, url, tls=tls, headers=headers, body=body)
 
     async def close_idle(self) -> None:
-        """Close the idle connections; busy ones close after their answer. Waits for nothing and cannot be cancelled."""
+        """Close the idle connections; busy ones close after their answer. Doesn't wait and can't be cancelled."""
         idle, self._idle = self._idle, {}
         for kept in idle.values():
             await _close_all(kept)
 
-    async def _ask(self, place: _Place, request: bytes) -> Answer:
+    async def _ask(self, server: _Server, request: bytes) -> Answer:
         while True:
-            stream, was_used = await self._connection(place)
+            stream, was_used = await self._connection(server)
             with ResponseReader(most=self._most, keeps_body=self._keeps_bodies) as reader:
                 try:
-                    return await self._ask_on(stream, place, request, reader)
+                    return await self._ask_on(stream, server, request, reader)
                 except (OSError, trio.BrokenResourceError, BadResponse):
                     if reader.has_begun or not was_used:
                         raise
-                    # The server closed the connection while it was idle.
+                    # The server closed the connection while it was idle, so try another one.
 
-    async def _connection(self, place: _Place) -> tuple[trio.abc.Stream, bool]:
-        """Return a connection that nobody uses, and whether it has served another request before."""
-        kept = self._idle.setdefault(place, [])
+    async def _connection(self, server: _Server) -> tuple[trio.abc.Stream, bool]:
+        """Return a free connection, and whether it has served another request before."""
+        kept = self._idle.setdefault(server, [])
         if kept and kept[-1].since < trio.current_time() - self._idle_timeout:
-            await _close_all(kept)  # the last one is the youngest
+            await _close_all(kept)  # the last one is the youngest, so the others are too old as well
         if kept:
             return kept.pop().stream, True
-        dials = self._dials.setdefault(place, deque())
+        dials = self._dials.setdefault(server, deque())
         dial = _Dial()
         dials.append(dial)
         stream = None
         try:
             with dial.scope:
-                stream = await _connect(*place, self._connect_timeout)
+                stream = await _connect(*server, self._connect_timeout)
         finally:
             if dial in dials:
                 dials.remove(dial)
-            if dial.instead is not None and (stream is not None or not dial.scope.cancelled_caught):
-                self._release(place, dial.instead)  # this request has a connection of its own, or fails
+            if dial.released is not None and (stream is not None or not dial.scope.cancelled_caught):
+                self._release(server, dial.released)  # we have our own connection by now, or have failed
         if stream is not None:
             return stream, False
-        assert dial.instead is not None  # only `give_up_for` cancels the dial, and it sets this
-        return dial.instead, True
+        assert dial.released is not None  # only `give_up_for` cancels the dial, and it sets this
+        return dial.released, True
 
-    def _release(self, place: _Place, stream: trio.abc.Stream) -> None:
-        """Give the connection to the request that has been dialling for the longest time, or keep it."""
-        if dials := self._dials.get(place):
+    def _release(self, server: _Server, stream: trio.abc.Stream) -> None:
+        """Give the connection to the request that has dialled longest, or keep it if none is dialling."""
+        if dials := self._dials.get(server):
             dials.popleft().give_up_for(stream)
         else:
-            self._idle.setdefault(place, []).append(_Idle(stream, trio.current_time()))
+            self._idle.setdefault(server, []).append(_Idle(stream, trio.current_time()))
 
-    async def _ask_on(self, stream: trio.abc.Stream, place: _Place, request: bytes, reader: ResponseReader) -> Answer:
+    async def _ask_on(self, stream: trio.abc.Stream, server: _Server, request: bytes, reader: ResponseReader) -> Answer:
         idle = self._idle
         stays = False
         try:
             await stream.send_all(request)
             await _receive(stream, reader)
-            stays = reader.may_be_followed and idle is self._idle
+            stays = reader.is_reusable and idle is self._idle
             return reader.answer()
         finally:
             if stays:
-                self._release(place, stream)
+                self._release(server, stream)
             else:
                 await trio.aclose_forcefully(stream)
 
 
 class _Dial:
-    """The connect of one request, which may get a released connection instead."""
+    """One request's attempt to connect. It ends early if another request releases a connection."""
 
-    __slots__ = ("instead", "scope")
+    __slots__ = ("released", "scope")
 
     def __init__(self) -> None:
         self.scope = trio.CancelScope()
-        self.instead: trio.abc.Stream | None = None
+        self.released: trio.abc.Stream | None = None
 
     def give_up_for(self, stream: trio.abc.Stream) -> None:
-        self.instead = stream
+        self.released = stream
         self.scope.cancel()
 
 
@@ -204,9 +205,9 @@ async def get(
     timeout: float = inf,
     most: int = MOST_BYTES,
 ) -> Answer:
-    """Send a single GET and return the answer, whatever its status. Raise HttpFailed, also above `most` bytes."""
-    request = request_bytes("GET", join_host_port(host, port), target, [_ONLY_ONE, *headers], b"")
-    with _failing(timeout):
+    """Send a single GET and return the answer, whatever its status. Raise HttpFailed, also for more than `most` bytes."""
+    request = request_bytes("GET", join_host_port(host, port), target, [_CLOSE, *headers], b"")
+    with _as_http_failed(timeout):
         return await _exchange((host, port, tls), request, connect_timeout=connect_timeout, most=most)
 
 
@@ -214,8 +215,8 @@ async def post(
     host: str, port: int, target: str, *, name: str, tls: ssl.SSLContext | None = None, headers: Headers = ()
 ) -> Answer:
     """Send a single POST without a body to the server `name` at `host`, and return its answer. Raise HttpFailed."""
-    request = request_bytes("POST", join_host_port(name, port), target, [_ONLY_ONE, *headers], b"")
-    with _failing(inf):
+    request = request_bytes("POST", join_host_port(name, port), target, [_CLOSE, *headers], b"")
+    with _as_http_failed(inf):
         return await _exchange((host, port, tls), request, connect_timeout=inf, name=name)
 
 
@@ -233,15 +234,15 @@ async def fetch(
 ) -> Answer:
     """Send a single request to a whole URL, follow redirects, and return the last answer. Raise HttpFailed.
 
-    `tls` is for https. `before_large` is awaited once an answer exceeds SMALL.
+    `tls` is for https. We await `before_large` once an answer exceeds SMALL.
     """
     ask = partial(_exchange, connect_timeout=connect_timeout, most=most, before_large=before_large)
-    with _failing(timeout):
-        return await _follow(ask, method, url, tls=tls, headers=[_ONLY_ONE, *headers], body=body)
+    with _as_http_failed(timeout):
+        return await _follow_redirects(ask, method, url, tls=tls, headers=[_CLOSE, *headers], body=body)
 
 
-async def _follow(
-    ask: Callable[[_Place, bytes], Awaitable[Answer]],
+async def _follow_redirects(
+    ask: Callable[[_Server, bytes], Awaitable[Answer]],
     method: str,
     url: str,
     *,
@@ -253,7 +254,7 @@ async def _follow(
     for _ in range(_MOST_REDIRECTS + 1):
         parts = _split(url, location)
         host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
-        request = request_bytes(method, *_addressed(parts), [*_credentials(parts), *headers], body)
+        request = request_bytes(method, *_host_and_target(parts), [*_credentials(parts), *headers], body)
         answer = await ask((host, port, tls if parts.scheme == "https" else None), request)
         if answer.status not in _REDIRECTS or not answer.location:
             return answer
@@ -274,12 +275,12 @@ async def open_answer(
     connect_timeout: float = inf,
     patience: float = inf,
 ) -> AsyncIterator[OpenAnswer]:
-    """Send a single GET and yield its answer, which the caller reads piece by piece and may leave at any time.
+    """Send a single GET and yield its answer. You read it piece by piece and may leave at any time.
 
-    `patience` is the time for each piece, in seconds. Raises HttpFailed.
+    `patience` is the timeout for each piece, in seconds. Raises HttpFailed.
     """
-    request = request_bytes("GET", join_host_port(host, port), target, [_ONLY_ONE, *headers], b"")
-    with _failing(inf):
+    request = request_bytes("GET", join_host_port(host, port), target, [_CLOSE, *headers], b"")
+    with _as_http_failed(inf):
         stream = await _connect(host, port, tls, connect_timeout)
     try:
         with ResponseReader() as reader:
@@ -291,7 +292,7 @@ async def open_answer(
 
 
 class OpenAnswer:
-    """An answer whose head has been received and whose body arrives piece by piece."""
+    """An answer whose head has arrived; the body comes piece by piece."""
 
     def __init__(self, stream: trio.abc.Stream, reader: ResponseReader, patience: float) -> None:
         self._stream = stream
@@ -299,7 +300,7 @@ class OpenAnswer:
         self._patience = patience
 
     async def send_request(self, request: bytes) -> None:
-        with _failing(self._patience):
+        with _as_http_failed(self._patience):
             await self._stream.send_all(request)
             while not self._reader.has_head:
                 await self._receive_piece()
@@ -309,8 +310,8 @@ class OpenAnswer:
         return self._reader.status
 
     async def next_piece(self) -> bytes:
-        """Return the next piece of the body, or b"" after the last one. Raise HttpFailed, also for a cut answer."""
-        with _failing(self._patience):
+        """Return the next piece of the body, or b"" after the last one. Raise HttpFailed, also if the answer is cut off."""
+        with _as_http_failed(self._patience):
             while not self._reader.body and not self._reader.is_complete:
                 await self._receive_piece()
         return self._reader.take_body()
@@ -320,7 +321,7 @@ class OpenAnswer:
 
 
 def _split(url: str, location: str) -> SplitResult:
-    """Return the URL to which `location` leads from `url`; an empty `location` leads to `url` itself."""
+    """Return the URL that `location` means, relative to `url`; an empty `location` is `url` itself."""
     try:
         whole = urljoin(url, location)
         parts = urlsplit(whole)
@@ -328,11 +329,11 @@ def _split(url: str, location: str) -> SplitResult:
     except ValueError as error:
         raise HttpFailed("not a URL") from error
     if not valid or not whole.isascii() or any(character <= " " for character in whole):
-        raise HttpFailed("not a URL that can be asked")  # not quoted, as it may hold a secret
+        raise HttpFailed("not a usable HTTP URL")  # not quoted, because it may hold a secret
     return parts
 
 
-def _addressed(parts: SplitResult) -> tuple[str, str]:
+def _host_and_target(parts: SplitResult) -> tuple[str, str]:
     """Return the Host header and the target of a request."""
     host = parts.netloc.rpartition("@")[2]
     target = parts.path or "/"
@@ -347,8 +348,8 @@ def _credentials(parts: SplitResult) -> Headers:
 
 
 @contextmanager
-def _failing(timeout: float) -> Iterator[None]:
-    """Turn every error inside into HttpFailed."""
+def _as_http_failed(timeout: float) -> Iterator[None]:
+    """Turn each error of a request into HttpFailed."""
     try:
         with trio.fail_after(timeout):
             yield
@@ -362,7 +363,7 @@ def _failing(timeout: float) -> Iterator[None]:
 
 
 async def _exchange(
-    place: _Place,
+    server: _Server,
     request: bytes,
     *,
     connect_timeout: float,
@@ -370,8 +371,8 @@ async def _exchange(
     before_large: BeforeLarge = trio.lowlevel.checkpoint,
     name: str = "",
 ) -> Answer:
-    """Send a request on a connection of its own and return the answer. `name` is the server's, if not its host."""
-    stream = await _connect(*place, connect_timeout, name)
+    """Send a request on its own connection and return the answer. Pass the server's `name` if it differs from the host."""
+    stream = await _connect(*server, connect_timeout, name)
     try:
         with ResponseReader(most=most) as reader:
             await stream.send_all(request)
@@ -382,13 +383,13 @@ async def _exchange(
 
 
 def _cause(error: BaseException) -> str:
-    """Return the innermost cause: trio wraps the errors of all addresses of a name, and any error of a stream."""
+    """Return the innermost cause, because trio wraps stream errors and the errors of all addresses of a name."""
     inner = error.__cause__
     if isinstance(inner, BaseExceptionGroup):
         inner = inner.exceptions[0]
     cause = inner or error
     if isinstance(cause, OSError) and cause.errno and not isinstance(cause, socket.gaierror | ssl.SSLError):
-        return os.strerror(cause.errno)  # without the address, which the caller knows
+        return os.strerror(cause.errno)  # without the address, because the caller knows it
     return str(cause)
 
 
@@ -412,7 +413,7 @@ async def _receive(
 
 
 def https_port_in(answer: bytes) -> int | None:
-    """Return the HTTPS port that a daemon of ours without plain HTTP names in its refusal, or None."""
+    """Return the HTTPS port that one of our daemons names when it refuses plain HTTP, or None."""
     try:
         return Fields(read(answer)).integer("https_port") or None
     except JsonError:

@@ -156,10 +156,10 @@ def test_body_that_ends_with_the_connection_is_accepted(loop: Loop) -> None:
     ("reply", "error"),
     [
         ([OK + b"Content-Length: 16777217\r\n\r\n"], "response of more than 16777216 bytes"),
-        ([OK, *[b"X: " + b"x" * 10_000 + b"\r\n"] * 30], "response with too much beside its body"),
+        ([OK, *[b"X: " + b"x" * 10_000 + b"\r\n"] * 30], "response with too much besides its body"),
         (
             [OK + CHUNKED + b"\r\n", *[b"1" + b";x" * 5000 + b"\r\n{\r\n"] * 30],
-            "response with too much beside its body",
+            "response with too much besides its body",
         ),
         (
             [OK + CHUNKED + b"\r\n", *[b"100000\r\n" + b" " * 0x100000 + b"\r\n"] * 17],

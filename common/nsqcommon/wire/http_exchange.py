@@ -1,7 +1,7 @@
-"""HTTP as a client speaks it: the bytes of a request, and the reader of its response. Both wait for nothing.
+"""The client's side of HTTP: the bytes of a request, and a reader for the response. Neither ever waits.
 
-The grammar of responses is httptools' (llhttp), which also serves requests. It is strict: no bare LF, no folded header
-lines, no second Content-Length, no Content-Length beside Transfer-Encoding.
+httptools (llhttp) parses the responses; our servers parse requests with it too. It's strict: no bare LF, no folded
+header lines, no second Content-Length, no Content-Length together with Transfer-Encoding.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ Headers = Sequence[tuple[str, str]]
 
 MOST_BYTES: Final = 16 << 20  # of a body, unless the caller sets another limit
 
-_MOST_OVERHEAD: Final = 256 * 1024  # bytes of the head, the sizes of chunks and the trailer
-_MOST_OVERHEAD_PER_BYTE: Final = 8  # of the body, in addition: a chunk may be as short as one byte
+_MOST_OVERHEAD: Final = 256 * 1024  # bytes of head, chunk sizes and trailer
+_MOST_OVERHEAD_PER_BYTE: Final = 8  # of the body, on top: a chunk may be as short as one byte
 
 
 class BadResponse(Exception):
-    """A response is malformed, too large or incomplete. The message says which."""
+    """The response is malformed, too large or incomplete. The message says which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Answer:
     status: int
     body: bytes
     location: str = ""  # the URL of a redirect
-    index: str = ""  # of nsqlookupd; stays the same as long as the subject of the answer has not changed
+    index: str = ""  # from nsqlookupd, which changes it whenever the answer may have changed
 
 
 def request_bytes(method: str, host: str, target: str, headers: Headers = (), body: bytes = b"") -> bytes:
@@ -45,20 +45,19 @@ def request_bytes(method: str, host: str, target: str, headers: Headers = (), bo
 
 
 class ResponseReader:
-    """One response as it arrives, whatever the packet borders: bytes go in, an Answer or BadResponse comes out.
+    """Parses one response, however the network splits it: bytes go in, an Answer or BadResponse comes out.
 
-    Interim responses (100, 102, 103) are skipped. The body has a bound, `most`. Everything else has one that grows with
-    the body received so far, so an endless head is refused, and so are short chunks with long extensions. Without
-    `keeps_body` the body is read to its end and discarded.
+    It skips interim responses (100, 102, 103). `most` limits the body. The limit on everything else grows with the body
+    received so far, so we refuse an endless head, and short chunks with long extensions. Without `keeps_body` it reads
+    the body to its end and discards it.
 
-    This object and httptools' parser refer to each other, so use it in a `with`, which parts them: the garbage
-    collector counts objects and not the megabytes in them, so it may run too late. What was read stays available
-    afterwards.
+    Use it in a `with`, because this object and httptools' parser refer to each other until it ends. The garbage
+    collector may come too late: it counts objects, not the megabytes in them. You can still use the result afterwards.
     """
 
     def __init__(self, *, most: float = inf, keeps_body: bool = True) -> None:
         self.status = 0
-        self.body = bytearray()  # joined at once: a list of chunks of two bytes would take 20 times their size
+        self.body = bytearray()  # one buffer: a list of two-byte chunks would take 20 times their size
         self.has_begun = False  # at least one byte was received
         self.has_head = False
         self.is_complete = False
@@ -66,10 +65,10 @@ class ResponseReader:
         self._keeps_body = keeps_body
         self._location = b""
         self._index = b""
-        self._size = 0  # bytes of the body so far, also if they are not kept
-        self._overhead = 0  # received bytes that are not of the body
+        self._size = 0  # bytes of the body so far, kept or not
+        self._overhead = 0  # received bytes outside the body
         self._announced = 0  # the body's Content-Length
-        self._has_end = False  # the head tells where the body ends
+        self._has_end = False  # the head says where the body ends
         self._stays_open = False
         self._has_surplus = False  # another response has begun
         self._parser: Any = httptools.HttpResponseParser(self)
@@ -81,7 +80,7 @@ class ResponseReader:
         self._parser = None
 
     def receive(self, data: bytes | bytearray) -> None:
-        """Parse more of the response; empty `data` means that the connection was closed. Raise BadResponse."""
+        """Parse more of the response. Pass empty `data` when the connection was closed. Raise BadResponse."""
         if not data:
             # Without a length in the head, the body ends with the connection.
             if not self.has_head or self._has_end:
@@ -97,25 +96,25 @@ class ResponseReader:
         except httptools.HttpParserUpgrade as error:
             raise BadResponse("malformed HTTP response: an upgrade to another protocol") from error
         if self._overhead > _MOST_OVERHEAD + _MOST_OVERHEAD_PER_BYTE * self._size:
-            raise BadResponse("response with too much beside its body")
+            raise BadResponse("response with too much besides its body")
         if max(len(self.body), self._announced) > self._most:
             raise BadResponse(f"response of more than {self._most} bytes")
 
     def take_body(self) -> bytes:
-        """Return what has arrived of the body since the last call."""
+        """Return the part of the body that arrived since the last call."""
         body, self.body = self.body, bytearray()
         return bytes(body)
 
     def answer(self) -> Answer:
-        """Return the response, which is complete."""
+        """Return the complete response."""
         return Answer(self.status, bytes(self.body), self._location.decode("latin-1"), self._index.decode("latin-1"))
 
     @property
-    def may_be_followed(self) -> bool:
-        """Whether the connection can serve another request; not if the server has sent more than one response."""
+    def is_reusable(self) -> bool:
+        """Whether the connection can serve another request. It can't if the server sent more than one response."""
         return self._stays_open and not self._has_surplus
 
-    # Called by httptools, also for whatever follows the response; `_has_surplus` is all that we keep of that.
+    # httptools calls these, also for bytes after the response. Of those we only note that there are some.
 
     def on_message_begin(self) -> None:
         self._has_surplus = self.is_complete
@@ -151,7 +150,7 @@ class ResponseReader:
             return
         if self.has_head:
             self.is_complete = True
-            self._stays_open = bool(self._parser.should_keep_alive())  # the parser does not know it later
+            self._stays_open = bool(self._parser.should_keep_alive())  # the parser forgets it later
         else:  # an interim response, which says nothing about the next one
             self._location = self._index = b""
             self._announced = 0

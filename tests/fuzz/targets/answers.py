@@ -17,7 +17,7 @@ def run(data: bytes, random: Random) -> None:
             if reader.is_complete:
                 break
             reader.receive(piece)
-        assert reader.may_be_followed in (True, False)
+        assert reader.is_reusable in (True, False)
         reader.answer()
     https_port_in(data)
     with suppress(RegistrationRefused):
