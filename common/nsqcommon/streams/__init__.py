@@ -1,1 +1,1 @@
-"""What may lie between a socket and the protocol: TLS, snappy, deflate. Plain code, bytes in and bytes out."""
+"""Layers between a socket and the protocol: TLS, snappy and deflate. Plain code, bytes in and bytes out."""

@@ -1,7 +1,7 @@
-"""TLS with clients that must show a certificate, whoever has signed it.
+"""TLS with clients that must show a certificate, but may have signed it themselves.
 
-Python's ssl requests no certificate that it would not verify. OpenSSL is able to, and pyOpenSSL exposes that. Only this
-module needs pyOpenSSL (the extra `any-client-certificate`).
+Python's ssl can't request a certificate without verifying it. OpenSSL can, and pyOpenSSL exposes that. Only this module
+needs pyOpenSSL (the extra `any-client-certificate`).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _NEEDS_A_CERTIFICATE: Final = SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT
 
 
 def layer_maker(certificate: str, key: str, *, min_version: int, old_ciphers: bool) -> Callable[[], SecureLayer]:
-    """Return a maker of the server's layer for each connection.
+    """Return a function that makes a connection's layer on the server.
 
-    Raises OSError or ValueError if the files cannot be used.
+    Raises OSError or ValueError if the files are unusable.
     """
     context = SSL.Context(SSL.TLS_SERVER_METHOD)
     context.set_min_proto_version(min_version)
@@ -36,7 +36,7 @@ def layer_maker(certificate: str, key: str, *, min_version: int, old_ciphers: bo
     except SSL.Error as error:
         raise ValueError(_text_of(error)) from error
     context.set_verify(_NEEDS_A_CERTIFICATE, lambda connection, certificate, error, depth, ok: True)
-    # A resumed session would bring its certificate along. Every connection has to show its own.
+    # A resumed session would reuse the certificate of an earlier connection, but each one must show its own.
     context.set_session_cache_mode(SSL.SESS_CACHE_OFF)
     context.set_options(SSL.OP_NO_TICKET)
     return lambda: AnyCertificateLayer(context)
@@ -45,7 +45,7 @@ def layer_maker(certificate: str, key: str, *, min_version: int, old_ciphers: bo
 class AnyCertificateLayer:
     """Implements `SecureLayer`."""
 
-    has_more: Final = False  # decrypting does not expand data
+    has_more: Final = False  # because decrypting doesn't expand data
 
     def __init__(self, context: SSL.Context) -> None:
         self._tls = SSL.Connection(context, None)
@@ -77,7 +77,7 @@ class AnyCertificateLayer:
     def goodbye(self) -> bytes:
         try:
             self._tls.shutdown()
-        except SSL.Error:  # the handshake was never completed
+        except SSL.Error:  # the handshake never completed
             pass
         return self.pending()
 

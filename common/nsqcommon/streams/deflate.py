@@ -1,4 +1,4 @@
-"""NSQ's deflate: one raw RFC 1951 stream in each direction, with a sync flush after everything that is sent."""
+"""NSQ's deflate: one raw RFC 1951 stream per direction, with a sync flush after everything we send."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from nsqcommon.streams.layer import StreamError
 
 _RAW: Final = -15  # a window of 32 KiB; negative: no header
-_MOST_AT_ONCE: Final = 128 * 1024  # decoded bytes; a stream may expand a thousandfold
+_MOST_AT_ONCE: Final = 128 * 1024  # decoded bytes, because data may expand a thousandfold
 
 
 class DeflateLayer:
@@ -30,6 +30,6 @@ class DeflateLayer:
             raise StreamError(f"deflate: {error}") from error
         if decompressor.unused_data:
             raise StreamError("deflate: bytes after the end of the stream")
-        # zlib may still hold back output when the tail is empty.
+        # We can't check for a tail instead, because zlib may hold back output even when the tail is empty.
         self.has_more = len(plain) == _MOST_AT_ONCE
         return plain

@@ -1,4 +1,4 @@
-"""The interface and the error that all layers share."""
+"""The interface of a layer, and the error that all layers raise."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from typing import Protocol
 
 
 class StreamError(Exception):
-    """The peer sent data that are invalid on this layer; the text is for a log."""
+    """The peer sent data that this layer can't decode; the text is for a log."""
 
 
 class Layer(Protocol):
-    """Transforms both directions of a stream: `encode` what is sent, `decode` what was received."""
+    """Transforms both directions of a stream: `encode` before sending, `decode` after receiving."""
 
     def encode(self, data: bytes) -> bytes:
-        """Return the bytes from which the peer can decode all of `data`; nothing is held back."""
+        """Return bytes from which the peer can decode all of `data`. Hold nothing back."""
 
     def decode(self, data: bytes) -> bytes:
-        """Return what `data`, together with earlier data, decode to so far. Raise StreamError.
+        """Decode `data`, together with what earlier calls left over. Raise StreamError.
 
-        It may stop when the result grows large: then `has_more` is true, and `decode(b"")` goes on.
+        It may stop early if the result grows large: then `has_more` is true, and `decode(b"")` continues.
         """
 
     @property

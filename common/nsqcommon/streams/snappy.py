@@ -22,10 +22,10 @@ from nsqcommon.streams.layer import StreamError
 
 _IDENTIFIER: Final = b"\xff\x06\x00\x00sNaPpY"
 _MOST_PLAIN: Final = 1 << 16
-# Decoded bytes. Snappy expands a byte to some twenty at most: what is read at once may become megabytes, while ordinary
-# data stay below this.
+# Decoded bytes per call. Snappy expands data up to about twentyfold, so one read may become megabytes; ordinary data stay
+# below this.
 _MOST_AT_ONCE: Final = 8 * _MOST_PLAIN
-_MOST_COMPRESSED: Final = 32 + _MOST_PLAIN + _MOST_PLAIN // 6  # snappy's bound on the compressed size of that
+_MOST_COMPRESSED: Final = 32 + _MOST_PLAIN + _MOST_PLAIN // 6  # snappy's limit for compressed _MOST_PLAIN
 _HEADER_SIZE: Final = 4
 _CRC_SIZE: Final = 4
 _COMPRESSED: Final = 0x00
@@ -43,8 +43,8 @@ class SnappyLayer:
         self.has_more = False
         self._greeting = _IDENTIFIER  # sent before the first chunk
         self._identified = False
-        self._rest = b""  # the beginning of a chunk whose end has not arrived
-        self._to_skip = 0  # bytes still to come of a chunk that is ignored
+        self._rest = b""  # the start of a chunk whose end hasn't arrived
+        self._to_skip = 0  # bytes of an ignored chunk that haven't arrived
 
     def encode(self, data: bytes) -> bytes:
         pieces = [self._greeting] if data else []
@@ -83,37 +83,37 @@ class SnappyLayer:
         return position + skipped
 
     def _check(self, kind: int, size: int) -> None:
-        """Check what is known before the chunk is complete, so that an invalid chunk is not waited for."""
+        """Check the header of a chunk, so that we don't wait for the rest of an invalid one."""
         if kind == _STREAM_IDENTIFIER:
             if size != len(_IDENTIFIER) - _HEADER_SIZE:
-                raise StreamError("snappy: a wrong stream identifier")
+                raise StreamError("snappy: wrong stream identifier")
         elif not self._identified:
-            raise StreamError("snappy: the stream does not begin with its identifier")
+            raise StreamError("snappy: no stream identifier at the start")
         elif _PLAIN < kind <= _LAST_UNSKIPPABLE:
             raise StreamError(f"snappy: unknown chunk {kind:#04x}")
         elif kind <= _PLAIN and not _CRC_SIZE <= size <= _CRC_SIZE + _MOST_COMPRESSED:
-            raise StreamError(f"snappy: a chunk of {size} bytes")
+            raise StreamError(f"snappy: invalid chunk size {size}")
 
     def _open(self, kind: int, content: bytes) -> bytes:
         if kind == _STREAM_IDENTIFIER:
             if content != _IDENTIFIER[_HEADER_SIZE:]:
-                raise StreamError("snappy: a wrong stream identifier")
+                raise StreamError("snappy: wrong stream identifier")
             self._identified = True
             return b""
         data = content[_CRC_SIZE:]
         if kind == _COMPRESSED:
             data = _decompress(data)
         if len(data) > _MOST_PLAIN:
-            raise StreamError("snappy: a chunk that is too large")
+            raise StreamError("snappy: chunk too large")
         if _checksum.unpack_from(content)[0] != _masked(crc32c(data)):
-            raise StreamError("snappy: a wrong checksum")
+            raise StreamError("snappy: wrong checksum")
         return data
 
 
 def _chunk(data: bytes) -> tuple[bytes, bytes, bytes]:
     compressed = bytes(cramjam.snappy.compress_raw(data))
     kind = _COMPRESSED
-    if len(compressed) >= len(data) - len(data) // 8:  # decompressing so little gain is not worth the reader's time
+    if len(compressed) >= len(data) - len(data) // 8:  # so small a gain isn't worth the reader's time
         kind, compressed = _PLAIN, data
     size = len(compressed) + _CRC_SIZE
     return bytes((kind,)) + size.to_bytes(3, "little"), _checksum.pack(_masked(crc32c(data))), compressed
@@ -122,7 +122,7 @@ def _chunk(data: bytes) -> tuple[bytes, bytes, bytes]:
 def _decompress(data: bytes) -> bytes:
     try:
         if cramjam.snappy.decompress_raw_len(data) > _MOST_PLAIN:
-            raise StreamError("snappy: a chunk that is too large")
+            raise StreamError("snappy: chunk too large")
         return bytes(cramjam.snappy.decompress_raw(data))
     except cramjam.DecompressionError as error:
         raise StreamError(f"snappy: {error}") from error

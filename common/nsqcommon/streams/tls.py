@@ -10,7 +10,7 @@ from nsqcommon.streams.layer import Layer, StreamError
 
 _READ_SIZE: Final = 64 * 1024
 _VERSIONS: Final = {"TLSv1": "TLS1.0", "TLSv1.1": "TLS1.1", "TLSv1.2": "TLS1.2", "TLSv1.3": "TLS1.3"}
-# NSQ's names of cipher suites, by OpenSSL's names.
+# NSQ's names for cipher suites, by OpenSSL's names.
 _SUITES: Final = {
     "RC4-SHA": "TLS_RSA_WITH_RC4_128_SHA",
     "DES-CBC3-SHA": "TLS_RSA_WITH_3DES_EDE_CBC_SHA",
@@ -29,23 +29,23 @@ _SUITES: Final = {
 
 
 class SecureLayer(Layer, Protocol):
-    """A layer that is usable as a `Layer` once `handshake` has returned True."""
+    """A layer that you can use as a `Layer` once `handshake` has returned True."""
 
     def handshake(self, data: bytes) -> bool:
-        """Take one more step with the received data; return whether the handshake is done.
+        """Take the next step with the received data, and return whether the handshake is done.
 
-        Raises StreamError. The bytes to send are then in `pending`.
+        Raises StreamError. In each case, send the bytes that `pending` then returns.
         """
 
     def pending(self) -> bytes:
-        """Return the bytes that TLS itself has to send."""
+        """Return the bytes that TLS itself needs to send."""
 
     def goodbye(self) -> bytes:
-        """Return the bytes that tell the peer that nothing more follows; nothing can be encoded afterwards."""
+        """Return the bytes that end our side of the stream. You can't encode anything afterwards."""
 
     @property
     def ended(self) -> bool:
-        """Whether the peer has said that nothing more follows."""
+        """Whether the peer has ended its side of the stream."""
 
     @property
     def version(self) -> str:
@@ -53,17 +53,17 @@ class SecureLayer(Layer, Protocol):
 
     @property
     def cipher_suite(self) -> str:
-        """The cipher suite in NSQ's spelling: a name if NSQ knows it, and a number otherwise."""
+        """The cipher suite in NSQ's spelling: its name if NSQ knows one, otherwise a number."""
 
     @property
     def peer_common_name(self) -> str:
-        """The name in the certificate that the peer has shown; "" without one."""
+        """The common name in the peer's certificate; "" without one."""
 
 
 class TlsLayer:
     """Implements `SecureLayer`."""
 
-    has_more: Final = False  # decrypting does not expand data
+    has_more: Final = False  # because decrypting doesn't expand data
 
     def __init__(self, context: ssl.SSLContext, *, server_side: bool, server_hostname: str | None = None) -> None:
         self._incoming = ssl.MemoryBIO()
@@ -71,7 +71,7 @@ class TlsLayer:
         self._tls = context.wrap_bio(
             self._incoming, self._outgoing, server_side=server_side, server_hostname=server_hostname
         )
-        self.ended = False  # the peer has said that nothing more follows
+        self.ended = False
 
     def handshake(self, data: bytes) -> bool:
         self._incoming.write(data)
@@ -89,7 +89,7 @@ class TlsLayer:
     def goodbye(self) -> bytes:
         try:
             self._tls.unwrap()
-        except ssl.SSLError:  # the peer's goodbye has not arrived, or the handshake was never completed
+        except ssl.SSLError:  # the peer hasn't ended its side yet, or the handshake never completed
             pass
         return self._outgoing.read()
 
@@ -97,7 +97,7 @@ class TlsLayer:
         view = memoryview(data)
         try:
             while view:
-                view = view[self._tls.write(view) :]  # a record at a time
+                view = view[self._tls.write(view) :]  # one record at a time
         except ssl.SSLError as error:
             raise StreamError(_text_of(error)) from error
         return self._outgoing.read()
@@ -135,7 +135,7 @@ class TlsLayer:
         return str(names[0]) if names else ""
 
 
-# NSQ's names for OpenSSL's
+# OpenSSL's names, translated to NSQ's
 
 
 def nsq_version(name: str | None) -> str:
@@ -148,7 +148,7 @@ def nsq_suite(name: str | None) -> str:
 
 @lru_cache(maxsize=1)
 def _suite_numbers() -> dict[str, int]:
-    """Return the numbers of the cipher suites on the wire, by OpenSSL's names."""
+    """Return the wire numbers of the cipher suites, by OpenSSL's names."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.set_ciphers("ALL:@SECLEVEL=0")
     return {cipher["name"]: cipher["id"] & 0xFFFF for cipher in context.get_ciphers()}
