@@ -1,4 +1,4 @@
-"""One table of settings for each daemon: flags, file, environment, --help, checks and reference pages follow from it.
+"""One table of settings per daemon, the source of flags, file, environment, --help, checks and reference pages.
 
 A table is a frozen dataclass whose fields are made by `option()`:
 
@@ -7,9 +7,9 @@ A table is a frozen dataclass whose fields are made by `option()`:
         max_msg_size: int = option(1_048_576, "largest message, in bytes", at_least=1)
         msg_timeout: Nanoseconds = option(MINUTE, "when a message comes back", kind=DURATION)
 
-`parse()` makes an instance of it. A flag takes precedence over an environment variable, that over the TOML file, and
-that over the default. All durations are whole nanoseconds, as in NSQ's HTTP API; `seconds()` converts them for code
-that waits. The syntax of flags is that of Go's `flag` package, because NSQ's users have it in their scripts.
+`parse()` makes an instance of it. A flag wins over an environment variable, which wins over the TOML file, which wins
+over the default. All durations are whole nanoseconds, as in NSQ's HTTP API; use `seconds()` in code that waits. Flags
+have the syntax of Go's `flag` package, because NSQ's users have it in their scripts.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from nsqcommon.wire.quoting import quote
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-# Includes the parts that tables are made of, so that a table needs one import.
+# Includes everything that tables are made of, so that a table needs only one import.
 __all__ = [
     "BOOLEAN",
     "DURATION",
@@ -103,7 +103,7 @@ TableT = TypeVar("TableT", bound="DataclassInstance")
 
 
 class UsageError(Exception):
-    """The command line is wrong: message and usage belong on stderr, and the exit status is 2."""
+    """The command line is wrong: print the message and the usage to stderr, and exit with status 2."""
 
     exit_status: Final = 2
 
@@ -114,7 +114,7 @@ class UsageError(Exception):
 
 
 class HelpRequested(Exception):
-    """`--help` was given: the caller prints the usage, and the exit status is 0."""
+    """`--help` was given: print the usage and exit with status 0."""
 
     def __init__(self, usage: str) -> None:
         super().__init__(usage)
@@ -181,10 +181,10 @@ def option(
     deprecated: bool = False,
     at_run_time: bool = False,
 ) -> T:
-    """Make a field of a table. Its kind follows from a default of type bool, int, float, str, or tuple of str.
+    """Make a field of a table. You needn't pass a `kind` if the default is a bool, int, float, str or tuple of str.
 
-    `flag` and `toml` are for names that do not follow from the field's name. A deprecated option is accepted as a flag
-    only and has no effect. An option that is settable `at_run_time` accepts `PUT /config/<key>`.
+    Pass `flag` or `toml` if that name differs from the field's. A deprecated option is accepted as a flag only and has
+    no effect. With `at_run_time`, `PUT /config/<key>` can change the option.
     """
     settings = {
         "help": help,
@@ -212,18 +212,18 @@ def computed_option(compute: Callable[[], T], shown: str, help: str, **settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseOptions:
-    """The options of every daemon, which `nsqcommon.daemon` needs."""
+    """The options that every daemon has, because `nsqcommon.daemon` needs them."""
 
     log_level: LogLevel = option(
-        LogLevel.INFO, "what to log: debug, info, warn, error, or fatal", kind=LEVEL, at_run_time=True
+        LogLevel.INFO, "log level: debug, info, warn, error, or fatal", kind=LEVEL, at_run_time=True
     )
-    log_prefix: str = option("", "what each line of the log begins with")
-    log_format: str = option("nsq", "how the log is written: nsq (NSQ's lines) or json", kind=one_of(*LOG_FORMATS))
+    log_prefix: str = option("", "prefix of each log line")
+    log_format: str = option("nsq", "log format: nsq (NSQ's lines) or json", kind=one_of(*LOG_FORMATS))
 
     def checked(self) -> Self:
-        """Return these options, checked against each other and completed. Raise StartupError if they cannot be used.
+        """Return these options, checked against each other and completed. Raise StartupError if they don't fit together.
 
-        The bounds of each option on its own have been checked before.
+        `parse` has already checked the limits of each single option.
         """
         return self
 
@@ -277,13 +277,13 @@ class Flags(Generic[T]):
 
     options: T
     wants_version: bool
-    rest: tuple[str, ...]  # the arguments from the first one on that is no flag
+    rest: tuple[str, ...]  # the arguments from the first non-flag on
 
 
 def read_flags(options_class: type[TableT], argv: Sequence[str], program: str, *, closing: str = "") -> Flags[TableT]:
-    """Read a tool's command line: the same grammar, but no environment, no file, and only the flags' syntax is checked.
+    """Read a tool's command line. The syntax is the same, but there is no environment and no file.
 
-    `closing` ends the usage text. Raises UsageError or HelpRequested.
+    The limits of the options aren't checked. `closing` ends the usage text. Raises UsageError or HelpRequested.
     """
     table = table_of(options_class)
     flags = _CommandLine(table, tool_usage(program, table, closing), has_file=False)
@@ -292,12 +292,12 @@ def read_flags(options_class: type[TableT], argv: Sequence[str], program: str, *
 
 
 def variable_of(program: str, flag: str) -> str:
-    """Return the environment variable of a flag: NSQD_TCP_ADDRESS for nsqd's tcp-address."""
+    """Return the environment variable of a flag: for example, NSQD_TCP_ADDRESS for nsqd's tcp-address."""
     return f"{program}_{flag}".replace("-", "_").upper()
 
 
 class _CommandLine:
-    """Go's `flag` package: one dash or two, `--flag=value` or `--flag value`, and a bare word ends the flags."""
+    """Go's `flag` package: one dash or two, `--flag=value` or `--flag value`. The first bare word ends the flags."""
 
     def __init__(self, table: Sequence[Option], usage: str, *, has_file: bool) -> None:
         self._usage = usage
@@ -308,7 +308,7 @@ class _CommandLine:
         self.wants_version = False
 
     def read(self, argv: Sequence[str]) -> tuple[str, ...]:
-        """Read the flags and return the arguments from the first one on that is no flag."""
+        """Read the flags and return the arguments from the first non-flag on."""
         left = list(reversed(argv))
         while left and len(left[-1]) > 1 and left[-1].startswith("-") and left[-1] != "--":
             argument = left.pop()
@@ -372,7 +372,7 @@ def _quoted(text: str) -> str:
 
 
 def _read_environment(environ: Mapping[str, str], table: Sequence[Option], program: str) -> dict[str, Any]:
-    # Unknown NSQD_... variables are ignored: Kubernetes sets some of its own for every service called nsqd.
+    # We ignore unknown NSQD_... variables, because Kubernetes sets some for every service called nsqd.
     values = {}
     for row in table:
         variable = variable_of(program, row.flag)
@@ -380,7 +380,7 @@ def _read_environment(environ: Mapping[str, str], table: Sequence[Option], progr
         if text is None or row.is_deprecated:
             continue
         try:
-            # There is only one variable for a repeated option, so its values are separated by commas.
+            # A repeated option has only one variable, so commas separate its values.
             values[row.name] = row.kind.convert(text) if row.kind.is_repeated else row.kind.parse(text)
         except ValueError as error:
             raise StartupError(f"invalid value {_quoted(text)} for environment variable {variable}: {error}") from error
@@ -421,7 +421,7 @@ def _converted(row: Option, value: object) -> Any:
 
 
 def format_value(options: BaseOptions, key: str) -> str:
-    """Return the answer to `GET /config/<key>`: raw text, durations in nanoseconds. KeyError for an unknown key."""
+    """Return the answer to `GET /config/<key>`: raw text, durations in nanoseconds. Raise KeyError for a bad key."""
     row = _row_of(options, key)
     return str(row.kind.render(getattr(options, row.name)))
 
@@ -429,7 +429,7 @@ def format_value(options: BaseOptions, key: str) -> str:
 def change(options: OptionsT, key: str, text: str) -> OptionsT:
     """Return the options after `PUT /config/<key>`.
 
-    Raise KeyError for a key that is unknown or fixed after the start, and ValueError for a bad value.
+    Raise KeyError for an unknown key or one that can't change at run time, and ValueError for a bad value.
     """
     row = _row_of(options, key)
     if not row.at_run_time:
@@ -448,10 +448,10 @@ def _row_of(options: BaseOptions, key: str) -> Option:
 # --- help texts
 
 _IN_TOOLS: Final = (
-    ("help", "", "print this and exit", ""),
+    ("help", "", "print this help and exit", ""),
     ("version", "", "print the version and exit", ""),
 )
-# The flags of each daemon that are not in its table: flag, type, meaning, default.
+# The flags that every daemon has outside its table: flag, type, meaning, default.
 EVERYWHERE: Final = (("config", "string", "path to a TOML file with settings", ""), *_IN_TOOLS)
 
 
