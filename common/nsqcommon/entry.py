@@ -1,11 +1,11 @@
-"""The first lines of every program: hold signals that come during the start, and name an extra that is missing.
+"""The first lines of every program: hold signals during the start, and name an extra if it is missing.
 
 An entry point imports nothing but this module, holds the signals, and only then imports the program itself, which takes
-up to a second. Otherwise a signal within that second would meet the default action: the exit status would say failure,
-and SIGINT would print a traceback.
+up to a second. Otherwise a signal within that second would trigger the default action: the exit status would say
+failure, and SIGINT would print a traceback.
 
-Held means blocked: the signal stays pending until the program is able to end in good order and calls `release_signals`.
-Threads and child processes inherit blocked signals at their start, so a program releases them before it starts any.
+Held means blocked: the signal stays pending until the program can shut down cleanly and calls `release_signals`. Threads
+and child processes inherit blocked signals, so release them before you start any.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ def hold_signals() -> None:
 
 
 def release_signals(numbers: Iterable[signal.Signals] = HELD_SIGNALS) -> None:
-    """Let signals through again; one that came meanwhile takes effect at once."""
+    """Let signals through again. A pending one takes effect immediately."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
 
 
 @contextmanager
 def needs_extra(program: str, extra: str) -> Iterator[None]:
-    """End the program with one line if an import in the block fails because an extra is not installed."""
+    """Exit with a one-line hint if an import in the block fails because you haven't installed an extra."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -1,9 +1,9 @@
-"""Logging as NSQ does it: one line for each event on stderr, or one JSON object where a machine reads the log.
+"""Logging in NSQ's format: one line per event on stderr, or one JSON object if a machine reads the log.
 
     [nsqd] 2024/05/01 09:30:00.123456 INFO: TCP: listening on [::]:4150
 
 Modules log to `logging.getLogger(__name__)`; only a daemon's main configures logging. Our own packages log at the level
-that was asked for, libraries never below WARNING: an operator does not need to know what a library does.
+you ask for, but libraries never below WARNING, because their details don't help an operator.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class LogLevel(IntEnum):
 
     @classmethod
     def parse(cls, word: str) -> Self:
-        """Read a level's word in any case; the ValueError for another word lists the levels."""
+        """Read the name of a level in any case. Raise ValueError for another word, with a list of the levels."""
         try:
             return cls[word.upper()]
         except KeyError:
@@ -70,9 +70,9 @@ def configure(
     stream: TextIO | None = None,
     fields: Mapping[str, object] | None = None,
 ) -> None:
-    """Send all logging to `stream` (stderr by default). May be called again: the last call holds.
+    """Send all logging to `stream` (stderr by default). You may call it again; the last call wins.
 
-    `fields` are in each line of the format json.
+    The format json adds `fields` to each line.
     """
     handler = logging.StreamHandler(sys.stderr if stream is None else stream)
     handler.setFormatter(JsonFormatter(fields or {}) if log_format == "json" else NsqFormatter(prefix))
@@ -81,7 +81,7 @@ def configure(
 
 
 def set_level(level: LogLevel) -> None:
-    """Change the level of all logging at once; `PUT /config/log_level` calls this."""
+    """Change the level of all logging; `PUT /config/log_level` calls this."""
     threshold = _PYTHON_LEVELS[level]
     logging.getLogger().setLevel(max(threshold, logging.WARNING))
     for package in OUR_PACKAGES:
@@ -91,8 +91,8 @@ def set_level(level: LogLevel) -> None:
 def skip_unused_record_fields() -> None:
     """Stop logging from collecting fields that our formats never show, for the whole process.
 
-    Finding the place in the code that a line comes from is a third of the line's cost. Python's logging HOWTO
-    recommends these switches under "Optimization".
+    Finding the source line of a log call is a third of its cost. Python's logging HOWTO recommends these switches under
+    "Optimization".
     """
     logging._srcfile = None
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
@@ -104,12 +104,12 @@ class NsqFormatter(logging.Formatter):
     def __init__(self, prefix: str) -> None:
         super().__init__()
         self._prefix = prefix
-        self._second = -1  # in which the last line was written
-        self._moment = ""  # that second as text
+        self._second = -1  # of the last line
+        self._moment = ""  # the same as text
 
     def format(self, record: logging.LogRecord) -> str:
         second = int(record.created)
-        if second != self._second:  # formatting it is half of the work, and a busy second has thousands of lines
+        if second != self._second:  # formatting it is half of the work, and a second may have thousands of lines
             self._second = second
             self._moment = time.strftime("%Y/%m/%d %H:%M:%S", time.localtime(second))
         micros = min(round((record.created - second) * 1e6), 999_999)
@@ -120,10 +120,7 @@ class NsqFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One object per line: ts (RFC 3339, UTC), level, logger, message, and the exception if there is one.
-
-    `fields` are in each of them as well.
-    """
+    """One object per line: ts (RFC 3339, UTC), level, logger, message, `fields`, and the exception if there is one."""
 
     def __init__(self, fields: Mapping[str, object] | None = None) -> None:
         super().__init__()
@@ -147,7 +144,7 @@ def _word_of(record: logging.LogRecord) -> str:
 
 
 def _on_one_line(message: str) -> str:
-    # A message may quote what a client sent, which must not be able to forge the next line of the log.
+    # A message may quote a client, and a client must not be able to forge the next line of the log.
     if "\n" in message or "\r" in message:
         return message.replace("\r", "\\r").replace("\n", "\\n")
     return message

@@ -1,7 +1,7 @@
-"""Addresses and listening sockets, with the meanings and the error texts of NSQ.
+"""Addresses and listening sockets, with NSQ's rules and error texts.
 
-An address is a TCP address if it splits into host:port (an IPv6 host stands in brackets), and otherwise the path of a
-unix socket. This module does not serve the connections that its listeners accept.
+If an address splits into host:port (with brackets around an IPv6 host), it is a TCP address; otherwise it is the path
+of a unix socket. This module opens listeners, but doesn't accept their connections.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import Any, Final
 
 from nsqcommon.startup import StartupError
 
-# Go uses the kernel's maximum, which is this by default. A kernel with a lower one reduces the value itself.
+# Go uses the kernel's maximum, by default this number. A kernel with a lower maximum reduces it by itself.
 BACKLOG: Final = 4096
 
 _IDLE_TIME: Final[int] = getattr(socket, "TCP_KEEPALIVE" if sys.platform == "darwin" else "TCP_KEEPIDLE")
-_KEEP_ALIVE: Final = 15  # seconds; the kernel's default of two hours would leave a dead machine in every list
+_KEEP_ALIVE: Final = 15  # seconds; with the kernel's default, a dead machine would stay in every list for two hours
 
 # Python has no single type for the result of getsockname().
 SocketName = Any
 
 
 class AddressError(ValueError):
-    """The text is no address to listen on or connect to; the message says why, in Go's words."""
+    """The text is not an address to listen on or connect to; the message says why, in Go's words."""
 
 
 class ListenError(StartupError):
@@ -35,7 +35,7 @@ class ListenError(StartupError):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where to listen or connect: host and port, or the path of a unix socket (then the others are empty)."""
+    """Where to listen or connect: host and port, or only the path of a unix socket."""
 
     host: str = ""
     port: int = 0
@@ -52,7 +52,7 @@ class Address:
 def parse_address(text: str) -> Address:
     """Read the value of `--tcp-address` and similar options.
 
-    Raises AddressError, also for an empty text: what that means is for the caller to decide.
+    Raises AddressError, also for an empty text, because only the caller knows what that means.
     """
     if not text:
         raise AddressError("empty address")
@@ -69,9 +69,9 @@ def parse_address(text: str) -> Address:
 
 
 def bind(address: Address | str) -> socket.socket:
-    """Open a listening, non-blocking socket. Raise ListenError if that fails, also for a text that is no address.
+    """Open a listening, non-blocking socket. Raise ListenError if that fails or the text is not an address.
 
-    Port 0 takes any free port; `listening_port()` returns it. Close the socket with `close_listener()`.
+    Port 0 takes any free port; call `listening_port()` to find out which. Close the socket with `close_listener()`.
     """
     network = "tcp"
     try:
@@ -85,7 +85,7 @@ def bind(address: Address | str) -> socket.socket:
 
 
 def close_listener(listener: socket.socket) -> None:
-    """Close a listener, and remove a unix socket's file: the next start would find its address in use."""
+    """Close a listener. Remove the file of a unix socket, or the next start would find its address in use."""
     path = listener.getsockname() if listener.family == socket.AF_UNIX and listener.fileno() >= 0 else ""
     listener.close()
     if path:
@@ -94,7 +94,7 @@ def close_listener(listener: socket.socket) -> None:
 
 
 def keep_alive(connection: socket.socket) -> None:
-    """Let the kernel check whether the other machine is still there, as Go does: after 15 s of silence."""
+    """Let the kernel check after 15 s of silence whether the other machine is still there, as Go does."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, _IDLE_TIME, _KEEP_ALIVE)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEP_ALIVE)
@@ -106,9 +106,9 @@ def format_listener(listener: socket.socket) -> str:
 
 
 def format_name(name: SocketName) -> str:
-    """Return a socket name, or the address of an `accept()`, as text.
+    """Return a socket name, or an address from `accept()`, as text.
 
-    IPv4 that came over an IPv6 socket is printed as IPv4.
+    An IPv4 peer of an IPv6 socket looks like IPv4.
     """
     if isinstance(name, tuple):
         host, port = str(name[0]), int(name[1])
@@ -117,7 +117,7 @@ def format_name(name: SocketName) -> str:
 
 
 def listening_port(listener: socket.socket) -> int:
-    """Return the real port for `/info` and registrations; -1 for a unix socket."""
+    """Return the actual port, for `/info` and registrations; -1 for a unix socket."""
     return -1 if listener.family == socket.AF_UNIX else int(listener.getsockname()[1])
 
 
@@ -134,17 +134,17 @@ def _split_host_port(text: str) -> tuple[str, str] | None:
 
 
 def _open_tcp(address: Address) -> socket.socket:
-    # Go opens a wildcard address, including 0.0.0.0, for both families if the machine has both. NSQ with its default
-    # addresses is therefore reachable in an IPv6-only cluster and by `localhost` as ::1, and so must we be.
+    # Go opens a wildcard address, including 0.0.0.0, for both families if the machine has both. So NSQ's default
+    # addresses work in an IPv6-only cluster, and for `localhost` as ::1, and ours must too.
     if address.host in ("", "0.0.0.0", "::"):
         if socket.has_dualstack_ipv6():
             return _open(socket.AF_INET6, ("::", address.port), only_ipv6=False)
         return _open(socket.AF_INET, ("0.0.0.0", address.port))
     try:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-    except UnicodeError as error:  # not a possible name; a label may be empty or too long
+    except UnicodeError as error:  # an impossible name; for example, a label is empty or too long
         raise AddressError(f"lookup {address.host}: no such host") from error
-    # If a name has both, IPv4 comes first, as in Go.
+    # If a name has addresses of both families, take IPv4, as Go does.
     family, _, _, _, name = min(found, key=lambda entry: entry[0] != socket.AF_INET)
     return _open(family, name)
 
@@ -156,7 +156,7 @@ def _open(family: int, name: SocketName, *, only_ipv6: bool = True) -> socket.so
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, only_ipv6)
-        # A unix path that exists is "address already in use", as in NSQ: it may be the socket of a running broker.
+        # An existing unix path is "address already in use", as in NSQ: it may be the socket of a running broker.
         listener.bind(name)
         listener.listen(BACKLOG)
         listener.setblocking(False)

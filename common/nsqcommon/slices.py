@@ -1,4 +1,4 @@
-"""Long work in slices: whoever walks over thousands of things gives way to others every few milliseconds."""
+"""Long work in slices: a walk over thousands of things gives way to other tasks every few milliseconds."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ T = TypeVar("T")
 
 
 class Slices:
-    """The slices of one piece of work. `give_way` lets other tasks run: `trio.lowlevel.checkpoint`, for example."""
+    """The slices of one piece of work. `give_way` lets other tasks run, for example `trio.lowlevel.checkpoint`."""
 
     def __init__(self, give_way: Callable[[], Awaitable[object]]) -> None:
         self._give_way = give_way
         self._ends = monotonic() + SLICE
 
     async def rest(self) -> None:
-        """Give way if the slice is over. Whatever others may change has to be looked at again afterwards."""
+        """Give way if the slice is over. Afterwards, check anything again that other tasks may have changed."""
         if monotonic() >= self._ends:
             await self.give_way()
 
@@ -29,7 +29,7 @@ class Slices:
         self._ends = monotonic() + SLICE
 
     async def all_of(self, items: Iterable[T | None]) -> list[T]:
-        """Return the items. A None among them is only an opportunity to rest."""
+        """Return the items. An iterator with nothing to yield for long may yield None, so that we can rest."""
         found: list[T] = []
         for item in items:
             if item is not None:
@@ -38,7 +38,7 @@ class Slices:
         return found
 
     async def joined(self, pieces: Iterable[bytes]) -> bytes:
-        """Return the pieces as one. Those of a slice are joined with it: freeing all at the end would take a while."""
+        """Return the pieces as one. We join them slice by slice, because freeing all at the end would take a while."""
         whole: list[bytes] = []
         of_slice: list[bytes] = []
         for piece in pieces:

@@ -1,4 +1,4 @@
-"""Which NSQ we are compatible with, and which release of ours this is."""
+"""The NSQ version that we are compatible with, and the version of this release."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from functools import cache
 from types import ModuleType
 from typing import Final
 
-# The version that clients, tools and /info get. They compare it to find out which features they may use.
+# We give this version to clients, tools and /info. They check it to find out which features they may use.
 NSQ_VERSION: Final = "1.3.0"
 
 DISTRIBUTION: Final = "nsq-suite"
-_CLIENT: Final = "nsqclient"  # released with it, with the same version, for those who need nothing else
+_CLIENT: Final = "nsqclient"  # released together, with the same version, for people who need only the client
 
 
-@cache  # finding the version reads folders, and each scrape of /metrics asks for it
+@cache  # finding the version reads folders, and each scrape of /metrics needs it
 def suite_version() -> str:
-    """Return our own version, or "unknown" when running from a tree that was never installed."""
-    from importlib import metadata  # a tenth of the time of `import nsqclient`, which does not need it
+    """Return our own version, or "unknown" in a source tree that was never installed."""
+    from importlib import metadata  # would be a tenth of the time of `import nsqclient`, which needs no version
 
     for name in (DISTRIBUTION, _CLIENT):
         with suppress(metadata.PackageNotFoundError):

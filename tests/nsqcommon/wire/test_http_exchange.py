@@ -175,7 +175,7 @@ def test_body_that_is_too_large_is_refused(stream: bytes) -> None:
     ],
 )
 def test_endless_response_without_a_body_is_refused(start: bytes, again: bytes) -> None:
-    with pytest.raises(BadResponse, match="response with too much beside its body"):
+    with pytest.raises(BadResponse, match="response with too much besides its body"):
         read([start, *[again] * (300 * 1024 // len(again))], ResponseReader())
 
 
@@ -207,7 +207,7 @@ def test_body_is_taken_in_pieces() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stream", "may_be_followed"),
+    ("stream", "is_reusable"),
     [
         (HELLO, True),
         (HELLO + b"\r\n", True),
@@ -222,10 +222,10 @@ def test_body_is_taken_in_pieces() -> None:
         (HELLO[:-1], False),
     ],
 )
-def test_another_request_may_follow(stream: bytes, may_be_followed: bool) -> None:
+def test_another_request_may_follow(stream: bytes, is_reusable: bool) -> None:
     with ResponseReader() as reader:
         reader.receive(stream)
-        assert reader.may_be_followed == may_be_followed
+        assert reader.is_reusable == is_reusable
 
 
 def test_what_follows_a_response_changes_nothing_of_it() -> None:
@@ -312,7 +312,7 @@ def test_packet_borders_do_not_matter(response: tuple[bytes, bytes], borders: li
     whole, pieces = read_whole(stream), read(cut(stream, borders), ResponseReader())
     assert pieces.answer() == whole.answer()
     assert (whole.answer().status, whole.answer().body) == (200, body)
-    assert pieces.may_be_followed == whole.may_be_followed
+    assert pieces.is_reusable == whole.is_reusable
 
 
 @given(WELL_FORMED, BORDERS, st.integers(0, 10_000))
