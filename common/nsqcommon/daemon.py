@@ -1,12 +1,12 @@
-"""The process around a daemon: its options, log, signals and limits, and its last words.
+"""The process around a daemon: its options, log, signals, limits and exit status.
 
-A daemon's `main` is one call of `run_daemon()`; it builds everything else in its own `run(options)`.
+A daemon's `main` is one call of `run_daemon()`; its own `run(options)` builds everything else.
 
-SIGINT and SIGTERM stop the daemon gracefully. So does SIGHUP, which kills NSQ together with all that it holds in
-memory. A signal that arrives during the start takes effect once the daemon is up (`nsqcommon.entry` says how signals are
-held until then). A second one changes nothing, so an impatient Ctrl-C cannot cut a flush short. SIGQUIT prints the
-stack of every thread and ends the process at once. SIGUSR1 and SIGUSR2 are ignored, as in NSQ, unless the daemon itself
-receives them: nsqd drains on SIGUSR1 (nsqd/drain.py).
+SIGINT and SIGTERM stop the daemon gracefully. So does SIGHUP, which kills NSQ along with everything it holds in memory.
+A signal that arrives during the start takes effect once the daemon is up (`nsqcommon.entry` explains how we hold
+signals until then). A second one changes nothing, so an impatient Ctrl-C can't cut a flush short. SIGQUIT prints the
+stack of every thread and ends the process immediately. We ignore SIGUSR1 and SIGUSR2, as NSQ does, unless the daemon
+handles them itself: for example, nsqd drains on SIGUSR1 (nsqd/drain.py).
 """
 
 from __future__ import annotations
@@ -36,21 +36,22 @@ log = logging.getLogger(__name__)
 
 OptionsT = TypeVar("OptionsT", bound=options.BaseOptions)
 
-# Nothing on the hot path is cyclic, so the collector finds next to nothing, yet its cost grows with the number of live
-# objects: with Python's own thresholds it takes more than half of the throughput once a backlog is in memory. And each
-# collection is a pause for everybody. New objects take up to a microsecond each on a busy machine, because the collector
-# also looks at each object that they refer to, twice. So it runs after 2,500, and every other time it looks at the
-# survivors of the last time as well: at 5,000 together. A million old objects, which 10,000 topics have, take half a
-# second. They are never collected automatically: see `collect_garbage`.
+# Nothing on the hot path is cyclic, so the collector finds next to nothing, but its cost grows with the number of live
+# objects. With Python's own thresholds, it takes more than half of the throughput once a backlog is in memory. Each
+# collection is also a pause for all clients. A new object takes up to a microsecond on a busy machine, because the
+# collector also visits everything that it refers to, twice. So we collect after 2,500 new objects, and every other time
+# also the survivors of the last time: 5,000 together. A million old objects, as many as 10,000 topics have, take half a
+# second, so we never collect them automatically: see `collect_garbage`.
 #
-# A lower first threshold would let work that goes up and down, such as 1,000 messages in flight and 0, begin collections
-# that find nothing. A higher second one has no use: what survives two collections is no child of a request.
+# With a lower first threshold, work that goes up and down (for example, between 0 and 1,000 messages in flight) would
+# trigger collections that find nothing. A higher second one is no use, because objects that survive two collections
+# don't belong to a request.
 GC_THRESHOLDS: Final = (2_500, 0, 1_000_000_000)
-_MOST_FILES_OF_MACOS: Final = 10_240  # its hard limit is "unlimited", and the soft one may not be
+_MOST_FILES_OF_MACOS: Final = 10_240  # its hard limit is "unlimited", but the soft one can't be
 COLLECT_INTERVAL: Final = 60.0  # seconds
-OLD_ROUNDS: Final = 10  # intervals after which old objects are collected, too
-SMALL_HEAP: Final = 100_000  # blocks since the start; collecting all of them takes 5 ms, and 16 where memory is slow
-TRIMMED_HEAP: Final = 250_000  # up to so many blocks, gaps between them are returned to the system
+OLD_ROUNDS: Final = 10  # intervals after which we collect old objects too
+SMALL_HEAP: Final = 100_000  # blocks since the start; collecting all takes 5 ms, or 16 if memory is slow
+TRIMMED_HEAP: Final = 250_000  # blocks; up to here we return gaps between them to the system
 _blocks_at_start = 0
 
 
@@ -64,10 +65,10 @@ def run_daemon(
 ) -> int:
     """Run `run(options)` under trio until it returns, and return the exit status.
 
-    0: the daemon ended normally, or `--help` or `--version` was asked for. 1: it could not start, or it failed; the
-    last line of the log says why. 2: the command line is wrong.
+    0: the daemon ended normally, or printed `--help` or `--version`. 1: it could not start, or it failed; the last line
+    of the log says why. 2: the command line is wrong.
     """
-    # Until the options are known, lines have NSQ's fixed form.
+    # Until we know the options, log in NSQ's format.
     logs.configure(prefix=f"[{program}] ", level=logs.LogLevel.INFO)
     try:
         chosen = options.parse(
@@ -93,19 +94,19 @@ def run_daemon(
     raise_file_limit()
     share_one_heap()
     tune_garbage_collection()
-    _heed_signals()
+    _set_up_signals()
     return _run(program, run, chosen)
 
 
 def version_line(program: str) -> str:
-    """Return the line of `--version` and of the start of the log: `nsqd v1.3.0 (built w/python3.11.7)`."""
+    """Return the line for `--version` and for the start of the log: `nsqd v1.3.0 (built w/python3.11.7)`."""
     return f"{program} v{NSQ_VERSION} (built w/python{platform.python_version()})"
 
 
 async def wait_for_signal() -> signal.Signals:
-    """Return the first signal that asks the daemon to stop; later ones are ignored until the process ends."""
+    """Return the first signal that asks the daemon to stop, and ignore later ones until the process ends."""
     for number in _stopping_signals():
-        # The receiver restores this handler when it closes. A second signal must not find the default action then.
+        # The receiver restores this handler when it closes, so a second signal can't trigger the default action then.
         signal.signal(number, _ignore)
     with trio.open_signal_receiver(*_stopping_signals()) as arrivals:
         release_signals()
@@ -115,7 +116,7 @@ async def wait_for_signal() -> signal.Signals:
 
 
 async def first_of(*functions: Callable[[], Awaitable[object]]) -> None:
-    """Run all of them until one returns."""
+    """Run all functions until the first one returns, and cancel the others."""
 
     async def run(function: Callable[[], Awaitable[object]]) -> None:
         await function()
@@ -132,7 +133,7 @@ def tune_garbage_collection() -> None:
     `run_daemon` calls this once all modules are loaded. A daemon may call it again when it has built its long-lived
     state.
     """
-    global _blocks_at_start  # the collector, too, is one for the whole process
+    global _blocks_at_start  # the process has only one collector as well
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
@@ -140,11 +141,11 @@ def tune_garbage_collection() -> None:
 
 
 def blocks_since_start() -> int:
-    """Return how many blocks of memory are allocated, without those of the start.
+    """Return how many memory blocks the process has allocated since the start: an upper bound on its tracked objects.
 
-    The interpreter knows the number of objects that its collector tracks only by visiting all of them, but each is at
-    least one block, and blocks are counted by the page, in a fraction of a millisecond. Strings, numbers and bytes are
-    blocks that it does not track, so there may be far fewer such objects.
+    To count these objects, the interpreter would have to visit all of them. Each is at least one block, and it counts
+    blocks by the page, in a fraction of a millisecond. There may be far fewer tracked objects, because strings, numbers
+    and bytes are blocks too.
     """
     return sys.getallocatedblocks() - _blocks_at_start
 
@@ -154,7 +155,7 @@ def is_heap_small() -> bool:
 
 
 def collect_garbage() -> None:
-    """Collect all garbage if that takes some milliseconds, and otherwise only what has become garbage while it was young."""
+    """Collect all garbage if the heap is small, which takes milliseconds. Otherwise collect only young objects."""
     if is_heap_small():
         gc.collect()
     else:
@@ -162,7 +163,7 @@ def collect_garbage() -> None:
 
 
 def raise_file_limit() -> None:
-    """Raise the limit of open files to the highest value allowed: each connection and each topic's log is a file."""
+    """Raise the limit of open files as far as allowed, because each connection and each topic's log is a file."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == hard:
         return
@@ -190,19 +191,19 @@ def _run(program: str, run: Callable[[OptionsT], Awaitable[None]], chosen: Optio
 
 
 async def _run_with_collector(run: Callable[[OptionsT], Awaitable[None]], chosen: OptionsT) -> None:
-    # Not in a nursery, which would wrap the exceptions of `run`. trio cancels a system task once `run` has ended.
+    # Not in a nursery, because it would wrap the exceptions of `run`. trio cancels a system task when `run` ends.
     trio.lowlevel.spawn_system_task(_collect_garbage)
     await run(chosen)
 
 
 async def _collect_garbage() -> None:
-    """Collect by the clock the garbage that a quiet daemon would otherwise keep for hours.
+    """Collect garbage every minute, because a quiet daemon would otherwise keep it for hours.
 
-    Left alone, the collector runs only after 2,500 new objects, and httpx leaves a reference cycle of a kilobyte or more
-    behind each connection or call. Collecting young objects takes a few milliseconds, as the thresholds bound their
-    number. Objects that lived for minutes have become old before they are garbage. Collecting those takes time in
-    proportion to all live objects, so it happens rarely, and only while the heap is small. Unless it is large, the C
-    library also returns to the system the gaps between allocations, which would otherwise add up over the hours.
+    By itself the collector runs only after 2,500 new objects, and httpx leaves a reference cycle of a kilobyte or more
+    for each connection or call. Collecting young objects takes a few milliseconds, because the thresholds limit their
+    number. Objects that live for minutes are old before they become garbage. Collecting old ones takes time in
+    proportion to all live objects, so we do it rarely, and only while the heap is small. Unless the heap is large, we
+    also return the gaps between allocations to the system, because they would add up over the hours.
     """
     rounds = 0
     while True:
@@ -218,19 +219,19 @@ async def _collect_garbage() -> None:
 
 
 def _startup_error_in(error: BaseException) -> StartupError | None:
-    """Return the StartupError that `error` is, or that nurseries have wrapped as the only exception of each group."""
+    """Return `error` if it is a StartupError, or the one that it wraps in groups of a single exception."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error if isinstance(error, StartupError) else None
 
 
 def _stopping_signals() -> list[signal.Signals]:
-    # nohup starts its program with SIGHUP ignored, which has to stay so.
+    # nohup starts its program with SIGHUP ignored, and it must stay ignored.
     return [it for it in HELD_SIGNALS if it != signal.SIGHUP or signal.getsignal(it) is not signal.SIG_IGN]
 
 
-def _heed_signals() -> None:
-    # Stopping signals stay pending until wait_for_signal(): their default action would lose what was accepted before.
+def _set_up_signals() -> None:
+    # Stopping signals stay pending until wait_for_signal(), because their default action would lose accepted messages.
     hold_signals()
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
@@ -243,4 +244,4 @@ def _dump_and_die(number: int, frame: FrameType | None) -> None:
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:
-    """Do nothing. Unlike SIG_IGN, a handler is not inherited by child processes."""
+    """Do nothing. We don't use SIG_IGN, because child processes would inherit it."""

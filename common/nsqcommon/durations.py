@@ -26,8 +26,8 @@ def seconds(duration: Nanoseconds) -> float:
 def whole_milliseconds(delay: float) -> int:
     """Return a delay in seconds as milliseconds, rounded up so that it never ends early.
 
-    We ignore digits beyond a microsecond, because they are float errors: for example, 2.007 * 1000 is a little more than
-    2007.
+    We ignore digits beyond a microsecond, because they are float errors: for example, 2.007 * 1000 is a little more
+    than 2007.
     """
     return ceil(round(delay * 1000, 3))
 

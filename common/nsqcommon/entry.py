@@ -4,8 +4,8 @@ An entry point imports nothing but this module, holds the signals, and only then
 up to a second. Otherwise a signal within that second would trigger the default action: the exit status would say
 failure, and SIGINT would print a traceback.
 
-Held means blocked: the signal stays pending until the program can shut down cleanly and calls `release_signals`. Threads
-and child processes inherit blocked signals, so release them before you start any.
+Held means blocked: the signal stays pending until the program can shut down cleanly and calls `release_signals`.
+Threads and child processes inherit blocked signals, so release them before you start any.
 """
 
 from __future__ import annotations

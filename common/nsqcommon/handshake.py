@@ -1,19 +1,19 @@
-"""TLS handshakes of a server, paced so that a crowd that connects at once does not stop everybody else.
+"""TLS handshakes on a server, paced so that a crowd of new clients doesn't stall all others.
 
-The server's signature is the costly step. A handshake that needs one waits in a queue, and connections that are already
-established are served between two signatures:
+The server's signature is the expensive step. A handshake that needs one waits in a queue, and between two signatures we
+serve the established connections:
 
     connected ── ClientHello is whole ──► in the queue ── its turn ──► signed ── the client's answer ──► done
 
-Much of what reaches an open port is no TLS client. Bytes that cannot be a ClientHello are refused at once and take no
-place in the queue, and a peer that leaves while it waits gives its place back. A client that has guessed the wrong
-group of keys is asked for a second ClientHello. The signature is made for that one, so it waits for a turn as well.
+Many peers of an open port don't speak TLS. We refuse bytes that can't be a ClientHello right away, without a place in
+the queue, and a peer that leaves while it waits frees its place. If a client guessed the wrong group of keys, TLS asks
+it for a second ClientHello. The signature is for that one, so it waits for a turn as well.
 
-A silent peer costs a descriptor and, once the server has answered it, some tens of kilobytes. The number of handshakes
-under way is therefore bounded. At the bound, the one whose peer has been silent the longest makes room for a new one: a
-real client needs a few round trips, and a flood has no patience. One that waits for its turn is not to blame and makes
-room only if all do. To prevent that, a listener on which every connection begins with a handshake accepts none while
-the queue is long (`TlsServer.queue_is_long`). The peers wait in the kernel's backlog instead.
+A silent peer costs a descriptor and, once we have answered it, tens of kilobytes, so we limit the number of handshakes
+under way. At the limit, a new handshake replaces the one whose peer has been silent longest, because a real client
+needs only a few round trips. A handshake that waits for its turn can't help being silent, so it is replaced only if all
+of them wait for theirs. To prevent that, a listener whose connections all begin with a handshake stops accepting while
+the queue is long (`TlsServer.queue_is_long`). Its peers wait in the kernel's backlog instead.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from nsqcommon.streams.tls import SecureLayer
 
 MOST_UNDER_WAY: Final = 1000  # handshakes, of some tens of kilobytes each
-_FIRST: Final = 5  # bytes of a record's head, from which TLS itself recognizes a record
+_FIRST: Final = 5  # bytes of a record's head, enough for TLS to recognize a record
 _MOST_EARLY: Final = 32 * 1024  # bytes before the first answer; a ClientHello has a few hundred to a few thousand
-# Clients send one or two. A hello that trickles in has all of its records parsed again for each byte.
+# Clients send one or two. If a hello trickles in, we parse all of its records again for each byte.
 _MOST_RECORDS: Final = 16
-# In place of a ServerHello's random bytes, this value asks for another ClientHello (RFC 8446, 4.1.3).
+# A ServerHello with this value for its random bytes asks for another ClientHello (RFC 8446, 4.1.3).
 _HELLO_RETRY: Final = bytes.fromhex("cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c")
 _RANDOM: Final = slice(11, 43)  # bytes of a ServerHello, after the heads of record and message and the version
 
@@ -49,7 +49,7 @@ _CLIENT_HELLO: Final = 1
 
 
 class FirstBytes(Enum):
-    """How much of a ClientHello a peer's first bytes are."""
+    """Whether a peer's first bytes are a ClientHello, or may become one."""
 
     GARBAGE = auto()
     PART = auto()  # of a ClientHello
@@ -57,7 +57,7 @@ class FirstBytes(Enum):
 
 
 def classify_first_bytes(data: bytes) -> FirstBytes:
-    """Classify a peer's first bytes by heads and lengths only; TLS itself judges the content of a ClientHello."""
+    """Classify a peer's first bytes by heads and lengths only; TLS itself checks the content of a ClientHello."""
     if data[:1] and data[0] & 0x80:
         return _classify_old_hello(data)
     message = b""
@@ -86,9 +86,9 @@ def classify_first_bytes(data: bytes) -> FirstBytes:
 
 
 def _classify_old_hello(data: bytes) -> FirstBytes:
-    """Classify bytes that may be a ClientHello in the form of SSL 2.
+    """Classify bytes that may be a ClientHello in the format of SSL 2.
 
-    Clients that spoke both versions began with it, and OpenSSL still accepts it.
+    Clients that supported both versions used to send it, and OpenSSL still accepts it.
     """
     if data[2:3] not in (b"", b"\x01"):
         return FirstBytes.GARBAGE
@@ -113,15 +113,15 @@ class SigningQueue:
     def slot_of(self, handshake: Handshake) -> float:
         """Return the time of this handshake's turn, or inf while others are ahead of it.
 
-        The handshake is woken when it becomes the first.
+        We wake the handshake when it becomes the first.
         """
         return self._free_at if next(iter(self._waiting)) is handshake else inf
 
     @contextmanager
     def slot(self, handshake: Handshake) -> Iterator[None]:
-        """Surround the costly step of the first handshake.
+        """Surround the expensive step of the first handshake.
 
-        Afterwards nobody is signed for as long as the step took, so that everybody else gets as much time.
+        Afterwards we sign nothing for as long as the step took. So signing takes at most half of the time.
         """
         self.leave(handshake)
         began = self._clock()
@@ -154,14 +154,16 @@ class TlsServer:
         self.most = most  # handshakes under way
         self._make_layer = make_layer
         self._queue = SigningQueue(clock)
-        self._silent: OrderedDict[Handshake, None] = OrderedDict()  # wait for their peers, the longest one first
+        self._silent: OrderedDict[Handshake, None] = (
+            OrderedDict()
+        )  # those waiting for their peers, the longest silent first
         self._begun = 0
         self._sessions: WeakSet[SecureLayer] = WeakSet()
 
     def handshake(self, *, ends: float, wake: Callable[[], None]) -> Handshake:
         """Begin a handshake with a client that has just connected or has asked for TLS; `ends` is its deadline.
 
-        `wake` is called when events in other handshakes have moved `next_deadline` forward.
+        We call `wake` when other handshakes have made `next_deadline` earlier.
         """
         if self.under_way >= self.most:
             next(iter(self._silent or self._queue)).give_way()
@@ -177,26 +179,26 @@ class TlsServer:
 
     @property
     def under_way(self) -> int:
-        """The number of handshakes that have begun and not ended."""
+        """The number of handshakes that have begun but not ended."""
         return len(self._silent) + len(self._queue)
 
     def queue_is_long(self) -> bool:
-        """Return whether so many wait for their turn that new ones should wait outside.
+        """Return whether the queue is so long that new connections should wait in the backlog.
 
-        That is half of those that may be under way, so that none of them has to make room.
+        That is at half of the handshakes that may be under way, so that none of the waiting ones is replaced.
         """
         return len(self._queue) >= max(1, self.most // 2)
 
     @property
     def sessions_gone(self) -> int:
-        """The number of sessions that were made and have been freed."""
+        """The number of sessions that have been freed."""
         return self._begun - len(self._sessions)
 
 
 class Handshake:
-    """One handshake. It never waits: call `receive` with no data once the time in `turn_at` has come.
+    """One handshake. It never waits: call `receive` with no data at the time in `turn_at`.
 
-    A handshake that is done has ended. Its owner calls `end` if the connection is over before that.
+    A handshake that is done has ended. Call `end` if the connection is over before that.
     """
 
     def __init__(
@@ -214,7 +216,7 @@ class Handshake:
         self._make_layer = make_layer
         self._queue = queue
         self._silent = silent
-        self._tls: SecureLayer | None = None  # made only when there are bytes for it
+        self._tls: SecureLayer | None = None  # made only when we have bytes for it
         self._is_queued = False
         self._is_signed = False  # the remaining steps are cheap and need no turn
         self._raw = b""  # received, and not yet given to TLS
@@ -223,7 +225,7 @@ class Handshake:
     def receive(self, data: bytes, now: float) -> bool:
         """Continue with the received bytes and return whether the handshake is done.
 
-        Raises StreamError. `pending()` then returns what to send.
+        Raises StreamError. In each case, send the bytes that `pending()` then returns.
         """
         if self._is_signed:
             return self._step(data)
@@ -234,7 +236,7 @@ class Handshake:
             self._wait_for_turn()
         if now < self.turn_at:
             if len(self._raw) > 2 * _MOST_EARLY:
-                raise StreamError("tls: more than a ClientHello before the answer to it")
+                raise StreamError("tls: too much data before our answer to the ClientHello")
             return False
         self._is_queued = False
         self._silent[self] = None
@@ -246,16 +248,16 @@ class Handshake:
         return done
 
     def _is_worth_a_turn(self) -> bool:
-        """Return whether the bytes so far may make TLS sign. Raise StreamError if they never will."""
+        """Return whether these bytes may make TLS sign. Raise StreamError if they never will."""
         if self._tls is not None:  # TLS has asked for another ClientHello, and judges the answer itself
             return bool(self._raw)
         self.first_bytes = self._raw[:_FIRST]
         begun = classify_first_bytes(self._raw)
         if begun is FirstBytes.GARBAGE:
-            # TLS describes best what is wrong with a record's head. It must not see more: bytes that we call garbage
-            # might be a ClientHello to TLS, which would then sign out of turn.
+            # TLS has the best error text for a bad record head. Don't show it more, because it might take bytes that we
+            # call garbage for a ClientHello, and sign out of turn.
             self._step(self.first_bytes)
-            raise StreamError("tls: no ClientHello, or one of too many pieces or bytes")
+            raise StreamError("tls: no ClientHello, or one with too many pieces or bytes")
         return begun is FirstBytes.CLIENT_HELLO
 
     def _step(self, data: bytes) -> bool:
@@ -276,18 +278,18 @@ class Handshake:
         return self._tls
 
     def pending(self) -> bytes:
-        """Return, and forget, the bytes that the handshake has to send."""
+        """Return the bytes to send, and forget them."""
         answer, self._answer = self._answer, b""
         return answer + self._tls.pending() if self._tls is not None else answer
 
     def end(self) -> None:
-        """End the handshake, done or not. It takes no place and no time any more, and wakes nobody."""
+        """End the handshake, done or not. It leaves the queue, has no deadline any more, and never calls `wake`."""
         self.ends = inf
         self._leave()
-        self.wake = _wake_nobody  # `wake` refers to the connection, which must not wait for the garbage collector
+        self.wake = _do_nothing  # the old `wake` refers to the connection; drop that without a garbage collection
 
     def give_way(self) -> None:
-        """End this handshake's time at once: too many are under way."""
+        """Set the deadline of this handshake to now, because too many are under way."""
         self._leave()
         self.ends = 0.0
         self.wake()
@@ -300,7 +302,7 @@ class Handshake:
 
     @property
     def turn_at(self) -> float:
-        """When the received bytes will be processed; inf if that takes more bytes or another handshake to finish."""
+        """When to process the received bytes; inf if we need more of them, or other handshakes go first."""
         return self._queue.slot_of(self) if self._is_queued else inf
 
     @property
@@ -308,5 +310,5 @@ class Handshake:
         return min(self.ends, self.turn_at)
 
 
-def _wake_nobody() -> None:
-    """Do nothing: the handshake of this connection has ended."""
+def _do_nothing() -> None:
+    """Do nothing, because the handshake has ended."""

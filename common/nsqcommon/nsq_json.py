@@ -171,8 +171,8 @@ _decoder: Final = json.JSONDecoder(object_pairs_hook=tuple, parse_int=str.encode
 def _without_collector() -> Iterator[None]:
     """Switch the garbage collector off while we read a document, because it would find nothing.
 
-    For example, 1 MiB can hold half a million lists. The collector then examined all live objects again and again, which
-    took ten times as long as reading the lists.
+    For example, 1 MiB can hold half a million lists. The collector then examined all live objects again and again,
+    which took ten times as long as reading the lists.
     """
     was_enabled = gc.isenabled()
     gc.disable()

@@ -1,11 +1,11 @@
-"""HTTPS on the poller: TLS in front of the fast path for publishing, and a tunnel to the web server for the rest.
+"""HTTPS on the poller: TLS around the fast path for publishing, and a tunnel to the web server for the rest.
 
     socket ── TLS ── QuickHttp                       as long as a connection only publishes
     socket ── TLS ── Tunnel end ─ Tunnel end ── socket pair ── web server        from then on
 
-This way the handshake is paced together with all others (common/nsqcommon/handshake.py), and publishing costs as much as over
-HTTP plus the encryption. The web server needs no TLS of its own: its asyncio could not ask for certificates in the way
-that `--tls-client-auth-policy` may require.
+This way, all handshakes share one queue (see handshake.py), and publishing costs as much as over HTTP, plus the
+encryption. We keep TLS out of the web server, because asyncio can't request certificates in the way that
+`--tls-client-auth-policy` may require.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ log = logging.getLogger(__name__)
 
 _TUNNEL: Final = 2  # descriptors of the socket pair between a connection and the web server
 _HANDSHAKE_TIMEOUT: Final = 10.0  # seconds, as over asyncio
-_MOST_QUEUED: Final = 256 * 1024  # bytes in a tunnel above which its other end is not read from
-# A peer that sends plain HTTP to this port is told so in plain text. Go's server decides by the same first bytes.
+_MOST_QUEUED: Final = 256 * 1024  # bytes in a tunnel; above that we don't read from its other end
+# We answer plain HTTP on this port with an error in plain text. Go's server decides by the same first bytes.
 _PLAIN_STARTS: Final = frozenset((b"GET /", b"HEAD ", b"POST ", b"PUT /", b"OPTIO"))
 _PLAIN_ANSWER: Final = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
 
@@ -50,7 +50,7 @@ class SecureHandler:
         wake: Callable[[], None],
         note: Callable[[str], None],
     ) -> None:
-        self.inner: Handler  # speaks HTTP; may be replaced at any time
+        self.inner: Handler  # speaks HTTP; a tunnel may replace it at any time
         self._handshake = server.handshake(ends=now + _HANDSHAKE_TIMEOUT, wake=wake)
         self._tls: SecureLayer  # set once the handshake is done
         self._shaking_hands = True
@@ -88,7 +88,7 @@ class SecureHandler:
             self._shaking_hands = False
             self._tls = self._handshake.tls
             self._common_name = self._tls.peer_common_name
-            self._decode(b"", now)  # the data behind the handshake
+            self._decode(b"", now)  # the data that follow the handshake
 
     def _decode(self, raw: bytes, now: float) -> None:
         data = self._tls.decode(raw)
@@ -100,14 +100,14 @@ class SecureHandler:
             self.inner.end()
 
     def _fail(self) -> None:
-        """End the handshake and the inner handler. Only bytes that are already to be sent still go out."""
+        """End the handshake and the inner handler. Send only the bytes that we have queued."""
         self._failed = True
         self._handshake.end()
         self.inner.abort()
 
     @property
     def has_ended(self) -> bool:
-        """Whether the peer has said that nothing more follows."""
+        """Whether the peer has ended its side of the stream."""
         return self._tls.ended
 
     def common_name(self) -> str:
@@ -161,7 +161,7 @@ class SecureHandler:
 
     @property
     def reading(self) -> bool:
-        # Also while the handshake waits for its turn: only reading notices that the peer has left.
+        # Also while the handshake waits for its turn, because only reading shows that the peer has left.
         return self._shaking_hands or self.inner.reading
 
     @property
@@ -178,15 +178,15 @@ class SecureHandler:
 
 
 def is_tunnel(handler: Handler) -> bool:
-    """Return whether the web server answers on this handler's connection."""
+    """Return whether the web server serves this handler's connection."""
     return isinstance(handler.inner if isinstance(handler, SecureHandler) else handler, TunnelEnd)
 
 
 class TunnelEnd:
-    """Implements `nsqcommon.poller.Handler`: data that come in at this end go out at the other end."""
+    """Implements `nsqcommon.poller.Handler`: bytes that come in at this end go out at the other end."""
 
     next_deadline: Final = inf
-    write_timeout: Final = inf  # the unsent data are bounded
+    write_timeout: Final = inf  # unneeded, because the unsent data are limited
     aborted: Final = False
     lingers: Final = False
 
@@ -223,7 +223,7 @@ class TunnelEnd:
             self._other.read_again()
 
     def put(self, data: bytes) -> None:
-        """Send these data at this end."""
+        """Send these bytes at this end."""
         self._out.append(data)
         self._queued += len(data)
         self._wake()
@@ -254,7 +254,7 @@ class TunnelEnd:
 class Tunnels:
     """Makes tunnels from TLS connections to the web server.
 
-    The descriptors of tunnels count in the budget of the listening address.
+    Their descriptors count in the budget of the listening address.
     """
 
     def __init__(self, poller: Poller[Any], web: Web, budget: Budget) -> None:
@@ -263,7 +263,7 @@ class Tunnels:
         self._budget = budget
 
     def open_tunnel(self, secure: SecureHandler, peer: str, wake: Callable[[], None], received: bytes) -> None:
-        """Lead this connection to the web server from now on, beginning with the `received` bytes."""
+        """Connect this connection to the web server from now on, starting with the `received` bytes."""
         near = TunnelEnd(wake)
         try:
             if not self._budget.has_room(_TUNNEL):
@@ -301,12 +301,12 @@ class Tunnels:
             on_closed=self._budget.give_back,
         )
         if secure.has_ended:
-            # Only the handler before the tunnel was told. As after a TCP EOF through a tunnel, the answer to what the web
-            # server has got is not sent.
+            # The peer ended its side before there was a tunnel, so pass that on. It gets no answer from the web server,
+            # just as after a TCP EOF through a tunnel.
             near.end()
 
     def handler_maker(self, tls: TlsServer) -> MakeHandler:
-        """Return a maker of handlers for TLS connections on which the web server answers everything."""
+        """Return a function that makes handlers for TLS connections that the web server serves entirely."""
 
         def make(connection: Connection, wake: Callable[[], None]) -> Handler:
             note = partial(log.info, "[%s] HTTPS - %s", connection.peer)
@@ -318,7 +318,7 @@ class Tunnels:
 
 
 class _BeforeTunnel:
-    """Implements `nsqcommon.poller.Handler` until the first bytes arrive, with which the tunnel begins."""
+    """Implements `nsqcommon.poller.Handler` until the first bytes arrive and open the tunnel."""
 
     next_deadline: Final = inf
     write_timeout: Final = inf
@@ -337,7 +337,7 @@ class _BeforeTunnel:
         self.finished = True
 
     def abort(self) -> None:
-        self._open_tunnel = _open_nothing  # the former value refers to the connection
+        self._open_tunnel = _open_nothing  # the old value refers to the connection, so drop it
 
     def tick(self, now: float) -> None: ...
 
@@ -348,4 +348,4 @@ class _BeforeTunnel:
 
 
 def _open_nothing(received: bytes) -> None:
-    """Do nothing: the connection has gone."""
+    """Do nothing, because the connection has gone."""

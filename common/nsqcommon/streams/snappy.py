@@ -22,8 +22,8 @@ from nsqcommon.streams.layer import StreamError
 
 _IDENTIFIER: Final = b"\xff\x06\x00\x00sNaPpY"
 _MOST_PLAIN: Final = 1 << 16
-# Decoded bytes per call. Snappy expands data up to about twentyfold, so one read may become megabytes; ordinary data stay
-# below this.
+# Decoded bytes per call. Snappy expands data up to about twentyfold, so one read may become megabytes; ordinary data
+# stay below this.
 _MOST_AT_ONCE: Final = 8 * _MOST_PLAIN
 _MOST_COMPRESSED: Final = 32 + _MOST_PLAIN + _MOST_PLAIN // 6  # snappy's limit for compressed _MOST_PLAIN
 _HEADER_SIZE: Final = 4
