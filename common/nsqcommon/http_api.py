@@ -1,10 +1,10 @@
-"""NSQ's way of answering over HTTP, as one ASGI application: routes, arguments, answers, errors, the log line.
+"""Answer over HTTP the way NSQ does, as one ASGI application: routes, arguments, answers, errors, the log line.
 
-nsqd and nsqlookupd use all of it. Its parts (`parse_query`, `Response`, `wire_head`) also serve code that writes to
-sockets without ASGI. This module knows neither what an endpoint does nor which server runs the application.
+nsqd and nsqlookupd use all of it. Some parts (`parse_query`, `Response`, `wire_head`) also serve code that writes to
+sockets without ASGI. This module doesn't know the endpoints, nor the server that runs the application.
 
-Routing follows the router of NSQ's releases: a path that exists only for another method is 405, one that nearly matches
-a route is redirected (see routes.py), and any other path is 404.
+Routing follows the router in NSQ's releases: a path that exists only for another method is 405, a path that nearly
+matches a route is redirected (see routes.py), and any other path is 404.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from nsqcommon.wire.unfinished import UnfinishedBodies
 
-# What ASGI gives to an application; the values have no common type.
+# The types of an ASGI application; the values have no common type.
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -47,45 +47,45 @@ HTML: Final = (b"content-type", b"text/html; charset=utf-8")
 # go-nsq reads this header to tell a bare object from the envelope of NSQ before 1.0.
 V1: Final = (b"x-nsq-content-type", b"nsq; version=1.0")
 
-# Our own entries of the ASGI scope.
+# Our own entries in the ASGI scope.
 #
-# A function that ends the connection at once.
+# A function that aborts the connection.
 ABORT: Final = "nsq.abort"
-# Set when the request must not be answered after its peer has half-closed the connection (`Request.wait_until_gone`).
+# Set if the request needs no answer once its peer has half-closed the connection (`Request.wait_until_gone`).
 ENDS_WITH_PEER: Final = "nsq.ends_with_peer"
-# Set when the peer has half-closed the connection and may still get its answer.
+# Set when the peer has half-closed the connection. It may still get its answer.
 PEER_ENDED: Final = "nsq.peer_ended"
-# The name in the certificate that the peer has shown (`Request.common_name`).
+# The common name in the peer's certificate (`Request.common_name`).
 COMMON_NAME: Final = "nsq.common_name"
-# A function that refuses a request whose head breaks a rule, and ends the connection.
+# A function that refuses a request with a bad head and ends the connection.
 REFUSE: Final = "nsq.refuse"
 # Set when the peer has half-closed the connection before the body was complete.
 CUT_SHORT: Final = "nsq.cut_short"
 
-# Bytes of a request's body that are discarded after an answer that did not wait for the body. Closing a socket with
-# unread data makes the kernel send a reset, and a client that is still writing would never see the answer.
+# Bytes of a request's body that we read and discard after an answer that didn't wait for it. If we closed a socket with
+# unread data, the kernel would send a reset, and a client that is still writing would never see the answer.
 _MOST_TO_DROP: Final = 8 * 1024 * 1024
 
-_PIECE: Final = 256 << 10  # bytes of a body that are sent at once
+_PIECE: Final = 256 << 10  # bytes of a body per send
 _MOST_ARGUMENTS: Final = 1000  # in a query
 _BAD_QUERY: Final = re.compile(rb";|%(?![0-9A-Fa-f]{2})")
-PHRASES: Final = {413: b"Request Entity Too Large"}  # Python changed this phrase in 3.13, Go did not
+PHRASES: Final = {413: b"Request Entity Too Large"}  # Python changed this phrase in 3.13, Go didn't
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Response:
-    """An answer. `sniffed` follows Content-Length, where Go puts a content type that it has guessed itself."""
+    """An answer. `sniffed` comes after Content-Length, because Go puts a content type there that it has guessed."""
 
     status: int = 200
     body: bytes = b""
     headers: Headers = ()
     sniffed: tuple[bytes, bytes] | None = None
-    close: bool = False  # end the connection, because the rest of the request will not be read
+    close: bool = False  # end the connection, because we won't read the rest of the request
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stream:
-    """An answer that is made while it is sent.
+    """An answer that we make while we send it.
 
     `next_piece` returns None at the end. `close` is called exactly once, however the answer ends.
     """
@@ -97,7 +97,7 @@ class Stream:
 
 
 class HttpError(Exception):
-    """Raised or returned by a handler to answer with `{"message":"<code>"}`."""
+    """Raise or return it in a handler to answer with `{"message":"<code>"}`."""
 
     def __init__(
         self, status: int, code: str, *, close: bool = False, details: Mapping[str, object] | None = None
@@ -106,7 +106,7 @@ class HttpError(Exception):
         self.status = status
         self.code = code
         self.close = close
-        self.details = details  # further members beside `message`
+        self.details = details  # more members besides `message`
 
     @property
     def response(self) -> Response:
@@ -116,7 +116,7 @@ class HttpError(Exception):
 
 
 class ClientGone(Exception):
-    """The peer left before its request was complete, so nobody can be answered."""
+    """The peer left before its request was complete, so there is no one to answer."""
 
 
 @lru_cache(maxsize=256)
@@ -125,18 +125,18 @@ def _error_response(status: int, code: str, close: bool) -> Response:
 
 
 def text(content: str | bytes) -> Response:
-    """Return a text with NSQ's header and, unless it is empty, the type that Go would guess."""
+    """Return text with NSQ's header and, unless it is empty, the content type that Go would guess."""
     body = content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content
     return Response(body=body, headers=(V1,), sniffed=TEXT if body else None)
 
 
 def json(value: object) -> Response:
-    """Return a value as JSON with NSQ's header."""
+    """Return a value as JSON, with NSQ's header."""
     return Response(body=dumps(value), headers=(JSON, V1))
 
 
 def plain(content: str, *, status: int = 200) -> Response:
-    """Return a text without NSQ's header, as `/ping` answers."""
+    """Return text without NSQ's header. `/ping` answers like this."""
     return Response(status, content.encode(), sniffed=TEXT)
 
 
@@ -144,7 +144,7 @@ EMPTY: Final = text("")
 
 
 def wire_head(response: Response, *, date: bytes, version: bytes = b"1.1", connection: bytes = b"") -> bytes:
-    """Return status line and headers, spelled and ordered as Go does."""
+    """Return the status line and the headers, spelled and ordered as in Go."""
     lines = [b"HTTP/%s %d %s" % (version, response.status, phrase(response.status))]
     lines += [b"%s: %s" % (canonical(name), value) for name, value in response_headers(response, date=date)]
     if connection:
@@ -170,7 +170,7 @@ def canonical(name: bytes) -> bytes:
 
 
 def phrase(status: int) -> bytes:
-    """Return the reason phrase of a status, as Go words it."""
+    """Return the reason phrase of a status, in Go's words."""
     return PHRASES.get(status) or HTTPStatus(status).phrase.encode()
 
 
@@ -191,10 +191,11 @@ class HttpDate:
 
 
 def parse_query(query: bytes) -> dict[str, str]:
-    """Return the arguments, the first of each name. Strict as in Go: one bad escape or `;` spoils the whole query.
+    """Return the arguments, or the first value if a name comes twice. Raise HttpError for a bad query.
 
-    Bytes that are not UTF-8 become lone surrogates, so that two different arguments are never equal. A query with more
-    than `_MOST_ARGUMENTS` is refused, because reading a million of them would delay everybody.
+    As in Go, one bad escape or `;` spoils the whole query. Bytes that aren't UTF-8 become lone surrogates, so different
+    arguments stay different. We refuse more than `_MOST_ARGUMENTS`, because reading a million of them would delay all
+    other clients.
     """
     if query.count(b"&") >= _MOST_ARGUMENTS or _BAD_QUERY.search(query):
         raise HttpError(400, "INVALID_REQUEST")
@@ -243,38 +244,38 @@ class Request:
         self.query_string: bytes = scope["query_string"]
         raw_path: bytes = scope.get("raw_path") or quote(self.path).encode()
         self.uri = (raw_path + b"?" + self.query_string if self.query_string else raw_path).decode("latin-1")
-        self.fields: list[tuple[bytes, bytes]] = list(scope["headers"])  # a name may come more than once
+        self.fields: list[tuple[bytes, bytes]] = list(scope["headers"])  # the same name may come twice
         self.headers: dict[bytes, bytes] = dict(self.fields)
         client = scope.get("client")
         self.remote = format_name(tuple(client)) if client else "@"
-        self.common_name: str = scope.get(COMMON_NAME, "")  # in the peer's certificate; "" without one
+        self.common_name: str = scope.get(COMMON_NAME, "")  # in the peer's certificate, or ""
         self.is_secure = scope.get("scheme") == "https"
-        self.words: Mapping[str, str] = {}  # the pieces of the path that matched the route's `{name}`s
-        self.is_limited = False  # the answer must be limited to the topic that the query names
-        self.holder = ""  # the name of the holder of the token or certificate, if that was asked for
-        self.may_operate = True  # whether the request may be about messages of others
-        self.may_lose = True  # whether the request may have an effect that loses messages
+        self.words: Mapping[str, str] = {}  # the path segments for the route's `{name}`s
+        self.is_limited = False  # limit the answer to the topic in the query
+        self.holder = ""  # owner of the token or certificate, if we check them
+        self.may_operate = True  # on messages of other clients too
+        self.may_lose = True  # may have effects that lose messages
 
     def query(self) -> dict[str, str]:
-        """Return the arguments of the query; see `parse_query`."""
+        """Return the arguments of the query, as `parse_query` does."""
         return parse_query(self.query_string)
 
     @property
     def content_length(self) -> int | None:
-        """The announced length; None for a chunked body. The server has checked that it is a number."""
+        """The announced length, or None for a chunked body. The server has checked that it's a number."""
         length = self.headers.get(b"content-length")
         return None if length is None else int(length)
 
     @property
     def withholds_body(self) -> bool:
-        """Whether the peer still waits for a "100 Continue", so that it is its choice whether to send a body at all."""
+        """Whether the peer still waits for a "100 Continue", and so may never send its body."""
         return self.headers.get(b"expect", b"").lower() == b"100-continue" and not self._reading
 
     async def read(self, limit: int) -> bytes:
         """Return the body, or its first `limit` + 1 bytes if it is longer than `limit`.
 
-        A client that sent `Expect: 100-continue` is told to go on by this call. Raises ClientGone if the client leaves
-        meanwhile, and HttpError if it has half-closed the connection too early and may still get an answer.
+        If the client sent `Expect: 100-continue`, this call makes it continue. Raises ClientGone if the client leaves,
+        and HttpError if it half-closes the connection too early, because then it may still get an answer.
         """
         pieces: list[bytes] = []
         size = 0
@@ -285,7 +286,7 @@ class Request:
         return b"".join(pieces)[: limit + 1]
 
     async def pieces(self, limit: int) -> AsyncIterator[bytes]:
-        """Yield the body as it arrives, under the rules of `read`. The last piece may exceed `limit`."""
+        """Yield the body as it arrives, with the rules of `read`. The last piece may exceed `limit`."""
         self._reading = True
         size = 0
         while not self._complete and size <= limit:
@@ -300,16 +301,16 @@ class Request:
             yield piece
 
     def hold_body(self, size: int) -> None:
-        """Note that the body uses `size` bytes of memory by now; for a handler that reads it in pieces."""
+        """Record that the body now uses `size` bytes of memory. Call it if your handler reads in pieces."""
         if self._unfinished is not None:
             self._unfinished.hold(self, size)
 
     def give_up_body(self) -> None:
-        """End the connection because others need the memory. The reader of the body gets ClientGone."""
+        """Abort the connection, because other requests need the memory. The body's reader gets ClientGone."""
         self.abort()
 
     def forget_body(self) -> None:
-        """Note that the body uses no memory any more."""
+        """Record that the body uses no memory any more."""
         if self._unfinished is not None:
             self._unfinished.release(self)
 
@@ -326,13 +327,13 @@ class Request:
         return CUT_SHORT in self._scope
 
     def abort(self) -> None:
-        """End the connection at once; the part of the answer that was sent is visibly incomplete."""
+        """Abort the connection. The peer can see that its answer is incomplete."""
         abort: Callable[[], None] | None = self._scope.get(ABORT)
         if abort is not None:
             abort()
 
     async def wait_until_lost(self) -> None:
-        """Return when nothing can be sent to the peer any more."""
+        """Return when we can't send to the peer any more."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
         self.is_gone = True
@@ -340,10 +341,10 @@ class Request:
     async def wait_until_gone(self) -> None:
         """Return when the peer has closed, or half-closed, the connection.
 
-        For a handler that lets its client wait; the handler cancels this call when it has an answer.
+        Use it in a handler that lets its client wait, and cancel this call when you have an answer.
         """
-        # A half-closed peer normally still gets its answer. A long wait, however, must not go on for a peer that has
-        # left.
+        # A half-closed peer normally still gets its answer. But a peer that has left for good looks the same, and a
+        # long wait must not go on for it.
         self._scope[ENDS_WITH_PEER] = True
         if PEER_ENDED in self._scope:  # the peer half-closed before this wait began
             self.abort()
@@ -357,7 +358,7 @@ Attend = Callable[[Request, Callable[[], int]], AbstractAsyncContextManager[None
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A route whose `path` is exact or has words: `/config/{option}`."""
+    """A route. Its `path` is exact or has words in braces: `/config/{option}`."""
 
     method: str
     path: str
@@ -369,22 +370,22 @@ R = TypeVar("R", bound=Route)
 
 
 class CrossOrigin(Protocol):
-    """Lets pages of other sites use some paths: see common/nsqcommon/cors.py."""
+    """Lets pages of other sites use some paths; see cors.py."""
 
     def headers(self, request: Request) -> Headers:
-        """Return what is added to the answer to this request."""
+        """Return headers to add to the answer to this request."""
 
     def preflight(self, request: Request) -> Headers:
-        """Return what is added to the answer if a browser asks whether it may make a request."""
+        """Return headers to add when a browser asks whether it may make a request."""
 
 
 class HttpApi(Generic[R]):
     """The ASGI application of a set of routes.
 
-    `linger` waits while the rest of a refused body is discarded: it gets the discarding as a coroutine function and
-    bounds its time. Without `linger` nothing is discarded. `attend` notices that the peer of a stream has left or takes
-    nothing. `always` is the answer to every request, whatever the routes are. `guard` may refuse a request for a route
-    by returning an answer of its own. `cors` says which answers pages of other sites may read. `unfinished` bounds the memory that the bodies of all requests hold.
+    `linger` gets a coroutine function that discards the rest of a refused body, and runs it for a limited time; without
+    `linger` we discard nothing. `attend` notices when the peer of a stream leaves or stops reading. `always` answers
+    every request, whatever the routes. `guard` may refuse a request for a route by returning an answer. `cors` says
+    which answers pages of other sites may read. `unfinished` limits the memory of all request bodies together.
     """
 
     def __init__(
@@ -420,7 +421,7 @@ class HttpApi(Generic[R]):
             return
         if self._cors is not None and (more := self._cors.headers(request)):
             response = replace(response, headers=(*response.headers, *more))
-        # HTTP/1.0 could not tell where a streamed answer ends.
+        # In HTTP/1.0, the peer couldn't see where a streamed answer ends.
         if isinstance(response, Stream) and scope.get("http_version") == "1.0":
             await response.close()
             response = HttpError(505, "HTTP_VERSION_NOT_SUPPORTED").response
@@ -462,7 +463,7 @@ class HttpApi(Generic[R]):
             return error.response
         except ClientGone:
             raise
-        except Exception as error:  # a bug of ours must not end the connection: NSQ answers 500, and so do we
+        except Exception as error:  # a bug must not end the connection: like NSQ, we answer 500
             self._log.exception("panic in HTTP handler - %s", error)
             return HttpError(500, "INTERNAL_ERROR").response
         finally:
@@ -486,7 +487,7 @@ class HttpApi(Generic[R]):
 
     async def _stream(self, request: Request, stream: Stream, send: Send) -> None:
         sent = 0
-        attend = self._attend or _look_away
+        attend = self._attend or _unattended
         try:
             async with attend(request, lambda: sent):
                 await send({"type": "http.response.start", "status": stream.status, "headers": list(stream.headers)})
@@ -496,7 +497,7 @@ class HttpApi(Generic[R]):
                 if not request.is_gone:
                     await send({"type": "http.response.body", "body": b"", "more_body": False})
         except Exception as error:  # the peer sees that the answer is incomplete
-            self._log.exception("an answer was broken off - %s", error)
+            self._log.exception("streamed answer aborted - %s", error)
             request.abort()
             await request.wait_until_lost()
         finally:
@@ -504,20 +505,20 @@ class HttpApi(Generic[R]):
 
 
 async def _send_in_pieces(body: bytes, send: Send) -> None:
-    """Send a body that may have many megabytes: a server that gets it whole copies all that the peer has not taken."""
+    """Send a large body in pieces. A server that gets it whole copies everything that the peer hasn't taken yet."""
     for start in range(0, max(1, len(body)), _PIECE):
         if start:
-            await asyncio.sleep(0)  # a peer that takes everything at once never makes `send` wait
+            await asyncio.sleep(0)  # give way: with a fast peer, `send` never waits
         await send({"type": "http.response.body", "body": body[start : start + _PIECE], "more_body": True})
 
 
 @asynccontextmanager
-async def _look_away(request: Request, sent: Callable[[], int]) -> AsyncIterator[None]:
+async def _unattended(request: Request, sent: Callable[[], int]) -> AsyncIterator[None]:
     yield
 
 
 def _redirect(request: Request, path: str) -> Response:
-    # Releases of NSQ redirect methods other than GET with 307; only newer versions of their router send 308.
+    # NSQ's releases redirect methods other than GET with 307; only newer versions of their router send 308.
     location = quote(path, safe="/:@!$&'()*+,;=~")
     if request.query_string:
         location += "?" + request.query_string.decode("latin-1")
@@ -530,5 +531,5 @@ def _redirect(request: Request, path: str) -> Response:
 
 
 def truth(arguments: Mapping[str, str], name: str) -> bool:
-    """Return a boolean argument: `false` and `0` are False; anything else, and no argument, is True."""
+    """Return a boolean argument: False for `false` and `0`, True for anything else or no argument."""
     return arguments.get(name) not in ("false", "0")

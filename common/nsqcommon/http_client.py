@@ -1,8 +1,8 @@
 """HTTP requests from one daemon to another, on trio. Requests may share connections that stay open.
 
-We don't use a client library, because nsqd makes only one request for each new topic. A library's cookies, cleverer pool
-and second event-loop layer would cost some megabytes and a good part of nsqd's start-up time. `wire/http_exchange.py`
-parses the responses.
+We don't use a client library, because nsqd makes only one request for each new topic. A library's cookies, cleverer
+pool and second event-loop layer would cost some megabytes and a good part of nsqd's start-up time.
+`wire/http_exchange.py` parses the responses.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ async def get(
     timeout: float = inf,
     most: int = MOST_BYTES,
 ) -> Answer:
-    """Send a single GET and return the answer, whatever its status. Raise HttpFailed, also for more than `most` bytes."""
+    """Send a single GET and return the answer, whatever its status. Raise HttpFailed, also above `most` bytes."""
     request = request_bytes("GET", join_host_port(host, port), target, [_CLOSE, *headers], b"")
     with _as_http_failed(timeout):
         return await _exchange((host, port, tls), request, connect_timeout=connect_timeout, most=most)
@@ -310,7 +310,7 @@ class OpenAnswer:
         return self._reader.status
 
     async def next_piece(self) -> bytes:
-        """Return the next piece of the body, or b"" after the last one. Raise HttpFailed, also if the answer is cut off."""
+        """Return the next piece of the body, or b"" after the last one. Raise HttpFailed, also for a cut-off one."""
         with _as_http_failed(self._patience):
             while not self._reader.body and not self._reader.is_complete:
                 await self._receive_piece()
@@ -371,7 +371,7 @@ async def _exchange(
     before_large: BeforeLarge = trio.lowlevel.checkpoint,
     name: str = "",
 ) -> Answer:
-    """Send a request on its own connection and return the answer. Pass the server's `name` if it differs from the host."""
+    """Send a request on its own connection and return the answer. Pass the server's `name` if it isn't the host."""
     stream = await _connect(*server, connect_timeout, name)
     try:
         with ResponseReader(most=most) as reader:

@@ -221,7 +221,7 @@ class BaseOptions:
     log_format: str = option("nsq", "log format: nsq (NSQ's lines) or json", kind=one_of(*LOG_FORMATS))
 
     def checked(self) -> Self:
-        """Return these options, checked against each other and completed. Raise StartupError if they don't fit together.
+        """Return these options, checked against each other and completed. Raise StartupError if they clash.
 
         `parse` has already checked the limits of each single option.
         """

@@ -1,14 +1,14 @@
-"""uvicorn inside the trio loop: the bridge between ASGI on asyncio and the daemons on trio.
+"""uvicorn inside the trio loop: the bridge between ASGI on asyncio and our daemons on trio.
 
-Only uvicorn's HTTP protocol class is used, not its server. That would open its own listeners, tick ten times a second
-(an idle daemon should use no CPU) and take over signals. Here sockets come connected: from `serve`, or through
-`Web.adopt` from code that has read some bytes of a connection before it found that the application has to serve it.
+We use only uvicorn's HTTP protocol class, not its server. The server would open its own listeners, tick ten times a
+second (an idle daemon should use no CPU) and take over signals. Here sockets come connected: from `serve`, or through
+`Web.adopt` from code that has read the first bytes of a connection and found that the application must serve it.
 
     open_web(app)  ──►  Web.adopt(sock, received)  ──►  asyncio transport ──► uvicorn's parser ──► app(scope, ...)
                                                                                  run_trio(fn)  ◄──┘
 
-Handlers run as asyncio tasks on the loop that trio-asyncio keeps inside trio. They may call the cores directly, and
-await trio functions through `run_trio`.
+Handlers run as asyncio tasks on the loop that trio-asyncio runs inside trio. They may call the cores directly, and
+await trio functions with `run_trio`.
 """
 
 from __future__ import annotations
@@ -56,17 +56,17 @@ Ts = TypeVarTuple("Ts")
 
 _log = logging.getLogger(__name__)
 
-GRACE: Final = 5.0  # seconds that a shutdown waits for answers that are under way
-# Seconds for which a connection that must close is still read, so that the client sees the answer and not a reset, as
-# in Go.
+GRACE: Final = 5.0  # seconds that a shutdown waits for answers under way
+# Seconds for which we still read a connection that must close, so that the client sees the answer and not a reset. As
+# long as in Go.
 LINGER: Final = 0.5
-STALL: Final = 60.0  # seconds that a stream waits for a peer that takes nothing
+STALL: Final = 60.0  # seconds that a stream waits for a peer that reads nothing
 _AROUND_HEADER: Final = len(b": \r\n")
 _OUT_OF_DESCRIPTORS: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _READ_SIZE: Final = 1 << 16
 _PAUSE_WITHOUT_DESCRIPTORS: Final = 0.1
 
-# uvicorn makes its status lines of Python's phrases, in one table for the whole process.
+# uvicorn's status lines have Python's phrases, in one table for the whole process.
 STATUS_LINE.update({status: b"HTTP/1.1 %d %s\r\n" % (status, words) for status, words in PHRASES.items()})
 
 
@@ -79,14 +79,14 @@ async def run_trio(function: Callable[[*Ts], Awaitable[T]], *arguments: *Ts) -> 
     try:
         return cast(T, await future)
     finally:
-        # trio-asyncio has set a `cancel` on the future that refers to the future: a reference cycle for each call,
-        # which also keeps the result alive. The future is done, so nobody will cancel it any more.
+        # trio-asyncio has set a `cancel` on the future that refers to the future. This reference cycle would also keep
+        # the result alive, for each call. We can delete it, because no one can cancel a future that is done.
         with suppress(AttributeError):
             del future.cancel
 
 
 async def linger(drop_rest: Callable[[], Awaitable[None]]) -> None:
-    """Let `HttpApi` discard what a refused client still sends, for as long as Go's server would."""
+    """Let `HttpApi` discard the rest of a refused body, for as long as Go's server would."""
     try:
         await asyncio.wait_for(drop_rest(), LINGER)
     except TimeoutError:
@@ -95,7 +95,7 @@ async def linger(drop_rest: Callable[[], Awaitable[None]]) -> None:
 
 @asynccontextmanager
 async def attend(request: Request, sent: Callable[[], int]) -> AsyncIterator[None]:
-    """Watch the peer while `HttpApi` streams: notice that it has left, and drop it if it takes nothing for long."""
+    """Watch the peer while `HttpApi` streams: notice when it leaves, and drop it if it reads nothing for long."""
     tasks = (
         asyncio.ensure_future(request.wait_until_lost()),
         asyncio.ensure_future(_drop_when_stalled(request, sent)),
@@ -117,12 +117,12 @@ async def _drop_when_stalled(request: Request, sent: Callable[[], int]) -> None:
 
 @asynccontextmanager
 async def open_web(app: App, *, grace: float | None = None) -> AsyncIterator[Web]:
-    """Yield a `Web` that serves until the block ends; then close its connections, busy ones after their answer.
+    """Yield a `Web` that serves until the block ends. Then close its connections, busy ones after their answer.
 
-    Closing takes `grace` seconds at most, also when the block is cancelled.
+    Closing takes at most `grace` seconds, even if you cancel the block.
     """
     async with trio_asyncio.open_loop() as loop:
-        loop.set_exception_handler(_contain)
+        loop.set_exception_handler(_log_bug)
         web = Web(app, loop)
         try:
             yield web
@@ -141,7 +141,7 @@ async def serve(
 ) -> None:
     """Serve listening, non-blocking sockets until cancelled.
 
-    Closing the listeners is left to the caller.
+    It leaves the listeners open; close them yourself.
     """
     async with open_web(app) as web, trio.open_nursery() as nursery:
         for listener in listeners:
@@ -172,7 +172,7 @@ class Web:
         self._opening: set[asyncio.Task[None]] = set()
         self._all_closed = trio.Event()
         self._closing = False
-        # Tasks outside of the asyncio loop hand connections over; `run_trio` finds the loop in this context.
+        # Tasks outside the asyncio loop call `adopt`, and `run_trio` finds the loop through this context.
         self._context = copy_context()
 
     @property
@@ -188,10 +188,10 @@ class Web:
         common_name: str | None = None,
         on_closed: Callable[[], None] = _do_nothing,
     ) -> None:
-        """Take over a connected, non-blocking socket that nobody else uses any more, and the bytes `received` from it.
+        """Take over a connected, non-blocking socket, together with the bytes already `received` from it.
 
-        `client` is the peer's address if the socket does not know it. `common_name` is given if the peer uses TLS: the
-        name in the certificate that it has shown, or "". `on_closed` is called when the connection has gone.
+        Pass the peer's address as `client` if the socket doesn't know it. Pass `common_name` if the peer uses TLS: the
+        name in its certificate, or "". We call `on_closed` when the connection has gone.
         """
         if self._closing:
             sock.close()
@@ -208,7 +208,7 @@ class Web:
         async def open_connection() -> None:
             try:
                 await self._loop.connect_accepted_socket(connection, sock)
-            except OSError:  # the connection ended while it was handed over
+            except OSError:  # the connection ended meanwhile
                 sock.close()
                 on_closed()
 
@@ -217,7 +217,7 @@ class Web:
         task.add_done_callback(self._opening.discard)
 
     async def close(self) -> None:
-        """Close every connection once its answer has been given, and wait for that. Call it from trio."""
+        """Close every connection after its current answer, and wait for that. Call it from trio."""
         self._closing = True
         await trio_asyncio.aio_as_trio(self._wait_until_opened)()
         connections = cast("set[_Connection]", self._state.connections)
@@ -227,7 +227,7 @@ class Web:
             await self._all_closed.wait()
 
     def abort(self) -> None:
-        """Close all remaining connections at once."""
+        """Abort all remaining connections."""
         for connection in tuple(self._state.connections):
             cast(_Connection, connection).transport.abort()
 
@@ -241,7 +241,7 @@ class Web:
 
 
 class _Connection(HttpToolsProtocol):
-    """uvicorn's connection without its idle timeout, and with Go's treatment of unusual requests."""
+    """uvicorn's connection, but without an idle timeout, and with Go's answers to unusual requests."""
 
     def __init__(
         self,
@@ -260,20 +260,22 @@ class _Connection(HttpToolsProtocol):
         self._real_client = client
         self._lost = lost
         self._received = received
-        self._unfinished = 0  # bytes of reads that contained nothing but a part of a head
+        self._unfinished = 0  # bytes of reads that brought nothing but part of a head
         self._head_bytes = 0
         self._ended = False  # the peer will send nothing more
-        self._gone: asyncio.Future[None] | None = None  # awaited once a head has been refused
+        self._gone: asyncio.Future[None] | None = (
+            None  # set once we have refused a head; done when the connection has gone
+        )
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         super().connection_made(transport)
-        # asyncio would read 256 KiB from each ready connection before it handles any of their requests: 128 MB with
-        # five hundred of them.
+        # asyncio would read 256 KiB from each ready connection before it handles any request: 128 MB with five hundred
+        # connections.
         transport.max_size = _READ_SIZE  # type: ignore[attr-defined]
         self.client = self._real_client or self.client
         if self._common_name is not None:
             self.scheme = "https"
-        # Fed before the transport reads by itself, so that no later data can overtake these.
+        # Feed these before the transport reads by itself, so that later data can't overtake them.
         received, self._received = self._received, b""
         if received:
             self.data_received(received)
@@ -283,14 +285,14 @@ class _Connection(HttpToolsProtocol):
         if self._gone is not None and not self._gone.done():
             self._gone.set_result(None)
         if self.cycle is not None:
-            self.cycle.body = bytearray()  # uvicorn's cycle is in a reference cycle, and nobody needs the body any more
-        # asyncio's transport refers to a method of its own; without this each connection waits for the garbage
-        # collector.
+            self.cycle.body = bytearray()  # free it now, because uvicorn's cycle is part of a reference cycle
+        # asyncio's transport refers to a method of its own. Without this line, each connection would wait for the
+        # garbage collector.
         self.transport._read_ready_cb = None  # type: ignore[attr-defined]
         self._lost()
 
     def eof_received(self) -> bool:  # type: ignore[override]  # uvicorn's says None, asyncio takes either
-        """Return whether to stay open: a peer that has finished sending still gets its answers, as from Go."""
+        """Return whether to stay open. As in Go, a peer that has finished sending still gets its answers."""
         if self.transport.get_extra_info("sslcontext") is not None or self._gone is not None:
             return False  # TLS has no half-closed connections
         newest = self.pipeline[0][0] if self.pipeline else cast("RequestResponseCycle | None", self.cycle)
@@ -310,7 +312,7 @@ class _Connection(HttpToolsProtocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            # No upgrade is supported: as in Go, the request is answered as if it had not asked for one.
+            # We support no upgrade. As in Go, answer as if the request had not asked for one.
             self.parser = httptools.HttpRequestParser(self)
             rest = data[upgrade.args[0] :]
             if rest:
@@ -354,7 +356,7 @@ class _Connection(HttpToolsProtocol):
         self._refuse(BAD_REQUEST)
 
     def on_response_complete(self) -> None:
-        """Do what uvicorn does, but set no timer: NSQ keeps idle connections, trio-asyncio keeps cancelled timers."""
+        """Do what uvicorn does, but set no timer: NSQ keeps idle connections, and cancelled timers would pile up."""
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
@@ -371,10 +373,10 @@ class _Connection(HttpToolsProtocol):
             self.transport.close()
 
     async def _refuse_in_turn(self, answer: bytes) -> None:
-        """Refuse a request whose turn to be answered has come, and return when the connection has ended.
+        """Refuse a request when its turn to be answered has come, and return when the connection has ended.
 
-        What the peer still sends is discarded for a while: closing a socket with unread data would be a reset, and the
-        peer would never see the answer.
+        We discard further data for a while. If we closed a socket with unread data, the kernel would send a reset, and
+        the peer would never see the answer.
         """
         if self.transport.is_closing():
             return
@@ -390,10 +392,10 @@ class _Connection(HttpToolsProtocol):
         await self._gone
 
 
-class _Name(bytes):
-    """A header name that keeps its spelling: uvicorn compares names in lower case and then writes what it compared."""
+class _CasedName(bytes):
+    """A header name that keeps its spelling. uvicorn calls `lower` to compare a name, and then sends the result."""
 
-    def lower(self) -> _Name:
+    def lower(self) -> _CasedName:
         return self
 
     def __eq__(self, other: object) -> bool:
@@ -404,7 +406,7 @@ class _Name(bytes):
 
 
 def _spelled_as_go(app: App, date: HttpDate) -> App:
-    """Wrap the application: spell headers as Go does, add the date, and refuse what the connection refuses."""
+    """Wrap the application: spell headers as Go does, add the date, and refuse requests with a bad head."""
 
     async def spelled(scope: Scope, receive: Receive, send: Send) -> None:
         if (refuse := scope.get(REFUSE)) is not None:
@@ -420,7 +422,7 @@ def _spelled_as_go(app: App, date: HttpDate) -> App:
                     headers.insert(at, (b"date", date()))
                 if b"connection" not in names and _wants_close(scope):
                     headers.append((b"connection", b"close"))
-                message = {**message, "headers": [(_Name(canonical(name)), value) for name, value in headers]}
+                message = {**message, "headers": [(_CasedName(canonical(name)), value) for name, value in headers]}
             await send(message)
 
         await app(scope, receive, send_spelled)
@@ -445,17 +447,17 @@ async def _accept(listener: socket.socket, web: Web, budget: Budget) -> None:
             if error.errno in _OUT_OF_DESCRIPTORS:
                 _log.error("accept failed - %s", error)
                 await trio.sleep(_PAUSE_WITHOUT_DESCRIPTORS)  # meanwhile clients wait in the backlog
-            continue  # any other error: the client left before it was accepted
+            continue  # any other error: the client left before we accepted it
         sock.setblocking(False)
         if sock.family != socket.AF_UNIX:
-            # asyncio does this only for listeners that name IPPROTO_TCP explicitly. Without it, the body of an answer
-            # waits for the client's delayed ACK of the head, 40 ms.
+            # asyncio does this only for listeners that name IPPROTO_TCP explicitly. Without it, an answer's body waits
+            # 40 ms for the client's delayed ACK of the head.
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         budget.take()
         web.adopt(sock, on_closed=budget.give_back)
 
 
-def _contain(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log a bug in one connection. trio-asyncio's own handler would end the whole daemon."""
+def _log_bug(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log a bug in one connection, because trio-asyncio's own handler would end the whole daemon."""
     error = context.get("exception")
     _log.error("HTTP connection failed - %s", context.get("message"), exc_info=error)
