@@ -56,7 +56,7 @@ def test_what_is_due_has_no_delay() -> None:
         ({"headers": "{"}, "not JSON"),
         ({"headers": "[1]"}, "no JSON object"),
         ({"headers": '{"a": 1}'}, "values are texts"),
-        ({"headers": '{"A": "b"}'}, "invalid name of a header"),
+        ({"headers": '{"A": "b"}'}, "invalid header name"),
         ({"headers": json.dumps({"a": "x" * 5000})}, "more than"),
         ({"key": "a b"}, "invalid key"),
         ({"key": "k" * 65}, "invalid key"),

@@ -77,7 +77,7 @@ def test_rows_may_have_headers(spark: SparkSession, tmp_path: Path, options: dic
 @pytest.mark.parametrize(
     ("headers", "message"),
     [
-        ("map('No', body)", "invalid name of a header"),
+        ("map('No', body)", "invalid header name"),
         ("map('n', cast(null as binary))", "a row's headers"),
         ("array(body)", "column headers has to be map<string, binary>"),
     ],

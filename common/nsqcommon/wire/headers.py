@@ -1,10 +1,10 @@
-"""Headers of a message: pairs of a name and bytes, which travel beside the body.
+"""A message's headers: pairs of a name and bytes that travel next to the body.
 
     length 2   of all pairs together; 0: the message has none
     (name length 1, name, value length 2, value) * pairs
 
-All numbers are big-endian. A name is lower case and comes once. Names that begin with `nsq-` are ours: `nsq-ttl`,
-`nsq-group`, `nsq-reply` and `nsq-origin`.
+All numbers are big-endian. Names are lower case, and none comes twice. Names that begin with `nsq-` are ours:
+`nsq-ttl`, `nsq-group`, `nsq-reply` and `nsq-origin`.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ _pack_length: Final = Struct(">H").pack
 _unpack_length: Final = Struct(">H").unpack_from
 _SMALLEST_PAIR: Final = 4
 _MOST_SHAPES: Final = 256
-_MOST_IN_COLUMNS: Final = 64 * 1024  # bytes of columns that are worth keeping
+_MOST_IN_COLUMNS: Final = 64 * 1024  # bytes of columns worth keeping
 
-_Shape = tuple[tuple[int, int, bytes], ...]  # what lies around the values: start, end and bytes
+_Shape = tuple[tuple[int, int, bytes], ...]  # the bytes around the values: start, end and content
 _Cut = Callable[[bytes], object]
-_shapes: Final[dict[int, _Shape]] = {}  # of headers that were right, by their length
+_shapes: Final[dict[int, _Shape]] = {}  # of valid headers, by their length
 
 
 class BadHeaders(ValueError):
-    """These are no headers, or too many. The message says why."""
+    """The data aren't headers, or too many. The message says why."""
 
 
 def encode_headers(headers: Mapping[str, bytes | str]) -> bytes:
-    """Encode headers; a text as UTF-8. Raise BadHeaders."""
+    """Encode headers, and text as UTF-8. Raise BadHeaders."""
     if len(headers) > MOST_PAIRS:
-        raise BadHeaders(f"{len(headers)} headers, at most {MOST_PAIRS} are possible")
+        raise BadHeaders(f"too many headers {len(headers)} > {MOST_PAIRS}")
     pieces: list[bytes] = []
     size = 0
     for name, value in headers.items():
         raw_name = name.encode("utf-8", "replace")
         if _is_name(raw_name) is None:
-            raise BadHeaders(f"invalid name of a header {name[:100]!r}")
+            raise BadHeaders(f"invalid header name {name[:100]!r}")
         raw = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
         size += 3 + len(raw_name) + len(raw)
         if size > MOST_BYTES:
@@ -57,7 +57,7 @@ def encode_headers(headers: Mapping[str, bytes | str]) -> bytes:
 
 
 def decode_headers(data: bytes, at: int = 0) -> dict[str, bytes]:
-    """Return the headers that are encoded at `at`. Raise BadHeaders."""
+    """Return the headers encoded at `at`. Raise BadHeaders."""
     end = end_of_headers(data, at)
     headers: dict[str, bytes] = {}
     at += 2
@@ -66,7 +66,7 @@ def decode_headers(data: bytes, at: int = 0) -> dict[str, bytes]:
         at = start + data[at]
         raw_name = data[start:at]
         if at + 2 > end or _is_name(raw_name) is None:
-            raise BadHeaders(f"invalid name of a header {raw_name[:100]!r}")
+            raise BadHeaders(f"invalid header name {raw_name[:100]!r}")
         name = raw_name.decode()
         if name in headers:
             raise BadHeaders(f"header {name!r} comes twice")
@@ -76,15 +76,15 @@ def decode_headers(data: bytes, at: int = 0) -> dict[str, bytes]:
             raise BadHeaders(f"the value of header {name!r} ends too early")
         headers[name] = data[start:at]
     if len(headers) > MOST_PAIRS:
-        raise BadHeaders(f"{len(headers)} headers, at most {MOST_PAIRS} are possible")
+        raise BadHeaders(f"too many headers {len(headers)} > {MOST_PAIRS}")
     return headers
 
 
 def value_of(name: bytes, data: bytes, at: int, end: int) -> bytes | None:
-    """Return the value of one header among the sound ones that are encoded in data[at:end]; None: it is not there.
+    """Return the value of one header from the valid headers in data[at:end], or None if it is missing.
 
-    `name` is encoded, with its length. The same bytes may be a part of another value, so where they are found, the
-    headers before them are passed one by one. That is a tenth of the time of decoding them.
+    `name` is encoded, with its length. Another value may contain the same bytes, so when we find them, we walk the
+    headers up to there to make sure. This takes a tenth of the time of decoding all headers.
     """
     found = data.find(name, at + 2, end)
     at += 2
@@ -100,10 +100,11 @@ def value_of(name: bytes, data: bytes, at: int, end: int) -> bytes | None:
 
 
 def check_headers(data: bytes | bytearray, at: int, stop: int) -> int:
-    """Return where the headers that are encoded in data[at:stop] end, after looking through them. Raise BadHeaders.
+    """Check the headers encoded in data[at:stop], and return where they end. Raise BadHeaders.
 
-    Most messages of a publisher have the same names with values as long as those before: where one was right, another
-    with the same bytes around its values is right as well. That takes a fifth of the time of looking at each pair.
+    Most messages of a publisher have the same names, with values of the same lengths. If headers were valid once,
+    others with the same bytes around their values are valid too. This comparison takes a fifth of the time of checking
+    each pair.
     """
     end = end_of_headers(data, at, stop)
     length = end - at
@@ -118,9 +119,10 @@ def check_headers(data: bytes | bytearray, at: int, stop: int) -> int:
 
 
 def are_like_first(area: bytes, count: int) -> bool:
-    """Return whether `count` headers of equal length all have the names and lengths of the first, which is valid.
+    """Return whether `count` headers of equal length all have the names and value lengths of the first, valid one.
 
-    This compares each byte around the values in all of them at once, in a tenth of the time of `check_headers` for each.
+    We compare each byte around the values in all of them at once. This takes a tenth of the time of `check_headers` for
+    each message.
     """
     stride = len(area) // count
     shape = _known_shape(area, 0, stride) or _shape_of(area[:stride])
@@ -130,7 +132,7 @@ def are_like_first(area: bytes, count: int) -> bool:
 
 
 def _columns(shape: _Shape, stride: int, count: int) -> tuple[_Cut, tuple[bytes, ...]]:
-    """Return what cuts each byte around the values out of `count` headers, and what it has to return."""
+    """Return a function that cuts each byte around the values out of `count` headers, and its expected result."""
     around = b"".join([expected for _, _, expected in shape])
     slices = [slice(place, None, stride) for start, value, _ in shape for place in range(start, value)]
     return itemgetter(*slices), tuple([around[place : place + 1] * count for place in range(len(around))])
@@ -140,7 +142,7 @@ _kept_columns: Final = lru_cache(maxsize=16)(_columns)
 
 
 def _known_shape(data: bytes | bytearray, at: int, length: int) -> _Shape | None:
-    """Return the shape of the headers in data[at : at + length] if headers of the same shape were right before."""
+    """Return the shape of the headers in data[at : at + length] if we have seen valid headers of that shape."""
     shape = _shapes.get(length)
     if shape is not None:
         for start, value, expected in shape:
@@ -150,7 +152,7 @@ def _known_shape(data: bytes | bytearray, at: int, length: int) -> _Shape | None
 
 
 def _shape_of(encoded: bytes) -> _Shape:
-    """Return what lies around the values of sound headers, as start, end and bytes."""
+    """Return the bytes around the values of valid headers, as start, end and content."""
     shape = []
     start, at = 0, 2
     while at < len(encoded):
@@ -162,30 +164,27 @@ def _shape_of(encoded: bytes) -> _Shape:
 
 
 def end_of_headers(data: bytes | bytearray, at: int = 0, stop: int = -1) -> int:
-    """Return where the headers that are encoded in data[at:stop] end, of which only the length is looked at.
-
-    Raise BadHeaders.
-    """
+    """Return where the headers encoded in data[at:stop] end. This reads only their length. Raise BadHeaders."""
     if stop < 0:
         stop = len(data)
     if stop < at + 2:
         raise BadHeaders("no length of headers")
     length: int = _unpack_length(data, at)[0]
     if length > MOST_BYTES:
-        raise BadHeaders(f"headers of {length} bytes, at most {MOST_BYTES} are possible")
+        raise BadHeaders(f"headers too big {length} > {MOST_BYTES}")
     if at + 2 + length > stop:
         raise BadHeaders("headers end too early")
     return at + 2 + length
 
 
 def header_offsets(area: bytes, count: int) -> Sequence[int] | None:
-    """Return where each message's headers begin in an area of encoded headers, and the end.
+    """Return where each message's headers begin in an area of encoded headers, plus the end.
 
     None unless the headers of exactly `count` messages fill the area.
     """
     length = len(area)
     unpack = _unpack_length
-    # Headers of equal length are common. Two slices prove it without a walk, and the places are a range.
+    # Headers of equal length are common. Two slices prove it without a walk, and the offsets are a range.
     if count and length >= 2 * count:
         stride = 2 + unpack(area)[0]
         if stride * count == length and area[::stride] == area[:1] * count and area[1::stride] == area[1:2] * count:

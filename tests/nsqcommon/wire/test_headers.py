@@ -90,15 +90,15 @@ def test_headers_that_are_cut_short_or_changed_are_refused_or_mean_something(
 @pytest.mark.parametrize(
     ("headers", "why"),
     [
-        ({"A": b""}, "invalid name"),
-        ({"": b""}, "invalid name"),
-        ({"-a": b""}, "invalid name"),
-        ({"a b": b""}, "invalid name"),
-        ({"a\n": b""}, "invalid name"),
-        ({"a" * 65: b""}, "invalid name"),
-        ({"\u00e4": b""}, "invalid name"),
+        ({"A": b""}, "invalid header name"),
+        ({"": b""}, "invalid header name"),
+        ({"-a": b""}, "invalid header name"),
+        ({"a b": b""}, "invalid header name"),
+        ({"a\n": b""}, "invalid header name"),
+        ({"a" * 65: b""}, "invalid header name"),
+        ({"\u00e4": b""}, "invalid header name"),
         ({"a": b"x" * MOST_BYTES}, f"more than {MOST_BYTES} bytes"),
-        ({f"n{number}": b"" for number in range(MOST_PAIRS + 1)}, f"at most {MOST_PAIRS}"),
+        ({f"n{number}": b"" for number in range(MOST_PAIRS + 1)}, f"too many headers 65 > {MOST_PAIRS}"),
     ],
 )
 def test_what_cannot_be_encoded(headers: dict[str, bytes], why: str) -> None:
@@ -112,13 +112,13 @@ def test_what_cannot_be_encoded(headers: dict[str, bytes], why: str) -> None:
         (b"", "no length"),
         (b"\0", "no length"),
         (b"\0\5\1a\0\0", "end too early"),
-        (b"\x10\x01" + bytes(5000), f"at most {MOST_BYTES}"),
+        (b"\x10\x01" + bytes(5000), f"headers too big 4097 > {MOST_BYTES}"),
         (b"\0\5\1a\0\2x", "value of header 'a' ends too early"),
-        (b"\0\4\4abc", "invalid name"),
-        (b"\0\1\1", "invalid name"),
+        (b"\0\4\4abc", "invalid header name"),
+        (b"\0\1\1", "invalid header name"),
         (b"\0\x08\1a\0\0\1a\0\0", "comes twice"),
-        (b"\0\4\1A\0\0", "invalid name"),
-        (b"\x01\x86" + b"".join(b"\3%03d\0\0" % number for number in range(65)), f"at most {MOST_PAIRS}"),
+        (b"\0\4\1A\0\0", "invalid header name"),
+        (b"\x01\x86" + b"".join(b"\3%03d\0\0" % number for number in range(65)), f"too many headers 65 > {MOST_PAIRS}"),
     ],
 )
 def test_what_cannot_be_decoded(data: bytes, why: str) -> None:
