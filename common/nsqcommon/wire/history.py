@@ -1,15 +1,15 @@
-"""History as `GET /topic/read` sends it: both ends, bytes in and events out. See docs/reference/http-history.md.
+"""History as `GET /topic/read` sends it, for both ends: bytes in, events out. See docs/reference/http-history.md.
 
 A stream of msgpack arrays:
 
     ["log", node, log id, from, to]     first
-    ["records", bytes]                  whole records, as they lie in the log (see log_record.py)
-    ["gap", from, to, reason]           messages that cannot be read any more
+    ["records", bytes]                  whole records, as in the log (see log_record.py)
+    ["gap", from, to, reason]           messages that no one can read any more
     ["end", next]                       last; without it the answer is incomplete
 
-The first and the last record may reach beyond the range. The sender verifies no checksums; `HistoryReader` does, and
-turns damaged records into gaps. The few forms of msgpack that occur are written and read here, so that a reader needs
-no other library.
+The first and the last record may extend beyond the range. The sender verifies no checksums; `HistoryReader` does, and
+turns damaged records into gaps. We write and read the few msgpack types that occur ourselves, so that a reader needs no
+other library.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from nsqcommon.wire.log_record import (
 MSGPACK: Final = "application/msgpack"
 NDJSON: Final = "application/x-ndjson"
 
-DAMAGED: Final = "damaged"  # the reasons of gaps
+DAMAGED: Final = "damaged"  # reasons for gaps
 MISSING: Final = "missing"
-REFUSED: Final = "refused"  # the disk fails to read them at the moment
-NEWER: Final = "newer"  # a later version wrote them, in a form that this one does not know
+REFUSED: Final = "refused"  # the disk can't read them at the moment
+NEWER: Final = "newer"  # a later version wrote them, in a form that we don't know
 
 _RECORDS: Final = b"\x92\xa7records\xc6"  # then the length in four bytes, and the records
 _u8: Final = Struct(">B")
@@ -47,7 +47,7 @@ _u64: Final = Struct(">Q")
 
 @dataclass(frozen=True, slots=True)
 class LogRange:
-    """The range of messages that follow: [first, end) of this log."""
+    """The range of the messages that follow: [first, end) of this log."""
 
     node: str
     log_id: str
@@ -57,7 +57,7 @@ class LogRange:
 
 @dataclass(frozen=True, slots=True)
 class StoredBatch:
-    """Messages that were published together; [first, end) are those of them within the range."""
+    """Messages that were published together. [first, end) is the part within the range."""
 
     first: int
     end: int
@@ -66,10 +66,8 @@ class StoredBatch:
     timestamp: int  # wall time in nanoseconds
     delay_ms: int  # 0: not deferred
     payload: bytes
-    offsets: Sequence[int]  # where in the payload each message's size begins, from base_sequence on, and the end
-    headers: bytes = (
-        b""  # of all messages, from base_sequence on, as common/nsqcommon/wire/headers.py has them; empty: none has any
-    )
+    offsets: Sequence[int]  # of each message's size in the payload, from base_sequence on, plus the end
+    headers: bytes = b""  # of all messages, from base_sequence on, encoded as in headers.py; empty if none has any
 
     def messages(self) -> Iterator[tuple[int, int, bytes]]:
         """Yield (sequence, id, body) of each message."""
@@ -87,7 +85,7 @@ class StoredBatch:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Messages [first, end) that cannot be read."""
+    """Messages [first, end) that can't be read."""
 
     first: int
     end: int
@@ -103,7 +101,7 @@ class Records(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class End:
-    next: int  # the sequence at which to go on
+    next: int  # the sequence at which to continue
 
 
 Event = LogRange | StoredBatch | Gap | End
@@ -111,7 +109,7 @@ FindOffsets = Callable[[bytes, int], Sequence[int] | None]
 
 
 class BadHistory(Exception):
-    """This is no answer of /topic/read, or one that only a later version can read."""
+    """This is not an answer of /topic/read, or only a later version can read it."""
 
 
 # The sending end
@@ -123,7 +121,7 @@ def encode_range(log_range: LogRange) -> bytes:
 
 
 def records_prefix(length: int) -> bytes:
-    """Return the bytes that precede `length` bytes of records."""
+    """Return the bytes to send before `length` bytes of records."""
     return _RECORDS + _u32.pack(length)
 
 
@@ -148,9 +146,9 @@ def _number(number: int) -> bytes:
 
 
 class HistoryReader:
-    """Reads an answer: give it data with `receive`, and take events until there is none.
+    """Reads an answer: pass it data with `receive`, and take events until there are none.
 
-    `complete` tells whether the end has been read. `find_offsets` may be a faster substitute for `message_offsets`.
+    `complete` is true once it has read the end. You may pass a `find_offsets` that is faster than `message_offsets`.
     """
 
     def __init__(self, find_offsets: FindOffsets = message_offsets) -> None:
@@ -167,7 +165,7 @@ class HistoryReader:
         """Return the next event, or None if more bytes are needed or nothing follows. Raise BadHistory."""
         while True:
             event = next(self._events, None)
-            if isinstance(event, Gap) and event.reason == NEWER:  # not a gap: the messages are there
+            if isinstance(event, Gap) and event.reason == NEWER:  # not a gap, because the messages are there
                 raise BadHistory(
                     f"messages {event.first} to {event.end - 1} have a form that only a later version can read"
                 )
@@ -180,7 +178,7 @@ class HistoryReader:
 
     def _events_of(self, array: list[int | str | bytes]) -> Iterator[Event]:
         if self.complete:
-            raise BadHistory("something follows the end")
+            raise BadHistory("data after the end")
         match array:
             case ["log", str(node), str(log_id), int(first), int(end)] if self._cutter is None:
                 self._cutter = RecordCutter(first, end, self._find_offsets)
@@ -193,7 +191,7 @@ class HistoryReader:
                 self.complete = True
                 return self._cutter.end(following)
             case [str(word), *_] if self._cutter is not None and word not in ("log", "records", "gap", "end"):
-                return iter(())  # of a later version: ignored
+                return iter(())  # from a later version, so ignore it
         raise BadHistory(f"unexpected {array[0]!r:.40}")
 
     def _next_array(self) -> list[int | str | bytes] | None:
@@ -201,7 +199,7 @@ class HistoryReader:
         if not buffer:
             return None
         if buffer[0] & 0xF0 != 0x90:
-            raise BadHistory("this is no array")
+            raise BadHistory("not a msgpack array")
         values: list[int | str | bytes] = []
         position = 1
         for _ in range(buffer[0] & 0x0F):
@@ -211,7 +209,7 @@ class HistoryReader:
             value, position = found
             values.append(value)
         if not values:
-            raise BadHistory("an empty array")
+            raise BadHistory("empty array")
         del buffer[:position]
         return values
 
@@ -251,11 +249,11 @@ def _string(buffer: bytearray, position: int, length: int) -> tuple[str, int] | 
     try:
         return buffer[position : position + length].decode(), position + length
     except UnicodeDecodeError:
-        raise BadHistory("a string that is not UTF-8") from None
+        raise BadHistory("string is not UTF-8") from None
 
 
 class RecordCutter:
-    """Cuts the records of a range into batches, proves their checksums, and reports missing or damaged ones as gaps."""
+    """Cuts the records of a range into batches, verifies them, and reports missing or damaged ones as gaps."""
 
     def __init__(self, first: int, end: int, find_offsets: FindOffsets = message_offsets) -> None:
         self._next = first
@@ -263,14 +261,14 @@ class RecordCutter:
         self._find_offsets = find_offsets
 
     def records(self, data: bytes) -> Iterator[Event]:
-        """Yield the batches and gaps in whole records; each record is proven when it is asked for."""
+        """Yield the batches and gaps in whole records. Each record is verified only when you ask for it."""
         position = 0
         while position < len(data):
             header = decode_header(data, position)
             if header is None or header.base_sequence > self._next:
-                found = self._next_sound(data, position + (header is None))
+                found = self._next_valid(data, position + (header is None))
                 if found is None:
-                    return  # the next records, gap or end tells how far the damage reaches
+                    return  # the next records, gap or end will show how far the damage reaches
                 position, header = found
                 yield from self._missing(header.base_sequence, DAMAGED)
             try:
@@ -304,10 +302,10 @@ class RecordCutter:
             first, self._next = self._next, end
             yield Gap(first, end, reason)
 
-    def _next_sound(self, data: bytes, position: int) -> tuple[int, Header] | None:
+    def _next_valid(self, data: bytes, position: int) -> tuple[int, Header] | None:
         while (found := find_header(data, position, not_before=self._next)) is not None:
             position, header = found
-            if _is_sound(header, data, position):  # otherwise the header may be part of a message
+            if _is_valid(header, data, position):  # otherwise this may be part of a message that looks like a header
                 return found
             position += 1
         return None
@@ -330,7 +328,7 @@ class RecordCutter:
         )
 
 
-def _is_sound(header: Header, data: bytes, position: int) -> bool:
+def _is_valid(header: Header, data: bytes, position: int) -> bool:
     try:
         return decode_payload(header, data, position) is not None
     except UnknownFlags:

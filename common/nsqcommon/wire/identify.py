@@ -1,8 +1,8 @@
-"""IDENTIFY: what a client says about itself and asks for, what it is granted, and the answer.
+"""The IDENTIFY command: a client describes itself and asks for settings and upgrades, and the server answers.
 
-Three steps, because NSQ reports errors in this order: `decode_identify` reads the request, `apply_identify` checks it
-against the server's limits and returns the connection's new settings, `negotiate` decides on upgrades and writes the
-reply.
+This takes three steps, because NSQ reports errors in this order: `decode_identify` reads the request, `apply_identify`
+checks it against the server's limits and returns the connection's new settings, and `negotiate` decides on upgrades and
+writes the reply.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _MAX_SAMPLE_RATE: Final = 99
 _MIN_MSG_TIMEOUT_MS: Final = 1000
 _DEFAULT_DEFLATE_LEVEL: Final = 6
 
-_OFF: Final = -1  # switches a feature off
+_OFF: Final = -1  # a value that switches a feature off
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdentifyRequest:
-    """The document that was received, with its own field names and units (milliseconds, bytes, percent)."""
+    """The received document, with its own field names and units (milliseconds, bytes, percent)."""
 
     client_id: str = ""
     hostname: str = ""
@@ -42,12 +42,12 @@ class IdentifyRequest:
     snappy: bool = False
     deflate: bool = False
     deflate_level: int = 0
-    extensions: tuple[str, ...] | None = None  # None: not asked for, so the answer does not mention them
+    extensions: tuple[str, ...] | None = None  # None: the client didn't ask, so the answer doesn't mention them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSettings:
-    """The settings in force on a connection. The defaults are those of a client that never identifies itself."""
+    """A connection's current settings. A client that never identifies itself gets the defaults."""
 
     output_buffer_timeout_ms: int  # 0: never flushed by time
     msg_timeout_ms: int
@@ -63,16 +63,16 @@ class ClientSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpPlace:
-    """Where the nsqd of a connection serves HTTP, for a client that was granted the extension `http`."""
+    """Where a connection's nsqd serves HTTP, for a client with the extension `http`."""
 
     port: int  # 0: none
     https_port: int  # 0: none
-    node: str  # the id of the data path, which a request may name so that no other nsqd answers it
+    node: str  # the id of the data path; name it in a request so that no other nsqd answers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerFeatures:
-    """The features that the server offers, and the limits within which a client may choose."""
+    """The features that the server offers, and the limits for a client's choices."""
 
     max_rdy_count: int
     version: str
@@ -94,7 +94,7 @@ class ServerFeatures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Negotiation:
-    """The upgrades to perform after the reply, and the extensions. `reply` is None if the answer is a plain OK."""
+    """The upgrades to perform after the reply, and the granted extensions. `reply` is None for a plain OK."""
 
     tls: bool
     snappy: bool
@@ -105,12 +105,12 @@ class Negotiation:
 
     @property
     def upgrades(self) -> bool:
-        """Whether the stream is encrypted or compressed after the reply."""
+        """Whether to encrypt or compress the stream after the reply."""
         return self.tls or self.snappy or self.deflate
 
 
 def decode_identify(body: bytes) -> IdentifyRequest:
-    """Read the body of IDENTIFY. Raise ProtocolError if it is no such document."""
+    """Read the body of IDENTIFY. Raise ProtocolError if it is malformed."""
     try:
         fields = Fields(read(body))
         return IdentifyRequest(
@@ -136,8 +136,8 @@ def decode_identify(body: bytes) -> IdentifyRequest:
 
 
 def apply_identify(current: ClientSettings, request: IdentifyRequest, server: ServerFeatures) -> ClientSettings:
-    """Return the current settings as the request changes them. Raise ProtocolError for the first value not allowed."""
-    # The order of the checks is NSQ's, as only the first failure is reported.
+    """Return the current settings with the request's changes. Raise ProtocolError for the first invalid value."""
+    # We check in NSQ's order, because we report only the first failure.
     heartbeat_interval_ms = _chosen(
         request.heartbeat_interval,
         current.heartbeat_interval_ms,
@@ -177,7 +177,7 @@ def apply_identify(current: ClientSettings, request: IdentifyRequest, server: Se
         output_buffer_size=output_buffer_size,
         sample_rate=request.sample_rate,
         msg_timeout_ms=msg_timeout_ms,
-        # Also if absent: they replace the former values, which are the client's address at first.
+        # Replace these even if they are absent: the old values may only be guesses from the client's address.
         client_id=request.client_id,
         hostname=request.hostname,
         user_agent=request.user_agent,
@@ -187,7 +187,7 @@ def apply_identify(current: ClientSettings, request: IdentifyRequest, server: Se
 
 
 def negotiate(request: IdentifyRequest, settings: ClientSettings, server: ServerFeatures) -> Negotiation:
-    """Decide on upgrades and extensions, with the settings that the request has led to.
+    """Decide on upgrades and extensions. `settings` are those after the request.
 
     Raises ProtocolError if the client wants both compressions.
     """
@@ -219,18 +219,18 @@ def negotiate(request: IdentifyRequest, settings: ClientSettings, server: Server
             "topology_region": server.topology_region,
             "topology_zone": server.topology_zone,
             **({"extensions": extensions} if request.extensions is not None else {}),
-            **(_told_of(server.http) if server.http is not None and HTTP in extensions else {}),
+            **(_http_field(server.http) if server.http is not None and HTTP in extensions else {}),
         }
     )
     return Negotiation(tls=tls, snappy=snappy, deflate=deflate, deflate_level=level, reply=reply, extensions=extensions)
 
 
-def _told_of(http: HttpPlace) -> dict[str, object]:
+def _http_field(http: HttpPlace) -> dict[str, object]:
     return {"http": {"port": http.port, "https_port": http.https_port, "node": http.node}}
 
 
 def _chosen(requested: int, current: int, *, off: int | None, allowed: range, name: str) -> int:
-    """Return the value in force: 0 keeps the current one, -1 switches off where possible, any other must be allowed."""
+    """Return the new value: 0 keeps the current one, -1 switches off if possible, anything else must be allowed."""
     if requested == 0:
         return current
     if requested == _OFF and off is not None:

@@ -1,4 +1,4 @@
-"""SizeLimits on the size of what a peer sends."""
+"""Limits on the size of a peer's input."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from dataclasses import dataclass
 class SizeLimits:
     max_message: int = 1024 * 1024  # --max-msg-size
     max_body: int = 5 * 1024 * 1024  # --max-body-size
-    max_identify: int = 64 * 1024  # --max-identify-size; of IDENTIFY and AUTH, which precede any authorization
-    max_line: int = 16384  # bytes including the newline; NSQ's read buffer, into which a line must fit
+    max_identify: int = 64 * 1024  # --max-identify-size; for IDENTIFY and AUTH, which come before any authorization
+    max_line: int = 16384  # bytes with the newline; in NSQ, a line must fit into a read buffer of this size

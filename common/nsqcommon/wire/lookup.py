@@ -1,8 +1,8 @@
-"""The lookup protocol V1, both directions: how nsqd registers with nsqlookupd.
+"""The lookup protocol V1, in both directions: nsqd registers its topics and channels with nsqlookupd.
 
-After the magic, nsqd sends lines of words. Only IDENTIFY has a body, after its size in 32 bits. The answer to each
-command is a size of 32 bits and that many bytes, in order; there is no frame type. The meaning of commands is not known
-here.
+After the magic, nsqd sends lines of words. Only IDENTIFY has a body, after its size in 32 bits. The answers come in
+order, each as a size of 32 bits and that many bytes; there is no frame type. This module doesn't know the meaning of
+commands.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from nsqcommon.wire.faults import Fault, ProtocolError
 
 MAGIC: Final = b"  V1"
 OK: Final = b"OK"
-# Words after PING, which NSQ ignores. "leaving": the node has drained, so nothing is added to its logs until it is
-# started again. "retired": it will not be started again; after "draining", not once it has drained.
+# Words after PING; NSQ ignores them. "leaving": the node has drained, so its logs don't grow until it starts again.
+# "retired": the same, but it won't start again. "draining retired": it's still draining and will then be retired.
 LEAVING: Final = "leaving"
 RETIRED: Final = "retired"
-# States of a node, as words after PING and in the answers of nsqlookupd. A node without a word accepts messages.
+# States of a node, as words after PING and in nsqlookupd's answers. A node without a state accepts messages.
 DRAINING: Final = "draining"
-FULL: Final = "full"  # its disk has no room for messages
+FULL: Final = "full"  # its disk has no room for more messages
 UNHEALTHY: Final = "unhealthy"  # its /ping says NOK for another reason
 STATES: Final = frozenset({DRAINING, FULL, UNHEALTHY})
-# The answer to the PING of an nsqd whose address cannot be reached, followed by the reason. An nsqd that tells no `node`
-# in IDENTIFY, as NSQ's do, gets a plain OK.
+# The answer to a PING if we can't reach the nsqd at its address; the reason follows. If its IDENTIFY had no `node`, as
+# from NSQ's nsqd, we answer a plain OK.
 UNREACHABLE: Final = b"OK unreachable "
 _MOST_REASON: Final = 300  # bytes
 
-# NSQ bounds neither. The longest meaningful line has some 140 bytes, but old clients send parameters that are ignored.
+# NSQ limits neither. The longest meaningful line has about 140 bytes, but old clients add parameters that we ignore.
 # The document of an nsqd has less than 1 kB.
 MAX_LINE: Final = 64 * 1024
 MAX_BODY: Final = 64 * 1024
 
-_MOST_ECHOED: Final = 64  # bytes of a line that never ended
+_MOST_ECHOED: Final = 64  # bytes that we quote of an endless line
 _size: Final = Struct(">i")
 
 
@@ -62,7 +62,7 @@ class NodeIdentity:
     topology_zone: str
     version: str
     node: str = ""  # the id of its data path; empty for NSQ's nsqd
-    extensions: tuple[str, ...] = ()  # that it grants to clients
+    extensions: tuple[str, ...] = ()  # that it offers to clients
 
 
 # What nsqd writes
@@ -105,18 +105,18 @@ def identify_body(
 
 
 class BadReply(Exception):
-    """An impossible size precedes a reply: the peer is no nsqlookupd, or the position in the stream is lost."""
+    """A reply has an impossible size: the peer is not an nsqlookupd, or we have lost our place in the stream."""
 
 
 def reason_in(reply: bytes) -> str:
-    """Return why nsqlookupd cannot reach this node, as its answer to PING says, or "" if it says nothing of it."""
+    """Return why nsqlookupd can't reach this node, according to its answer to PING; "" if it doesn't say so."""
     if not reply.startswith(UNREACHABLE):
         return ""
     return reply[len(UNREACHABLE) :].decode("ascii", "backslashreplace")
 
 
 class ReplyReader:
-    """Cuts an nsqlookupd's stream into replies, however the network has split it."""
+    """Cuts an nsqlookupd's stream into replies, however the network splits it."""
 
     def __init__(self, max_size: int) -> None:
         self._max_size = max_size
@@ -128,7 +128,7 @@ class ReplyReader:
     def next_reply(self) -> bytes | None:
         """Return the next reply, or None if more bytes are needed.
 
-        Raises BadReply, after which nothing more can be read.
+        Raises BadReply. You can't read anything more after that.
         """
         if len(self._data) < _size.size:
             return None
@@ -144,7 +144,7 @@ class ReplyReader:
 
 
 def decode_identify_reply(data: bytes) -> PeerAddress | None:
-    """Read the reply to IDENTIFY. None if it is no such document but, for instance, the text of an error."""
+    """Read the reply to IDENTIFY. None if it is something else, for example the text of an error."""
     try:
         fields = Fields(read(data))
         return PeerAddress(
@@ -162,9 +162,9 @@ def decode_identify_reply(data: bytes) -> PeerAddress | None:
 
 
 class LookupCommandReader:
-    """Cuts an nsqd's stream into lines and bodies, however the network has split it.
+    """Cuts an nsqd's stream into lines and bodies, however the network splits it.
 
-    A body is read only on request: whether IDENTIFY is allowed is decided before its body is examined.
+    It reads a body only when you ask, because you have to check first whether IDENTIFY is allowed.
     """
 
     def __init__(self, *, max_line: int = MAX_LINE, max_body: int = MAX_BODY) -> None:
@@ -175,7 +175,7 @@ class LookupCommandReader:
 
     @property
     def unread(self) -> int:
-        """The number of bytes that wait to be taken."""
+        """The number of received bytes that you haven't taken yet."""
         return len(self._data) - self._at
 
     def receive(self, data: bytes | bytearray) -> None:
@@ -184,7 +184,7 @@ class LookupCommandReader:
         self._data += data
 
     def take(self, size: int) -> bytes | None:
-        """Return the next `size` bytes as they are, or None if more are needed."""
+        """Return the next `size` bytes unchanged, or None if more are needed."""
         end = self._at + size
         if len(self._data) < end:
             return None
@@ -225,7 +225,7 @@ class LookupCommandReader:
         return self.take(size)
 
     def missing_body(self) -> ProtocolError:
-        """Return the error for a stream that ends where a body is due."""
+        """Return the error for a stream that ends before its body is complete."""
         has_size = self.unread >= _size.size
         return ProtocolError(Fault.BAD_BODY, f"IDENTIFY failed to read body{'' if has_size else ' size'}")
 
@@ -233,7 +233,7 @@ class LookupCommandReader:
 def decode_identify(body: bytes) -> NodeIdentity:
     """Read the body of IDENTIFY.
 
-    Raises ProtocolError if it is no such document or lacks what every nsqd must announce.
+    Raises ProtocolError if it is malformed or lacks a field that every nsqd must announce.
     """
     try:
         fields = Fields(read(body))
