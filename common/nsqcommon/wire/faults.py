@@ -1,4 +1,4 @@
-"""The errors that a peer can make in the protocol, and how they are written on the wire."""
+"""The errors that a peer can make in the protocol, and their form on the wire."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Fault(StrEnum):
-    """The codes with which an error frame begins."""
+    """The codes that begin an error frame."""
 
     INVALID = "E_INVALID"
     BAD_PROTOCOL = "E_BAD_PROTOCOL"
@@ -33,12 +33,12 @@ class Fault(StrEnum):
 class ProtocolError(Exception):
     """The peer broke the protocol. A fatal error ends the connection after its error frame.
 
-    The detail is bytes because much of it quotes what was received, in whatever encoding that was.
+    The detail is bytes, because much of it quotes the peer, in whatever encoding the peer used.
     """
 
     def __init__(self, fault: Fault, detail: str | bytes = b"", *, fatal: bool = True) -> None:
-        # "replace": a text of the operating system may hold characters that UTF-8 cannot encode, and reporting must not
-        # fail.
+        # "replace", because a text from the operating system may hold characters that UTF-8 can't encode, and reporting
+        # an error must not fail.
         self.detail = detail.encode("utf-8", "replace") if isinstance(detail, str) else detail
         self.fault = fault
         self.fatal = fatal

@@ -1,6 +1,6 @@
-"""Frames: what the server sends. Size and type, 32 bits each, then the data; the size counts type and data.
+"""Frames, which the server sends: size and type in 32 bits each, then the data. The size counts type and data.
 
-The server encodes them here (message frames are made in bulk by `nsqd.broker.batch`), and clients read them here.
+The server encodes them here (only `nsqd.broker.batch` makes message frames, in bulk), and clients read them here.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from nsqcommon.wire.hot_record import HotRecord
 if TYPE_CHECKING:
     from nsqcommon.wire.faults import ProtocolError
 
-Piece: TypeAlias = "bytes | memoryview"  # of a frame that is to be sent; a large body is a view
-LARGE: Final = 4096  # bytes of a body; copying it costs more than a view that `sendmsg` has to look at
+Piece: TypeAlias = "bytes | memoryview"  # of a frame to send; a large body is a view
+LARGE: Final = 4096  # bytes of a body; from here on, a copy costs more than another view for `sendmsg`
 
 
 class FrameType(IntEnum):
     RESPONSE = 0
     ERROR = 1
     MESSAGE = 2
-    HEADED_MESSAGE = 3  # with headers; only for clients that were granted the extension
+    HEADED_MESSAGE = 3  # with headers; only for clients with that extension
 
 
 _prefix: Final = Struct(">ii")
@@ -40,7 +40,7 @@ def error_frame(error: ProtocolError) -> bytes:
 
 
 def worded_error_frame(data: bytes) -> bytes:
-    """Return the frame of an error whose code and detail are `data`."""
+    """Return an error frame. `data` is the code with its detail."""
     return _prefix.pack(_TYPE_SIZE + len(data), FrameType.ERROR) + data
 
 
@@ -58,14 +58,14 @@ class Frame(HotRecord):
 
 
 class BadFrame(Exception):
-    """The server sent something that is no frame. The next one cannot be found, so the connection has to be closed."""
+    """The server sent something else than a frame. You can't find the next one, so close the connection."""
 
 
 class FrameReader:
-    """Cuts the server's stream into frames, however the network has split it.
+    """Cuts the server's stream into frames, however the network splits it.
 
-    Its memory is bounded by `max_size`, which a frame's size may not exceed. After `BadFrame` it must not be used any
-    more.
+    No frame may be larger than `max_size`, which also limits our memory. Don't use the reader any more after
+    `BadFrame`.
     """
 
     __slots__ = ("_at", "_data", "_half", "_max_size", "_needed")
@@ -74,8 +74,8 @@ class FrameReader:
         self._max_size = max_size
         self._data = b""
         self._at = 0
-        self._half = bytearray()  # a frame of which only a part has arrived
-        self._needed = 0  # bytes that `_half` must have before it can be parsed further
+        self._half = bytearray()  # the part of a frame that has arrived
+        self._needed = 0  # bytes that `_half` must have before we can parse on
 
     def receive(self, data: bytes) -> None:
         if self._half:
@@ -84,7 +84,7 @@ class FrameReader:
                 return
             data = bytes(self._half)
             self._half.clear()
-        if self._at < len(self._data):  # the previous data were not read to their end
+        if self._at < len(self._data):  # unread bytes of the previous data
             data = self._data[self._at :] + data
         self._data = data
         self._at = 0

@@ -1,7 +1,7 @@
-"""The base of the hot records (commands, frames, messages).
+"""The base class of hot records: commands, frames and messages.
 
-They are plain classes with slots, which are built in half the time of a frozen dataclass; some are built for every
-message.
+They are plain classes with slots, because those take half the time of a frozen dataclass to build, and we build some of
+them for every message.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _DESCRIPTORS: Final = (MemberDescriptorType, GetSetDescriptorType)
 
 
 class HotRecord:
-    """Equality and repr over the slots of the subclass, for tests and debugging."""
+    """Adds equality and a repr over the subclass's slots, for tests and debugging."""
 
     __slots__: tuple[str, ...] = ()
 

@@ -1,4 +1,4 @@
-"""A message as a message frame carries it.
+"""A message, and its encoding in a message frame.
 
 0        8         10       26
 +--------+---------+--------+--------
@@ -6,7 +6,7 @@
 +--------+---------+--------+--------
 timestamp  attempts    id      body
 
-In a frame of type 3, encoded headers (common/nsqcommon/wire/headers.py) stand between id and body.
+In a frame of type 3, encoded headers (see headers.py) come between id and body.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Message(HotRecord):
     __slots__ = ("attempts", "body", "headers", "id", "timestamp")
 
     def __init__(self, timestamp: int, attempts: int, id: bytes, body: bytes, headers: bytes = b"") -> None:
-        self.timestamp = timestamp  # when it was published; wall time in nanoseconds
+        self.timestamp = timestamp  # time of its publish; wall time in nanoseconds
         self.attempts = attempts  # 1 on the first delivery
         self.id = id  # 16 hex digits
         self.body = body
@@ -34,7 +34,7 @@ class Message(HotRecord):
 
 
 def decode_message(data: bytes, *, is_headed: bool = False) -> Message:
-    """Read a message from the data of its frame. Raise ValueError if they are too short."""
+    """Read a message from the data of its frame. Raise ValueError if there are too few."""
     if len(data) < HEADER_SIZE:
         raise ValueError(f"message too short {len(data)} < {HEADER_SIZE}")
     timestamp, attempts, message_id = _header.unpack_from(data)
@@ -45,5 +45,5 @@ def decode_message(data: bytes, *, is_headed: bool = False) -> Message:
 
 
 def encode_message(message: Message) -> bytes:
-    # Attempts are 16 bits on the wire and wrap, as in NSQ.
+    # Attempts have 16 bits on the wire and wrap around, as in NSQ.
     return _header.pack(message.timestamp, message.attempts & 0xFFFF, message.id) + message.headers + message.body

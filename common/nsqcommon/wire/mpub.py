@@ -1,4 +1,4 @@
-"""The body of MPUB, as TCP and HTTP carry it: a count, then that many messages of a size and a body each.
+"""The body of MPUB, over TCP and HTTP: a count, and then the size and the body of each message.
 
 +-------+------+----------+------+----------
 |  i32  | i32  |   body   | i32  |   body       TCP has an i32 before all this, the body's size
@@ -25,26 +25,26 @@ _HEAD: Final = 12
 _SIZE: Final = 4
 _SMALLEST_MESSAGE: Final = 5  # a size and one byte
 _OFFSET_SIZE: Final = 36  # bytes of memory of an offset in a list: a pointer and a number
-_MANY: Final = 20_000  # offsets; freeing a million numbers would block everybody for tens of milliseconds
-_WORTH_A_GUESS: Final = 4  # equal messages in a row from which on the short cut is tried
+_MANY: Final = 20_000  # offsets; freeing a million numbers would block all clients for tens of milliseconds
+_WORTH_A_GUESS: Final = 4  # equal messages in a row before we try the short cut
 
 Offsets: TypeAlias = "list[int] | array[int]"
 
 
 def packed(offsets: Offsets) -> Offsets:
-    """Return the same offsets, in 8 bytes each if they are many: a million are then one block, not as many objects."""
+    """Return the same offsets, in one block of 8 bytes each if there are many, instead of a million objects."""
     return array("Q", offsets) if isinstance(offsets, list) and len(offsets) > _MANY else offsets
 
 
 def memory_of(offsets: Offsets) -> int:
-    """Return approximately how many bytes the offsets take."""
+    """Return approximately how many bytes of memory the offsets take."""
     return len(offsets) * (_OFFSET_SIZE if isinstance(offsets, list) else offsets.itemsize)
 
 
 def cut_mpub_body(body: bytes, limits: SizeLimits) -> tuple[bytes, list[int]]:
     """Cut the body of an HTTP request into the payload after the count, and its offsets.
 
-    Bytes after the last message are dropped. Raises ProtocolError (BAD_BODY or BAD_MESSAGE).
+    It ignores bytes after the last message. Raises ProtocolError (BAD_BODY or BAD_MESSAGE).
     """
     if len(body) < _SIZE:
         raise count_missing()
@@ -56,9 +56,9 @@ def cut_mpub_body(body: bytes, limits: SizeLimits) -> tuple[bytes, list[int]]:
 
 
 def equal_messages(data: bytes, start: int, limits: SizeLimits) -> range | None:
-    """Return the offsets of an MPUB whose size stands at data[start], if it is whole and all its messages equally long.
+    """Return the offsets of the MPUB whose size is at data[start], if it is complete with messages of equal length.
 
-    Most are. None says nothing about the others: `cut_messages` finds out whether they are valid, and complete.
+    Most do. After a None, the MPUB may still be valid: use `cut_messages` to find out.
     """
     first = start + 2 * _SIZE
     if len(data) - start < _HEAD:
@@ -85,10 +85,10 @@ def read_count(data: bytes | bytearray, at: int, limits: SizeLimits) -> int:
 
 
 def cut_messages(data: bytes | bytearray, start: int, count: int, offsets: Offsets, limits: SizeLimits) -> bool:
-    """Cut, or continue to cut, the `count` messages that begin at data[start]; return whether all of them are there.
+    """Cut, or continue to cut, the `count` messages that begin at data[start]. Return whether all of them are there.
 
-    `offsets` begins as [0] and carries the state between calls: the next call may pass the same data in another place,
-    and more of them. It gets the end of each message whose size could be read, even if the body is still incomplete.
+    `offsets` begins as [0] and carries the state between calls; the next call may pass the same data at another place,
+    followed by more. We add the end of each message whose size we can read, even if its body is still incomplete.
     Raises ProtocolError as soon as a size is wrong.
     """
     at = offsets[-1]
@@ -104,18 +104,18 @@ def cut_messages(data: bytes | bytearray, start: int, count: int, offsets: Offse
                 raise _bad_size(position, size, max_message)
             at += _SIZE + size
             add(at)
-    except struct.error:  # too few bytes for a size: one exception is cheaper than a check for each message
+    except struct.error:  # too few bytes for a size; one exception is cheaper than a check per message
         pass
     _check_total(offsets, limits)
     return len(offsets) == count + 1 and start + at <= len(data)
 
 
 def _cut_equal_messages(data: bytes | bytearray, start: int, count: int, offsets: Offsets, limits: SizeLimits) -> int:
-    """Take all messages that are complete, if they are as long as the first one.
+    """Take all complete messages if they are as long as the first one. Return the offset after the taken ones.
 
-    Publishers of many messages mostly send equal ones. If the same size stands at each place where equal messages would
-    have one, they are equal. Four strided comparisons find that out in a tenth of the time that reading the sizes one
-    by one takes.
+    Publishers of many messages mostly send messages of equal length. If we find the same size wherever equal messages
+    would have one, they are equal. Four comparisons of strided slices, one per byte of a size, show that in a tenth of
+    the time that it takes to read the sizes one by one.
     """
     at = offsets[-1]
     first = start + at
@@ -139,11 +139,11 @@ def _cut_equal_messages(data: bytes | bytearray, start: int, count: int, offsets
 
 
 def _check_total(offsets: Offsets, limits: SizeLimits) -> None:
-    # The size announced over TCP is not compared with the data, because NSQ ignores it and so must we. A peer could
-    # announce little and send without end, so the data themselves are bounded here.
+    # We don't compare the data with the size announced over TCP, because NSQ ignores that size. But a peer could
+    # announce little and send without end, so we limit the data themselves.
     allowed = limits.max_body - _SIZE
     if offsets[-1] > allowed:
-        # The first message beyond the limit, not the last: the answer must not depend on how much arrived together.
+        # The first message beyond the limit, not the last, because the error must not depend on how data arrived.
         excess = offsets[bisect_right(offsets, allowed)]
         raise ProtocolError(Fault.BAD_BODY, b"MPUB body too big %d > %d" % (_SIZE + excess, limits.max_body))
 

@@ -1,4 +1,4 @@
-"""Names of topics and channels: which of them are valid, and which are ephemeral."""
+"""Names of topics and channels: which are valid, and which are ephemeral."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 MAX_LENGTH: Final = 64  # in bytes, including the suffix
 EPHEMERAL: Final = "#ephemeral"
 
-_CACHE_SIZE: Final = 8192  # names; if more are in use at once, some are decoded again
+_CACHE_SIZE: Final = 8192  # names; if more are in use, we decode some of them again
 
-# With fullmatch: a `$` would let a trailing newline pass.
+# With fullmatch, because `$` would allow a trailing newline.
 _is_name: Final = re.compile(r"[.a-zA-Z0-9_-]+(?:#ephemeral)?").fullmatch
 
 
@@ -26,10 +26,10 @@ def is_ephemeral(name: str) -> bool:
     return name.endswith(EPHEMERAL)
 
 
-class _Decoded(dict[bytes, str]):
+class _NameCache(dict[bytes, str]):
     """Maps received bytes to valid names.
 
-    Invalid names are not kept: a peer could send new ones for ever, and they may be long.
+    We don't keep invalid names, because a peer could send new ones for ever, and they may be long.
     """
 
     def __missing__(self, raw: bytes) -> str | None:
@@ -39,11 +39,11 @@ class _Decoded(dict[bytes, str]):
         if not is_valid_name(name):
             return None
         if len(self) >= _CACHE_SIZE:
-            self.clear()  # cheaper in the long run than keeping an order of use at each look-up
+            self.clear()  # cheaper in the long run than tracking the order of use at each look-up
         self[raw] = name
         return name
 
 
-# Returns the name that the bytes spell, or None if it is invalid. This is the dictionary's own subscript method, which
-# is one look-up in C on every PUB; a function around it would cost as much again.
-decode_name: Final[Callable[[bytes], str | None]] = _Decoded().__getitem__
+# Returns the name in these bytes, or None if it is invalid. This is the dictionary's own subscript method: one look-up
+# in C for every PUB. A function around it would double the cost.
+decode_name: Final[Callable[[bytes], str | None]] = _NameCache().__getitem__

@@ -1,4 +1,4 @@
-"""Text in double quotes as in NSQ's error messages (Go's %q)."""
+"""Text in double quotes, as in NSQ's error messages (Go's %q)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _SHORT: Final = {
 
 
 def quote(data: bytes) -> bytes:
-    """Return the bytes in quotes, with everything escaped that is not printable Unicode."""
-    # surrogateescape turns each byte that is not UTF-8 into one lone surrogate, which valid text cannot contain.
+    """Return the bytes in quotes, and escape everything that isn't printable Unicode."""
+    # surrogateescape turns each invalid byte into a lone surrogate, which valid text can't contain.
     text = data.decode("utf-8", "surrogateescape")
     return ('"' + "".join(map(_escaped, text)) + '"').encode()
 

@@ -1,9 +1,9 @@
-"""Bodies that have arrived in part: a bound on the memory that they use together, over all connections.
+"""Partly received bodies: a limit on the memory that they use together, over all connections.
 
-A peer that announces a body of 5 MB, sends half of it and then waits keeps that half in our memory until a deadline,
-which may take minutes; five hundred such peers keep more than a gigabyte. No bound on a single connection helps against
-that, so their sum is bounded: beyond it, the body that began first is given up. A body that arrives at any ordinary
-speed is complete long before that much has begun after it; a body that is being withheld is among the oldest.
+A peer may announce a body of 5 MB, send half of it and then wait. We keep that half until a deadline, perhaps for
+minutes, and five hundred such peers take more than a gigabyte. A limit for each connection doesn't help, so we limit
+the sum: beyond it, we give up the body that began first. A body that arrives at a normal speed is complete long before
+that much other data has begun to arrive. A body that its peer withholds is among the oldest.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ __all__ = ["BodyHolder", "UnfinishedBodies"]
 
 class BodyHolder(Protocol):
     def give_up_body(self) -> None:
-        """Free the part of the body that has arrived. Called from within `hold`, perhaps for its own caller."""
+        """Free the part of the body that has arrived. `hold` calls this, perhaps on its own caller."""
 
 
 class UnfinishedBodies:
-    """The bodies of all connections that have arrived in part, `most` bytes at most."""
+    """The partly received bodies of all connections; together, at most `most` bytes."""
 
     def __init__(self, most: int) -> None:
         self.total = 0  # bytes
@@ -28,9 +28,9 @@ class UnfinishedBodies:
         self._sizes: OrderedDict[BodyHolder, int] = OrderedDict()  # in the order in which the bodies began
 
     def hold(self, holder: BodyHolder, size: int) -> None:
-        """Note that `holder` has `size` bytes of a body by now, 0: none. Give up the oldest bodies if the sum is too large.
+        """Record that `holder` now has `size` bytes of a body, and give up the oldest bodies if the sum is too large.
 
-        A body that is the only one is never given up: its own limit applies.
+        Size 0 is the same as `release`. We never give up the only body, because its own limit is enough.
         """
         if size == 0:
             self.release(holder)
@@ -44,5 +44,5 @@ class UnfinishedBodies:
             oldest.give_up_body()
 
     def release(self, holder: BodyHolder) -> None:
-        """Note that the body is complete or that `holder` is gone. Idempotent."""
+        """Record that the body is complete or `holder` has gone. Idempotent."""
         self.total -= self._sizes.pop(holder, 0)

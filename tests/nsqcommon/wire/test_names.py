@@ -63,7 +63,7 @@ def test_decoding_twice_gives_the_same_text() -> None:
 
 
 def test_cache_is_bounded_and_keeps_no_invalid_names() -> None:
-    cache = names._Decoded()
+    cache = names._NameCache()
     for number in range(3 * names._CACHE_SIZE):
         assert cache[b"topic%d" % number] == f"topic{number}"
         assert cache[b"no topic%d" % number] is None
