@@ -51,7 +51,7 @@ _MOST_FILES_OF_MACOS: Final = 10_240  # its hard limit is "unlimited", but the s
 COLLECT_INTERVAL: Final = 60.0  # seconds
 OLD_ROUNDS: Final = 10  # intervals after which we collect old objects too
 SMALL_HEAP: Final = 100_000  # blocks since the start; collecting all takes 5 ms, or 16 if memory is slow
-TRIMMED_HEAP: Final = 250_000  # blocks; up to here we return gaps between them to the system
+TRIMMED_HEAP: Final = 250_000  # blocks; in a larger heap, we leave the gaps between them
 _blocks_at_start = 0
 
 
@@ -144,8 +144,8 @@ def blocks_since_start() -> int:
     """Return how many memory blocks the process has allocated since the start: an upper bound on its tracked objects.
 
     To count these objects, the interpreter would have to visit all of them. Each is at least one block, and it counts
-    blocks by the page, in a fraction of a millisecond. There may be far fewer tracked objects, because strings, numbers
-    and bytes are blocks too.
+    blocks by the page, in a fraction of a millisecond. There may be far fewer tracked objects: strings, numbers and
+    bytes are blocks too.
     """
     return sys.getallocatedblocks() - _blocks_at_start
 
@@ -163,7 +163,7 @@ def collect_garbage() -> None:
 
 
 def raise_file_limit() -> None:
-    """Raise the limit of open files as far as allowed, because each connection and each topic's log is a file."""
+    """Raise the limit of open files as far as allowed: each connection and each topic's log is a file."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == hard:
         return
@@ -197,13 +197,13 @@ async def _run_with_collector(run: Callable[[OptionsT], Awaitable[None]], chosen
 
 
 async def _collect_garbage() -> None:
-    """Collect garbage every minute, because a quiet daemon would otherwise keep it for hours.
+    """Collect garbage every minute. A quiet daemon would otherwise keep it for hours.
 
     By itself the collector runs only after 2,500 new objects, and httpx leaves a reference cycle of a kilobyte or more
     for each connection or call. Collecting young objects takes a few milliseconds, because the thresholds limit their
     number. Objects that live for minutes are old before they become garbage. Collecting old ones takes time in
     proportion to all live objects, so we do it rarely, and only while the heap is small. Unless the heap is large, we
-    also return the gaps between allocations to the system, because they would add up over the hours.
+    also return the gaps between allocations to the system, which would otherwise add up over the hours.
     """
     rounds = 0
     while True:
@@ -244,4 +244,4 @@ def _dump_and_die(number: int, frame: FrameType | None) -> None:
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:
-    """Do nothing. We don't use SIG_IGN, because child processes would inherit it."""
+    """Do nothing. Child processes don't inherit a handler, but they would inherit SIG_IGN."""

@@ -154,9 +154,7 @@ class TlsServer:
         self.most = most  # handshakes under way
         self._make_layer = make_layer
         self._queue = SigningQueue(clock)
-        self._silent: OrderedDict[Handshake, None] = (
-            OrderedDict()
-        )  # those waiting for their peers, the longest silent first
+        self._silent: OrderedDict[Handshake, None] = OrderedDict()  # with a silent peer, the longest silent first
         self._begun = 0
         self._sessions: WeakSet[SecureLayer] = WeakSet()
 
@@ -220,7 +218,7 @@ class Handshake:
         self._is_queued = False
         self._is_signed = False  # the remaining steps are cheap and need no turn
         self._raw = b""  # received, and not yet given to TLS
-        self._answer = b""  # bytes to be sent
+        self._answer = b""  # bytes to send
 
     def receive(self, data: bytes, now: float) -> bool:
         """Continue with the received bytes and return whether the handshake is done.
@@ -286,7 +284,7 @@ class Handshake:
         """End the handshake, done or not. It leaves the queue, has no deadline any more, and never calls `wake`."""
         self.ends = inf
         self._leave()
-        self.wake = _do_nothing  # the old `wake` refers to the connection; drop that without a garbage collection
+        self.wake = _do_nothing  # drop the reference to the connection, so that it needs no garbage collector
 
     def give_way(self) -> None:
         """Set the deadline of this handshake to now, because too many are under way."""
@@ -311,4 +309,4 @@ class Handshake:
 
 
 def _do_nothing() -> None:
-    """Do nothing, because the handshake has ended."""
+    """Do nothing: the handshake has ended."""

@@ -74,13 +74,13 @@ PHRASES: Final = {413: b"Request Entity Too Large"}  # Python changed this phras
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Response:
-    """An answer. `sniffed` comes after Content-Length, because Go puts a content type there that it has guessed."""
+    """An answer. `sniffed` comes after Content-Length, where Go puts a content type that it has guessed."""
 
     status: int = 200
     body: bytes = b""
     headers: Headers = ()
     sniffed: tuple[bytes, bytes] | None = None
-    close: bool = False  # end the connection, because we won't read the rest of the request
+    close: bool = False  # end the connection: we won't read the rest of the request
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -253,8 +253,8 @@ class Request:
         self.words: Mapping[str, str] = {}  # the path segments for the route's `{name}`s
         self.is_limited = False  # limit the answer to the topic in the query
         self.holder = ""  # owner of the token or certificate, if we check them
-        self.may_operate = True  # on messages of other clients too
-        self.may_lose = True  # may have effects that lose messages
+        self.may_operate = True  # may act on messages of other clients
+        self.may_lose = True  # may do things that lose messages
 
     def query(self) -> dict[str, str]:
         """Return the arguments of the query, as `parse_query` does."""
@@ -275,7 +275,7 @@ class Request:
         """Return the body, or its first `limit` + 1 bytes if it is longer than `limit`.
 
         If the client sent `Expect: 100-continue`, this call makes it continue. Raises ClientGone if the client leaves,
-        and HttpError if it half-closes the connection too early, because then it may still get an answer.
+        and HttpError if it half-closes the connection too early: then it may still get an answer.
         """
         pieces: list[bytes] = []
         size = 0
@@ -286,7 +286,7 @@ class Request:
         return b"".join(pieces)[: limit + 1]
 
     async def pieces(self, limit: int) -> AsyncIterator[bytes]:
-        """Yield the body as it arrives, with the rules of `read`. The last piece may exceed `limit`."""
+        """Yield the body as it arrives, by the same rules as `read`. The last piece may exceed `limit`."""
         self._reading = True
         size = 0
         while not self._complete and size <= limit:
@@ -306,11 +306,11 @@ class Request:
             self._unfinished.hold(self, size)
 
     def give_up_body(self) -> None:
-        """Abort the connection, because other requests need the memory. The body's reader gets ClientGone."""
+        """Abort the connection to free its memory for others. The body's reader gets ClientGone."""
         self.abort()
 
     def forget_body(self) -> None:
-        """Record that the body uses no memory any more."""
+        """Record that the body no longer uses memory."""
         if self._unfinished is not None:
             self._unfinished.release(self)
 
@@ -476,6 +476,7 @@ class HttpApi(Generic[R]):
             headers.append((b"connection", b"close"))
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
         if close and self._linger is not None:
+            # The server closes the connection after the last piece, so discard the rest of the request before that.
             await _send_in_pieces(response.body, send)
             await self._linger(request.drop_rest)
             await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -77,7 +77,7 @@ class HttpClient:
 
     @property
     def idle(self) -> int:
-        """The number of connections that wait for a request."""
+        """The number of idle connections."""
         return sum(map(len, self._idle.values()))
 
     async def get(
@@ -159,7 +159,7 @@ class HttpClient:
         try:
             await stream.send_all(request)
             await _receive(stream, reader)
-            stays = reader.is_reusable and idle is self._idle
+            stays = reader.is_reusable and idle is self._idle  # not after `close_idle`, which replaces `_idle`
             return reader.answer()
         finally:
             if stays:
@@ -329,7 +329,7 @@ def _split(url: str, location: str) -> SplitResult:
     except ValueError as error:
         raise HttpFailed("not a URL") from error
     if not valid or not whole.isascii() or any(character <= " " for character in whole):
-        raise HttpFailed("not a usable HTTP URL")  # not quoted, because it may hold a secret
+        raise HttpFailed("not a usable HTTP URL")  # it may hold a secret, so don't quote it
     return parts
 
 
@@ -383,13 +383,13 @@ async def _exchange(
 
 
 def _cause(error: BaseException) -> str:
-    """Return the innermost cause, because trio wraps stream errors and the errors of all addresses of a name."""
+    """Return the innermost cause: trio wraps stream errors, and the errors of all addresses of a name."""
     inner = error.__cause__
     if isinstance(inner, BaseExceptionGroup):
         inner = inner.exceptions[0]
     cause = inner or error
     if isinstance(cause, OSError) and cause.errno and not isinstance(cause, socket.gaierror | ssl.SSLError):
-        return os.strerror(cause.errno)  # without the address, because the caller knows it
+        return os.strerror(cause.errno)  # the caller knows the address
     return str(cause)
 
 

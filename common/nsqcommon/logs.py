@@ -112,7 +112,7 @@ class NsqFormatter(logging.Formatter):
         if second != self._second:  # formatting it is half of the work, and a second may have thousands of lines
             self._second = second
             self._moment = time.strftime("%Y/%m/%d %H:%M:%S", time.localtime(second))
-        micros = min(round((record.created - second) * 1e6), 999_999)
+        micros = min(round((record.created - second) * 1e6), 999_999)  # rounding must not carry into the second
         line = f"{self._prefix}{self._moment}.{micros:06d} {_word_of(record)}: {_on_one_line(record.getMessage())}"
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)

@@ -29,7 +29,7 @@ def matcher(pattern: str) -> Callable[[str], object]:
     pieces = [re.escape(piece) for piece in (beginning, *filter(None, between), end)]
     if end:
         return re.compile(_sequence(pieces), re.DOTALL).fullmatch
-    return re.compile(_sequence(pieces[:-1]), re.DOTALL).match
+    return re.compile(_sequence(pieces[:-1]), re.DOTALL).match  # after a final star, anything may follow
 
 
 def _sequence(pieces: list[str]) -> str:

@@ -152,7 +152,7 @@ def _open_tcp(address: Address) -> socket.socket:
 def _open(family: int, name: SocketName, *, only_ipv6: bool = True) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        if family != socket.AF_UNIX:
+        if family != socket.AF_UNIX:  # as in Go, so that a restart needn't wait for old connections to time out
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, only_ipv6)

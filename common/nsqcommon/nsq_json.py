@@ -27,7 +27,7 @@ def dumps(value: object) -> bytes:
 _encode: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 # Where Python's spelling differs from Go's, always within a string. We match an escaped backslash first, because the
-# character after it is no escape: for example, the b of `\\b` is just a letter.
+# character after it isn't escaped: for example, the b of `\\b` is just a letter.
 _UNLIKE_GO: Final = re.compile(r"\\\\|\\b|\\f|[<>&\u2028\u2029\ud800-\udfff]")
 _GO: Final = {"\\\\": "\\\\", "\\b": "\\u0008", "\\f": "\\u000c"} | {
     character: f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"
@@ -135,7 +135,7 @@ class Fields:
         return default
 
     def items(self, name: str) -> list[object]:
-        """Return the members of a list: repaired strings, and objects for `Fields`. Empty if the field is absent."""
+        """Return the members of a list: strings as from `text`, objects for `Fields`. Empty if the field is absent."""
         items: list[object] = []
         for value in self._values.get(name, ()):
             if not isinstance(value, list):

@@ -212,7 +212,7 @@ def computed_option(compute: Callable[[], T], shown: str, help: str, **settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseOptions:
-    """The options that every daemon has, because `nsqcommon.daemon` needs them."""
+    """The options that `nsqcommon.daemon` needs, so every daemon has them."""
 
     log_level: LogLevel = option(
         LogLevel.INFO, "log level: debug, info, warn, error, or fatal", kind=LEVEL, at_run_time=True
@@ -310,6 +310,7 @@ class _CommandLine:
     def read(self, argv: Sequence[str]) -> tuple[str, ...]:
         """Read the flags and return the arguments from the first non-flag on."""
         left = list(reversed(argv))
+        # As in Go, a lone dash is no flag but an argument.
         while left and len(left[-1]) > 1 and left[-1].startswith("-") and left[-1] != "--":
             argument = left.pop()
             flag, equals, text = argument.removeprefix("-").removeprefix("-").partition("=")

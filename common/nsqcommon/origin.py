@@ -69,7 +69,7 @@ class OwnHosts:
         self._names = frozenset(_plain(name) for name in (*own, *allowed) if is_name(name))
 
     def has(self, host: str) -> bool:
-        """Return whether a Host header names us. True if there is none (HTTP/1.0), because browsers always send one."""
+        """Return whether a Host header names us. True if there is none (HTTP/1.0): browsers always send one."""
         if not host or self._are_all:
             return True
         if host.startswith("["):

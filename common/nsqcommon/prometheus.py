@@ -53,7 +53,7 @@ def _labels(labels: Mapping[str, str]) -> str:
 
 
 def _number(value: float) -> str:
-    # int first, because repr writes a large float with an exponent: allowed, but hard to read.
+    # int first: repr writes a large float with an exponent, which is allowed but hard to read.
     return str(int(value)) if value == value and abs(value) < 2**63 and value == int(value) else _special(value)
 
 

@@ -37,7 +37,7 @@ class _Entry:
 
 
 class Recipients:
-    """The parsed list. Raises ValueError, which quotes the entry, if one can't be parsed."""
+    """The parsed list. Raises ValueError for an entry that can't be parsed, and quotes it."""
 
     def __init__(self, entries: Iterable[str] = ()) -> None:
         self._entries = tuple(_read_entry(it.strip()) for it in entries)

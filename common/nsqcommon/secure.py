@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 _TUNNEL: Final = 2  # descriptors of the socket pair between a connection and the web server
 _HANDSHAKE_TIMEOUT: Final = 10.0  # seconds, as over asyncio
 _MOST_QUEUED: Final = 256 * 1024  # bytes in a tunnel; above that we don't read from its other end
-# We answer plain HTTP on this port with an error in plain text. Go's server decides by the same first bytes.
+# If a peer sends plain HTTP to this port, we answer in plain text. Go's server decides by the same first bytes.
 _PLAIN_STARTS: Final = frozenset((b"GET /", b"HEAD ", b"POST ", b"PUT /", b"OPTIO"))
 _PLAIN_ANSWER: Final = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
 
@@ -186,7 +186,7 @@ class TunnelEnd:
     """Implements `nsqcommon.poller.Handler`: bytes that come in at this end go out at the other end."""
 
     next_deadline: Final = inf
-    write_timeout: Final = inf  # unneeded, because the unsent data are limited
+    write_timeout: Final = inf  # none: the unsent data are limited
     aborted: Final = False
     lingers: Final = False
 
@@ -337,7 +337,7 @@ class _BeforeTunnel:
         self.finished = True
 
     def abort(self) -> None:
-        self._open_tunnel = _open_nothing  # the old value refers to the connection, so drop it
+        self._open_tunnel = _open_nothing  # drop the reference to the connection
 
     def tick(self, now: float) -> None: ...
 
@@ -348,4 +348,4 @@ class _BeforeTunnel:
 
 
 def _open_nothing(received: bytes) -> None:
-    """Do nothing, because the connection has gone."""
+    """Do nothing: the connection has gone."""

@@ -38,7 +38,7 @@ class Slices:
         return found
 
     async def joined(self, pieces: Iterable[bytes]) -> bytes:
-        """Return the pieces as one. We join them slice by slice, because freeing all at the end would take a while."""
+        """Return the pieces as one. We join them slice by slice; freeing all of them at the end would take a while."""
         whole: list[bytes] = []
         of_slice: list[bytes] = []
         for piece in pieces:

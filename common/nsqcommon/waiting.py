@@ -27,7 +27,7 @@ class Waiting:
         return self._is_released
 
     def wake(self, name: str) -> None:
-        """Answer the requests that wait for this name, because it has changed."""
+        """Answer the requests that wait for a change of this name."""
         for future in self._futures.pop(name, ()):
             if not future.done():
                 future.set_result(None)
@@ -38,7 +38,7 @@ class Waiting:
             self.wake(name)
 
     def release(self) -> None:
-        """Answer all waiting requests and let none wait any more, because the daemon is stopping."""
+        """Answer all waiting requests and let no more wait: the daemon is stopping."""
         self._is_released = True
         self.wake_all()
 

@@ -260,12 +260,10 @@ class _Connection(HttpToolsProtocol):
         self._real_client = client
         self._lost = lost
         self._received = received
-        self._unfinished = 0  # bytes of reads that brought nothing but part of a head
+        self._unfinished = 0  # bytes read of a head that is still incomplete
         self._head_bytes = 0
         self._ended = False  # the peer will send nothing more
-        self._gone: asyncio.Future[None] | None = (
-            None  # set once we have refused a head; done when the connection has gone
-        )
+        self._gone: asyncio.Future[None] | None = None  # after a refused head; done when the connection has gone
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         super().connection_made(transport)
@@ -285,7 +283,7 @@ class _Connection(HttpToolsProtocol):
         if self._gone is not None and not self._gone.done():
             self._gone.set_result(None)
         if self.cycle is not None:
-            self.cycle.body = bytearray()  # free it now, because uvicorn's cycle is part of a reference cycle
+            self.cycle.body = bytearray()  # free it now: uvicorn's cycle is part of a reference cycle
         # asyncio's transport refers to a method of its own. Without this line, each connection would wait for the
         # garbage collector.
         self.transport._read_ready_cb = None  # type: ignore[attr-defined]
@@ -458,6 +456,6 @@ async def _accept(listener: socket.socket, web: Web, budget: Budget) -> None:
 
 
 def _log_bug(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log a bug in one connection, because trio-asyncio's own handler would end the whole daemon."""
+    """Log a bug in one connection; trio-asyncio's own handler would end the whole daemon."""
     error = context.get("exception")
     _log.error("HTTP connection failed - %s", context.get("message"), exc_info=error)

@@ -1,4 +1,4 @@
-"""TLS with clients that must show a certificate, but may have signed it themselves.
+"""TLS that requires a client certificate, but accepts any issuer.
 
 Python's ssl can't request a certificate without verifying it. OpenSSL can, and pyOpenSSL exposes that. Only this module
 needs pyOpenSSL (the extra `any-client-certificate`).
@@ -45,7 +45,7 @@ def layer_maker(certificate: str, key: str, *, min_version: int, old_ciphers: bo
 class AnyCertificateLayer:
     """Implements `SecureLayer`."""
 
-    has_more: Final = False  # because decrypting doesn't expand data
+    has_more: Final = False  # decrypting doesn't expand data
 
     def __init__(self, context: SSL.Context) -> None:
         self._tls = SSL.Connection(context, None)

@@ -8,7 +8,7 @@ from typing import Final
 from nsqcommon.streams.layer import StreamError
 
 _RAW: Final = -15  # a window of 32 KiB; negative: no header
-_MOST_AT_ONCE: Final = 128 * 1024  # decoded bytes, because data may expand a thousandfold
+_MOST_AT_ONCE: Final = 128 * 1024  # decoded bytes; data may expand a thousandfold
 
 
 class DeflateLayer:

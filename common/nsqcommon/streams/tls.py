@@ -63,7 +63,7 @@ class SecureLayer(Layer, Protocol):
 class TlsLayer:
     """Implements `SecureLayer`."""
 
-    has_more: Final = False  # because decrypting doesn't expand data
+    has_more: Final = False  # decrypting doesn't expand data
 
     def __init__(self, context: ssl.SSLContext, *, server_side: bool, server_hostname: str | None = None) -> None:
         self._incoming = ssl.MemoryBIO()

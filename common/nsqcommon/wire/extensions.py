@@ -12,7 +12,7 @@ BURY: Final = "bury"  # BURY, and REQ with FREE
 KEYS: Final = "keys"  # a last word of PUB, DPUB and MPUB, with which you can repeat a publish
 HEADERS: Final = "headers"  # HPUB, HDPUB and HMPUB; messages with headers arrive as frames of type 3
 HTTP: Final = "http"  # the answer to IDENTIFY says where the same nsqd serves HTTP
-EXTENSIONS: Final = (KEYS, HEADERS, BURY, HTTP)  # what nsqd grants and nsqclient asks for
+EXTENSIONS: Final = (KEYS, HEADERS, BURY, HTTP)  # nsqd offers these, and nsqclient asks for them
 
 FREE: Final = b"free"  # the word after the delay of a REQ whose attempt doesn't count
 MOST_OF_REASON: Final = 256  # bytes of a BURY's reason; we cut a longer one

@@ -58,7 +58,7 @@ class Frame(HotRecord):
 
 
 class BadFrame(Exception):
-    """The server sent something else than a frame. You can't find the next one, so close the connection."""
+    """The server sent something other than a frame. You can't find the next one, so close the connection."""
 
 
 class FrameReader:

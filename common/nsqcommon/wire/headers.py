@@ -35,11 +35,11 @@ _shapes: Final[dict[int, _Shape]] = {}  # of valid headers, by their length
 
 
 class BadHeaders(ValueError):
-    """The data aren't headers, or too many. The message says why."""
+    """These aren't valid headers, or there are too many. The message says why."""
 
 
 def encode_headers(headers: Mapping[str, bytes | str]) -> bytes:
-    """Encode headers, and text as UTF-8. Raise BadHeaders."""
+    """Encode headers; text becomes UTF-8. Raise BadHeaders."""
     if len(headers) > MOST_PAIRS:
         raise BadHeaders(f"too many headers {len(headers)} > {MOST_PAIRS}")
     pieces: list[bytes] = []

@@ -4,7 +4,7 @@ A stream of msgpack arrays:
 
     ["log", node, log id, from, to]     first
     ["records", bytes]                  whole records, as in the log (see log_record.py)
-    ["gap", from, to, reason]           messages that no one can read any more
+    ["gap", from, to, reason]           messages that can no longer be read
     ["end", next]                       last; without it the answer is incomplete
 
 The first and the last record may extend beyond the range. The sender verifies no checksums; `HistoryReader` does, and
@@ -165,7 +165,7 @@ class HistoryReader:
         """Return the next event, or None if more bytes are needed or nothing follows. Raise BadHistory."""
         while True:
             event = next(self._events, None)
-            if isinstance(event, Gap) and event.reason == NEWER:  # not a gap, because the messages are there
+            if isinstance(event, Gap) and event.reason == NEWER:  # not a gap: the messages are there
                 raise BadHistory(
                     f"messages {event.first} to {event.end - 1} have a form that only a later version can read"
                 )

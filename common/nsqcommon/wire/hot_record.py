@@ -1,7 +1,7 @@
 """The base class of hot records: commands, frames and messages.
 
-They are plain classes with slots, because those take half the time of a frozen dataclass to build, and we build some of
-them for every message.
+They are plain classes with slots, which take half the time of a frozen dataclass to build. We build some of them for
+every message.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ def decode_identify(body: bytes) -> IdentifyRequest:
 
 def apply_identify(current: ClientSettings, request: IdentifyRequest, server: ServerFeatures) -> ClientSettings:
     """Return the current settings with the request's changes. Raise ProtocolError for the first invalid value."""
-    # We check in NSQ's order, because we report only the first failure.
+    # We report only the first failure, so check in NSQ's order.
     heartbeat_interval_ms = _chosen(
         request.heartbeat_interval,
         current.heartbeat_interval_ms,

@@ -25,8 +25,8 @@ DRAINING: Final = "draining"
 FULL: Final = "full"  # its disk has no room for more messages
 UNHEALTHY: Final = "unhealthy"  # its /ping says NOK for another reason
 STATES: Final = frozenset({DRAINING, FULL, UNHEALTHY})
-# The answer to a PING if we can't reach the nsqd at its address; the reason follows. If its IDENTIFY had no `node`, as
-# from NSQ's nsqd, we answer a plain OK.
+# nsqlookupd answers this and a reason to PING, if it can't reach the nsqd at its address. If there was no `node` in the
+# nsqd's IDENTIFY (NSQ's has none), it answers a plain OK.
 UNREACHABLE: Final = b"OK unreachable "
 _MOST_REASON: Final = 300  # bytes
 
@@ -164,7 +164,7 @@ def decode_identify_reply(data: bytes) -> PeerAddress | None:
 class LookupCommandReader:
     """Cuts an nsqd's stream into lines and bodies, however the network splits it.
 
-    It reads a body only when you ask, because you have to check first whether IDENTIFY is allowed.
+    It reads a body only when you ask, so that you can first check whether IDENTIFY is allowed.
     """
 
     def __init__(self, *, max_line: int = MAX_LINE, max_body: int = MAX_BODY) -> None:

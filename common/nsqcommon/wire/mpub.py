@@ -32,7 +32,7 @@ Offsets: TypeAlias = "list[int] | array[int]"
 
 
 def packed(offsets: Offsets) -> Offsets:
-    """Return the same offsets, in one block of 8 bytes each if there are many, instead of a million objects."""
+    """Return the same offsets, 8 bytes each if there are many: one block of memory instead of a million objects."""
     return array("Q", offsets) if isinstance(offsets, list) and len(offsets) > _MANY else offsets
 
 
@@ -139,8 +139,8 @@ def _cut_equal_messages(data: bytes | bytearray, start: int, count: int, offsets
 
 
 def _check_total(offsets: Offsets, limits: SizeLimits) -> None:
-    # We don't compare the data with the size announced over TCP, because NSQ ignores that size. But a peer could
-    # announce little and send without end, so we limit the data themselves.
+    # NSQ ignores the size announced over TCP, so we don't compare the data with it. But a peer could announce little
+    # and send without end, so we limit the data themselves.
     allowed = limits.max_body - _SIZE
     if offsets[-1] > allowed:
         # The first message beyond the limit, not the last, because the error must not depend on how data arrived.

@@ -13,7 +13,7 @@ EPHEMERAL: Final = "#ephemeral"
 
 _CACHE_SIZE: Final = 8192  # names; if more are in use, we decode some of them again
 
-# With fullmatch, because `$` would allow a trailing newline.
+# fullmatch, not `$`, which would allow a trailing newline.
 _is_name: Final = re.compile(r"[.a-zA-Z0-9_-]+(?:#ephemeral)?").fullmatch
 
 

@@ -25,7 +25,7 @@ class UnfinishedBodies:
     def __init__(self, most: int) -> None:
         self.total = 0  # bytes
         self._most = most
-        self._sizes: OrderedDict[BodyHolder, int] = OrderedDict()  # in the order in which the bodies began
+        self._sizes: OrderedDict[BodyHolder, int] = OrderedDict()  # the oldest body first
 
     def hold(self, holder: BodyHolder, size: int) -> None:
         """Record that `holder` now has `size` bytes of a body, and give up the oldest bodies if the sum is too large.
