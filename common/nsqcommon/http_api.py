@@ -64,7 +64,7 @@ CUT_SHORT: Final = "nsq.cut_short"
 
 # Bytes of a request's body that we read and discard after an answer that didn't wait for it. If we closed a socket with
 # unread data, the kernel would send a reset, and a client that is still writing would never see the answer.
-_MOST_TO_DROP: Final = 8 * 1024 * 1024
+_MOST_TO_DISCARD: Final = 8 * 1024 * 1024
 
 _PIECE: Final = 256 << 10  # bytes of a body per send
 _MOST_ARGUMENTS: Final = 1000  # in a query
@@ -267,7 +267,7 @@ class Request:
         return None if length is None else int(length)
 
     @property
-    def withholds_body(self) -> bool:
+    def awaits_continue(self) -> bool:
         """Whether the peer still waits for a "100 Continue", and so may never send its body."""
         return self.headers.get(b"expect", b"").lower() == b"100-continue" and not self._reading
 
@@ -309,17 +309,17 @@ class Request:
         """Abort the connection to free its memory for others. The body's reader gets ClientGone."""
         self.abort()
 
-    def forget_body(self) -> None:
+    def release_body(self) -> None:
         """Record that the body no longer uses memory."""
         if self._unfinished is not None:
             self._unfinished.release(self)
 
-    async def drop_rest(self) -> None:
-        """Read and discard the rest of the body, up to `_MOST_TO_DROP` bytes."""
-        dropped = 0
-        while not self._complete and not self._is_cut_short and dropped < _MOST_TO_DROP:
+    async def discard_rest(self) -> None:
+        """Read and discard the rest of the body, up to `_MOST_TO_DISCARD` bytes."""
+        discarded = 0
+        while not self._complete and not self._is_cut_short and discarded < _MOST_TO_DISCARD:
             message = await self._receive()
-            dropped += len(message.get("body", b""))
+            discarded += len(message.get("body", b""))
             self._complete = message["type"] == "http.disconnect" or not message.get("more_body", False)
 
     @property
@@ -467,18 +467,18 @@ class HttpApi(Generic[R]):
             self._log.exception("panic in HTTP handler - %s", error)
             return HttpError(500, "INTERNAL_ERROR").response
         finally:
-            request.forget_body()
+            request.release_body()
 
     async def _send(self, request: Request, response: Response, send: Send) -> None:
         headers = response_headers(response)
-        close = response.close or request.withholds_body
+        close = response.close or request.awaits_continue
         if close:
             headers.append((b"connection", b"close"))
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
         if close and self._linger is not None:
             # The server closes the connection after the last piece, so discard the rest of the request before that.
             await _send_in_pieces(response.body, send)
-            await self._linger(request.drop_rest)
+            await self._linger(request.discard_rest)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         elif len(response.body) <= _PIECE:
             await send({"type": "http.response.body", "body": response.body, "more_body": False})

@@ -63,10 +63,10 @@ def keeps_open(version: str, headers: Iterable[tuple[bytes, bytes]]) -> bool:
     In HTTP/1.1, `close` in any `Connection` header ends it. In HTTP/1.0, it ends unless the first of these headers has
     `keep-alive`, whatever else is in there.
     """
-    wishes = [value.lower() for name, value in headers if name == b"connection"]
+    values = [value.lower() for name, value in headers if name == b"connection"]
     if version == "1.0":
-        return _has_word(wishes[:1], b"keep-alive")
-    return not _has_word(wishes, b"close")
+        return _has_word(values[:1], b"keep-alive")
+    return not _has_word(values, b"close")
 
 
 def _has_word(values: Iterable[bytes], word: bytes) -> bool:

@@ -448,12 +448,12 @@ def _row_of(options: BaseOptions, key: str) -> Option:
 
 # --- help texts
 
-_IN_TOOLS: Final = (
+_TOOL_FLAGS: Final = (
     ("help", "", "print this help and exit", ""),
     ("version", "", "print the version and exit", ""),
 )
 # The flags that every daemon has outside its table: flag, type, meaning, default.
-EVERYWHERE: Final = (("config", "string", "path to a TOML file with settings", ""), *_IN_TOOLS)
+EVERYWHERE: Final = (("config", "string", "path to a TOML file with settings", ""), *_TOOL_FLAGS)
 
 
 def usage(program: str, table: Sequence[Option]) -> str:
@@ -467,7 +467,7 @@ def usage(program: str, table: Sequence[Option]) -> str:
 
 def tool_usage(program: str, table: Sequence[Option], closing: str) -> str:
     """Return a tool's whole `--help` text, which ends with `closing`."""
-    return _usage(program, table, _IN_TOOLS, closing)
+    return _usage(program, table, _TOOL_FLAGS, closing)
 
 
 def _usage(program: str, table: Sequence[Option], others: Sequence[tuple[str, str, str, str]], closing: str) -> str:

@@ -85,10 +85,10 @@ async def run_trio(function: Callable[[*Ts], Awaitable[T]], *arguments: *Ts) -> 
             del future.cancel
 
 
-async def linger(drop_rest: Callable[[], Awaitable[None]]) -> None:
+async def linger(discard_rest: Callable[[], Awaitable[None]]) -> None:
     """Let `HttpApi` discard the rest of a refused body, for as long as Go's server would."""
     try:
-        await asyncio.wait_for(drop_rest(), LINGER)
+        await asyncio.wait_for(discard_rest(), LINGER)
     except TimeoutError:
         pass
 

@@ -138,21 +138,21 @@ def decode_identify(body: bytes) -> IdentifyRequest:
 def apply_identify(current: ClientSettings, request: IdentifyRequest, server: ServerFeatures) -> ClientSettings:
     """Return the current settings with the request's changes. Raise ProtocolError for the first invalid value."""
     # We report only the first failure, so check in NSQ's order.
-    heartbeat_interval_ms = _chosen(
+    heartbeat_interval_ms = _new_setting(
         request.heartbeat_interval,
         current.heartbeat_interval_ms,
         off=0,
         allowed=range(_MIN_HEARTBEAT_INTERVAL_MS, server.max_heartbeat_interval_ms + 1),
         name="heartbeat interval",
     )
-    output_buffer_timeout_ms = _chosen(
+    output_buffer_timeout_ms = _new_setting(
         request.output_buffer_timeout,
         current.output_buffer_timeout_ms,
         off=0,
         allowed=range(server.min_output_buffer_timeout_ms, server.max_output_buffer_timeout_ms + 1),
         name="output buffer timeout",
     )
-    output_buffer_size = _chosen(
+    output_buffer_size = _new_setting(
         request.output_buffer_size,
         current.output_buffer_size,
         off=1,
@@ -163,7 +163,7 @@ def apply_identify(current: ClientSettings, request: IdentifyRequest, server: Se
         output_buffer_timeout_ms = 0  # nothing is ever buffered, so there is nothing to flush by time
     if not 0 <= request.sample_rate <= _MAX_SAMPLE_RATE:
         raise _invalid("sample rate", request.sample_rate)
-    msg_timeout_ms = _chosen(
+    msg_timeout_ms = _new_setting(
         request.msg_timeout,
         current.msg_timeout_ms,
         off=None,
@@ -229,7 +229,7 @@ def _http_field(http: HttpPlace) -> dict[str, object]:
     return {"http": {"port": http.port, "https_port": http.https_port, "node": http.node}}
 
 
-def _chosen(requested: int, current: int, *, off: int | None, allowed: range, name: str) -> int:
+def _new_setting(requested: int, current: int, *, off: int | None, allowed: range, name: str) -> int:
     """Return the new value: 0 keeps the current one, -1 switches off if possible, anything else must be allowed."""
     if requested == 0:
         return current
