@@ -14,8 +14,8 @@ log = logging.getLogger(__name__)
 class Budget:
     """Allows `most` connections at a time; further ones wait in the listener's backlog until one closes.
 
-    Call `take` after you accept a connection and `give_back` after it has closed, even if you have handed it over
-    meanwhile. Not thread-safe: use it within one event loop.
+    Call `take` after you accept a connection and `give_back` after it has closed, even if it has a new owner by then.
+    Not thread-safe: use it within one event loop.
     """
 
     def __init__(self, most: int, door: str) -> None:

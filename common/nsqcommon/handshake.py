@@ -217,7 +217,7 @@ class Handshake:
         self._tls: SecureLayer | None = None  # made only when we have bytes for it
         self._is_queued = False
         self._is_signed = False  # the remaining steps are cheap and need no turn
-        self._raw = b""  # received, and not yet given to TLS
+        self._raw = b""  # received bytes that TLS hasn't seen
         self._answer = b""  # bytes to send
 
     def receive(self, data: bytes, now: float) -> bool:
@@ -281,7 +281,7 @@ class Handshake:
         return answer + self._tls.pending() if self._tls is not None else answer
 
     def end(self) -> None:
-        """End the handshake, done or not. It leaves the queue, has no deadline any more, and never calls `wake`."""
+        """End the handshake, done or not. It leaves the queue, loses its deadline and never calls `wake` again."""
         self.ends = inf
         self._leave()
         self.wake = _do_nothing  # drop the reference to the connection, so that it needs no garbage collector

@@ -333,7 +333,7 @@ class Request:
             abort()
 
     async def wait_until_lost(self) -> None:
-        """Return when we can't send to the peer any more."""
+        """Return when we can no longer send to the peer."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
         self.is_gone = True

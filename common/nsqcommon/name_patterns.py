@@ -3,7 +3,7 @@
 For each text between two stars we take the first match after the previous one, and never go back: if the rest of the
 pattern fits after a later match, it fits after the first one too. So the time is proportional to the length of the
 name, however many stars there are. With a plain `.*` for each star, Python tries all combinations. For example,
-`*a*a*a*a*a*a*b` took 3 s for a name of 64 letters, and nsqd did nothing else meanwhile.
+`*a*a*a*a*a*a*b` took 3 s for a name of 64 letters, and blocked nsqd all that time.
 """
 
 from __future__ import annotations

@@ -184,7 +184,7 @@ def _without_collector() -> Iterator[None]:
 
 
 def _integer(digits: bytes) -> int:
-    # A longer number is out of range for every field, and the cut leaves it so.
+    # A longer number is out of range for every field, and still is after the cut.
     return int(digits[:_LONGEST_INTEGER])
 
 

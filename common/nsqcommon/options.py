@@ -1,6 +1,6 @@
 """One table of settings per daemon, the source of flags, file, environment, --help, checks and reference pages.
 
-A table is a frozen dataclass whose fields are made by `option()`:
+A table is a frozen dataclass. `option()` makes its fields:
 
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Options(BaseOptions):
@@ -310,7 +310,7 @@ class _CommandLine:
     def read(self, argv: Sequence[str]) -> tuple[str, ...]:
         """Read the flags and return the arguments from the first non-flag on."""
         left = list(reversed(argv))
-        # As in Go, a lone dash is no flag but an argument.
+        # As in Go, a lone dash is an argument, not a flag.
         while left and len(left[-1]) > 1 and left[-1].startswith("-") and left[-1] != "--":
             argument = left.pop()
             flag, equals, text = argument.removeprefix("-").removeprefix("-").partition("=")

@@ -208,7 +208,7 @@ class Web:
         async def open_connection() -> None:
             try:
                 await self._loop.connect_accepted_socket(connection, sock)
-            except OSError:  # the connection ended meanwhile
+            except OSError:  # the connection ended in the meantime
                 sock.close()
                 on_closed()
 
@@ -444,7 +444,7 @@ async def _accept(listener: socket.socket, web: Web, budget: Budget) -> None:
         except OSError as error:
             if error.errno in _OUT_OF_DESCRIPTORS:
                 _log.error("accept failed - %s", error)
-                await trio.sleep(_PAUSE_WITHOUT_DESCRIPTORS)  # meanwhile clients wait in the backlog
+                await trio.sleep(_PAUSE_WITHOUT_DESCRIPTORS)  # clients wait in the backlog
             continue  # any other error: the client left before we accepted it
         sock.setblocking(False)
         if sock.family != socket.AF_UNIX:

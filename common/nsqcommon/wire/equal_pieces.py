@@ -1,4 +1,4 @@
-"""Cut out many pieces of equal length at equal distances, all at once.
+"""Cut out many pieces of equal length at equal distances, in one go.
 
 Publishers of many messages mostly send messages of equal length. One struct with a field for each piece cuts them in a
 fifth of the time that slicing takes.

@@ -64,8 +64,7 @@ class BadFrame(Exception):
 class FrameReader:
     """Cuts the server's stream into frames, however the network splits it.
 
-    No frame may be larger than `max_size`, which also limits our memory. Don't use the reader any more after
-    `BadFrame`.
+    No frame may be larger than `max_size`, which also limits our memory. After `BadFrame`, throw the reader away.
     """
 
     __slots__ = ("_at", "_data", "_half", "_max_size", "_needed")

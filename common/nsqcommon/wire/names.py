@@ -29,7 +29,7 @@ def is_ephemeral(name: str) -> bool:
 class _NameCache(dict[bytes, str]):
     """Maps received bytes to valid names.
 
-    We don't keep invalid names, because a peer could send new ones for ever, and they may be long.
+    We don't keep invalid names, because a peer could send new ones forever, and they may be long.
     """
 
     def __missing__(self, raw: bytes) -> str | None:
