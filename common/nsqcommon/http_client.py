@@ -31,6 +31,7 @@ _READ_SIZE: Final = 64 * 1024
 _MOST_REDIRECTS: Final = 10  # as in Go
 _TO_GET: Final = frozenset((301, 302, 303))  # all clients switch to GET for these
 _REDIRECTS: Final = _TO_GET | {307, 308}
+_SECRETS: Final = frozenset(("authorization", "cookie", "cookie2", "www-authenticate"))  # the same as in Go
 
 BeforeLarge = Callable[[], Awaitable[None]]  # returns when this answer may exceed SMALL
 _CLOSE: Final = ("Connection", "close")
@@ -261,7 +262,14 @@ async def _follow_redirects(
         if answer.status in _TO_GET:
             method, body = "GET", b""
         url, location = parts.geturl(), answer.location
+        if not _is_same_or_below(_split(url, location).hostname or "", host):
+            headers = [(name, value) for name, value in headers if name.lower() not in _SECRETS]
     raise HttpFailed(f"stopped after {_MOST_REDIRECTS} redirects")
+
+
+def _is_same_or_below(host: str, parent: str) -> bool:
+    """Return whether `host` is `parent` or a subdomain of it: only there may a redirect take your secrets along."""
+    return host == parent or host.endswith(f".{parent}")
 
 
 @asynccontextmanager

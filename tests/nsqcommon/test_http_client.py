@@ -96,7 +96,7 @@ class Server:
 
     def __init__(self, *answers: bytes, stamina: int = 1000) -> None:
         self.connections = 0
-        self._answers = list(answers)
+        self.answers = list(answers)
         self._stamina = stamina
 
     async def serve(self, stream: trio.SocketStream) -> None:
@@ -104,7 +104,7 @@ class Server:
         for _ in range(self._stamina):
             if not await stream.receive_some(65536):
                 return
-            await stream.send_all(self._answers.pop(0))
+            await stream.send_all(self.answers.pop(0))
 
 
 def ask_in_turn(server: Server, questions: int, *, at_once: bool = False) -> tuple[list[Answer], int]:
@@ -264,6 +264,30 @@ def test_redirects_keep_or_drop_the_body_as_their_status_says() -> None:
         b"POST /in HTTP/1.1", b"POST /other HTTP/1.1", b"GET /other HTTP/1.1",
     ]  # fmt: skip
     assert [heard.rpartition(b"\r\n")[2] for heard in server.heard] == [b"x", b"x", b""]
+
+
+def test_a_redirect_to_another_host_takes_no_secret_along() -> None:
+    here, there = Recorder(), Recorder(ONE)
+    secrets = [("A", "b"), ("authorization", "Bearer x"), ("Cookie", "y")]
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            (first,) = await nursery.start(partial(trio.serve_tcp, here.serve, 0, host="127.0.0.1"))
+            (second,) = await nursery.start(partial(trio.serve_tcp, there.serve, 0, host="127.0.0.2"))
+            location = f"http://127.0.0.2:{second.socket.getsockname()[1]}/in"
+            for place in ("/on-the-same-host", location):
+                here.answers.append(f"HTTP/1.1 307 x\r\nLocation: {place}\r\nContent-Length: 0\r\n\r\n".encode())
+            url = f"http://127.0.0.1:{first.socket.getsockname()[1]}/in"
+            client = HttpClient(timeout=10)
+            await client.fetch("GET", url, tls=create_default_context(), headers=secrets)
+            await client.close_idle()
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    assert [(b"authorization" in heard, b"Cookie" in heard) for heard in here.heard] == [(True, True)] * 2
+    assert [(b"A: b" in heard, b"authorization" in heard, b"Cookie" in heard) for heard in there.heard] == [
+        (True, False, False)
+    ]
 
 
 # Answers that are read as they come
