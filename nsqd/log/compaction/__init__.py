@@ -1,1 +1,1 @@
-"""Carrying messages forward out of segments of which little is needed."""
+"""Compaction: copies the few messages still needed out of old segments, so that the segments can be deleted."""

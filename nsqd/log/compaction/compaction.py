@@ -1,4 +1,4 @@
-"""When a log carries messages forward, and what happens with the result. See compaction/job.py for what is worth it."""
+"""Decides when to compact a log and applies the result. compaction/job.py decides which files are worth it."""
 
 from __future__ import annotations
 
@@ -16,43 +16,41 @@ if TYPE_CHECKING:
     from nsqd.log.segment_list import SegmentList
     from nsqd.log.writing.unsynced import Unsynced
 
-COMPACTION_INTERVAL: Final = (
-    1.0  # seconds between two looks for what can be carried forward, if the last look found some
-)
-LONGEST_COMPACTION_INTERVAL: Final = 60.0  # after several looks that found nothing, or jobs that failed
-COMPACTION_SHARE: Final = 100  # looking may take one part in this many of the processor's time
-COMPACTION_SLICE: Final = 0.005  # seconds of looking at what is needed, before other tasks have their turn
+COMPACTION_INTERVAL: Final = 1.0  # seconds until the next plan, if the last one led to a job
+LONGEST_COMPACTION_INTERVAL: Final = 60.0  # after several plans without a job, or several failed jobs
+COMPACTION_SHARE: Final = 100  # planning may use at most 1/100 of the processor's time
+COMPACTION_SLICE: Final = 0.005  # seconds of planning before other tasks get a turn
 
 
 class CompactionHost(Protocol):
-    """What carrying forward asks of the store."""
+    """The store as a compaction sees it."""
 
-    compaction: dict[Compaction, None]  # logs whose segments or side files could go after carrying forward
+    compaction: dict[Compaction, None]  # logs that may have something to compact, in order
 
     def now(self) -> float: ...
 
     def wants_compaction(self, compaction: Compaction) -> None:
-        """Add the log to those that `carry_forward` looks at."""
+        """Add the log to `compaction`, and wake the task."""
 
     def end_compaction(self, compaction: Compaction, job: CompactionJob) -> None:
-        """Log what the job has done, and hand it back with `Carrying.end`."""
+        """Log the job's result, and pass it to `Compaction.end`."""
 
     def remove(self, paths: list[Path]) -> None: ...
 
 
 class Compaction:
-    """Copies the few messages still needed out of a log's oldest segments and side files, so that these can go.
+    """The compaction of one log: copies the few needed messages out of its oldest segments and compacted files.
 
-    May touch side files and, through `Expiry`, the sealed segments. It reads what is synced, and whether the log is
-    broken. It decides on the loop; a thread does the copying.
+    We plan on the event loop and copy in a thread. This class changes compacted files and, through `Expiry`, sealed
+    segments. It only reads how far the log is synced and whether the log has a fault.
 
-    **Epochs.** A plan lists what is needed of segments that every cursor has passed. Copying takes a while, and a
-    cursor may go back meanwhile. Say all cursors stand at 900 and only 17 is waiting, so a job copies 17 out of the
-    segment [0, 500). While the thread writes, somebody moves a channel back to 200. When the job ends, the side file
-    holds 17, but the channel needs 200 to 499 as well, and only the segment has them. So each step backwards begins a
-    new epoch, and a job of an earlier epoch removes nothing. The next plan carries from the same files anew; until then
-    17 is in both places, which is harmless, as either copy will do. A single finished message that is needed again also
-    begins a new epoch, wherever the cursors are.
+    **Epochs.** A plan covers segments that every cursor has passed. Copying takes a while, and a cursor can move back
+    in the meantime. For example, all cursors are at 900 and only message 17 is still waiting, so a job copies 17 out of
+    the segment [0, 500). While the thread writes, an operator moves a channel back to 200. When the job ends, its file
+    has message 17, but the channel now needs 200 to 499 too, and only the segment has those. So each step back starts a
+    new epoch, and a job from an earlier epoch removes nothing. The next plan starts from the same files. Until then,
+    message 17 exists twice, which is harmless because both copies are the same. A single finished message that is
+    needed again also starts a new epoch, wherever the cursors are.
     """
 
     def __init__(
@@ -69,8 +67,8 @@ class Compaction:
     ) -> None:
         self.topic = topic
         self.dropped = False  # also read by a job in its thread
-        self.due_at = 0.0  # when to look next for what can be carried forward
-        self.is_refused = False  # whether the disk refuses to read what the last job wanted to copy
+        self.due_at = 0.0  # when to make the next plan
+        self.is_refused = False  # the last job failed because the disk refused a read
         self._folder = folder
         self._host = host
         self._segments = segments
@@ -79,16 +77,17 @@ class Compaction:
         self._expiry = expiry
         self._unsynced = unsynced
         self._fault = fault
-        self._passed = 0  # every cursor is here or beyond
+        self._passed = 0  # the slowest channel's cursor
         self._epoch = 0  # how often `_passed` went back
-        self._awaits_sync = False  # some segments could be carried from, but are not synced
-        self._pause = COMPACTION_INTERVAL  # until the next look; doubled by each look that finds nothing
-        self._rest = COMPACTION_INTERVAL / 2  # the same after a job that fails; doubled by each
+        self._awaits_sync = False  # the last plan left out segments that are not synced yet
+        self._pause = COMPACTION_INTERVAL  # until the next plan; doubles each time a plan leads to no job
+        self._backoff = COMPACTION_INTERVAL / 2  # the pause after a failed job, before it is doubled
 
     def release(self, sequence: int, passed: int, unwanted: int) -> None:
-        """Note that nothing before `sequence` is needed, and that every cursor is at `passed` or beyond.
+        """Record new low watermarks, and schedule a plan if there may be something to compact.
 
-        Retention does not want what lies before `unwanted`.
+        No channel needs anything before `sequence`, the slowest cursor is at `passed`, and retention keeps nothing
+        before `unwanted`.
         """
         if passed < self._passed:
             self._epoch += 1
@@ -100,16 +99,16 @@ class Compaction:
             self._host.wants_compaction(self)
 
     def synced(self) -> None:
-        """Look again, if the last look found segments that were not synced."""
+        """Schedule another plan if the last one had to leave out unsynced segments."""
         if self._awaits_sync:
             self._awaits_sync = False
             self._host.wants_compaction(self)
 
     def begin(self) -> CompactionPlan | None:
-        """Return a plan, which then has to be told of every message that is needed; None: there is nothing to look at.
+        """Start a plan, in which the caller then marks every needed message. None if there is nothing to compact.
 
-        The plan covers only what is synced. The removal of a segment may not be durable when the power fails; then the
-        segment is there again, and is read before the side file. So it must be as good as the side file.
+        Only synced segments are included. If the power fails right after a job, a removed segment may reappear, and
+        readers prefer it to the compacted file. So it must be just as good, and an unsynced one might have holes.
         """
         if self.dropped or self._fault.error is not None:
             return None
@@ -126,28 +125,28 @@ class Compaction:
         return CompactionPlan(self, [Ended(*one) for one in front], self._compacted.files, first, self._epoch)
 
     def decide(self, plan: CompactionPlan, took: float) -> CompactionJob | None:
-        """Return the job for a thread, for `end` to take back. `took`: seconds of work to make the plan."""
+        """Return the job to run in a thread and then to pass to `end`. `took` is how many seconds the plan took."""
         if self.dropped:  # a new topic of the same name has the same folder
             return None
         job = plan.decide(self._compacted.next_number, self._folder)
-        self.is_refused = self.is_refused and job is not None  # without a job, nothing refused has to be carried
+        self.is_refused = self.is_refused and job is not None  # without a job, no refused read is pending
         self._pause = COMPACTION_INTERVAL if job is not None else min(2 * self._pause, LONGEST_COMPACTION_INTERVAL)
         self.due_at = self._host.now() + max(self._pause, took * COMPACTION_SHARE)
         return job
 
     def end(self, job: CompactionJob) -> None:
-        """Remove what the job has copied from: the needed messages are in the side file, which is durable."""
+        """Remove the files that the job copied from, because their needed messages are now in a durable file."""
         if self.dropped:
             return
         for load in job.loads:
             self._reader.learn(load)
         self.is_refused = job.is_refused
         if job.error is not None:
-            self._rest = min(2 * self._rest, LONGEST_COMPACTION_INTERVAL)
-            self.due_at = self._host.now() + self._rest
+            self._backoff = min(2 * self._backoff, LONGEST_COMPACTION_INTERVAL)
+            self.due_at = self._host.now() + self._backoff
             return
-        self._rest = COMPACTION_INTERVAL / 2
-        if not job.frees:  # because of damage; trying again every second would write the same again and again
+        self._backoff = COMPACTION_INTERVAL / 2
+        if not job.frees:  # damage keeps a segment from being removed: don't write the same copy every second
             self.due_at = self._host.now() + LONGEST_COMPACTION_INTERVAL
         if len(job.target):
             self._compacted.add(job.target)
@@ -163,10 +162,10 @@ def compact(
     *,
     stretch: float = COMPACTION_SLICE,
 ) -> Iterator[CompactionJob | None]:
-    """Carry forward what is worth it in one log, step by step. `exceptions`: what the topic's channels need of the log.
+    """Compact one log, step by step. `exceptions` gives the sequences that the topic's channels still need.
 
-    Yields None after each stretch of `stretch` seconds, so that others have their turn. A job that is yielded must be
-    performed before the next step is asked for, because that step takes the job's result.
+    Yields None about every `stretch` seconds, so that other tasks get a turn. When it yields a job, perform the job
+    before you ask for the next step, because that step applies the job's result.
     """
     plan = compaction.begin()
     if plan is None:

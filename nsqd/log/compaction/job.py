@@ -1,18 +1,17 @@
-"""Carrying forward: removing segments of which only a few messages are still needed.
+"""The plan and the job of a compaction: which files are worth rewriting, and copying their needed messages.
 
-    CarryPlan ──need(sequences), piece by piece──> decide() ──> CarryJob ──perform(), in a thread──> a side file
-        │ on the loop, between turns                                            │ synced, then named
-        └ a byte for each message of the segments in question                   └ only now may the segments go
+    CompactionPlan ──need(sequences), piece by piece──> decide() ──> CompactionJob ──perform(), in a thread──> carried.N
+        │ on the loop, between turns                                                    │ synced, then renamed
+        └ one byte per message of the segments                                          └ only then may the segments go
 
-A job carries the longest stretch of segments, from the oldest one on, of which less than half is needed: then it writes
-less than it frees. So a segment full of needed messages waits until enough finished messages have come behind it, and
-holds up no more than its own size. For example, of three segments of 100 MB each, all of the first is needed, 40 MB of
-the second and none of the third. The first alone is not worth it, nor are the first two (140 of 200 MB); all three are
-(140 of 300 MB). Side files are carried by the same rule. Small ones are joined with what is written anyway, so that
-there are few.
+A job takes the longest run of segments, starting with the oldest, of which less than half is needed. That way it always
+writes less than it frees. A segment full of needed messages simply waits until enough finished messages have followed
+it. For example, of three segments of 100 MB each, all of the first is needed, 40 MB of the second and none of the
+third. The first alone isn't worth it, nor are the first two (140 of 200 MB), but all three are (140 of 300 MB).
+Compacted files follow the same rule. Small ones are also merged into a file that is being written anyway, so that there
+are never many.
 
-If the disk refuses something that a job needs, the job fails as a whole. Then nothing is removed, and a later job does
-it.
+If the disk refuses a read, the whole job fails. Nothing is removed, and a later job tries again.
 """
 
 from __future__ import annotations
@@ -31,30 +30,30 @@ from nsqd.log.reading.refusals import ReadRefused, opened_to_read, refused_to_re
 from nsqd.log.record import UnknownFlags, decode_batch, decode_header, encode
 from nsqd.log.segment import Segment, load_index
 
-MOST_MARKED: Final = 16_000_000  # messages that one plan looks at
+MOST_MARKED: Final = 16_000_000  # messages in one plan: each takes a byte
 _WRITE_SIZE: Final = 1 << 20
 
 
 class CompactedLog(Protocol):
-    """What a job has to know about the log whose messages it carries."""
+    """The log that a job compacts, as the job sees it."""
 
     @property
     def topic(self) -> str: ...
 
     @property
     def dropped(self) -> bool:
-        """Whether the topic was deleted. A job asks this in its thread."""
+        """Whether the topic was deleted. The job reads this in its thread."""
 
 
 class Ended(NamedTuple):
-    """A sealed segment, and the sequence at which it ends."""
+    """A sealed segment, and the sequence after its last message."""
 
     segment: Segment
     end: int
 
 
 class CompactionPlan:
-    """Which messages of the oldest segments and of the side files are needed."""
+    """Marks the needed messages of the oldest segments and of the compacted files."""
 
     def __init__(
         self, log: CompactedLog, segments: list[Ended], files: list[CompactedFile], first: int, epoch: int
@@ -84,7 +83,7 @@ class CompactionPlan:
                 return
 
     def decide(self, number: int, folder: Path) -> CompactionJob | None:
-        """Return the job that is worth doing; None: none is."""
+        """Return the job, or None if none is worth it."""
         segments, needed = self._choose_segments()
         files = self._choose_files(needed)
         if not segments and not files:
@@ -93,7 +92,7 @@ class CompactionPlan:
         return CompactionJob(self.log, self.epoch, parts, files, CompactedFile(folder, number))
 
     def _choose_segments(self) -> tuple[list[Ended], float]:
-        """Return the stretch of segments that is worth carrying, and about how many bytes of it are needed."""
+        """Return the segments worth compacting, and roughly how many of their bytes are needed."""
         chosen, chosen_bytes = 0, 0.0
         needed, size = 0.0, 0
         for place, (segment, end) in enumerate(self._segments):
@@ -105,7 +104,7 @@ class CompactionPlan:
         return self._segments[:chosen], chosen_bytes
 
     def _choose_files(self, writing: float) -> list[tuple[CompactedFile, bytearray]]:
-        """Return the files of which less than half is needed, or no more than is written anyway."""
+        """Return the files that are less than half needed, or that add less than the job already writes."""
         chosen = []
         for file, marks in self._files:
             needed = file.size * marks.count(1) / max(1, file.messages)
@@ -116,7 +115,7 @@ class CompactionPlan:
 
 
 class CompactionJob:
-    """Copies what is needed. The loop makes the job and takes it back; only `perform` runs in a thread."""
+    """Copies the needed messages into one new file. Only `perform` runs in a thread; the rest belongs to the loop."""
 
     def __init__(
         self,
@@ -128,22 +127,22 @@ class CompactionJob:
     ) -> None:
         self.log = log
         self.epoch = epoch
-        self.target = target  # empty: nothing was needed, or the job has failed
-        self.end = segments[0][0].segment.base if segments else 0  # the job is done with all segments before this
-        self.done: list[CompactedFile] = []  # side files that the job is done with
-        self.loads: list[Load] = []  # reads that have found damage
+        self.target = target  # stays empty if nothing was needed or the job failed
+        self.end = segments[0][0].segment.base if segments else 0  # segments before this sequence can be removed
+        self.done: list[CompactedFile] = []  # compacted files that can be removed
+        self.loads: list[Load] = []  # reads that found damage
         self.error: str | None = None
-        self.is_refused = False  # whether the disk refuses to read what is to be copied
+        self.is_refused = False  # the disk refused a read
         self._segments = segments
         self._old = files
         self._buffers: list[bytes] = []
         self._buffered = 0
         self._written = 0
-        self._following = 0  # the sequence after the last one that was written
+        self._following = 0  # the sequence after the last message copied so far
 
     @property
     def frees(self) -> bool:
-        """Whether less was written than can be removed. A segment with needed messages that are damaged stays."""
+        """Whether the job can remove more than it wrote. It can't remove a segment with damaged needed messages."""
         gone = sum(ended.segment.size for ended, _ in self._segments if ended.end <= self.end)
         return gone + sum(file.size for file in self.done) > self.target.size
 
@@ -155,7 +154,7 @@ class CompactionJob:
             else:
                 self._done_with_all()
         except OSError as error:
-            self.error = error_text("carry", error.filename or path, error)
+            self.error = error_text("compact", error.filename or path, error)
             self.is_refused = isinstance(error, ReadRefused)
             self.target = CompactedFile(self.target.path.parent, self.target.number)
             try:
@@ -171,16 +170,16 @@ class CompactionJob:
     def _write(self, files: Files, path: Path) -> None:
         descriptor = files.open_to_write(path)
         try:
-            # The folder of a deleted topic is moved away only after its log was told. So a file that was opened before
-            # does not lie in the folder of a new topic of the same name.
+            # Check this after opening the file. A deletion first sets `dropped` and then moves the folder away. So if
+            # `dropped` is still false, our file is in the old folder, not in that of a new topic of the same name.
             if self.log.dropped:
                 raise FileNotFoundError(ENOENT, "the topic was deleted", str(path))
             files.truncate(descriptor, 0)
-            # Side files come first, because their sequences lie before those of segments. Two side files may overlap.
+            # Compacted files come first, because their sequences are lower than those of segments. Two may overlap.
             for batch in self._from_files(files):
                 self._add(files, descriptor, batch)
             for ended, marks in self._segments:
-                if not self._carry_segment(files, descriptor, ended, marks):
+                if not self._copy_segment(files, descriptor, ended, marks):
                     break
                 self.end = ended.end
             self._flush(files, descriptor)
@@ -195,7 +194,7 @@ class CompactionJob:
         files.sync_folder(path.parent)
 
     def _add(self, files: Files, descriptor: int, batch: Batch) -> None:
-        if batch.base_sequence < self._following:  # another side file had it already
+        if batch.base_sequence < self._following:  # another compacted file had it already
             if batch.end_sequence <= self._following:
                 return
             batch = part_of(batch, self._following, batch.end_sequence)
@@ -214,10 +213,10 @@ class CompactionJob:
         self._buffers = []
         self._buffered = 0
 
-    # From side files
+    # From compacted files
 
     def _from_files(self, files: Files) -> Iterator[Batch]:
-        """Yield the needed messages of all side files, in the order of their sequences."""
+        """Yield the needed messages of all compacted files, in the order of their sequences."""
         runs = sorted(
             (first, number, place, start, end)
             for number, (file, marks) in enumerate(self._old)
@@ -242,8 +241,8 @@ class CompactionJob:
 
     # From segments
 
-    def _carry_segment(self, files: Files, descriptor: int, ended: Ended, marks: bytearray) -> bool:
-        """Copy the needed messages of a segment. Return False if some of them are damaged: then the segment stays."""
+    def _copy_segment(self, files: Files, descriptor: int, ended: Ended, marks: bytearray) -> bool:
+        """Copy a segment's needed messages. Return False if some of them are damaged, so that the segment must stay."""
         segment, end = ended
         place = marks.find(1)
         if place < 0:
@@ -264,7 +263,7 @@ class CompactionJob:
             if load.block is None:
                 return False
             block = load.block
-            start = Start(block.end, block.end_offset)  # where the next load begins: a block ends before damage
+            start = Start(block.end, block.end_offset)  # the block ends before any damage, so resume right there
             while 0 <= place < block.end - segment.base:
                 batch = block.batch_at(segment.base + place)
                 last = batch.end_sequence - segment.base
@@ -276,7 +275,7 @@ class CompactionJob:
 
 
 def _needed_runs(file: CompactedFile, marks: bytearray) -> Iterator[tuple[int, int, int, int]]:
-    """Yield (first sequence, number of the record, start and end in it) of each run of needed neighbours."""
+    """Yield each run of needed neighbours as (first sequence, number of the record, start and end within it)."""
     place = 0
     message = marks.find(1)
     while message >= 0:
