@@ -163,7 +163,7 @@ def test_node_keeps_its_id_as_long_as_the_journal_knows_it(tmp_path: Path) -> No
     (tmp_path / "node.json").write_bytes(b"{}")
     with running(tmp_path) as node:
         assert node.store.data_path.node == before
-        assert [damage.text for damage in node.damage] == ["node.json is damaged, and is written anew"]
+        assert [damage.text for damage in node.damage] == ["node.json is damaged; rewriting it"]
     assert (tmp_path / "node.json.damaged").read_bytes() == b"{}"
 
 

@@ -1,6 +1,6 @@
-"""A start: restores the store's logs and journal from the data path, and reports what is wrong there.
+"""Recovery of a whole store: restores its logs and journal from the data path and reports damage.
 
-For the recovery of a single log, see topic_log.py.
+topic_log.py recovers a single log.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_COUNTER_MASK: Final = (1 << 54) - 1  # of an id: the rest is the node's number
-_PLAUSIBLE_LEAD: Final = 365 * 86_400 * 1_000_000  # microseconds that the counter may be ahead of the clock
+_COUNTER_MASK: Final = (1 << 54) - 1  # the counter's bits of an id; the others are the node's number
+_PLAUSIBLE_LEAD: Final = 365 * 86_400 * 1_000_000  # microseconds by which a counter may be ahead of the clock
 
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What was found in the data path."""
+    """The recovered content of a data path."""
 
     changes: PackedChanges
     logs: dict[str, DiskLog]
@@ -55,7 +55,7 @@ class Recovered:
 
 
 class RecoveringStore(LogHost, Protocol):
-    """The store that a start fills, and the parts of it that the start uses."""
+    """The store as its recovery sees it."""
 
     data_path: DataPath
     journal: Journal
@@ -67,7 +67,7 @@ class RecoveringStore(LogHost, Protocol):
 
 
 class StoreRecovery:
-    """Fills a store that was just opened."""
+    """Recovers a store that was just opened."""
 
     def __init__(self, store: RecoveringStore, new_id: Callable[[], str]) -> None:
         self._store = store
@@ -82,23 +82,23 @@ class StoreRecovery:
 
     def run(self) -> Recovered:
         data_path = self._data_path
-        told, contents = self._patiently(self._read_journal)
+        recovered, contents = self._patiently(self._read_journal)
         topics = self._patiently(data_path.topic_names)
         has_segments = self._patiently(lambda: any(map(data_path.has_segments, topics)))
-        self._look_for_older_journal(contents, expected=has_segments)
+        self._check_journal_end(contents, expected=has_segments)
         self._journal_is_whole = contents.is_whole
         self._damage += contents.damage
         moved = self._patiently(self._dropped_logs)
         for topic in topics:
-            self._recover_topic(topic, told, moved)
-        self._look_for_lost_folders(told, moved)
-        self._settle_node(told)
+            self._recover_topic(topic, recovered, moved)
+        self._report_missing_logs(recovered, moved)
+        self._settle_node(recovered)
         self._store.removals.adopt(self._patiently(data_path.dropped_folders))
-        topology = self._recover_topology(told.gone)
+        topology = self._recover_topology(recovered.gone)
         for damage in self._damage:
             report(damage)
         return Recovered(
-            changes=told.changes,
+            changes=recovered.changes,
             logs={topic_log.topic: topic_log for topic_log in self._store.disk_logs()},
             ids_reserved=data_path.ids_reserved,
             node=data_path.node,
@@ -108,22 +108,22 @@ class StoreRecovery:
         )
 
     def _patiently(self, step: Callable[[], T]) -> T:
-        """Repeat an idempotent step until the disk does not refuse to read. Raises OSError if the refusal lasts."""
+        """Repeat an idempotent step until the disk stops refusing to read. Raises OSError if it never does."""
         return patiently(step, self._store.data_path.pause)
 
     def _read_journal(self) -> tuple[RecoveredChanges, JournalContents]:
         contents = JournalContents()
         return split_changes(self._journal.recover(contents)), contents
 
-    def _recover_topic(self, topic: str, told: RecoveredChanges, moved: set[str]) -> None:
+    def _recover_topic(self, topic: str, recovered: RecoveredChanges, moved: set[str]) -> None:
         log_id = self._patiently(lambda: self._data_path.read_log_id(self._data_path.topic_folder(topic)))
-        if log_id is not None and log_id in told.gone:  # it could not be renamed, or the new name was not durable
+        if log_id is not None and log_id in recovered.gone:  # renaming the folder failed, or the new name wasn't synced
             self._store.removals.let_go(topic, log_id)
         else:
-            self._recover_log(topic, told, moved)
+            self._recover_log(topic, recovered, moved)
 
-    def _look_for_older_journal(self, contents: JournalContents, *, expected: bool) -> None:
-        """Report a journal that ends before the place up to which it was once synced."""
+    def _check_journal_end(self, contents: JournalContents, *, expected: bool) -> None:
+        """Report a journal that is missing, or that is shorter than it was when node.json was last written."""
         known, end = self._data_path.journal_end, self._journal.end
         if end.number == 0 and expected:
             contents.lacks(max(known.number, 1), "there is none")
@@ -131,41 +131,43 @@ class StoreRecovery:
             contents.lacks(known.number, f"{known.size} bytes were on disk")
 
     def _dropped_logs(self) -> set[str]:
-        """Return the ids of the logs whose folders are being removed."""
+        """Return the ids of deleted logs whose renamed folders are still here."""
         ids = (self._data_path.read_log_id(folder) for folder in self._data_path.dropped_folders())
         return {log_id for log_id in ids if log_id is not None}
 
-    def _recover_log(self, topic: str, told: RecoveredChanges, moved: set[str]) -> None:
-        checkpoint = told.checkpoints.get(topic)
-        # The folder was renamed for its deletion, but the journal lost the deletion.
+    def _recover_log(self, topic: str, recovered: RecoveredChanges, moved: set[str]) -> None:
+        checkpoint = recovered.checkpoints.get(topic)
+        # The checkpoint's log was deleted and its folder renamed, but the journal lost the deletion.
         is_moved = checkpoint is not None and checkpoint.log_id in moved
         if is_moved:
             checkpoint = None
-        # Each step is repeated by itself: a log that was found to end early already has its new id then.
+        # Repeat each step by itself. `recover_log` gives a log that ends early a new id, which the journal doesn't know
+        # yet. If a later step made us call it again, it would take the log for one that doesn't belong here.
         state = self._patiently(
             lambda: recover_log(self._files, self._data_path, topic, checkpoint, self._new_id, self._damage)
         )
         self._patiently(lambda: self._find_ages(topic, state))
         is_another = is_moved or state.is_stranger
-        if is_another or not self._journal_is_whole:  # it may not tell of the first key, now nor at the next start
-            told.keys_from.pop(topic, None)
+        if is_another or not self._journal_is_whole:  # the journal can't be trusted on where the first key is
+            recovered.keys_from.pop(topic, None)
             synced = checkpoint.sequence if checkpoint is not None and not is_another else 0
-            told.keyless[topic] = {start for start in told.keyless.get(topic, ()) if start < synced}
+            recovered.keyless[topic] = {start for start in recovered.keyless.get(topic, ()) if start < synced}
             self._journal.record_quietly([(KEYS, topic, 0)])
-        elif checkpoint is not None and (keys_from := told.keys_from.get(topic, 0)) < 0:
-            # A power cut may have left the first record with a key, but not the word of it: logs are synced first.
+        elif checkpoint is not None and (keys_from := recovered.keys_from.get(topic, 0)) < 0:
+            # Logs are synced before the journal. So a power cut can leave the first record with a key in the log, but
+            # not the journal's change about it: search everything after the checkpoint for keys.
             unknown_from = max(checkpoint.sequence, ~keys_from)
             if state.tail > unknown_from:
-                told.keys_from[topic] = unknown_from
+                recovered.keys_from[topic] = unknown_from
                 self._journal.record_quietly([(KEYS, topic, unknown_from)])
-        state.keys_from = told.keys_from.get(topic, 0)
-        keyless = self._keyless(topic, told, state.tail)
+        state.keys_from = recovered.keys_from.get(topic, 0)
+        keyless = self._keyless(topic, recovered, state.tail)
         self._patiently(lambda: self._find_keys(state, keyless))
         if is_another:
-            # The journal's positions are not about the log that now has the name. The next start could not tell that
-            # any more.
+            # The journal's positions belong to another log. Record that now: the new checkpoint below hides it from
+            # the next start.
             cut = ("cut", topic, 0)
-            told.changes.append(cut)
+            recovered.changes.append(cut)
             self._journal.record_quietly([cut])
         topic_log = self._logs[topic] = DiskLog(topic, self._data_path.topic_folder(topic), self._store, state)
         if checkpoint is None or checkpoint.log_id != topic_log.log_id:
@@ -173,49 +175,49 @@ class StoreRecovery:
         if state.unsynced_files:
             self._store.syncer.log_written(topic_log, 0)
 
-    def _look_for_lost_folders(self, told: RecoveredChanges, moved: set[str]) -> None:
-        for topic, checkpoint in told.checkpoints.items():
+    def _report_missing_logs(self, recovered: RecoveredChanges, moved: set[str]) -> None:
+        for topic, checkpoint in recovered.checkpoints.items():
             if topic not in self._logs and checkpoint.sequence and checkpoint.log_id not in moved:
                 text = f"the log is missing: it had messages up to {checkpoint.sequence}"
                 self._damage.append(Damage(topic, "", 0, 0, checkpoint.sequence, "", text))
 
-    def _settle_node(self, told: RecoveredChanges) -> None:
-        """Restore node.json from the journal, or the other way round; if they disagree, believe neither.
+    def _settle_node(self, recovered: RecoveredChanges) -> None:
+        """Restore node.json from the journal, or the other way round. If they disagree, trust neither.
 
-        Each of the two files holds the node's id and how many message ids are reserved. If one is lost, the other still
-        tells. If both are sound and name different nodes, one of them does not belong here: the node gets a new id.
+        Both files hold the node's id and how many message ids are reserved, so if one is lost, we use the other. If
+        both are sound but name different nodes, one of them was copied here by mistake, and the node gets a new id.
         """
         data_path = self._data_path
         condition = data_path.node_condition
         if condition is not FileCondition.SOUND:
             highest = self._patiently(self._highest_id)
-            node, reserved = told.node, max(told.ids_reserved, highest + RESERVED_AHEAD)
-            text = f"{NODE_JSON} is {condition}, and is written anew" + ("" if node else " with a new node id")
-        elif told.node not in ("", data_path.node):
-            node, reserved = "", max(told.ids_reserved, data_path.ids_reserved)
-            text = f"the node is {data_path.node}, but the journal tells of {told.node}: it gets a new id"
-        elif told.ids_reserved > data_path.ids_reserved:
-            node, reserved = data_path.node, told.ids_reserved
-            text = f"{NODE_JSON} is older than the journal, and is written anew"
+            node, reserved = recovered.node, max(recovered.ids_reserved, highest + RESERVED_AHEAD)
+            text = f"{NODE_JSON} is {condition}; rewriting it" + ("" if node else " with a new node id")
+        elif recovered.node not in ("", data_path.node):
+            node, reserved = "", max(recovered.ids_reserved, data_path.ids_reserved)
+            text = f"{NODE_JSON} has node id {data_path.node}, the journal {recovered.node}; assigning a new one"
+        elif recovered.ids_reserved > data_path.ids_reserved:
+            node, reserved = data_path.node, recovered.ids_reserved
+            text = f"{NODE_JSON} is older than the journal; rewriting it"
         else:
-            self._tell_node(told)
+            self._record_node(recovered)
             return
         kept = data_path.name_node(node, reserved)
         self._damage.append(Damage("", NODE_JSON, 0, 0, 0, str(kept) if kept else "", text))
-        self._tell_node(told)
+        self._record_node(recovered)
 
-    def _tell_node(self, told: RecoveredChanges) -> None:
+    def _record_node(self, recovered: RecoveredChanges) -> None:
         data_path = self._data_path
-        if (told.node, told.ids_reserved) != (data_path.node, data_path.ids_reserved):
+        if (recovered.node, recovered.ids_reserved) != (data_path.node, data_path.ids_reserved):
             self._journal.record_quietly([node_change(data_path.node, data_path.ids_reserved)])
 
     def _highest_id(self) -> int:
-        """Return about the highest counter that was given out. Reads every log, as only a lost node.json requires."""
+        """Return roughly the highest id counter in use, from the last record of every log."""
         highest = 0
         for topic_log in self._store.disk_logs():
             for header in topic_log.reader.headers_from(topic_log.tail - 1):
                 counter = (header.base_id & _COUNTER_MASK) + header.count
-                if counter < header.timestamp // 1000 + _PLAUSIBLE_LEAD:  # otherwise the message was imported
+                if counter < header.timestamp // 1000 + _PLAUSIBLE_LEAD:  # otherwise it's an imported id
                     highest = max(highest, counter)
         return highest
 
@@ -223,36 +225,35 @@ class StoreRecovery:
         found = self._patiently(self._data_path.read_topology)
         if found.condition is not FileCondition.SOUND:
             kept = keep_small_file_aside(self._files, self._data_path.folder / TOPOLOGY_JSON)
-            text = f"{TOPOLOGY_JSON} is {found.condition}, and is written anew"
+            text = f"{TOPOLOGY_JSON} is {found.condition}; rewriting it"
             self._damage.append(Damage("", TOPOLOGY_JSON, 0, 0, 0, str(kept) if kept else "", text))
         match found.content:
             case {"topology": {**names}, "logs": {**logs}}:
-                # For a topic that was deleted and made again, topology.json may still have the old topic's channels.
-                return {name: told for name, told in names.items() if logs.get(name) not in gone}
+                # If a topic was deleted and created again, topology.json may still list the old topic's channels.
+                return {name: channels for name, channels in names.items() if logs.get(name) not in gone}
         return found.content.get("topology")
 
     def _find_ages(self, topic: str, state: LogState) -> None:
         if self._settings.needs_ages or self._settings.retention_of(topic).time:
             now = self._store.age_clock()
             for segment in state.segments:
-                # If a segment's age cannot be told, it is kept as if it were written now.
+                # A segment of unknown age is kept as if it had been written now.
                 segment.newest = newest_in(self._files, segment) or now
 
-    def _keyless(self, topic: str, told: RecoveredChanges, tail: int) -> list[int]:
-        """Return where publishes of this log begin that have lost their keys, ascending."""
-        told_of = told.keyless.pop(topic, set())
-        keyless = sorted([start for start in told_of if start < tail])
-        if len(keyless) < len(
-            told_of
-        ):  # what the log has lost: other messages get these sequences, and have their keys
+    def _keyless(self, topic: str, recovered: RecoveredChanges, tail: int) -> list[int]:
+        """Return the first sequences of publishes whose keys no longer count, ascending."""
+        starts = recovered.keyless.pop(topic, set())
+        keyless = sorted([start for start in starts if start < tail])
+        if len(keyless) < len(starts):
+            # The log has lost these messages. New ones will get their sequences, and the keys of those do count.
             self._journal.record_quietly([("cut", topic, tail)])
         return keyless
 
     def _find_keys(self, state: LogState, keyless: Sequence[int]) -> None:
-        """Read the segments that may hold remembered keys: the young ones from the first key on, newest first.
+        """Collect the keys that are still remembered, reading segments from the newest back to the first key.
 
-        Only segments tell of keys. The journal tells from where on there are any, so that nothing is read for topics
-        whose publishers give none.
+        Keys are stored in segments only. But the journal knows where the first one is, so nothing is read for a topic
+        whose publishers use no keys.
         """
         window, most = self._settings.options.idempotence_window, self._settings.options.idempotence_keys
         if not window or state.keys_from < 0:
@@ -262,7 +263,7 @@ class StoreRecovery:
         forgotten: list[KeyedPublish] = []
         count, end = 0, state.tail
         for segment in reversed(state.segments):
-            is_old = (newest_in(self._files, segment) or now) <= now - window  # those before it are older still
+            is_old = (newest_in(self._files, segment) or now) <= now - window  # earlier segments are even older
             if is_old or end <= state.keys_from or count >= most:
                 break
             keys, gone = keys_in(self._files, segment, now - window, state.keys_from, keyless)
@@ -272,6 +273,6 @@ class StoreRecovery:
                 found.append(keys)
                 count += len(keys)
             end = segment.base
-        # Only now: if the disk refuses a segment, all of them are read again.
+        # Assigned only at the end, because a refused read makes us start over with all segments.
         state.keys = [it for keys in reversed(found) for it in keys][-most:]
         state.forgotten_keys = forgotten

@@ -1,9 +1,11 @@
-"""Finding out what a topic's log holds, after whatever happened.
+"""Recovery of one topic's log after a crash, a power cut or disk damage.
 
-Only what the last checkpoint does not vouch for is read, and the side files. Bad bytes at the very end are a torn
-write: they are cut off and kept aside. Bad bytes with something sound behind them are damage: they are kept aside and
-reported, and reading passes over them. What the disk refuses to read is neither: ReadRefused is raised, and nothing is
-changed because of it (see reading/refusals.py).
+We read only the part after the last checkpoint, plus the compacted files. Bad bytes fall into three groups:
+
+- at the very end of the log: a torn write. We copy the bytes aside and cut them off.
+- followed by a sound record: damage. We copy the bytes aside and report them; readers skip them.
+- refused by the disk: not known. We raise ReadRefused and change nothing, because they may be sound
+  (see reading/refusals.py).
 """
 
 from __future__ import annotations
@@ -49,11 +51,11 @@ def recover_log(
     new_id: Callable[[], str],
     damage: list[Damage],
 ) -> LogState:
-    """Read a log after a start, cut off a torn tail, and add what is damaged to `damage`.
+    """Read a log, cut off a torn tail, and append any damage to `damage`.
 
-    `checkpoint` is the last one that the journal has of this topic's log, unless that log was deleted. If the disk
-    refuses to read (ReadRefused), call this again: what was cut before the refusal is in `damage` already, and is not
-    found again.
+    `checkpoint` is the journal's last one for this topic's log, unless that log was deleted. If this raises
+    ReadRefused, call it again with the same `damage`: a torn tail that was cut before the refusal is in that list, and
+    the next call won't find it again.
     """
     folder = data_path.topic_folder(topic)
     log_id = data_path.read_log_id(folder)
@@ -65,11 +67,11 @@ def recover_log(
         )
         recovery.restore_identity(has_segments=data_path.has_segments(topic))
     else:
-        # The folder or the journal is an older copy. A third id keeps messages that were seen under one of these two
-        # apart from new messages with the same sequences.
+        # The folder or the journal is an older copy. Both ids may be known to readers, and new messages will reuse
+        # sequences of both logs. So the log needs a third id.
         recovery = _Recovery(files, folder, topic, new_id(), None, damage)
         recovery.assign_new_identity(
-            f"the log is {log_id}, but the journal tells of {checkpoint.log_id if checkpoint else ''}"
+            f"the log's id is {log_id}, but the journal has {checkpoint.log_id if checkpoint else ''}"
         )
     return recovery.run(new_id)
 
@@ -104,16 +106,19 @@ class _Recovery:
         return state
 
     def _is_vouched_for(self) -> bool:
-        """Return whether the log ends where it was last synced. An empty log's checkpoint does not vouch for that."""
+        """Return whether the log ends exactly at its checkpoint, so that all its file names were synced as well.
+
+        An empty log's checkpoint doesn't count, because it is recorded when the topic is created, before any sync.
+        """
         checkpoint, segments = self._checkpoint, self._state.segments
         if checkpoint is None or not segments:
             return False
         return checkpoint[1:] == (segments[-1].base, segments[-1].size, self._state.tail) != (0, 0, 0)
 
     def _doubt_names(self) -> None:
-        """Have the names of files synced: the machine may have stopped before the sync of a folder with a new file.
+        """Have the store sync the folder's names, because the machine may have stopped before it synced a new file's.
 
-        Without a checkpoint, it is not even known which segments were ever synced.
+        Without a checkpoint we don't know either which segments were ever synced, so all of them count as unsynced.
         """
         state = self._state
         paths = [segment.path for segment in state.segments]
@@ -123,24 +128,24 @@ class _Recovery:
         state.unsynced_folders = [self._folder, self._folder.parent]
 
     def restore_identity(self, *, has_segments: bool) -> None:
-        """Write a new log.json, because the old one does not tell which log this is."""
+        """Replace a lost or damaged log.json."""
         kept = keep_small_file_aside(self._files, self._folder / LOG_JSON)
         self.save_identity()
-        # A folder without segments is new: a power cut may have come before its log.json was synced.
+        # A folder without segments is new. A power cut before its log.json was synced is no damage.
         if kept is not None or self._checkpoint is not None or has_segments:
             word = "missing" if kept is None else "damaged"
-            self._note(LOG_JSON, 0, 0, 0, kept, f"{LOG_JSON} is {word}, and is written anew")
+            self._note(LOG_JSON, 0, 0, 0, kept, f"{LOG_JSON} is {word}; rewriting it")
 
     def assign_new_identity(self, why: str) -> None:
         kept = keep_small_file_aside(self._files, self._folder / LOG_JSON)
         self.save_identity()
         self._state.is_stranger = True
-        self._note(LOG_JSON, 0, 0, 0, kept, f"{why}: it gets a new id, and its channels read it from its beginning")
+        self._note(LOG_JSON, 0, 0, 0, kept, f"{why}; assigning a new id, and its channels start from the beginning")
 
     def save_identity(self) -> None:
-        """Write the log's id to log.json, if the disk takes it.
+        """Write the log's id to log.json. If the disk is full, start anyway.
 
-        A full disk is no reason not to start: the log can be read, and takes no messages until its id is saved.
+        The log can be read then, but refuses new messages until its id is saved.
         """
         try:
             write_log_json(self._files, self._folder, self._topic, self._state.log_id, durable=True)
@@ -154,7 +159,7 @@ class _Recovery:
         for name in names:
             orphan = name.endswith(INDEX_SUFFIX) and name.removesuffix(INDEX_SUFFIX) not in known
             if orphan or name.endswith(".tmp"):
-                with suppress(OSError):  # such a file does no harm
+                with suppress(OSError):  # it's harmless, and a later start tries again
                     self._files.unlink(self._folder / name)
         paths = [self._folder / segment_name(base) for base in bases]
         return [Segment(path, base, self._files.size_of(path)) for path, base in zip(paths, bases, strict=True)]
@@ -191,7 +196,7 @@ class _Recovery:
         for place, segment in enumerate(segments):
             if segment.base == checkpoint.base and segment.size >= checkpoint.offset:
                 return place, checkpoint.offset, checkpoint.sequence
-        # The segment was removed before the next checkpoint, because it was finished, or it is shorter than it was.
+        # The segment is gone, because it was finished and removed after the checkpoint, or it is shorter than before.
         before = [place for place, segment in enumerate(segments) if segment.base < checkpoint.sequence]
         place = before[-1] if before else 0
         return place, 0, segments[place].base
@@ -216,25 +221,25 @@ class _Recovery:
             files.close(descriptor)
         self._report(segment, walk.holes)
         segment.index = load_index(files, segment)
-        segment.index.cut(offset)  # the walk has found the entries from here on
+        segment.index.cut(offset)  # the walk has collected the entries from here on
         for entry in walk.index:
             segment.index.add(*entry)
         if next_base is not None:  # the index of the active segment is saved as the segment grows
             data, saved = segment.index.encode_unsaved(), segment.index.saved
             if data:
-                with suppress(OSError):  # the disk may be full; the index can always be made again
+                with suppress(OSError):  # the disk may be full, and an index can always be rebuilt
                     save_index(files, segment.index_path, data, saved=saved)
             segment.index = None
         return walk.sequence
 
     def _cut(self, segment: Segment, descriptor: int, walk: SegmentWalk) -> None:
-        """Cut off the bytes of a write that was never finished and never acknowledged."""
+        """Cut off a torn tail: a write that never finished and was never acknowledged."""
         files = self._files
         try:
             kept = copy_aside(files, segment.path, "torn", walk.offset, segment.size)
-        except ReadRefused:  # nothing is cut that could not be copied aside first
+        except ReadRefused:  # don't cut bytes we couldn't copy because we couldn't read them
             raise
-        except OSError:  # but a full disk is no reason not to start
+        except OSError:  # but if there is no space for the copy, start anyway
             kept = None
         size = segment.size - walk.offset
         self._note(segment.path.name, walk.offset, walk.sequence, walk.sequence, kept, f"torn tail of {size} bytes cut")
@@ -243,19 +248,19 @@ class _Recovery:
         segment.size = walk.offset
 
     def _check_end(self, segment: Segment, next_base: int) -> None:
-        """Report damage if a sealed segment does not end where the next one begins, as far as its index tells."""
+        """Report damage if a sealed segment doesn't end where the next one begins. Reads at most its last 2 MiB."""
         files = self._files
         index = load_index(files, segment)
         try:
             with opened_to_read(files, segment.path) as read:
                 walk = self._walk_end(read, segment, index, next_base)
-        except ReadRefused:  # readers will meet it, and can wait longer than a start
+        except ReadRefused:  # leave it to the readers, which can wait longer than a start
             return
         if walk is not None:
             self._report(segment, walk.holes)
 
     def _walk_end(self, read: ReadAt, segment: Segment, index: SegmentIndex, next_base: int) -> SegmentWalk | None:
-        """SegmentWalk from the last record in the index to the end. Return None if that is too far; readers find damage."""
+        """Walk from the last indexed record to the end. If that's too far, return None: a reader will find damage."""
         offset, sequence = 0, segment.base
         if index:
             offset, sequence = index.offsets[-1], index.sequences[-1]
@@ -275,17 +280,20 @@ class _Recovery:
             self._note(segment.path.name, hole.offset, hole.first, hole.end, kept, "damage is skipped")
 
     def _ends_early(self, log_id: str) -> None:
-        """Give the log a new id, because sequences that somebody may have seen will be given to other messages."""
+        """Give a log that has lost synced messages a new id, because new messages will reuse their sequences.
+
+        Otherwise a reader of history could take the new messages for those that it has already read.
+        """
         assert self._checkpoint is not None
         state = self._state
         file = state.segments[-1].path.name if state.segments else ""
         offset = state.segments[-1].size if state.segments else 0
-        text = f"the log ends at {state.tail}, but {self._checkpoint.sequence} was on disk"
+        text = f"the log ends at {state.tail}, but was synced up to {self._checkpoint.sequence}"
         self._note(file, offset, state.tail, self._checkpoint.sequence, None, text)
         state.log_id = log_id
         self.save_identity()
 
     def _note(self, file: str, offset: int, first: int, end: int, kept: Path | None, text: str) -> None:
         damage = Damage(self._topic, file, offset, first, end, str(kept) if kept else "", text)
-        if damage not in self._damage:  # otherwise it was found before a refusal
+        if damage not in self._damage:  # otherwise an earlier try, before a refused read, has found it
             self._damage.append(damage)

@@ -227,7 +227,7 @@ def test_log_shorter_than_what_was_synced_is_another_log(tmp_path: Path) -> None
         assert store.log().tail == 3
         new_id = store.log().log_id
         assert new_id != log_id
-        assert "the log ends at 3, but 5 was on disk" in [damage.text for damage in store.store.damage]
+        assert "the log ends at 3, but was synced up to 5" in [damage.text for damage in store.store.damage]
         store.publish(b"x")
         store.checkpoint()
     with opened(tmp_path) as store:

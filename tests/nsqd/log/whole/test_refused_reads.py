@@ -306,7 +306,7 @@ def test_log_that_ends_early_is_read_from_where_it_was_though_reads_are_refused_
     files = RefusingAfter("open", "log.json")  # the log gets a new id; keys are read after that
     with opened(tmp_path, files, idempotence_window=FOR_LONG.time) as store:
         assert (files.is_over, files.times) == (True, 0)
-        assert [damage.text for damage in store.store.damage] == ["the log ends at 1, but 2 was on disk"]
+        assert [damage.text for damage in store.store.damage] == ["the log ends at 1, but was synced up to 2"]
 
 
 # A log that has failed
