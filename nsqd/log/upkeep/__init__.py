@@ -1,1 +1,1 @@
-"""What the store does beside the turns: repairing, and saving names."""
+"""Background work of the store: retrying after faults, and saving the names of topics and channels."""

@@ -1,6 +1,6 @@
-"""Trying again whatever is broken, apart from `Faults`, because it knows the owners, who know `Faults`.
+"""Retries after storage faults. The store's repair task calls this once a second while there is a fault.
 
-The store's task calls this once a second as long as something is broken.
+This isn't a part of `Faults`, because it imports the owners of the faults, which themselves import `Faults`.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from nsqd.log.sync.removals import Removals
     from nsqd.log.wakeups import Wakeups
 
-_NEED_SPACE: Final = frozenset({FaultKind.LOG, FaultKind.IDS, FaultKind.TOPOLOGY})  # they write something new
+_NEED_SPACE: Final = frozenset({FaultKind.LOG, FaultKind.IDS, FaultKind.TOPOLOGY})  # a retry writes new data
 
 
 class Repairs:
-    """Goes through the faults, and has the owner of each try to mend it.
+    """Asks the owner of each fault to try again.
 
-    May touch wake-ups, and one fault: that of the ids is taken back before the reservation is written again. Every
-    other owner takes its fault back itself when a try succeeds.
+    Owners clear their own faults when a retry succeeds. The one exception is the fault of the ids: we clear that one
+    here, and then write the reservation again, which sets the fault again if it fails.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Repairs:
         logs: Mapping[str, DiskLog | MemoryLog],
         reserve_ids: Callable[[], None],
     ) -> None:
-        """`reserve_ids` writes the reservation of ids again, after it could not be written."""
+        """`reserve_ids` writes the reservation of message ids again."""
         self._faults = faults
         self._wakeups = wakeups
         self._keeper = keeper
@@ -53,11 +53,11 @@ class Repairs:
 
     @property
     def needs_space(self) -> bool:
-        """Whether one of the faults can be mended only when the disk takes data."""
+        """Whether a fault can only be cleared once the disk has space again."""
         return self._keeper.needs_space or any(fault.kind in _NEED_SPACE for fault in self._faults)
 
     def run(self, *, has_space: bool) -> None:
-        """Try again whatever is broken; without space, only what needs little or frees some."""
+        """Retry every fault. Without `has_space`, skip those whose retry would write new data."""
         for fault in self._faults:
             if has_space or fault.kind not in _NEED_SPACE:
                 self._try_again(fault, has_space=has_space)
@@ -82,4 +82,4 @@ class Repairs:
             self._wakeups.sync.set()
         elif fault.kind is FaultKind.RESERVE:
             self._reserve.look()
-        # The data path's place is looked at by a timer.
+        # Nothing to do for a data path that was moved away: a timer keeps checking it.

@@ -1,4 +1,4 @@
-"""The names of topics and channels on their way to topology.json: turns hand them over, and a task of the store writes."""
+"""Saves the names of topics and channels in topology.json, in the background."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class TopologyFile:
-    """Collects names, and holds the newest collection until it is written.
+    """Holds the newest names until a task of the store has written them.
 
-    May touch topology.json, its own fault and its own wake-up; of the logs it reads only their ids. Collecting goes
-    through all channels of all topics, so a task does it in slices. Writing blocks, so a thread does it.
+    Turns only call `names_changed`. Collecting the names visits all channels of all topics, so the task does it in
+    slices. Writing blocks on the disk, so a thread does it.
     """
 
     def __init__(
@@ -32,26 +32,26 @@ class TopologyFile:
         self._fault = StorageFault(faults, FaultKind.TOPOLOGY)
         self._wakeup = wakeup
         self._unsaved: Topology | None = None
-        self._new_names: Names | None = None  # returns all names, if some of them are in no collection yet
+        self._new_names: Names | None = None  # returns all names; set if they changed since they were last collected
 
     def names_changed(self, names: Names) -> None:
-        """Collect these names of all topics and write them in the background, because some of them have changed."""
+        """Schedule a write. `names` will be called later to collect the names of all topics."""
         self._new_names = names
         self._wakeup.set()
 
     def take_new_names(self) -> Iterable[Mapping[str, object]] | None:
-        """Return the names as they are now, in parts; None: they have not changed since they were last taken."""
+        """Return the current names, in parts, or None if they haven't changed since the last call."""
         names, self._new_names = self._new_names, None
         return names() if names is not None else None
 
     def add_names(self, topology: Topology, names: Mapping[str, object]) -> None:
-        """Add topics by name, with the ids of their present logs."""
+        """Add these topics to `topology`, with the ids of their current logs."""
         logs = self._logs
         ids = {name: log.log_id for name in names if isinstance(log := logs.get(name), DiskLog)}
         topology.add(names, ids)
 
     def set_names(self, names: Mapping[str, object]) -> None:
-        """Write the names of all topics, given as plain values, in the background."""
+        """Schedule a write of these names, which are those of all topics."""
         topology = Topology()
         self.add_names(topology, names)
         self.save(topology)
@@ -65,7 +65,7 @@ class TopologyFile:
         return self._unsaved is not None
 
     def take(self) -> Topology | None:
-        """Take the collection that has to be written; None: there is none."""
+        """Return the names to write, and forget them here. None if there is nothing to write."""
         topology, self._unsaved = self._unsaved, None
         return topology
 
@@ -73,13 +73,13 @@ class TopologyFile:
         self._fault.end()
 
     def failed(self, topology: Topology, error: OSError) -> None:
-        """Keep for the next try what could not be written."""
-        if self._unsaved is None:  # otherwise a newer collection waits already
+        """Record the fault, and keep these names for the next try."""
+        if self._unsaved is None:  # otherwise newer names are waiting already
             self._unsaved = topology
         self._fault.begin(DiskError.of("write", self._data_path.folder / TOPOLOGY_JSON, error))
 
     def write_all(self) -> None:
-        """Collect and write at once what is not written yet, as no other task needs its turn. Blocks on the disk."""
+        """Collect and write any unsaved names in one go, for a shutdown. Blocks on the disk."""
         if (names := self.take_new_names()) is not None:
             self._unsaved = Topology()
             for part in names:
