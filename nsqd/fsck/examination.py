@@ -38,7 +38,7 @@ from nsqd.log.journal.own_changes import RESERVED_AHEAD, RecoveredChanges, split
 from nsqd.log.journal.packed_changes import PackedChanges
 from nsqd.log.journal.reader import LOST, BadBytes, walk_frames
 from nsqd.log.journal.recovery import journal_name, journal_numbers, journal_path
-from nsqd.log.journal.rotation import lacking_snapshots
+from nsqd.log.journal.rotation import missing_snapshots
 
 if TYPE_CHECKING:
     from nsqd.log.files import Files
@@ -137,7 +137,7 @@ class Examination:
             sound = yield from self._examine_journal_file(path, size, changes, is_last=number == numbers[-1])
             self._progress(size)
             end = JournalEnd(number, sound)
-            if number == numbers[0] and self._journal_is_whole and (topics := lacking_snapshots(changes)):
+            if number == numbers[0] and self._journal_is_whole and (topics := missing_snapshots(changes)):
                 yield self._journal_lacks(number - 1, f"it told of {', '.join(sorted(topics))}")
         if not numbers and any(map(self._data_path.has_segments, self._data_path.topic_names())):
             yield self._journal_lacks(max(self._journal_end.number, 1), "there is none")

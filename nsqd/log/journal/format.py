@@ -1,9 +1,9 @@
-"""The layout of the change journal: frames, each a list of changes.
+"""The journal's file format: a sequence of frames, each with a list of changes.
 
     magic 4, length 4, crc 4, msgpack
 
-Numbers are big-endian; the CRC32C covers the length and the msgpack. A frame is valid as a whole or not at all, so
-changes that were written together are found together or, torn by a crash, not at all.
+Numbers are big-endian, and the CRC32C covers the length and the msgpack. A frame is valid as a whole or not at all. So
+if you write changes in one frame, a crash keeps all of them or none.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from google_crc32c import extend, value
 if TYPE_CHECKING:
     from nsqd.broker.store import Entry
 
-MAGIC: Final = b"\xf2NJ\x01"  # 0xf2 is in no name of a topic or channel
+MAGIC: Final = b"\xf2NJ\x01"  # 0xf2 can't occur in the name of a topic or channel
 FRAME_HEADER: Final = 12
 
 _frame: Final = Struct(">4sII")
@@ -37,7 +37,7 @@ def encode(changes: Iterable[Entry]) -> bytes:
 
 
 def decode(buffer: bytes, position: int) -> JournalFrame | None:
-    """Return the sound frame at `position`; None: there is none. Lists of changes, and in changes, become tuples."""
+    """Return the frame at `position`, or None if there is no sound one. All lists in it become tuples."""
     if len(buffer) - position < FRAME_HEADER:
         return None
     magic, length, checksum = _frame.unpack_from(buffer, position)
@@ -49,7 +49,7 @@ def decode(buffer: bytes, position: int) -> JournalFrame | None:
 
 
 def length_of(header: bytes) -> int | None:
-    """Return the length of the msgpack behind a frame's header; None: this is not such a header."""
+    """Return the length of the msgpack after this frame header, or None if it isn't a frame header."""
     if len(header) < FRAME_HEADER:
         return None
     magic, length, _ = _frame.unpack_from(header)

@@ -1,4 +1,4 @@
-"""Changes of the journal, packed: a start reads a million of them, and unpacked all at once they would take 300 MB."""
+"""A compact list of journal changes, because a start may read a million of them: 300 MB as Python objects."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import msgpack
 if TYPE_CHECKING:
     from nsqd.broker.store import Entry
 
-_PIECE: Final = 100  # changes that are packed and unpacked together; a single one may hold thousands of numbers
+_PIECE: Final = 100  # changes packed together; few, because a single one may hold thousands of numbers
 
 
 class PackedChanges:
-    """A sequence of changes that can be added to and iterated any number of times. Lists come back as tuples."""
+    """A list of changes, stored as msgpack. You can append and iterate; lists inside changes come back as tuples."""
 
     def __init__(self) -> None:
-        self._packed = bytearray()  # a single buffer, because many small ones would fragment the memory
-        self._borders = [0]
+        self._packed = bytearray()  # one buffer, because many small ones would fragment memory
+        self._borders = [0]  # offsets between pieces
 
     def __iter__(self) -> Iterator[Entry]:
         return chain.from_iterable(self._pieces())

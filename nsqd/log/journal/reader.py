@@ -1,4 +1,4 @@
-"""Reading a journal's file frame by frame, passing over damage, without ever holding all of it in memory."""
+"""Reads a journal file frame by frame, skipping damage. It never holds the whole file in memory."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from nsqd.log.journal import format as journal_format
 from nsqd.log.journal.format import FRAME_HEADER, MAGIC, JournalFrame
 from nsqd.log.segment import BLOCK_SIZE, ReadAt
 
-# The reader yields this in place of changes that cannot be read.
+# A change with this name stands for changes that were lost to damage.
 LOST: Final = "lost"
 
 
 class BadBytes(NamedTuple):
-    """Bytes that are not a frame. With nothing sound behind them they are the tail, a write that was never finished."""
+    """Bytes that aren't a frame. If no sound frame follows (`is_tail`), they are a write that never finished."""
 
     position: int
     end: int
@@ -44,7 +44,7 @@ def _frame_at(read: ReadAt, position: int, size: int) -> JournalFrame | None:
 
 
 def _find(read: ReadAt, start: int, size: int) -> JournalFrame | None:
-    """Return the first sound frame from `start` on; None: there is none."""
+    """Return the first sound frame at `start` or later, or None."""
     while start < size:
         block = read(start, min(BLOCK_SIZE, size - start))
         place = block.find(MAGIC)
@@ -53,5 +53,5 @@ def _find(read: ReadAt, start: int, size: int) -> JournalFrame | None:
             if frame is not None:
                 return frame
             place = block.find(MAGIC, place + 1)
-        start += max(1, len(block) - len(MAGIC) + 1)  # a magic may lie across the border of two blocks
+        start += max(1, len(block) - len(MAGIC) + 1)  # overlap the blocks, because a magic may lie across their border
     return None

@@ -1,4 +1,4 @@
-"""What a start finds of the journal: its files, the changes in them, and what is wrong with them."""
+"""Recovery of the journal: finds its files, reads their changes, and reports damage."""
 
 from __future__ import annotations
 
@@ -35,42 +35,43 @@ def journal_numbers(files: Files, folder: Path) -> list[int]:
 
 @dataclass(slots=True)
 class JournalContents:
-    """What was found besides changes; complete only when all changes have been read."""
+    """The condition of a journal. It's only known once you have read all its changes."""
 
     damage: list[Damage] = field(default_factory=list)
     is_whole: bool = True
 
     def lacks(self, number: int, why: str) -> None:
         self.is_whole = False
-        text = f"the journal, or a part of it, is missing or older than it was: {why}"
+        text = f"the journal is incomplete or an older copy: {why}"
         self.damage.append(Damage("", journal_name(number), 0, 0, 0, "", text))
 
 
 class JournalRecovery:
-    """Reads all files of a journal, and cuts off a torn tail. May touch these files and `contents`."""
+    """Reads all files of a journal, cuts off a torn tail, and notes damage in `contents`."""
 
     def __init__(self, files: Files, folder: Path, contents: JournalContents) -> None:
         self.numbers = journal_numbers(files, folder)
         self.size = 0  # of the last file, once everything is read
-        self.has_bad_bytes = False  # such bytes stay in their file, so every start would report them again
+        self.has_bad_bytes = False  # damage that stays in a file: every start reports it until a rotation replaces it
         self._files = files
         self._folder = folder
         self._contents = contents
 
     def changes(self) -> Iterator[Sequence[Entry]]:
-        """Yield all changes, frame by frame, with LOST in place of those that cannot be read.
+        """Yield all changes, frame by frame, with LOST in place of damaged ones.
 
-        The oldest file must hold every snapshot that it announces. If it lacks one, an older file is missing.
+        The oldest file must contain every snapshot that it announces. If it lacks one, an older file is missing,
+        because a rotation removes the older files only after the last snapshot.
         """
         numbers = self.numbers
         for number in numbers:
-            lacking: set[str] = set()
+            missing: set[str] = set()
             for changes in self._read_file(journal_path(self._folder, number), is_last=number == numbers[-1]):
                 if number == numbers[0]:
-                    note_rotation(changes, lacking)
+                    note_rotation(changes, missing)
                 yield changes
-            if lacking and self._contents.is_whole:
-                self._contents.lacks(number - 1, f"it told of {', '.join(sorted(lacking))}")
+            if missing and self._contents.is_whole:
+                self._contents.lacks(number - 1, f"no snapshot of {', '.join(sorted(missing))}")
 
     def _read_file(self, path: Path, *, is_last: bool) -> Iterator[Sequence[Entry]]:
         with opened_to_read(self._files, path) as read:
@@ -93,11 +94,11 @@ class JournalRecovery:
         word = "torn" if bad.is_tail else "damaged"
         try:
             kept = copy_aside(self._files, path, word, bad.position, bad.end)
-        except ReadRefused:  # nothing is cut that could not be copied aside first
+        except ReadRefused:  # don't cut bytes we couldn't copy because we couldn't read them
             raise
-        except OSError:  # but a full disk is no reason not to start
+        except OSError:  # but if there is no space for the copy, start anyway
             kept = None
-        text = f"{word}: {bad.end - bad.position} bytes of the journal are skipped"
+        text = f"{word}: skipping {bad.end - bad.position} bytes of the journal"
         self._contents.is_whole = False
         self._contents.damage.append(Damage("", path.name, bad.position, 0, 0, str(kept) if kept else "", text))
 

@@ -1,4 +1,4 @@
-"""JournalRotation of the journal: which snapshots are still to come, and which files they replace."""
+"""The state of a journal rotation: a new file gets a snapshot of each topic, and then replaces the older files."""
 
 from __future__ import annotations
 
@@ -12,33 +12,32 @@ if TYPE_CHECKING:
 
 ROTATE_AT: Final = 16 * 1024 * 1024
 ROTATE_AT_GROWTH: Final = 4  # times the size after the last rotation
-PIECE_WEIGHT: Final = 6_000  # about how many numbers a piece of a snapshot holds: some milliseconds of work
+PIECE_WEIGHT: Final = 6_000  # numbers in a piece of a snapshot, roughly: a few milliseconds of work
 
-# The journal's own word. It names the topics whose snapshots follow. Until all of them are there, the file before this
-# one is still needed.
+# The first change of a rotated file. It lists the topics whose snapshots follow; until all of them are there, the
+# previous file is still needed.
 ROTATION: Final = "rotation"
 
 
 class JournalRotation:
-    """How far a rotation has got, and whether one is due.
+    """The progress of a rotation, and whether one is due.
 
-    May touch nothing but itself: the journal opens the new file, writes the changes that it gets from here, and removes
-    files.
+    It does no I/O: `Journal` opens the new file, writes the changes that this class returns, and removes the old files.
     """
 
     def __init__(self) -> None:
-        self.replaced: list[Path] = []  # files that may be removed when the present rotation has ended
-        self._topics: deque[str] | None = None  # whose snapshots the new file still lacks; None: no rotation
-        self._is_due = False  # at any size: changes were lost, and snapshots have to replace them
-        self._is_due_again = False  # changes were lost during the present rotation
+        self.replaced: list[Path] = []  # files to remove after this rotation
+        self._topics: deque[str] | None = None  # topics that still need a snapshot; None: no rotation in progress
+        self._is_due = False  # due at any size, because changes were lost and only snapshots can replace them
+        self._is_due_again = False  # changes were lost during this rotation
         self._rotate_at = ROTATE_AT
-        self._size_after = 0  # size of the file when the last rotation had ended
-        self._rest: Iterator[Entry | None] | None = None  # of the snapshot that is being written
-        self._rest_ends = False  # whether the piece given last ends the snapshot
-        self._parts = 0  # pieces given of the present snapshot
+        self._size_after = 0  # the file's size at the end of the last rotation
+        self._rest: Iterator[Entry | None] | None = None  # the rest of the current snapshot
+        self._rest_ends = False  # the last piece was the end of its snapshot
+        self._parts = 0  # pieces of the current snapshot so far
 
     def recovered(self, size: int, replaced: list[Path], *, is_due: bool) -> None:
-        """Continue where another process ended: with a last file of this size, and the files before it."""
+        """Continue after a start: the last file has this size, and `replaced` are the files before it."""
         self._size_after = size
         self.replaced = replaced
         self._is_due = is_due
@@ -49,7 +48,7 @@ class JournalRotation:
         return self._is_due
 
     def need(self) -> None:
-        """Have snapshots replace what was lost. Snapshots that are already written do not count."""
+        """Request a rotation because changes were lost. During a rotation, request another one after it."""
         self._is_due = True
         self._is_due_again = self._topics is not None
 
@@ -63,7 +62,7 @@ class JournalRotation:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all snapshots are written, so that the files before can be removed after the next sync."""
+        """Whether all snapshots are written. After the next sync, the older files can be removed."""
         return self._topics is not None and not self._topics
 
     @property
@@ -71,11 +70,11 @@ class JournalRotation:
         return self._size_after
 
     def put_off(self, size: int) -> None:
-        """Let the file grow to this size before it is rotated, because the disk has no room for another file now."""
+        """Don't rotate before the file has this size, because the disk has no space for another file now."""
         self._rotate_at = size
 
     def begin(self, replaced: Path, topics: Iterable[str]) -> Entry:
-        """Begin a rotation. Return the change with which the new file names the topics whose snapshots it will have."""
+        """Begin a rotation. Returns the new file's first change, which lists the topics."""
         self._rotate_at = ROTATE_AT
         self._rest = None
         self.replaced.append(replaced)
@@ -84,12 +83,12 @@ class JournalRotation:
 
     @property
     def next_topic(self) -> str:
-        """The topic whose snapshot is being written, or comes next."""
+        """The topic of the current snapshot, or of the next one."""
         assert self._topics
         return self._topics[0]
 
     def next_changes(self, snapshot: Callable[[str], Iterable[Entry | None]]) -> list[Entry]:
-        """Return one topic's state as changes, or a piece of it. Then call `written` or `start_anew`."""
+        """Return the next piece of a snapshot. Call `written` when it's written, or `start_anew` if that failed."""
         topic = self.next_topic
         begins = self._rest is None
         rest = iter(snapshot(topic)) if self._rest is None else self._rest
@@ -105,7 +104,7 @@ class JournalRotation:
         return changes
 
     def start_anew(self) -> None:
-        """Write the present snapshot from its beginning again, as a piece of it or a change could not be written."""
+        """Restart the current snapshot, because a write failed: a part of it or a later change is missing."""
         self._rest = None
 
     def written(self) -> None:
@@ -115,7 +114,7 @@ class JournalRotation:
             self._rest = None
 
     def end(self, size: int) -> list[Path]:
-        """End the rotation. Return the files that can be removed after the next sync."""
+        """End the rotation. Returns the files to remove after the next sync."""
         self._topics = None
         self._is_due, self._is_due_again = self._is_due_again, False
         self._size_after = size
@@ -123,25 +122,25 @@ class JournalRotation:
         return replaced
 
 
-def lacking_snapshots(changes: Iterable[Entry]) -> set[str]:
-    """Return the topics whose snapshots should be in the file that has these changes, and are not."""
-    lacking: set[str] = set()
-    note_rotation(changes, lacking)
-    return lacking
+def missing_snapshots(changes: Iterable[Entry]) -> set[str]:
+    """Return the topics whose snapshots a file announces but doesn't have. `changes` is the file's content."""
+    missing: set[str] = set()
+    note_rotation(changes, missing)
+    return missing
 
 
-def note_rotation(changes: Iterable[Entry], lacking: set[str]) -> None:
-    """Keep track in `lacking` of the topics whose snapshots are still to come."""
+def note_rotation(changes: Iterable[Entry], missing: set[str]) -> None:
+    """Update `missing`, the topics whose snapshots were announced and not seen yet."""
     for change in changes:
         match change:
             case [word, topics] if word == ROTATION:
-                lacking.update(cast("Iterable[str]", topics))
+                missing.update(cast("Iterable[str]", topics))
             case ["snapshot" | "end" | "drop", str(topic), *_]:
-                lacking.discard(topic)
+                missing.discard(topic)
 
 
 def _next_piece(changes: Iterator[Entry | None]) -> tuple[list[Entry], bool]:
-    """Take as many changes as a frame should hold, fewer before a None. Return them, and whether they were all."""
+    """Take the next frame's worth of changes, or fewer if a None comes first. True: these were the last."""
     piece: list[Entry] = []
     weight = 0
     for change in changes:

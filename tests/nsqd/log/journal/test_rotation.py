@@ -8,7 +8,7 @@ import pytest
 
 from nsqd.broker.store import Entry
 from nsqd.log.journal import rotation
-from nsqd.log.journal.rotation import ROTATE_AT, JournalRotation, lacking_snapshots
+from nsqd.log.journal.rotation import ROTATE_AT, JournalRotation, missing_snapshots
 
 OLD = Path("journal.000001")
 
@@ -88,4 +88,4 @@ def test_what_is_lost_during_a_rotation_makes_another_one_due() -> None:
 def test_a_file_tells_which_snapshots_it_lacks() -> None:
     it = JournalRotation()
     begun = it.begin(OLD, ["a", "b", "c"])
-    assert lacking_snapshots([begun, ("snapshot", "a"), ("begin", "b"), ("drop", "c")]) == {"b"}
+    assert missing_snapshots([begun, ("snapshot", "a"), ("begin", "b"), ("drop", "c")]) == {"b"}
