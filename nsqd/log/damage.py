@@ -1,4 +1,4 @@
-"""Bytes on disk that differ from what was written there."""
+"""Damage found in the data path: bytes on disk that aren't the ones we wrote, and missing files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Damage:
     offset: int
     first: int  # the sequences [first, end) cannot be read
     end: int
-    kept: str  # where a copy of the bad bytes is, or ""
+    kept: str  # path of a copy of the bad bytes, or ""
     text: str
 
 

@@ -1,19 +1,19 @@
-"""The folder that a broker owns: its lock, its identity, and the names of the files in it.
+"""The data path: the folder a broker owns, with its lock, its identity and the names of its files.
 
-    node.json       the node's id, and which message ids may have been given out
-    topology.json   topics and channels by name: the second place, besides the journal, that knows them
+    node.json       the node's id, and how many message ids are reserved
+    topology.json   the names of topics and channels: a second copy, besides the journal
     journal.NNNNNN  the change journal
     policy.json     the last valid policy file, see nsqd/policy_copy.py
     owner.json      the process that uses the folder, for other machines to see: owner.py
-    readers.json    how far readers of history have come, as they report it; nothing depends on it
+    readers.json    the progress of history readers, as they report it; nothing depends on it
     topics/t.<name>/    one topic's log
     topics/x.<random>/  the log of a deleted topic, to be removed
-    go-import.json  how far the import of a Go nsqd's data path came, see nsqd/go_import
+    go-import.json  the progress of an import from a Go nsqd, see nsqd/go_import
 
-Each small file carries its own checksum. One that is lost or damaged is restored from another place: node.json and
+Each small file has its own checksum. If one is lost or damaged, we restore it from a second copy: node.json and
 topology.json from the journal, log.json from the log's checkpoint in the journal. A damaged file is kept aside. If the
-disk refuses to read one, nsqd waits for a while, and then does not start. Files of other programs, among them a Go
-nsqd's, are left alone.
+disk refuses to read one, nsqd retries for a while and then doesn't start. We leave files of other programs alone, for
+example those of a Go nsqd.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ LOG_JSON: Final = "log.json"
 JOURNAL_PREFIX: Final = "journal."
 FORMAT: Final = 1
 
-_TOPIC_PREFIX: Final = "t."  # "." and ".." are legal names of topics
+_TOPIC_PREFIX: Final = "t."  # a prefix, because "." and ".." are legal topic names
 _DROPPED_PREFIX: Final = "x."
 _CHECKSUM: Final = "crc"
 
@@ -56,11 +56,11 @@ class FileCondition(StrEnum):
 
 
 class DataPathError(StartupError):
-    """The data path cannot be used; the text is one line for the operator."""
+    """The data path can't be used. The text is one line for the operator."""
 
 
 class JournalEnd(NamedTuple):
-    """How far the journal was synced: up to `size` bytes of the file with this number."""
+    """How far the journal is synced: up to byte `size` of the file with this number."""
 
     number: int = 0
     size: int = 0
@@ -72,7 +72,7 @@ class NodeFile(NamedTuple):
     node: str
     ids_reserved: int
     journal: JournalEnd
-    clock: ClockMark | None = None  # None: written by an older version
+    clock: ClockMark | None = None  # None: an older version wrote it
 
 
 class SmallFile(NamedTuple):
@@ -81,9 +81,10 @@ class SmallFile(NamedTuple):
 
 
 class Topology:
-    """The content of topology.json: topics with their channels, and the log ids of the topics.
+    """The content of topology.json: topics with their channels, and the topics' log ids.
 
-    It is encoded in parts, because encoding tens of thousands of topics in one step would hold up everything else.
+    You add topics in parts, and each part is encoded as it's added, because encoding tens of thousands of topics in one
+    go would block the event loop.
     """
 
     def __init__(self, names: Mapping[str, object] | None = None, logs: Mapping[str, str] | None = None) -> None:
@@ -97,7 +98,7 @@ class Topology:
                 parts.append(_compact(members)[1:-1])
 
     def json(self) -> bytes:
-        """Return the file's content, byte for byte as `as_json` would encode it."""
+        """Return the file's content: exactly the bytes that `as_json` would give for the whole."""
         names, logs = b",".join(self._names), b",".join(self._logs)
         members = b'"format":%d,"topology":{%b},"logs":{%b}' % (FORMAT, names, logs)
         return b'{%b,"%b":"%08x"}\n' % (members, _CHECKSUM.encode(), crc32c(b"{%b}\n" % members))
@@ -118,21 +119,21 @@ class DataPath:
         self.node = ""
         self.ids_reserved = 0
         self.journal_end = JournalEnd()
-        self.clock_noted: ClockMark | None = None  # the mark that an earlier process left in node.json
-        self.is_new = False  # the folder held nothing of ours
+        self.clock_noted: ClockMark | None = None  # the mark in node.json, from an earlier process
+        self.is_new = False  # the folder was empty, apart from other programs' files
         self.node_condition = FileCondition.SOUND
         self._files = files
         self._new_id = new_id
         self._clock = clock
-        self.lost: str | None = None  # the last result of `lost_place`: why the folder in our place is not ours
+        self.lost: str | None = None  # the last result of `lost_place`, which a timer stores here
         self._places: dict[Path, tuple[int, int]] = {}  # device and inode of our folders
-        self.pause = pause  # how a start or a thread waits for the disk
+        self.pause = pause  # sleeps between two tries of a refused read
         self._lock = -1
 
     # Opening
 
     def open(self) -> None:
-        """Lock the folder, and create what is missing in it. Raises DataPathError."""
+        """Lock the folder and create any missing files in it. Raises DataPathError."""
         self._lock = take_lock(self._files, self.folder, self.pause)
         try:
             if not self._files.is_writable(self.folder):
@@ -143,7 +144,7 @@ class DataPath:
             raise
 
     def read_again(self) -> None:
-        """Read what `open` reads, once nobody else writes to the folder. Raises DataPathError."""
+        """Reload the files that `open` has read, after a takeover from another machine. Raises DataPathError."""
         try:
             patiently(self._open_node, self.pause)
             patiently(self._open_topics, self.pause)
@@ -159,7 +160,7 @@ class DataPath:
             return
         self.is_new = found is FileCondition.MISSING and not self._has_data()
         if self.is_new:
-            # Write an empty topology.json at once, because from now on a missing one counts as damage.
+            # Write an empty topology.json before node.json, because once there is a node.json, lacking one is damage.
             if not self._files.exists(self.folder / TOPOLOGY_JSON):
                 self.write_topology(Topology().json())
             self.node = self._new_id()
@@ -177,7 +178,7 @@ class DataPath:
         return TOPICS in names or any(map(is_journal, names))
 
     def name_node(self, node: str, ids_reserved: int) -> Path | None:
-        """Give the node an id when node.json tells none or cannot be believed. Return where the old file was put."""
+        """Set the node's id and rewrite node.json; an empty `node` means a new id. Returns where the old file went."""
         kept = keep_small_file_aside(self._files, self.folder / NODE_JSON)
         self.node = node or self._new_id()
         self.ids_reserved = ids_reserved
@@ -185,7 +186,7 @@ class DataPath:
         return kept
 
     def clock_jump(self) -> ClockJump | None:
-        """Return by how much the wall clock was set since an earlier process noted it; None: not, or no process did."""
+        """Return by how much the wall clock was set since an earlier process left its mark. None if it wasn't."""
         return jump_between(self.clock_noted, self._clock()) if self.clock_noted is not None else None
 
     def close(self) -> None:
@@ -193,13 +194,12 @@ class DataPath:
             self._files.close(self._lock)
             self._lock = -1
 
-    # Its place
+    # Whether it was moved away
 
     def lost_place(self) -> str | None:
-        """Return why the folder in the data path's place is not the one that was opened; None: it is that one.
+        """Return an error if our path now leads to another folder than the one we opened, or to none. Else None.
 
-        A disk that does not answer is not such a reason: reads and writes will tell what is wrong with it. Blocks on
-        the disk.
+        A disk error isn't a reason: reads and writes will run into it and report it. Blocks on the disk.
         """
         for folder, opened in self._places.items():
             try:
@@ -213,7 +213,7 @@ class DataPath:
         return None
 
     def check_place(self) -> None:
-        """Raise an OSError while the folder in the data path's place is not ours, so that nobody touches it."""
+        """Raise OSError while our path leads to another folder, so that we don't write into that one."""
         if self.lost is not None:
             raise OSError(errno.ESTALE, self.lost, str(self.folder))
 
@@ -224,9 +224,9 @@ class DataPath:
         self._write_node()
 
     def note_journal_end(self, end: JournalEnd) -> None:
-        """Save how far the journal is synced: a start reports a journal that ends before this. Raises OSError."""
+        """Save how far the journal is synced, so that a start notices a journal that is shorter. Raises OSError."""
         self.journal_end = end
-        self._write_node()  # even if the end is unchanged, to save the clock's mark
+        self._write_node()  # even if the end hasn't changed, because this also saves a new clock mark
 
     def _write_node(self) -> None:
         self.check_place()
@@ -273,12 +273,12 @@ class DataPath:
         return self.topics / (_DROPPED_PREFIX + self._new_id())
 
     def read_log_id(self, folder: Path) -> str | None:
-        """Return the id of the log in this folder, as `read_log_id` below does. Raises OSError."""
+        """Return the id of the log in this folder, like `read_log_id` below. Raises OSError."""
         return read_log_id(self._files, folder)
 
 
 def take_lock(files: Files, folder: Path, pause: Callable[[float], None]) -> int:
-    """Lock a data path for this process alone. Closing the returned descriptor releases it. Raises DataPathError."""
+    """Lock a data path. To release the lock, close the returned descriptor. Raises DataPathError."""
     try:
         return patiently(lambda: files.lock_folder(folder), pause)
     except BlockingIOError as error:
@@ -299,7 +299,7 @@ def is_journal(name: str) -> bool:
 
 
 def as_json(value: Mapping[str, object]) -> bytes:
-    """Encode an object, with a checksum as its last member. The checksum covers the encoding without that member."""
+    """Encode an object and append a checksum member. It covers the encoding without that member."""
     return _plain_json({**value, _CHECKSUM: f"{crc32c(_plain_json(value)):08x}"})
 
 
@@ -312,9 +312,9 @@ def _compact(value: Mapping[str, object]) -> bytes:
 
 
 def read_small_file(files: Files, path: Path) -> SmallFile:
-    """Read an object that `as_json` has written. Raises DataPathError if it has another version's format.
+    """Read an object that `as_json` encoded. Raises DataPathError if another version's format is found.
 
-    Raises OSError if the file cannot be read, which says nothing about its content.
+    Raises OSError if the disk refuses to read it; then its content may still be fine.
     """
     try:
         data = files.read(path)
@@ -331,7 +331,7 @@ def read_small_file(files: Files, path: Path) -> SmallFile:
 
 
 def _decoded(data: bytes) -> dict[str, Any] | None:
-    """Return the object; None if the data is not, byte for byte, what `as_json` would write for it."""
+    """Return the object, or None if the data isn't exactly what `as_json` would give for it."""
     try:
         found = json.loads(data)
         if not isinstance(found, dict):
@@ -343,9 +343,9 @@ def _decoded(data: bytes) -> dict[str, Any] | None:
 
 
 def keep_small_file_aside(files: Files, path: Path) -> Path | None:
-    """Move a file aside, to make room for a new one, unless an earlier file was moved there already.
+    """Rename a damaged file, so that a new one can be written. A copy from an earlier time is never overwritten.
 
-    Return the place; None: the file is missing, or the disk does not allow it.
+    Returns the new path, or None if the file is missing or can't be renamed.
     """
     kept = path.with_name(path.name + ".damaged")
     try:
@@ -386,7 +386,7 @@ def write_node(files: Files, folder: Path, node: NodeFile) -> None:
 
 
 def read_log_id(files: Files, folder: Path) -> str | None:
-    """Return the id of the log in a topic's folder, or in the folder of a deleted one; None: log.json does not tell."""
+    """Return the id of the log in a topic's folder, or in a deleted topic's. None if log.json has no valid one."""
     content = read_small_file(files, folder / LOG_JSON).content
     log_id = content.get("log")
     is_its_own = not folder.name.startswith(_TOPIC_PREFIX) or folder.name == f"{_TOPIC_PREFIX}{content.get('topic')}"
@@ -400,5 +400,5 @@ def write_log_json(files: Files, folder: Path, topic: str, log_id: str, *, durab
     text = as_json({"format": FORMAT, "log": log_id, "topic": topic})
     if durable:
         files.replace(folder / LOG_JSON, text)
-    else:  # the folder is new, so there is nothing to replace, and a torn file only costs the log its id
+    else:  # the folder is new, so there is nothing to replace; if a crash tears the file, the log just gets a new id
         files.write_new(folder / LOG_JSON, text)

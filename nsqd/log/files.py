@@ -1,7 +1,7 @@
-"""The disk as the log sees it: every system call on files goes through here.
+"""The disk as the log sees it: every system call on files goes through `Files`.
 
-This is one small seam for tests, which can pass in a disk that is full, fails, or forgets what was not synced. Nothing
-here decides anything; all methods raise OSError as the system does.
+It's a seam for tests, which pass in a disk that is full, fails, or forgets unsynced data. There are no decisions here,
+and all methods raise OSError like the system calls.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Buffers = Sequence[bytes]
 FILE_MODE: Final = 0o600
 FOLDER_MODE: Final = 0o700
 SCRATCH_SIZE: Final = 512 * 1024
-MOST_BUFFERS: Final = 1024  # IOV_MAX on Linux: what one pwritev takes
-LARGE: Final = 4 << 20  # bytes of a write that goes in pieces
+MOST_BUFFERS: Final = 1024  # IOV_MAX on Linux: the most buffers for one pwritev
+LARGE: Final = 4 << 20  # bytes; larger writes use `write_in_pieces`
 PIECE: Final = 96 * 1024
 
 _FALLOC_FL_KEEP_SIZE: Final = 1
-_fallocate: Final = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)  # os' one would make the file longer
+_fallocate: Final = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)  # os.posix_fallocate grows the file
 _sync_data: Final = data_sync()
 _HAS_CACHED_READS: Final = hasattr(os, "RWF_NOWAIT")
 
@@ -51,11 +51,11 @@ class Files:
         self._scratch = memoryview(bytearray(SCRATCH_SIZE))
 
     def open_to_write(self, path: Path) -> int:
-        """Open a file for writing at given offsets, and create it if it does not exist."""
+        """Open a file for reading and writing, and create it if it doesn't exist."""
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
 
     def open_new(self, path: Path) -> int:
-        """Create a file and open it for writing. Raises FileExistsError, also if another machine was quicker."""
+        """Create a file and open it. Raises FileExistsError, also when another machine has just created it."""
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
 
     def open_to_read(self, path: Path) -> int:
@@ -65,17 +65,17 @@ class Files:
         os.close(descriptor)
 
     def write_at(self, descriptor: int, buffers: Buffers, offset: int) -> int:
-        """Write at most MOST_BUFFERS buffers with one system call. Return how many bytes were written."""
+        """Write up to MOST_BUFFERS buffers with one system call. Returns how many bytes were written."""
         return _write_vector(descriptor, buffers, offset)
 
     def read_at(self, descriptor: int, size: int, offset: int) -> bytes:
         return os.pread(descriptor, size, offset)
 
     def read_cached_at(self, descriptor: int, size: int, offset: int) -> bytes:
-        """Read from the page cache only; raises BlockingIOError if the bytes would have to come from the disk.
+        """Read from the page cache only. Raises BlockingIOError if it would have to wait for the disk.
 
-        May return fewer bytes than were asked for. Other OSErrors come from systems and file systems that do not
-        support such reads. Only the loop may call this, because calls share a buffer.
+        It may return fewer bytes than you asked for. Other OSErrors mean that the system or the file system has no
+        such reads. Only the event loop may call this, because all calls share one buffer.
         """
         if not _HAS_CACHED_READS:
             raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
@@ -96,7 +96,7 @@ class Files:
         os.ftruncate(descriptor, size)
 
     def allocate(self, descriptor: int, offset: int, size: int) -> None:
-        """Have the file system reserve space for later writes, without making the file longer."""
+        """Reserve space for later writes without making the file longer."""
         if _fallocate is None:
             raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
         if _fallocate(descriptor, _FALLOC_FL_KEEP_SIZE, ctypes.c_int64(offset), ctypes.c_int64(size)):
@@ -104,7 +104,7 @@ class Files:
             raise OSError(code, os.strerror(code))
 
     def free_bytes(self, folder: Path) -> int:
-        """Return how many bytes we may still write to the folder's file system."""
+        """Return how many bytes are free for us (not only for root) on the folder's file system."""
         found = os.statvfs(folder)
         return found.f_bavail * found.f_frsize
 
@@ -128,7 +128,7 @@ class Files:
         return sorted(os.listdir(path))
 
     def exists(self, path: Path) -> bool:
-        """Return whether a file or folder of this name exists. Raises OSError if the disk does not tell."""
+        """Return whether this file or folder exists. Raises OSError if the disk can't say."""
         try:
             path.stat()
         except (FileNotFoundError, NotADirectoryError):
@@ -136,12 +136,12 @@ class Files:
         return True
 
     def identity_of(self, path: Path) -> tuple[int, int]:
-        """Return device and inode, which distinguish this folder from another one of the same name."""
+        """Return device and inode, which tell a folder from another one that has replaced it."""
         found = path.stat()
         return found.st_dev, found.st_ino
 
     def modified_at(self, path: Path) -> int:
-        """Return the time of modification in nanoseconds, by the clock of whoever keeps the file."""
+        """Return the modification time in nanoseconds. On a network file system, it's by the server's clock."""
         return path.stat().st_mtime_ns
 
     def touch(self, path: Path) -> None:
@@ -151,7 +151,7 @@ class Files:
         return os.access(path, os.W_OK)
 
     def sync_folder(self, path: Path) -> None:
-        """Make the folder's list of names durable."""
+        """Sync the folder itself, which makes the names in it durable."""
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             sync_all(descriptor)
@@ -159,9 +159,9 @@ class Files:
             os.close(descriptor)
 
     def lock_folder(self, path: Path) -> int:
-        """Lock the folder for this process alone; raises BlockingIOError if another process holds the lock.
+        """Lock the folder. Raises BlockingIOError if another process has locked it.
 
-        Closing the returned descriptor releases the lock.
+        To release the lock, close the returned descriptor.
         """
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -183,13 +183,13 @@ class Files:
             self.close(descriptor)
 
     def read_fully(self, descriptor: int, size: int, offset: int) -> bytes:
-        """Read `size` bytes, or up to the end of the file."""
+        """Read `size` bytes, or fewer if the file ends before."""
         data = self.read_at(descriptor, size, offset)
         if len(data) == size or not data:
             return data
         pieces = [data]
         missing = size - len(data)
-        while missing:  # one read gives at most 2 GiB, and may be cut short by a signal
+        while missing:  # one read returns at most 2 GiB, and a signal can cut it short
             data = self.read_at(descriptor, missing, offset + size - missing)
             if not data:
                 break
@@ -198,7 +198,7 @@ class Files:
         return b"".join(pieces)
 
     def write_fully(self, descriptor: int, buffers: Buffers, offset: int) -> None:
-        """Write everything, with as few system calls as possible."""
+        """Write all buffers, with as few system calls as possible."""
         rest = list(buffers)
         while rest:
             written = self.write_at(descriptor, rest[:MOST_BUFFERS], offset)
@@ -212,11 +212,11 @@ class Files:
                 rest[0] = rest[0][written:]
 
     def write_in_pieces(self, descriptor: int, buffers: Buffers, offset: int) -> None:
-        """Write everything, with a system call for each 96 KB or so.
+        """Write all buffers, with one system call per 96 KB or so.
 
-        For a large write, Linux seems to look for large stretches of free memory. Where memory is fragmented, 13 MB
-        took 20 to 30 ms of processor time, and 3 ms right after a start. In pieces of this size they take 5 to 7 ms on
-        either day; pieces of 256 KB are too large.
+        One large write can be slow, because Linux seems to search for large areas of free memory. Writing 13 MB took
+        3 ms of processor time on a freshly booted machine, but 20 to 30 ms once its memory was fragmented. In pieces of
+        this size it takes 5 to 7 ms in both cases. Pieces of 256 KB are too large to help.
         """
         for some in _in_pieces(buffers):
             self.write_fully(descriptor, some, offset)
@@ -232,7 +232,10 @@ class Files:
             self.close(descriptor)
 
     def create(self, path: Path, data: bytes) -> None:
-        """Create a small file. Raises FileExistsError. Another error leaves none, a crash perhaps an empty one."""
+        """Create a small file and sync it. Raises FileExistsError. After any other error, the file doesn't exist.
+
+        A crash may leave an empty file.
+        """
         descriptor = self.open_new(path)
         try:
             try:
@@ -247,9 +250,9 @@ class Files:
         self.sync_folder(path.parent)
 
     def replace(self, path: Path, data: bytes, *, suffix: str = ".tmp") -> None:
-        """Replace the file's content in one step: after a crash, the file has either the old content or the new one.
+        """Replace a file atomically and durably: after a crash it has either the old content or the new one.
 
-        `suffix` makes the name of the temporary file. Two machines that may write the same file need one each.
+        `suffix` names the temporary file. If two machines may write the same file, each needs its own suffix.
         """
         temporary = path.with_name(path.name + suffix)
         descriptor = self.open_to_write(temporary)
@@ -263,7 +266,7 @@ class Files:
         self.sync_folder(path.parent)
 
     def sync_path(self, path: Path) -> None:
-        """Sync a file by name: the kernel syncs what any descriptor wrote, and reports failures not seen yet."""
+        """Sync a file by name. This covers writes through any descriptor, and reports write errors not reported yet."""
         descriptor = self.open_to_read(path)
         try:
             self.sync(descriptor)
@@ -272,7 +275,7 @@ class Files:
 
 
 def _in_pieces(buffers: Buffers) -> Iterator[list[bytes]]:
-    """Yield these buffers in lists of about PIECE bytes, and parts of those that are larger."""
+    """Yield the buffers in lists of about PIECE bytes, splitting the larger ones."""
     some: list[bytes] = []
     size = 0
     for buffer in buffers:
@@ -288,10 +291,10 @@ def _in_pieces(buffers: Buffers) -> Iterator[list[bytes]]:
 
 
 class DiskError(NamedTuple):
-    """What the disk has refused, and why. It outlives the OSError, and crosses threads."""
+    """A failed disk operation as plain text: easy to keep, and safe to pass between threads."""
 
-    text: str  # as `error_text` returns it
-    is_full: bool = False  # there is no space, or the quota is used up
+    text: str  # from `error_text`
+    is_full: bool = False  # no space left, or over quota
 
     @classmethod
     def of(cls, operation: str, path: Path | str, error: OSError) -> DiskError:
@@ -299,12 +302,12 @@ class DiskError(NamedTuple):
 
 
 def error_text(operation: str, path: Path | str, error: OSError) -> str:
-    """Return the error's text in the form that Go gives it, which clients and operators of NSQ know."""
+    """Return the error's text as Go would print it, because clients and operators of NSQ know that form."""
     return f"{operation} {path}: {(error.strerror or str(error)).lower()}"
 
 
 def close_quietly(files: Files, descriptor: int) -> None:
-    """Close a descriptor whose error would change nothing: what must last is synced, and a sync reports losses."""
+    """Close a descriptor and only log an error, because a sync has already reported any data that was lost."""
     try:
         files.close(descriptor)
     except OSError as error:
