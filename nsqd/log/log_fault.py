@@ -1,7 +1,7 @@
-"""Why a log takes no messages now, when the disk is tried again, and what has to be proven of the log before that.
+"""The fault of a log: why it refuses messages, when to retry, and how to verify the log before that.
 
-A failed write may have left half a record behind the end of the file. After a failed sync, the kernel may have forgotten
-bytes that it had taken. So before anything is appended, what is in doubt is read again, and compared with its checksums.
+A failed write may have left half a record at the end of the file. After a failed sync, the kernel may have dropped
+bytes that it had accepted. So before we append again, we reread everything in doubt and check its checksums.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
     from nsqd.log.writing.unsynced import Unsynced
 
 NOTHING: Final = -1  # no offset, in place of `rewrite_from`: everything was synced
-RETRY_AFTER: Final = 1.0  # seconds from a failure until the disk is tried again
+RETRY_AFTER: Final = 1.0  # seconds from a failure until the next try
 
 
 class LogFault(StorageFault):
-    """The failure of one log, from the first error until a write succeeds. May touch nothing but the list of faults.
+    """The fault of one log, from the first error until a write succeeds.
 
-        OK ──begin──> broken ──a second later: is_due──> the log reads its end again ──proven──> broken, but written to
-        OK <──end── the first write that goes well <────────────────────────────────────────────────────────┘
+        OK ──begin──> fault ──after a second: is_due──> the log rereads its end ──proven──> fault, but writing again
+        OK <──end── the first write that succeeds <────────────────────────────────────────────────────┘
 
-    Each failure on the way restarts the second, but not the time for which a refused read is waited for.
+    Each failure on the way restarts that second. It doesn't restart `is_lasting`, which counts from the first error.
     """
 
     def __init__(self, topic: str, folder: Path, unsynced: Unsynced, faults: Faults, now: Callable[[], float]) -> None:
         super().__init__(faults, FaultKind.LOG)
-        self.topic = topic  # and not the log, which the garbage collector would have to find when the topic is deleted
+        self.topic = topic  # not the log itself: the cycle would keep a deleted log until the next garbage collection
         self.folder = folder
         self._unsynced = unsynced
-        self.identity_is_unsaved = False  # the disk did not take the log.json that says which log the folder is
+        self.identity_is_unsaved = False  # log.json, which has the log's id, could not be written
         self._now = now
         self._began_at = 0.0
         self._retry_at = 0.0
@@ -53,22 +53,22 @@ class LogFault(StorageFault):
 
     @property
     def names_may_be_lost(self) -> bool:
-        """Whether a name in the folder may not be durable, and the sync that is beginning does not take the folder."""
+        """Whether a file name in the folder may not be durable, and the sync that is starting doesn't cover it."""
         return bool(self._unsynced.folders)
 
     @property
     def needs_proof(self) -> bool:
-        """Whether the end of the log has to be read again before anything is appended."""
+        """Whether the end of the log must be verified before anything is appended."""
         return self._retry_at != 0.0
 
     @property
     def is_due(self) -> bool:
-        """Whether enough time has passed since the last failure to try the disk again."""
+        """Whether it's time to retry after the last failure."""
         return self._now() >= self._retry_at
 
     @property
     def is_lasting(self) -> bool:
-        """Whether it is time to give up on bytes that the disk refuses to read, and to publish behind them."""
+        """Whether to give up on bytes that the disk refuses to read, and let publishing go on after them."""
         return self._now() - self._began_at >= READ_PATIENCE
 
     def proven(self) -> None:
@@ -87,11 +87,10 @@ def prove_segments(
     doubts_unsynced: bool,
     gives_up: Callable[[], bool],
 ) -> bool:
-    """Read again what is in doubt: the end of the active segment, and after a failed sync all that was not `synced`.
+    """Verify the end of the active segment and, after a failed sync, everything that was not `synced`.
 
-    Return whether all of it is what was written. Raises ReadRefused if the disk refuses to read; if `gives_up` says
-    that the refusal has lasted, the segment counts as not proven instead. Raises OSError if the disk does not take what
-    has to be written once more.
+    Returns whether all of it is sound. Raises ReadRefused if the disk refuses to read, but once `gives_up` returns
+    True, such a segment just counts as not sound. Raises OSError if rewriting unsynced bytes fails.
     """
     base, synced_offset, _ = synced
     is_proven = True
@@ -112,12 +111,12 @@ def prove_segments(
 
 
 def prove_segment(files: Files, segment: Segment, *, end: int, rewrite_from: int = NOTHING) -> bool:
-    """Cut off what stands behind the last whole record, and return whether all before it is what was written.
+    """Cut off anything after the last whole record, and return whether the rest is sound and ends at sequence `end`.
 
-    `end` is the sequence at which the records should end. Nothing from `rewrite_from` on was synced. After a failed
-    sync, the kernel marks pages as clean that never reached the disk, so these bytes are written once more and synced.
+    The bytes from `rewrite_from` on were never synced. We write them again and sync them, because after a failed sync
+    the kernel marks pages as clean that never reached the disk: a second sync alone would skip them.
 
-    Raises ReadRefused if the disk does not give the bytes, and OSError if it does not take them.
+    Raises ReadRefused if the disk refuses to read, and OSError if it refuses to write.
     """
     unsynced_from = rewrite_from if rewrite_from != NOTHING else segment.size
     descriptor = files.open_to_write(segment.path)
@@ -141,7 +140,7 @@ def prove_segment(files: Files, segment: Segment, *, end: int, rewrite_from: int
 
 
 def _last_indexed(segment: Segment, offset: int) -> Start:
-    """Return the last record at or before `offset` that the index knows, or else the segment's start."""
+    """Return the last indexed record at or before `offset`, or the segment's start."""
     index = segment.index
     if index is not None:
         for place in range(len(index) - 1, -1, -1):

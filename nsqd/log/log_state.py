@@ -1,4 +1,4 @@
-"""The state in which recovery found a log, or in which a new one begins."""
+"""The initial state of a log, from recovery or for a new topic."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class LogState:
-    """What a `DiskLog` is built from."""
+    """The input of a `DiskLog`."""
 
     log_id: str
-    is_stranger: bool = False  # not the log to which the journal's positions refer
+    is_stranger: bool = False  # the journal's positions belong to another log
     segments: list[Segment] = field(default_factory=list)  # the last one is active
     tail: int = 0
-    synced: tuple[int, int, int] = (0, 0, 0)  # base of a segment, offset in it, sequence: on disk before this start
+    synced: tuple[int, int, int] = (0, 0, 0)  # (base of a segment, offset in it, sequence), synced before this start
     holes: list[Hole] = field(default_factory=list)
-    keys: list[tuple[bytes, int]] = field(default_factory=list)  # with their times of publication, the oldest first
-    forgotten_keys: list[KeyedPublish] = field(default_factory=list)  # of these, which the journal calls forgotten
-    keys_from: int = -1  # no remembered key lies before it; ~sequence: there was none up to it
+    keys: list[tuple[bytes, int]] = field(default_factory=list)  # with their publish times, oldest first
+    forgotten_keys: list[KeyedPublish] = field(default_factory=list)  # keys that no longer count, see KEYLESS
+    keys_from: int = -1  # all remembered keys are at or after it; ~sequence: no key up to it
     compacted: list[CompactedFile] = field(default_factory=list)
     unsynced_files: list[Path] = field(default_factory=list)
     unsynced_folders: list[Path] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""The log of an ephemeral topic: it holds in memory what no channel has got yet, and nothing on disk."""
+"""The log of an ephemeral topic: in memory only, and only until its channels have taken the messages."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 class MemoryLog:
     """Implements `nsqd.broker.store.TopicLog` without a disk.
 
-    Channels take over what is handed to them (nsqd/broker/ephemeral_batches.py), bound it themselves (`Channel.drop_overflow`), and
-    the log drops it at once. The log holds for longer only what is published while the topic has no channel or is
-    paused. The topic then asks `has_room`, and drops what does not fit.
+    The channels of an ephemeral topic keep its messages themselves (nsqd/broker/ephemeral_batches.py) and limit their
+    number (`Channel.drop_overflow`), so the log can drop a message as soon as they have it. It holds messages for
+    longer only while the topic is paused or has no channel. Then the topic asks `has_room` and drops what doesn't fit.
     """
 
     keys_from = -1
@@ -43,7 +43,7 @@ class MemoryLog:
         return []
 
     def has_room(self, count: int, size: int) -> bool:
-        """Return whether `count` messages with `size` bytes of payload fit within the bounds."""
+        """Return whether `count` messages with `size` bytes of payload fit into memory."""
         return self._cache.has_room(count, size + BATCH_OVERHEAD)
 
     def bytes_from(self, sequence: int) -> int:

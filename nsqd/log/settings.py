@@ -1,4 +1,4 @@
-"""The settings of the log."""
+"""The log's settings: options, and the policy file's exceptions for single topics."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _LONGEST_INTERVAL: Final = 60.0
 
 
 class LogPolicy(Protocol):
-    """What a policy file says about logs. It may change: then the store's `settings_changed` is called."""
+    """The policy file's rules for logs. When they change, call the store's `settings_changed`."""
 
     def log(self, topic: str, /) -> LogRules: ...
 
     def retention_times(self) -> Iterable[int]:
-        """Return all times for which it has messages kept, for whatever topic."""
+        """Return every retention time in the file, for any topic."""
 
 
 class LogSettings:
-    """What the log may know of its options, and of the policy file, which overrules some of them for single topics."""
+    """The settings of each topic's log. A rule in the policy file takes precedence over the options."""
 
     def __init__(self, options: LogOptions, policy: LogPolicy | None) -> None:
         """`policy`: None if there is no policy file."""
@@ -42,7 +42,7 @@ class LogSettings:
 
     @property
     def retention_interval(self) -> float | None:
-        """Seconds between two looks for segments that have become too old; None: nothing ever becomes too old."""
+        """Seconds between two checks for expired segments. None if segments never expire."""
         given = [retention for retention in (self.retention, *self.topic_retention.values()) if retention]
         policy_times = list(self.policy.retention_times()) if self.policy is not None else []
         if not given and not self.options.idempotence_window and self.policy is None:
@@ -65,12 +65,12 @@ class LogSettings:
         )
 
     def is_own_retention(self, topic: str) -> bool:
-        """Return whether its retention was set for this very topic: then it holds also while no channel has got all."""
+        """Return whether the retention was set for this very topic: only then may it drop unfinished messages."""
         return topic in self.topic_retention or self._rules_of(topic).is_own
 
     @property
     def needs_ages(self) -> bool:
-        """Whether a retention by time may come to hold while nsqd runs, so that the age of each segment is needed."""
+        """Whether we need each segment's age even without a retention time, because a policy may bring one later."""
         return self.policy is not None
 
     def _rules_of(self, topic: str) -> LogRules:

@@ -1,4 +1,4 @@
-"""The events on which the tasks beside the turns sleep."""
+"""The events that wake the store's background tasks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from nsqcommon.wakeup import Wakeup
 
 
 class Wakeups:
-    """One event for each task of `StoreTasks`, and `hurry`; in store_tasks.py, each task says what it waits for."""
+    """One event per background task, plus `hurry`. Read store_tasks.py to see what each task does."""
 
     def __init__(self) -> None:
         self.sync = Wakeup()
