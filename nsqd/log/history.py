@@ -1,8 +1,8 @@
-"""A topic's past for readers outside the broker: what is synced, record by record as it lies in the segments.
+"""Topic history for readers outside the broker: the synced records, exactly as they are in the segments.
 
-A `LogSnapshot` is made on the loop and describes one moment. Everything that blocks on the disk belongs in a thread: `times`,
-`sequence_at`, `points`, `open` and all of a `LogRangeReader`. The files of a range are opened before its first byte is
-sent, so a segment that is removed meanwhile is still read to its end.
+You make a `LogSnapshot` on the event loop; it describes one moment. Then use a thread for everything that blocks on the
+disk: `times`, `sequence_at`, `points`, `open` and all of a `LogRangeReader`. `open` opens all files of a range before
+the first byte is sent, so you can read a segment to its end even if it is removed in the meantime.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_Reader = Callable[["ReadAt"], "ReadAt"]  # wraps a reader, to decide what happens to refused reads
+_Reader = Callable[["ReadAt"], "ReadAt"]  # wraps a ReadAt to handle refused reads, for example in `Salvage`
 
 _LATE: Final = 1 << 63
-MOST_FILES: Final = 16  # that one reader holds open; a range over more files than this is cut
+MOST_FILES: Final = 16  # open files per reader; a range over more files is cut short
 
 
 class LogHistory:
-    """The past of every topic of a store."""
+    """The history of a store's topics."""
 
     def __init__(self, store: DiskStore) -> None:
         self._store = store
@@ -58,7 +58,7 @@ class LogHistory:
         return self._store.data_path.node
 
     def find(self, topic: str, *, synced: bool = True) -> LogSnapshot | None:
-        """Return the topic's past; None: it has no log on disk. `synced=False` includes what is not synced yet."""
+        """Return a topic's history, or None if it has no log on disk. `synced=False` includes unsynced messages."""
         topic_log = self._store.logs.get(topic)
         return (
             LogSnapshot(topic_log, self._store.files, self._store.data_path.pause, synced=synced)
@@ -67,7 +67,7 @@ class LogHistory:
         )
 
     def follow(self, follower: Callable[[str], None]) -> None:
-        """Have `follower` called with the name of each topic that has more synced messages, or that was deleted."""
+        """Call `follower` with a topic's name whenever more of it is synced, or when it is deleted."""
         self._store.syncer.follow(follower)
 
 
@@ -96,13 +96,13 @@ class LogSnapshot:
         return sum(view.size for view in self._views)
 
     def still_has(self, sequence: int) -> bool:
-        """Return whether, as of now, nothing from this sequence on was removed."""
+        """Return whether everything from this sequence on still exists."""
         return not self._log.dropped and self._log.first <= max(sequence, self.first)
 
     # In a thread
 
     def times(self) -> tuple[int, int] | None:
-        """Return when the first and the last message that can be read were published; None: none can be read."""
+        """Return the publish times of the first and the last readable message, or None if there is none."""
         places = range(len(self._views))
         first = next(filter(None, map(self._first_salvaged, places)), None)
         if first is None:
@@ -111,7 +111,7 @@ class LogSnapshot:
         return first.timestamp, last.timestamp
 
     def _first_salvaged(self, place: int) -> Header | None:
-        """Return the first header of this segment that can be read; None: there is none."""
+        """Return the first readable header of this segment, or None."""
         with suppress(ReadRefused):
             return self._first_in(place, Salvage)
         return None
@@ -123,9 +123,9 @@ class LogSnapshot:
         return last[0] if last else None
 
     def sequence_at(self, timestamp: int) -> int:
-        """Return the sequence of the first message published at this time or later; `next` if there is none.
+        """Return the sequence of the first message published at this time or later, or `next` if there is none.
 
-        Raises ReadRefused, because a message that the disk refuses may be the one that was asked for.
+        Raises ReadRefused, because an unreadable message could be the right one.
         """
         return patiently(lambda: self._sequence_at(timestamp), self._pause)
 
@@ -142,12 +142,12 @@ class LogSnapshot:
         return self.next
 
     def sequence_of(self, message_id: int) -> int | None:
-        """Return the sequence of the message with this id; None: there is none. Raises ReadRefused."""
+        """Return the sequence of the message with this id, or None. Raises ReadRefused."""
         return patiently(lambda: self._sequence_of(message_id), self._pause)
 
     def _sequence_of(self, message_id: int) -> int | None:
         places = range(len(self._views))
-        # Ids ascend, unless the node has got another --node-id.
+        # Ids ascend, unless the node was given another --node-id. So look near the id's expected position first.
         start = max(0, bisect_right(places, message_id, key=lambda it: _id_of(self._first_header(it))) - 1)
         if places and (found := self._found_quickly(start, message_id)) is not None:
             return found
@@ -163,9 +163,9 @@ class LogSnapshot:
         return None
 
     def _found_quickly(self, place: int, message_id: int) -> int | None:
-        """Return the sequence of a message if this segment's index leads to it, with nothing damaged on the way.
+        """Return the sequence of a message if this segment's index leads straight to it.
 
-        None means nothing, as for `find_id`.
+        None doesn't mean that there is no such message: a damaged record stops this search, as it stops `find_id`.
         """
         view = self._views[place]
         with self._opened(place, _as_it_is) as read:
@@ -175,15 +175,15 @@ class LogSnapshot:
             after = bisect_right(index.offsets, message_id, key=lambda offset: _id_of(header_at(read, offset)))
             entry = proven_entry(read, index, after - 1)
             if entry is None and after:
-                return None  # the index is wrong, and reading from the segment's start might take all of it into memory
+                return None  # the index is wrong, and without it we might have to load the whole segment
             offset, sequence = entry or (0, view.base)
             end = index.offsets[after] if after < len(index) else min(offset + 2 * INDEX_INTERVAL, view.size)
             return find_id(read(offset, end - offset), sequence, message_id)
 
     def keys(self, *, since: int = 0, deferred: bool = False) -> Iterator[KeyPlace]:
-        """Yield keys with the first sequence and the count of their messages, the newest segment first.
+        """Yield each key with the first sequence and the number of its messages, newest segment first.
 
-        Leave out what was written before `since` (nanoseconds), or what had no delay. Raises ReadRefused.
+        `since` (nanoseconds) skips older publishes, and `deferred` skips those without a delay. Raises ReadRefused.
         """
         for view in reversed(self._views):
             found: list[KeyPlace] = []
@@ -199,7 +199,7 @@ class LogSnapshot:
         yield from (place for _, place in self._compacted_keys() if place[0])
 
     def _compacted_keys(self) -> Iterator[tuple[Header, KeyPlace]]:
-        """Yield the headers and keys of what lies in side files, where only deferred messages have keys."""
+        """Yield the headers and keys in compacted files, where only deferred messages have keys."""
         for file in self._compacted:
             with suppress(FileNotFoundError), opened_to_read(self._files, file.path) as read:
                 for place in range(len(file)):
@@ -214,7 +214,7 @@ class LogSnapshot:
         return patiently(lambda: SegmentSurvey(self._files, wanted).points(start, end, most), self._pause)
 
     def _first_header(self, place: int) -> Header | None:
-        """Return the first sound header from this segment on. Raises ReadRefused."""
+        """Return the first sound header in this segment or a later one. Raises ReadRefused."""
         for at in range(place, len(self._views)):
             if (header := self._first_in(at, _as_it_is)) is not None:
                 return header
@@ -224,13 +224,13 @@ class LogSnapshot:
         return self._header_at_start(place, reader) or next(self._headers_of(place, reader), None)
 
     def _header_at_start(self, place: int, reader: _Reader) -> Header | None:
-        """Return the header at the very start, for which a small read is enough."""
+        """Return the first record's header, with one small read."""
         with self._opened(place, reader) as read:
             return header_at(read, 0) if read is not None else None
 
     @contextmanager
     def _opened(self, place: int, reader: _Reader) -> Iterator[ReadAt | None]:
-        """Open the segment's file, and give a reader of it; None: the file is gone."""
+        """Open a segment's file. Yields its reader, or None if the file is gone."""
         with ExitStack() as stack:
             try:
                 read = reader(stack.enter_context(opened_to_read(self._files, self._views[place].path)))
@@ -248,8 +248,8 @@ class LogSnapshot:
     ) -> Iterator[Header]:
         """Yield the headers of one segment.
 
-        With `is_before`, begin at the last index entry for whose record it is true, as it is for all before that one;
-        with `near_end`, at the last index entry.
+        With `near_end`, start at the last index entry. With `is_before`, start at the last index entry whose record
+        satisfies it; we search by bisection, so it must hold for all earlier records too.
         """
         view = self._views[place]
         with self._opened(place, reader) as read:
@@ -268,7 +268,7 @@ class LogSnapshot:
                 end=view.size,
                 verify=False,
                 next_base=view.end,
-                # What is looked for is rarely behind the next index entry, and decoding headers is what takes time.
+                # A search rarely goes past the next index entry, and decoding headers is the slow part.
                 block_size=BLOCK_SIZE if is_before is None else INDEX_INTERVAL,
             )
             for block in walk.blocks():
@@ -276,7 +276,7 @@ class LogSnapshot:
                     yield header
 
     def open(self, start: int, end: int, chunk: int) -> LogRangeReader:
-        """Open the files of [start, end), or of as much of it as one reader may hold. Ask `still_has` afterwards."""
+        """Open the files of [start, end), or the first MOST_FILES of them. Check `still_has` afterwards."""
         wanted = [view for view in self._views if view.end > start and view.base < end]
         reader = LogRangeReader(self._log.topic, self._files, start, end, chunk, self._pause)
         try:
@@ -291,10 +291,10 @@ class LogSnapshot:
 
 
 class LogRangeReader:
-    """Reads the records of [next, end), in pieces of about `chunk` bytes.
+    """Reads the records of [next, end) in pieces of about `chunk` bytes.
 
-    If the disk keeps refusing, the reader waits for the first refused read only; from then on whatever is refused
-    becomes a gap at once.
+    It waits for the disk at the first refused read only. If that doesn't help, every later refused read becomes a gap
+    without waiting.
     """
 
     def __init__(
@@ -307,8 +307,8 @@ class LogRangeReader:
         self._chunk = chunk
         self._opened: list[tuple[SegmentView, int | None]] = []
         self._place = 0
-        self._waiting = WaitsOnce(pause)  # for all files of the range together
-        self._read: Salvage | None = None  # of the file that is being read
+        self._waiting = WaitsOnce(pause)  # shared by all files of the range
+        self._read: Salvage | None = None  # reads the current file
         self._offset = 0
         self._sequence = 0  # of the record at this offset
 
@@ -325,7 +325,7 @@ class LogRangeReader:
                 close_quietly(self._files, descriptor)
 
     def read(self) -> Records | Gap | None:
-        """Return the next piece; None: the end is reached. Raises OSError if the disk cannot be read at all."""
+        """Return the next piece, or None at the end. Raises OSError if the disk can't be read at all."""
         while self.next < self.end and self._place < len(self._opened):
             view, descriptor = self._opened[self._place]
             if self.next >= view.end:
@@ -338,7 +338,7 @@ class LogRangeReader:
             else:
                 try:
                     return self._piece_of(view, descriptor)
-                except ReadRefused:  # too much of the segment is refused
+                except ReadRefused:  # the disk refuses too much of the segment: skip it
                     return self._gap(view.end, REFUSED)
         return self._gap(self.end, MISSING) if self.next < self.end else None
 
@@ -370,15 +370,16 @@ class LogRangeReader:
 
     def _pass_damage(self, view: SegmentView, read: Salvage) -> Gap:
         hole = find_hole(read, offset=self._offset, sequence=self._sequence, end=view.size, next_base=view.end)
-        assert hole is not None, "in a segment that ends at a known sequence something sound always follows"
+        assert hole is not None, "there is always a hole, because the segment's end sequence is known"
         self._offset, self._sequence = hole.end_offset, hole.end
         if read.refused_in(hole.offset, hole.end_offset):
             return self._gap(hole.end, REFUSED)
-        keep_aside(self._files, view.path, "damaged", hole.offset, hole.end_offset)  # before the segment is removed
+        # Copy the bad bytes now, because the segment may be removed before anyone else reads it.
+        keep_aside(self._files, view.path, "damaged", hole.offset, hole.end_offset)
         return self._gap(hole.end, DAMAGED)
 
     def _start_in(self, view: SegmentView, read: ReadAt) -> tuple[int, int]:
-        """Return offset and sequence of the record that holds `next`, or of the first sound one after it."""
+        """Return offset and sequence of the record with message `next`, or of the first sound record after it."""
         if self.next == view.base:
             return 0, view.base
         index = index_of(self._files, view)
@@ -396,9 +397,9 @@ def _as_it_is(read: ReadAt) -> ReadAt:
 
 
 def _walk(data: bytes, sequence: int, until: int) -> tuple[int, int, int]:
-    """SegmentWalk the whole records in `data`, up to `until`.
+    """Find the whole records at the start of `data`, up to sequence `until`.
 
-    Return how many bytes they take, the sequence behind them, and the size of the first record if that is too long.
+    Returns their size in bytes, the sequence after them, and the bytes needed for one record if not even that fits.
     """
     links = follow(data, 0, sequence, until)
     if links.last < 0 or decode_header(data, links.last) is not None:
@@ -412,5 +413,5 @@ def _id_of(header: Header | None) -> int:
 
 
 def _time_of(header: Header | None) -> int:
-    """Return the record's time. What cannot be read counts as late, so that a search for a time begins before it."""
+    """Return the record's time. An unreadable record counts as late, so that a search starts before it."""
     return header.timestamp if header is not None else _LATE

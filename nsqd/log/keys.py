@@ -1,4 +1,4 @@
-"""The keys of publishers that may try again, as the records of a log have them (see nsqd/broker/keys.py)."""
+"""Reads the idempotence keys in a log's records. nsqd/broker/keys.py remembers them."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ if TYPE_CHECKING:
     from nsqd.log.reading.compacted import CompactedFile
     from nsqd.log.segment import ReadAt
 
-_BLOCK_SIZE: Final = 256 * 1024  # bytes read at a time where single records are looked for
+_BLOCK_SIZE: Final = 256 * 1024  # bytes per read when we look for single records
 _NO_STARTS: Final[list[int]] = []
 
 
 def keys_in(
     files: Files, segment: Segment, since: int, first: int, forgotten: Sequence[int] = _NO_STARTS
 ) -> tuple[list[tuple[bytes, int]], list[KeyedPublish]]:
-    """Return the keys of messages from `first` on written after `since`, with their times, also from behind damage.
+    """Return the keys of messages from `first` on that were written after `since`, with their times. Skips damage.
 
-    `forgotten`: where publishes begin whose keys do not count any more, ascending. Theirs come in a list of their own.
+    `forgotten` has the first sequences of publishes whose keys no longer count, ascending. Their keys are returned in
+    the second list.
     """
     found: list[tuple[bytes, int]] = []
     gone: list[KeyedPublish] = []
@@ -52,9 +53,9 @@ def keys_in(
 def deferred_keys(
     files: Files, segments: Sequence[Segment], compacted: Sequence[CompactedFile], wanted: Sequence[int]
 ) -> list[KeyedPublish]:
-    """Return the keys of the publishes with a delay that have one of these messages, which ascend.
+    """Return the keys of delayed publishes that have one of the `wanted` messages, which must ascend.
 
-    Messages that cannot be read are left out, but what the disk refuses now raises ReadRefused.
+    Damaged messages are left out. Raises ReadRefused if the disk refuses a read.
     """
     found: list[KeyedPublish] = []
     if not segments:
@@ -72,7 +73,7 @@ def deferred_keys(
 
 
 def _in_segment(files: Files, segment: Segment, read: ReadAt, wanted: Sequence[int]) -> Iterator[KeyedPublish]:
-    """Yield the keys, reading only the parts of the segment in which there are wanted messages."""
+    """Yield the keys, reading only the parts of the segment that have wanted messages."""
     index = segment.index if segment.index is not None else load_index(files, segment)
     place = 0
     while place < len(wanted):
@@ -98,9 +99,9 @@ def _in_segment(files: Files, segment: Segment, read: ReadAt, wanted: Sequence[i
                     return
             known = index.locate(wanted[place])
             if known is not None and known[1] > walk.offset + _BLOCK_SIZE:
-                break  # the next one lies far ahead
+                break  # the next wanted message is far ahead: jump there with the index
         else:
-            return  # the rest cannot be read
+            return  # the walk has reached the end, so the other wanted messages are damaged
 
 
 def _in_compacted(files: Files, file: CompactedFile, wanted: Sequence[int]) -> Iterator[KeyedPublish]:
