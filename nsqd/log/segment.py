@@ -1,4 +1,4 @@
-"""A segment: one file of a topic's log, its sparse index, and how to walk its records, also across damage."""
+"""A segment: one file of a topic's log, with its sparse index and a walk over its records that skips damage."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BLOCK_SIZE: Final = 1 << 20
 
 _index_entry: Final = Struct(">QQ")
 
-# Reads (offset, size) of a file; the result is shorter only where the file ends.
+# Called with (offset, size) of a file. The result is only shorter at the end of the file.
 ReadAt = Callable[[int, int], bytes]
 
 
@@ -32,15 +32,15 @@ def segment_name(base: int) -> str:
 
 
 def base_of_name(name: str) -> int | None:
-    """Return the base sequence in the name of a segment's file; None: the name is not a segment's."""
+    """Return the base sequence in a segment's file name, or None if it's another file."""
     stem = name.removesuffix(LOG_SUFFIX)
     return int(stem) if stem != name and len(stem) == 20 and stem.isascii() and stem.isdigit() else None
 
 
 class SegmentIndex:
-    """Where some records of a segment start: (sequence, offset), both ascending.
+    """A sparse index of a segment: (sequence, offset) of some records, both ascending.
 
-    The first `saved` entries are in the index's file already.
+    The first `saved` entries are in the index file already.
     """
 
     __slots__ = ("offsets", "saved", "sequences")
@@ -58,12 +58,12 @@ class SegmentIndex:
         self.offsets.append(offset)
 
     def locate(self, sequence: int) -> tuple[int, int] | None:
-        """Return the last entry at or before `sequence`; None: there is none."""
+        """Return the last entry at or before `sequence`, or None."""
         place = self.place_of(sequence)
         return (self.sequences[place], self.offsets[place]) if place >= 0 else None
 
     def place_of(self, sequence: int) -> int:
-        """Return the number of the entry that `locate` gives; -1: there is none."""
+        """Return the number of the entry that `locate` returns, or -1."""
         return bisect_right(self.sequences, sequence) - 1
 
     def copy(self) -> SegmentIndex:
@@ -86,9 +86,9 @@ class SegmentIndex:
 
     @classmethod
     def decode(cls, data: bytes, *, base: int, end_offset: int) -> SegmentIndex:
-        """Take entries up to the first one that makes no sense.
+        """Decode the entries up to the first invalid one.
 
-        Whether a record is really there shows only when an entry is used.
+        This doesn't check that the records are there; `proven_entry` does when an entry is used.
         """
         whole = len(data) - len(data) % _index_entry.size
         index = cls._decode_at_once(data[:whole], base, end_offset)
@@ -106,7 +106,7 @@ class SegmentIndex:
 
     @classmethod
     def _decode_at_once(cls, data: bytes, base: int, end_offset: int) -> SegmentIndex | None:
-        """Return what `decode` does, if every entry makes sense; that takes a tenth of the time."""
+        """Return the index if every entry is valid. This takes a tenth of the time of the loop in `decode`."""
         numbers = array("Q", data)
         if byteorder == "little":
             numbers.byteswap()
@@ -131,8 +131,8 @@ class Segment:
         self.base = base
         self.size = size  # whole records only
         self.index = index  # None: not loaded
-        self.newest = 0  # when its newest message was published, in nanoseconds
-        self.keyed = 0  # the same for the newest remembered message that has a key; 0: none has
+        self.newest = 0  # publish time of the newest message, in nanoseconds
+        self.keyed = 0  # the same for the newest message with a remembered key; 0: there is none
 
     @property
     def index_path(self) -> Path:
@@ -141,19 +141,19 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class SegmentView:
-    """As much of a segment as may be read at one moment. It is passed to other threads, so nothing in it changes."""
+    """The readable part of a segment at one moment. It never changes, so you can pass it to other threads."""
 
     path: Path
     base: int
     end: int  # the sequence at which its records end
     size: int
-    index: SegmentIndex | None  # None: take it from its file
+    index: SegmentIndex | None  # None: load it from its file
 
 
 def load_index(files: Files, segment: Segment) -> SegmentIndex:
     try:
         data = files.read(segment.index_path)
-    except OSError:  # the file is missing or cannot be read; an index can always be made again
+    except OSError:  # missing or unreadable, which is fine: an empty index only makes reading slower
         data = b""
     return SegmentIndex.decode(data, base=segment.base, end_offset=segment.size)
 
@@ -169,7 +169,7 @@ def header_at(read: ReadAt, offset: int) -> Header | None:
 
 
 def proven_entry(read: ReadAt, index: SegmentIndex, place: int) -> tuple[int, int] | None:
-    """Return (offset, sequence) of an index entry if a record of that sequence starts there; None: it does not."""
+    """Return (offset, sequence) of an index entry if a record of that sequence really starts there, else None."""
     if place < 0:
         return None
     offset, sequence = index.offsets[place], index.sequences[place]
@@ -178,7 +178,7 @@ def proven_entry(read: ReadAt, index: SegmentIndex, place: int) -> tuple[int, in
 
 
 def save_index(files: Files, path: Path, data: bytes, *, saved: int) -> None:
-    """Append encoded entries after the first `saved`, and cut off what may stand behind them."""
+    """Write encoded entries after the first `saved` ones, and cut off the rest of the file."""
     descriptor = files.open_to_write(path)
     try:
         start = saved * _index_entry.size
@@ -189,7 +189,7 @@ def save_index(files: Files, path: Path, data: bytes, *, saved: int) -> None:
 
 
 def newest_in(files: Files, segment: Segment) -> int | None:
-    """Return when the last message was published, read from the index's last entry on; None: it cannot be told."""
+    """Return the publish time of the last message, or None if it isn't known. Reads from the last index entry on."""
     index = segment.index if segment.index is not None else load_index(files, segment)
     offset = index.offsets[-1] if index else 0
     newest = None
@@ -213,16 +213,17 @@ def newest_in(files: Files, segment: Segment) -> int | None:
 
 
 class Hole(NamedTuple):
-    """Sequences [first, end) that cannot be read, and the bytes where they should be.
+    """A gap of damaged messages: the sequences [first, end), and the bytes where they should be.
 
-    Records follow each other without gaps, so the neighbours tell what is missing. Say a segment has records of the
-    sequences 0 to 9 at offset 0, 10 to 19 at 500 and 20 to 29 at 1000, and a byte at 700 has flipped. The checksum of
-    the second record is wrong; the next sound record begins at 1000 with 20. So the hole is (10, 20, 500, 1000):
-    channels pass over these sequences, the bytes are kept aside, and no new message ever gets the sequences.
+    Sequences have no gaps, so we can see from the neighbouring records which messages are damaged. For example, a
+    segment has the sequences 0 to 9 at offset 0, 10 to 19 at 500 and 20 to 29 at 1000, and a byte at 700 has flipped.
+    Then the second record's checksum is wrong, and the next sound record is at 1000 and starts with 20. So the hole is
+    (10, 20, 500, 1000). Channels skip these sequences, a copy of the bytes is kept aside, and the sequences are never
+    reused.
 
-    Bad bytes at the end of the active segment, with nothing sound behind them, are not a hole. They are a write that
-    was never finished and never acknowledged, so its sequences are given to other messages. What the disk refuses to
-    read is not a hole either, because it may be readable later (see reading/refusals.py).
+    Bad bytes at the end of the active segment, with no sound record after them, aren't a hole. They are a write that
+    never finished and was never acknowledged, so new messages reuse its sequences. Bytes that the disk refuses to read
+    aren't a hole either, because they may be readable later (see reading/refusals.py).
     """
 
     first: int
@@ -232,7 +233,7 @@ class Hole(NamedTuple):
 
 
 class Block(NamedTuple):
-    """A piece of a segment that starts with a record, and the headers of its whole records by position in `data`."""
+    """A part of a segment that starts with a record, and the headers of its whole records by position in `data`."""
 
     data: bytes
     offset: int
@@ -240,11 +241,11 @@ class Block(NamedTuple):
 
 
 class SegmentWalk:
-    """Goes through a segment from a given record to its end, passing over damage.
+    """Walks over a segment's records from a given one to the end, and skips damage.
 
-    Bad bytes followed by a sound record are a hole. Bad bytes with nothing sound behind them are a torn tail: the walk
-    stops before them, and `offset` is then less than `end`. With `next_base` (another segment follows) a torn tail is a
-    hole as well, and so are records that are missing at the segment's end.
+    Bad bytes with a sound record after them become a hole. Bad bytes at the end are a torn tail: the walk stops there,
+    with `offset` less than `end`. If you give `next_base`, because another segment follows, there is no torn tail. Bad
+    bytes at the end, and records missing there, are then a hole up to `next_base`.
     """
 
     def __init__(
@@ -261,12 +262,12 @@ class SegmentWalk:
         self.offset = offset
         self.sequence = sequence
         self.holes: list[Hole] = []
-        self.index: list[tuple[int, int]] = []  # index entries for the part that was walked
+        self.index: list[tuple[int, int]] = []  # index entries for the records so far
         self._read = read
         self._end = end
         self._verify = verify
         self._next_base = next_base
-        self._block_size = block_size  # bytes that are read at a time
+        self._block_size = block_size  # bytes per read
         self._indexed_at = offset
 
     def run(self) -> None:
@@ -279,7 +280,7 @@ class SegmentWalk:
             start = self.offset
             asked = min(size, self._end - start)
             data = self._read(start, asked)
-            if len(data) < asked:  # the file is shorter than its segment should be
+            if len(data) < asked:  # the file is shorter than it should be
                 self._end = start + len(data)
             headers: list[tuple[int, Header]] = []
             index: list[tuple[int, int]] = []
@@ -321,9 +322,9 @@ class SegmentWalk:
 
 
 def find_hole(read: ReadAt, *, offset: int, sequence: int, end: int, next_base: int | None) -> Hole | None:
-    """Return the hole where the record of `sequence` should be; None: nothing sound follows, so it is a torn tail.
+    """Return the hole at the record of `sequence`. None if no sound record follows, so that it's a torn tail.
 
-    A segment that has a successor, starting at `next_base`, has no torn tail: the hole reaches to the successor.
+    With `next_base`, another segment follows, so there is no torn tail: the hole then reaches up to `next_base`.
     """
     for place, header in _candidates(read, offset, end, sequence):
         if next_base is not None and header.end_sequence > next_base:
@@ -334,11 +335,12 @@ def find_hole(read: ReadAt, *, offset: int, sequence: int, end: int, next_base: 
 
 
 def _candidates(read: ReadAt, offset: int, end: int, sequence: int) -> Iterator[tuple[int, Header]]:
-    """Yield the headers from `offset` on that could belong to the next sound record, with their offsets."""
+    """Yield (offset, header) of everything from `offset` on that looks like the next sound record."""
     first = decode_header(read(offset, HEADER_SIZE), 0)
     if first is not None and first.base_sequence >= sequence:
         yield offset, first
-        # Its payload is bad, but its length is known. Look right behind it first: no message's body lies there.
+        # If only its payload is bad, its length is right. Look right after it first, because a search from `offset + 1`
+        # would go through message bodies, where a client may have put bytes that look like a record.
         following = decode_header(read(offset + first.size, HEADER_SIZE), 0)
         if following is not None and following.base_sequence >= first.end_sequence:
             yield offset + first.size, following
@@ -351,7 +353,7 @@ def _candidates(read: ReadAt, offset: int, end: int, sequence: int) -> Iterator[
         while (found := find_header(data, start, not_before=sequence)) is not None:
             yield position + found[0], found[1]
             start = found[0] + len(MAGIC)
-        position += len(data) - HEADER_SIZE + 1  # a header may lie across the border of two blocks
+        position += len(data) - HEADER_SIZE + 1  # overlap the blocks, because a header may lie across their border
 
 
 def _is_sound(read: ReadAt, offset: int, header: Header) -> bool:
