@@ -1,25 +1,27 @@
-"""Which process owns a data path, as processes on other machines see it.
+"""Ownership of a data path across machines.
 
-The lock of `data_path.py` holds among the processes of one machine. It says nothing where a volume is attached to two
-machines, or where a file server does not pass locks on. There, owner.json names the host and the start of the process,
-and its time of modification moves every second for as long as that process lives.
+The lock of `data_path.py` works between processes of one machine. It doesn't help if a volume is attached to two
+machines, or if a file server doesn't support locks. For those cases, owner.json names the owning process and its host,
+and the owner updates the file's modification time every second (a beat).
 
-    there is no owner.json            nobody, or a process that stopped cleanly: create it, and take the data path
-    it names a process of this boot   the lock has shown that the process is gone: take the data path
-    it names another boot, or         watch it. If its time moves, a process on another machine is at work: refuse.
-    cannot be read or understood      Otherwise that machine has crashed, or was this one before a reboot: take it.
+    no owner.json                     unused, or the last owner stopped cleanly: create the file and take the data path
+    names a process of this boot      it must be dead, because we hold the lock: take the data path
+    names another boot,               watch the file. If its time changes, a process on another machine is running, so
+    or is unreadable                  refuse to start. Otherwise that machine has crashed (or is this one, before a
+                                      reboot): take the data path.
 
-Two machines may start at the same moment. Where there is no owner.json, only one of them can create it, and the other
-one watches what it then finds. So the usual start waits for nothing. Where both have watched a silent owner, both write
-their names, and each looks again after more than a beat: the one whose name is gone has lost. A process that was
-quicker, and serves by then, has seen the other name at its beat and has ended.
+Two machines may start at the same moment. Without an owner.json, only one of them can create it, and the other one then
+watches it. So a normal start doesn't wait. If both have watched the same dead owner, both write their names, and each
+looks again two beats later: the one whose name has been overwritten gives up. If one was faster and is already serving,
+it has noticed the other name at its next beat and exited.
 
-A process that finds somebody else's name in owner.json has lost the data path: an operator has started another one with
-`--take-over`. It ends at once, as by `kill -9`: whatever it wrote from then on could damage what the new one writes. The
-new one waits for that before it reads anything. A process that is cut off from the volume cannot see that it was
-replaced; keeping its late writes away is up to the storage (fencing).
+If an owner finds another name in owner.json, an operator has started another nsqd with `--take-over`. The old owner
+exits immediately, like after `kill -9`, because any further write could damage the data of the new one, which waits for
+that exit before it reads anything. An owner that is cut off from the volume can't notice; you need fencing in the
+storage to keep its late writes out.
 
-The name that a process has found at its start is no takeover: if the disk is full, it stays until ours can be written.
+A name that was there when we started is not a takeover. It's just the last owner's, which stays while a full disk keeps
+us from writing ours.
 """
 
 from __future__ import annotations
@@ -44,16 +46,16 @@ if TYPE_CHECKING:
 OWNER_JSON: Final = "owner.json"
 BEAT: Final = 1.0  # seconds
 WATCH: Final = 5.0  # seconds without a beat after which an owner counts as gone
-SECOND_LOOK: Final = 2 * BEAT  # seconds after which whoever else has written a name has seen ours, and we see theirs
+SECOND_LOOK: Final = 2 * BEAT  # seconds after which two processes that start together have seen each other's name
 
 log = logging.getLogger(__name__)
 
 
 class Owner(NamedTuple):
-    """A process that has, or had, a data path."""
+    """A process that owns, or owned, a data path."""
 
     host: str
-    boot: str  # of the kernel it runs on; containers of one machine share it
+    boot: str  # the kernel's boot id, which all containers of a machine share
     pid: int
     started: str
 
@@ -71,7 +73,7 @@ class Owner(NamedTuple):
 
 
 class Ownership:
-    """The name of this process in a data path that it has locked."""
+    """This process's claim on a data path that it has locked."""
 
     def __init__(self, folder: Path, files: Files, me: Owner, pause: Callable[[float], None]) -> None:
         self._path = folder / OWNER_JSON
@@ -83,26 +85,27 @@ class Ownership:
         self._before: Owner | None = None
 
     def take(self, *, by_force: bool) -> bool:
-        """Write our name. Raise DataPathError if a process on another machine is at work, unless `by_force`.
+        """Write our name. Raises DataPathError if a process on another machine is running, unless `by_force`.
 
-        Return whether the data path was another machine's, whose last writes may have come while this waited.
+        Returns whether the last owner was on another machine. If so, reload the data path, because that process may
+        have written to it while we waited.
         """
-        other = self._before = found_owner(self._files, self._path)
+        other = self._before = read_owner(self._files, self._path)
         is_elsewhere = _may_be_elsewhere(self._files, self._path, other, self._me)
         if other is None and not is_elsewhere:
             if self._create():
                 return False
-            # Another process has created the file since we looked.
+            # Another process has just created the file.
             return self.take(by_force=by_force)
         if is_elsewhere and not by_force and _is_beating(self._files, self._path, self._pause):
-            raise self._in_use_by(found_owner(self._files, self._path) or other)
+            raise self._in_use_by(read_owner(self._files, self._path) or other)
         self._write()
         if is_elsewhere and by_force:
-            if not self._is_written:  # so the other one would never see it
+            if not self._is_written:  # the other process would never notice us
                 raise DataPathError(
                     f"failed to lock data-path: cannot take {self._path.parent} over from {_name_of(other)}"
                 )
-            self._pause(WATCH)  # until the other one has seen our name and ended
+            self._pause(WATCH)  # until the other process has seen our name and exited
         elif is_elsewhere:
             self._look_again()
         if is_elsewhere:
@@ -110,43 +113,44 @@ class Ownership:
         return is_elsewhere
 
     def beat(self) -> Owner | None:
-        """Show that this process lives. Return who has taken the data path over; None: nobody.
+        """Write the heartbeat. Returns the new owner if a process on another machine has taken the data path over.
 
-        Another process of this boot has not: it got the lock, so this one has closed the data path and is about to end.
+        The name of another process of this boot is no takeover. It could only get the lock because this process has
+        already closed the data path and is about to exit.
         """
-        found = found_owner(self._files, self._path)
+        found = read_owner(self._files, self._path)
         if found is not None and found.boot != self._me.boot and found != self._before:
             return found
         if not self._is_written:
             if found is None and not _may_be_elsewhere(self._files, self._path, None, self._me):
-                self._create()  # not over a name that has come meanwhile: the next beat sees that one
+                self._create()  # doesn't overwrite a name that was just written: the next beat will see it
             else:
                 self._write()
             return None
-        with suppress(OSError):  # the folder is gone, or the disk refuses: others find that out and say so
+        with suppress(OSError):  # the folder is gone or the disk fails: other parts of nsqd notice and report it
             self._files.touch(self._path)
         return None
 
     def release(self) -> None:
-        if found_owner(self._files, self._path) == self._me:
+        if read_owner(self._files, self._path) == self._me:
             with suppress(OSError):
                 self._files.unlink(self._path)
 
     def _look_again(self) -> None:
-        """Raise DataPathError if somebody else has waited for the same silent owner, and has written a name after us."""
+        """Raise DataPathError if another process has overwritten our name: it was waiting for the same dead owner."""
         self._pause(SECOND_LOOK)
-        found = found_owner(self._files, self._path)
+        found = read_owner(self._files, self._path)
         if found not in (None, self._me, self._before):
             raise self._in_use_by(found)
 
     def _in_use_by(self, owner: Owner | None) -> DataPathError:
         return DataPathError(
             f"failed to lock data-path: {self._path.parent} is in use by {_name_of(owner)}; "
-            "stop that one first, or start with --take-over if it cannot be stopped"
+            "stop that process first, or use --take-over if you cannot stop it"
         )
 
     def _create(self) -> bool:
-        """Write our name into a new file. Return False if there is a file by now."""
+        """Write our name into a new file. Returns False if the file already exists."""
         try:
             self._files.create(self._path, self._content)
         except FileExistsError:
@@ -171,28 +175,28 @@ class Ownership:
 
     def _warn(self, error: OSError) -> None:
         if not self._has_warned:  # each beat tries again
-            log.warning("other machines cannot see that the data path is in use: %s: %s", self._path, error)
+            log.warning("failed to write the owner file, so other machines cannot see us: %s: %s", self._path, error)
         self._has_warned = True
 
 
 @contextmanager
 def owned(folder: Path, files: Files, *, take_over: bool, pause: Callable[[float], None]) -> Iterator[bool]:
-    """Own a data path, which this process has locked, for as long as the block runs. Raises DataPathError.
+    """Own a data path for as long as the block runs. This process must have locked it. Raises DataPathError.
 
-    Yields whether it was another machine's: then what was read of it before may be out of date.
+    Yields whether the last owner was on another machine. If so, reload what you have read of the data path.
     """
     ownership = Ownership(folder, files, Owner.this_process(), pause)
     was_elsewhere = ownership.take(by_force=take_over)
     stopping = threading.Event()
 
-    def keep() -> None:
+    def beat_until_stopped() -> None:
         while not stopping.wait(BEAT):
             if (other := ownership.beat()) is not None:
-                log.critical("data path %s was taken over by %s: this process ends", folder, other)
-                os._exit(1)  # an end in good order would write to files that are no longer ours
+                log.critical("data path %s was taken over by %s, exiting", folder, other)
+                os._exit(1)  # a clean shutdown would write to files that aren't ours any more
 
-    # A thread of its own, because the loop may have work for more than a second, and a long start does not have one yet.
-    thread = threading.Thread(target=keep, name="owner", daemon=True)
+    # A thread of its own, because the event loop may be busy for over a second, and doesn't exist during a long start.
+    thread = threading.Thread(target=beat_until_stopped, name="owner", daemon=True)
     thread.start()
     try:
         yield was_elsewhere
@@ -202,8 +206,8 @@ def owned(folder: Path, files: Files, *, take_over: bool, pause: Callable[[float
         ownership.release()
 
 
-def found_owner(files: Files, path: Path) -> Owner | None:
-    """Return the owner that a file names. None if there is no file, or none that can be read or understood."""
+def read_owner(files: Files, path: Path) -> Owner | None:
+    """Return the owner named in the file, or None if the file is missing or unreadable."""
     try:
         content: dict[str, Any] = read_small_file(files, path).content
         return Owner(str(content["host"]), str(content["boot"]), int(content["pid"]), str(content["started"]))
@@ -212,29 +216,29 @@ def found_owner(files: Files, path: Path) -> Owner | None:
 
 
 def owner_elsewhere(files: Files, folder: Path, pause: Callable[[float], None] = time.sleep) -> str | None:
-    """Name the process on another machine that is at work in a folder; None: none is. Watches for some seconds."""
+    """Return the name of a process on another machine that is using the folder, or None. May watch for 5 seconds."""
     path = folder / OWNER_JSON
-    owner = found_owner(files, path)
+    owner = read_owner(files, path)
     is_elsewhere = _may_be_elsewhere(files, path, owner, Owner.this_process())
     return _name_of(owner) if is_elsewhere and _is_beating(files, path, pause) else None
 
 
 def _may_be_elsewhere(files: Files, path: Path, owner: Owner | None, me: Owner) -> bool:
-    """Return whether a process on another machine may have the data path, as far as its file tells."""
+    """Return whether the owner may be a process on another machine. An unreadable owner.json counts as one."""
     if owner is not None:
         return owner.boot != me.boot
     try:
-        return files.exists(path)  # somebody's name, but nobody can read it
+        return files.exists(path)
     except OSError:
         return True
 
 
 def _name_of(owner: Owner | None) -> str:
-    return str(owner) if owner is not None else f"a process whose name in {OWNER_JSON} cannot be read"
+    return str(owner) if owner is not None else f"an unknown process ({OWNER_JSON} is unreadable)"
 
 
 def _is_beating(files: Files, path: Path, pause: Callable[[float], None]) -> bool:
-    """Watch for a while whether an owner's process lives."""
+    """Watch an owner's file for some seconds, and return whether it changes."""
     first = _sign_of_life(files, path)
     for _ in range(round(WATCH / BEAT)):
         pause(BEAT)
@@ -244,8 +248,8 @@ def _is_beating(files: Files, path: Path, pause: Callable[[float], None]) -> boo
 
 
 def _sign_of_life(files: Files, path: Path) -> tuple[Owner | None, int]:
-    # An NFS client may remember times for a minute; it asks the server when a file is opened.
-    owner = found_owner(files, path)
+    # Read the file first: an NFS client may cache its time for a minute, but asks the server when you open the file.
+    owner = read_owner(files, path)
     try:
         return owner, files.modified_at(path)
     except OSError:

@@ -12,7 +12,7 @@ from typing import IO
 
 from nsqd.log.data_path import FORMAT, as_json
 from nsqd.log.files import Files
-from nsqd.log.owner import OWNER_JSON, found_owner
+from nsqd.log.owner import OWNER_JSON, read_owner
 from tests.support.process import PYTHON, START_TIMEOUT, Nsqd, eventually, launch, run_to_end
 
 THERE = {"host": "machine-b", "boot": "another boot", "pid": 4711, "started": "2026-01-02T03:04:05.000+00:00"}
@@ -55,11 +55,11 @@ def test_a_data_path_in_use_on_another_machine_is_refused_unless_taken_over(tmp_
         nsqd.stop()
         with at_work_elsewhere(data_path):
             start = refused(f"--data-path={data_path}", "--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0")
-            assert f"{data_path} is in use by {NAME}; stop that one first, or start with --take-over" in start
+            assert f"{data_path} is in use by {NAME}; stop that process first, or use --take-over" in start
             assert f"is in use by {NAME}" in refused("fsck", str(data_path))
     with Nsqd(data_path, "take-over") as nsqd:
         assert f"data path taken over from {NAME}" in nsqd.log
-        owner = found_owner(Files(), data_path / OWNER_JSON)
+        owner = read_owner(Files(), data_path / OWNER_JSON)
         assert owner is not None
         assert owner.pid == nsqd.pid
         assert nsqd.topic("t")["depth"] == 1
@@ -72,7 +72,7 @@ def test_an_nsqd_whose_data_path_was_taken_over_ends_at_once_and_writes_nothing_
         nsqd.connect().publish("t", b"kept")
         name_the_other(nsqd.data_path)
         assert nsqd.wait() == 1
-        assert f"was taken over by {NAME}: this process ends" in nsqd.log
+        assert f"was taken over by {NAME}, exiting" in nsqd.log
         assert json.loads((nsqd.data_path / OWNER_JSON).read_bytes())["host"] == "machine-b"
         nsqd.start()  # the other one is silent by now
         eventually(lambda: nsqd.topic("t")["depth"] == 1)
@@ -120,7 +120,7 @@ def test_of_two_that_start_at_the_same_moment_after_an_orderly_stop_one_serves(t
                 refused = at
         assert serves != refused
         assert starts[refused].wait(START_TIMEOUT) == 1
-        owner = found_owner(Files(), data_path / OWNER_JSON)
+        owner = read_owner(Files(), data_path / OWNER_JSON)
         assert owner is not None
         assert owner.pid == starts[serves].pid
 
