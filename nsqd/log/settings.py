@@ -65,7 +65,7 @@ class LogSettings:
         )
 
     def is_own_retention(self, topic: str) -> bool:
-        """Return whether the retention was set for this very topic: only then may it drop unfinished messages."""
+        """Return whether the retention was set for this topic alone. Such a one also drops messages no channel got."""
         return topic in self.topic_retention or self._rules_of(topic).is_own
 
     @property

@@ -1,4 +1,4 @@
-"""What the store does beside the turns: syncing, flushing, loading, tidying. Each job is a task sleeping on an event."""
+"""The store's background tasks: syncing, flushing, loading, tidying up. Each one sleeps until its event is set."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ log = logging.getLogger(__name__)
 
 FLUSH_INTERVAL: Final = 0.1  # seconds that acknowledged messages and non-urgent changes may stay in memory
 TOPOLOGY_INTERVAL: Final = 0.2
-TOPOLOGY_SLICE: Final = 0.001  # seconds of collecting names between two pauses
-TOPOLOGY_SHARE: Final = 10  # collecting names takes at most one part in this many of the time
-ROTATION_SLICE: Final = 0.005  # seconds of writing snapshots between two pauses
-IDLE_AFTER: Final = 10.0  # seconds without use after which descriptors and blocks are released
+TOPOLOGY_SLICE: Final = 0.001  # seconds of collecting names before other tasks get a turn
+TOPOLOGY_SHARE: Final = 10  # collecting names may use at most a tenth of the time
+ROTATION_SLICE: Final = 0.005  # seconds of writing snapshots before other tasks get a turn
+IDLE_AFTER: Final = 10.0  # seconds after which unused descriptors and blocks are released
 REPAIR_INTERVAL: Final = 1.0
-LOAD_INTERVAL: Final = 0.25  # between two tries of a read that the disk refuses
+LOAD_INTERVAL: Final = 0.25  # seconds until a refused read is tried again
 LOADING_THREADS: Final = 4
 PROBE_BYTES: Final = 256 * 1024
 _PROBE: Final = "probe.tmp"
 
 
 class TopicSource(Protocol):
-    """What the upkeep of the files asks about topics, and only the broker knows."""
+    """The broker's topics, as the store's tasks see them."""
 
     def snapshot_topic(self, name: str) -> Iterable[Entry | None]:
-        """Return everything that a new journal has to be told of the topic, as of this call, even if iterated later.
+        """Return the topic's state as journal changes. It's the state as of this call, even if you iterate later.
 
-        A None among the changes is an opportunity for others to have their turn.
+        A None among the changes is a good moment to let other tasks run.
         """
 
     def exceptions(self, name: str) -> Iterable[Iterable[int]]:
-        """Return, in pieces, the sequences that the topic's channels need, besides those ahead of their cursors."""
+        """Return, in pieces, the sequences that the topic's channels need apart from everything after their cursors."""
 
 
 class StoreTasks:
@@ -58,7 +58,7 @@ class StoreTasks:
         on_loaded: Callable[[str], object],
         on_settled: Callable[[], object],
     ) -> None:
-        """`on_loaded`: more of this topic can be read. `on_settled`: publishers that waited have their answer."""
+        """`on_loaded` is called after a read of this topic, `on_settled` when waiting publishers have their answers."""
         self.thread = SyncThread(store.files)
         self._store = store
         self._wakeups = store.wakeups
@@ -67,7 +67,7 @@ class StoreTasks:
         self._on_settled = on_settled
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Sync, load and tidy until cancelled. A cancellation waits for a sync in progress."""
+        """Run all tasks until cancelled. Cancellation waits for a sync in progress."""
         tasks: tuple[Callable[[], Awaitable[object]], ...] = (
             self._sync,
             self._flush,
@@ -114,7 +114,7 @@ class StoreTasks:
         store = self._store
         while True:
             await self._wakeups.topology.wait()
-            with trio.CancelScope(shield=True):  # for the reason given in `SyncThread.run`
+            with trio.CancelScope(shield=True):  # `SyncThread.run` says why
                 spent = await self._collect_names()
                 topology = store.topology.take()
                 if topology is not None:
@@ -127,7 +127,7 @@ class StoreTasks:
             await trio.sleep(max(TOPOLOGY_INTERVAL, spent * TOPOLOGY_SHARE))
 
     async def _collect_names(self) -> float:
-        """Collect a new topology in slices, if names have changed. Return the seconds spent working."""
+        """Collect the names in slices if they have changed. Returns the seconds of work."""
         store = self._store
         names = store.topology.take_new_names()
         if names is None:
@@ -151,14 +151,14 @@ class StoreTasks:
             started = trio.current_time()
             if not store.start_rotation():
                 continue
-            log.info("journal is being rotated topics=%d", len(store.logs))
+            log.info("rotating the journal topics=%d", len(store.logs))
             while store.journal.is_rotating:
                 end = trio.current_time() + ROTATION_SLICE
                 while (going := store.write_next_snapshot(self._topics.snapshot_topic)) and store.journal.is_rotating:
                     if trio.current_time() >= end:
                         break
                 await trio.sleep(ROTATION_SLICE if going else REPAIR_INTERVAL)
-            log.info("journal was rotated size=%d seconds=%.3f", store.journal.size, trio.current_time() - started)
+            log.info("journal rotated size=%d seconds=%.3f", store.journal.size, trio.current_time() - started)
             self._wakeups.sync.set()
 
     async def _repair(self) -> None:
@@ -183,7 +183,7 @@ class StoreTasks:
         while True:
             await self._wakeups.compaction.wait()
             while store.compaction:
-                # While the data path is not in its place, a side file would be written to whatever is there now.
+                # If the data path was moved away, a compacted file would be written into the folder that is there now.
                 due = [one for one in store.compaction if one.due_at <= store.now()] if store.is_in_place else []
                 for compaction in due:
                     await self._compact(compaction)
@@ -194,14 +194,13 @@ class StoreTasks:
             if job is None:
                 await trio.sleep(COMPACTION_SLICE)
                 continue
-            with trio.CancelScope(
-                shield=True
-            ):  # as in `SyncThread.run`; nothing is awaited between this and the job's end
+            # Shielded as in `SyncThread.run`. Nothing is awaited after it, so the job's result is always applied.
+            with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(job.perform, self._store.files)
 
 
 def disk_takes_data(store: DiskStore) -> bool:
-    """Return whether the disk takes any data at all. Blocks on the disk."""
+    """Return whether a small test file can be written and synced. Blocks on the disk."""
     files, path = store.files, store.data_path.folder / _PROBE
     try:
         descriptor = files.open_to_write(path)
