@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, TextIO
 
 from nsqd.fsck.examination import Examination
-from nsqd.fsck.finding import Damage, DamageSeverity
+from nsqd.fsck.finding import FsckFinding, FsckSeverity
 from nsqd.fsck.identity import give_new_identity
 from nsqd.log.data_path import DataPathError
 from nsqd.log.files import Files, error_text
@@ -25,32 +25,32 @@ NOT_EXAMINED: Final = 2
 PROGRESS_INTERVAL: Final = 2.0
 
 _ABOUT: Final = """\
-Examines a stopped data path: every record of every topic with its checksums, the journal, indexes and small files,
-and whether they fit together. Nothing is changed unless it is asked for. Findings go to standard output, one on a
-line; progress and the sum to standard error.
+Checks the data path of a stopped nsqd: the checksums of all records, the journal, indexes and small files, and
+whether they are consistent. Changes nothing unless you ask for it. Findings go to standard output, one per line;
+progress and a summary go to standard error.
 """
 
 _STATUS: Final = """\
 severities:
-  unreadable the disk refuses to read something, which may be sound
-  damage     something is not what was written, or is missing
-  warning    something is not as it was written, but nothing is lost by it
-  note       as it should be, or as a kill leaves it; the next start sees to it
+  unreadable the disk refuses to read something; the data may be intact
+  damage     something is missing, or is not what nsqd wrote
+  warning    something is not what nsqd wrote, but no data is lost
+  note       normal, or normal after a kill; the next start deals with it
 
 exit status:
-  0          clean (there may be notes)
-  1          something is unreadable, or warnings or damage were found, also if they were repaired
-  2          it could not be examined: no such data path, or a broker is running on it
+  0          clean, apart from notes
+  1          there were unreadable files, damage or warnings, even if they are repaired now
+  2          not checked: there is no such data path, or nsqd is running on it
 """
 
 
 def main(
     argv: Sequence[str], *, files: Files | None = None, out: TextIO | None = None, err: TextIO | None = None
 ) -> int:
-    asked = parser().parse_args(argv)
+    arguments = parser().parse_args(argv)
     out, err = out or sys.stdout, err or sys.stderr
     files = files or Files()
-    folder = Path(asked.data_path)
+    folder = Path(arguments.data_path)
     try:
         lock = files.lock_folder(folder)
     except BlockingIOError:
@@ -63,9 +63,9 @@ def main(
         if (owner := owner_elsewhere(files, folder)) is not None:
             err.write(f"nsqd fsck: {folder} is in use by {owner}: stop it first\n")
             return NOT_EXAMINED
-        if asked.new_identity:
-            return _name_anew(files, folder, out, as_json=asked.json)
-        return _examine(files, folder, out, err, as_json=asked.json, repair=asked.repair)
+        if arguments.new_identity:
+            return _give_new_identity(files, folder, out, as_json=arguments.json)
+        return _examine(files, folder, out, err, as_json=arguments.json, repair=arguments.repair)
     except DataPathError as error:
         err.write(f"nsqd fsck: {error}\n")
     except OSError as error:
@@ -76,31 +76,31 @@ def main(
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
+    result = argparse.ArgumentParser(
         prog="nsqd fsck", description=_ABOUT, epilog=_STATUS, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    made.add_argument("data_path", metavar="DATA_PATH", help="the folder that --data-path of nsqd names")
-    made.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
-    what = made.add_mutually_exclusive_group()
-    what.add_argument(
+    result.add_argument("data_path", metavar="DATA_PATH", help="the --data-path of nsqd")
+    result.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
+    mode = result.add_mutually_exclusive_group()
+    mode.add_argument(
         "--repair",
         action="store_true",
-        help="mend what is safe to mend, and say so: cut torn tails (kept aside), build indexes anew, write lost small "
-        "files anew, remove leftovers; what cannot be read is never removed",
+        help="make the safe repairs and report each: cut torn tails (a copy is kept), rebuild indexes, rewrite lost "
+        "small files, remove leftovers; unreadable data is never removed",
     )
-    what.add_argument(
+    mode.add_argument(
         "--new-identity",
         action="store_true",
-        help="give the node and each log a new id; needed for a restored backup or a copy, before it is served",
+        help="give the node and each log a new id; use it on a copy or a restored backup before you start nsqd",
     )
-    return made
+    return result
 
 
 def _new_id() -> str:
     return os.urandom(16).hex()
 
 
-def _name_anew(files: Files, folder: Path, out: TextIO, *, as_json: bool) -> int:
+def _give_new_identity(files: Files, folder: Path, out: TextIO, *, as_json: bool) -> int:
     node, logs = give_new_identity(files, folder, new_id=_new_id)
     if as_json:
         out.write(json.dumps({"data_path": str(folder), "node": node, "logs": logs}) + "\n")
@@ -114,13 +114,13 @@ def _examine(files: Files, folder: Path, out: TextIO, err: TextIO, *, as_json: b
     progress = FsckProgress(err, time.monotonic)
     examination = Examination(files, folder, new_id=_new_id, progress=progress.add)
     progress.total = examination.total_bytes()
-    found: list[tuple[Damage, str | None]] = []
+    found: list[tuple[FsckFinding, str | None]] = []
     for finding in examination.run():
-        done = _mend(finding) if repair else None
-        found.append((finding, done))
+        repaired = _repair(finding) if repair else None
+        found.append((finding, repaired))
         if not as_json:
-            out.write(finding.as_line() + (f" - {done}" if done else "") + "\n")
-    counts = {severity: sum(finding.severity is severity for finding, _ in found) for severity in DamageSeverity}
+            out.write(finding.as_line() + (f" - {repaired}" if repaired else "") + "\n")
+    counts = {severity: sum(finding.severity is severity for finding, _ in found) for severity in FsckSeverity}
     if as_json:
         report = {
             "data_path": str(folder),
@@ -128,25 +128,25 @@ def _examine(files: Files, folder: Path, out: TextIO, err: TextIO, *, as_json: b
             "topics": examination.topics,
             "bytes": progress.done,
             **{severity.value: count for severity, count in counts.items()},
-            "findings": [finding.as_object(repaired=done) for finding, done in found],
+            "findings": [finding.as_object(repaired=repaired) for finding, repaired in found],
         }
         out.write(json.dumps(report) + "\n")
-    told = ", ".join(f"{severity}: {counts[severity]}" for severity in reversed(DamageSeverity))
-    err.write(f"examined {examination.topics} topics, {progress.done} bytes; {told}\n")
-    return FOUND if len(found) > counts[DamageSeverity.NOTE] else CLEAN
+    totals = ", ".join(f"{severity}: {counts[severity]}" for severity in reversed(FsckSeverity))
+    err.write(f"examined {examination.topics} topics, {progress.done} bytes; {totals}\n")
+    return FOUND if len(found) > counts[FsckSeverity.NOTE] else CLEAN
 
 
-def _mend(finding: Damage) -> str | None:
-    if finding.mend is None:
+def _repair(finding: FsckFinding) -> str | None:
+    if finding.repair is None:
         return None
     try:
-        return finding.mend() or None
+        return finding.repair() or None
     except OSError as error:
         return f"not repaired: {error_text('write', error.filename or finding.file, error)}"
 
 
 class FsckProgress:
-    """Reports progress every few seconds."""
+    """Prints progress every two seconds."""
 
     def __init__(self, err: TextIO, clock: Callable[[], float]) -> None:
         self.total = 0

@@ -1,4 +1,4 @@
-"""A finding of an examination."""
+"""A finding of `nsqd fsck`, and its severity."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 
-class DamageSeverity(StrEnum):
-    NOTE = "note"  # as it should be, or as a kill leaves it; the next start takes care of it
-    WARNING = "warning"  # something is not as it was written, but nothing is lost by it
-    DAMAGE = "damage"  # something is not what was written, or is missing
-    UNREADABLE = "unreadable"  # the disk refuses to read it; its content is unknown
+class FsckSeverity(StrEnum):
+    NOTE = "note"  # normal, or normal after a kill; the next start deals with it
+    WARNING = "warning"  # not what nsqd wrote, but no data is lost
+    DAMAGE = "damage"  # missing, or not what nsqd wrote
+    UNREADABLE = "unreadable"  # the disk refuses to read it, so its content is unknown
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
-    severity: DamageSeverity
+class FsckFinding:
+    severity: FsckSeverity
     text: str
     topic: str = ""
     file: str = ""
     offset: int = 0
     first: int = 0  # the sequences [first, end)
     end: int = 0
-    # Makes a safe repair, and returns what it did ("" for nothing). Raises OSError.
-    mend: Callable[[], str] | None = field(default=None, compare=False, repr=False)
+    # Makes a safe repair and returns a text about it, or "" if it did nothing. Raises OSError.
+    repair: Callable[[], str] | None = field(default=None, compare=False, repr=False)
 
     def as_line(self) -> str:
         words = [f"{self.severity}: {self.text}"]
@@ -49,9 +49,9 @@ class Damage:
         }
 
 
-def joined(findings: Iterable[Damage]) -> Iterator[Damage]:
-    """Yield one finding for each stretch of a file: neighbours with the same text are one."""
-    last: Damage | None = None
+def joined(findings: Iterable[FsckFinding]) -> Iterator[FsckFinding]:
+    """Merge neighbours: findings with the same text about adjacent parts of a file become one."""
+    last: FsckFinding | None = None
     for finding in findings:
         if last is not None and (last.text, last.file, last.end) == (finding.text, finding.file, finding.first):
             last = replace(last, end=finding.end)

@@ -1,8 +1,8 @@
-"""A new identity for a copied or restored data path, so that nobody mistakes it for the original.
+"""Assigns new ids to a copied data path. It stands alone because it writes files, and the rest of fsck only reads them.
 
-The node and each log get new ids. What readers of history saw under the old ids stays true for the original. The new
-ids are written to the journal first, then to each log's own file, and finally to node.json. After an interruption, run
-it again.
+The node and each log get new ids. Otherwise history readers could mix up the copy and the original, once both have
+given the same sequences to different messages. The new ids go to the journal first, then to each log.json, and to
+node.json last. If it's interrupted, run it again.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ if TYPE_CHECKING:
 
 
 def give_new_identity(files: Files, folder: Path, *, new_id: Callable[[], str]) -> tuple[str, dict[str, str]]:
-    """Return the new node id, and the new log ids by topic. Raises DataPathError or OSError."""
+    """Assign the new ids. Returns the node's, and the logs' by topic. Raises DataPathError or OSError."""
     data_path = DataPath(folder, files, new_id=new_id)
     journal = Journal(folder, files, on_waiting=lambda: None, on_written=lambda: None)
-    told = split_changes(journal.recover(JournalContents()))
+    recovered = split_changes(journal.recover(JournalContents()))
     found = read_node(files, folder)
-    ids_reserved = told.ids_reserved + RESERVED_AHEAD
+    ids_reserved = recovered.ids_reserved + RESERVED_AHEAD
     if isinstance(found, NodeFile):
-        ids_reserved = max(found.ids_reserved, told.ids_reserved)
-    elif not told.node:
+        ids_reserved = max(found.ids_reserved, recovered.ids_reserved)
+    elif not recovered.node:
         raise DataPathError(
-            f"{folder / NODE_JSON} is {found}: start nsqd on it once, which finds out what was given out"
+            f"{folder / NODE_JSON} is {found}; start nsqd once first, to find out which message ids are in use"
         )
     node = new_id()
     logs: dict[str, str] = {}
     for topic in data_path.topic_names():
         log_id = data_path.read_log_id(data_path.topic_folder(topic))
-        if log_id not in told.gone:
+        if log_id not in recovered.gone:
             logs[topic] = new_id()
     journal.record_quietly([node_change(node, ids_reserved)])
     for topic, log_id in logs.items():
-        known = told.checkpoints.get(topic)
+        known = recovered.checkpoints.get(topic)
         place = known[1:] if known is not None else _beginning(files, data_path.topic_folder(topic))
         journal.record_quietly([checkpoint_change(topic, LogCheckpoint(log_id, *place))])
     try:

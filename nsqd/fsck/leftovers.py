@@ -1,11 +1,11 @@
-"""Files beside the data: bytes kept aside, leftovers of interrupted writes, and how a torn tail is kept aside."""
+"""Files that aren't live data: bytes kept aside, and temporary files. Also cuts off a torn tail."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from nsqd.fsck.finding import Damage, DamageSeverity
+from nsqd.fsck.finding import FsckFinding, FsckSeverity
 from nsqd.log.files import remove_file
 from nsqd.log.reading.cold import keep_aside
 
@@ -19,21 +19,18 @@ def is_kept_aside(name: str) -> bool:
     return ".torn." in name or ".damaged." in name or name.endswith(".damaged")
 
 
-def leftover(files: Files, path: Path, topic: str = "") -> Damage:
+def leftover(files: Files, path: Path, topic: str = "") -> FsckFinding:
     def remove() -> str:
-        remove_file(files, path)  # it may be gone: another repair may have renamed a file of this name
+        remove_file(files, path)  # it may be gone already, because another repair has used this name for its own write
         return "removed"
 
-    return Damage(
-        DamageSeverity.NOTE, "left over by an interrupted replacement", topic=topic, file=path.name, mend=remove
+    return FsckFinding(
+        FsckSeverity.NOTE, "temporary file of an interrupted write", topic=topic, file=path.name, repair=remove
     )
 
 
 def cut_off(files: Files, path: Path, offset: int, end: int) -> str:
-    """Cut off a torn tail that was kept aside.
-
-    Returns what was done, or "" if it could not be kept: then nothing is cut.
-    """
+    """Copy a torn tail aside and cut it off. Returns a text about it, or "" if it couldn't be copied and wasn't cut."""
     kept = keep_aside(files, path, "torn", offset, end)
     if kept is None:
         return ""

@@ -1,4 +1,4 @@
-"""Examines one topic's log: its identity, all records of all segments, its indexes, and the journal's checkpoint."""
+"""Checks one topic's log: its id, all records of all segments, its indexes, and the journal's checkpoint."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from nsqcommon.wire.log_record import HEADER_SIZE, decode_header
-from nsqd.fsck.finding import Damage, DamageSeverity, joined
+from nsqd.fsck.finding import FsckFinding, FsckSeverity, joined
 from nsqd.fsck.leftovers import TMP, cut_off, is_kept_aside, leftover
 from nsqd.fsck.refused import opened_to_salvage, readable, refused
 from nsqd.log.data_path import LOG_JSON, DataPath, keep_small_file_aside, write_log_json
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from nsqd.log.journal.own_changes import LogCheckpoint, RecoveredChanges
 
 _entry: Final = Struct(">QQ")
-_NEWER: Final = "a later version wrote this, and only such a version can read it"
+_NEWER: Final = "written by a later version of nsqd, which is needed to read it"
 
 
 class LogExamination:
-    """The examination of one log.
+    """A check of one log.
 
-    After `run`, `first` and `tail` tell which sequences the log holds, provided that `is_known`. It is False if the
-    folder's log is not the one that the journal means, or if the disk refuses to read a part of it.
+    After `run`, the log has the sequences from `first` to `tail`, but only if `is_known`. That is False if the journal
+    is about another log, or if the disk refuses to read a part of this one.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class LogExamination:
         files: Files,
         data_path: DataPath,
         topic: str,
-        told: RecoveredChanges,
+        recovered: RecoveredChanges,
         *,
         new_id: Callable[[], str],
         progress: Callable[[int], None],
@@ -62,18 +62,18 @@ class LogExamination:
         self._folder = data_path.topic_folder(topic)
         self._topic = topic
         self._data_path = data_path
-        self._gone = told.gone
+        self._gone = recovered.gone
         self._log_id: str | None = None
-        self._checkpoint = told.checkpoints.get(topic)
+        self._checkpoint = recovered.checkpoints.get(topic)
         self._new_id = new_id
         self._progress = progress
-        self._newer: list[Damage] = []  # what a later version wrote
+        self._newer: list[FsckFinding] = []  # records of a later version
 
-    def run(self, moved: set[str]) -> Iterator[Damage]:
-        """Yield what is found in the log.
+    def run(self, moved: set[str]) -> Iterator[FsckFinding]:
+        """Yield the findings.
 
-        `moved` are the ids of logs whose folders were renamed because their topic was deleted. The journal may not know
-        that yet.
+        `moved` has the ids of logs whose folders were renamed because their topic was deleted. The journal may not have
+        the deletion yet.
         """
         names = self._files.names_in(self._folder)
         log_id = yield from readable(
@@ -85,7 +85,7 @@ class LogExamination:
         self._log_id = log_id or None
         if self._log_id in self._gone:
             self.is_known = False
-            yield self._finding(DamageSeverity.NOTE, "a deleted topic's folder: the next start removes it")
+            yield self._finding(FsckSeverity.NOTE, "folder of a deleted topic; the next start will remove it")
             return
         segments = self._segments(names)
         checkpoint = self._checkpoint
@@ -93,11 +93,11 @@ class LogExamination:
             self.is_known = False
             checkpoint = None
         if self._log_id is None:
-            yield from self._lacks_name(checkpoint, has_segments=bool(segments))
+            yield from self._check_missing_id(checkpoint, has_segments=bool(segments))
         elif checkpoint is not None and checkpoint.log_id != self._log_id:
             self.is_known = False
-            text = f"the log is {self._log_id}, but the journal tells of {checkpoint.log_id}"
-            yield self._finding(DamageSeverity.DAMAGE, text, LOG_JSON)
+            text = f"the log's id is {self._log_id}, but the journal has {checkpoint.log_id}"
+            yield self._finding(FsckSeverity.DAMAGE, text, LOG_JSON)
             checkpoint = None
         for segment, following in pairwise(segments):
             yield from self._unless_refused(segment.path.name, self._examine_sealed(segment, following.base))
@@ -106,14 +106,14 @@ class LogExamination:
             yield from self._unless_refused(segments[-1].path.name, self._examine_last(segments[-1], checkpoint))
         if checkpoint is not None and self.is_known and self.tail < checkpoint.sequence:
             file, size = (segments[-1].path.name, segments[-1].size) if segments else ("", 0)
-            text = f"the log ends at {self.tail}, but {checkpoint.sequence} was on disk"
-            yield self._finding(DamageSeverity.DAMAGE, text, file, size, self.tail, checkpoint.sequence)
+            text = f"the log ends at {self.tail}, but was synced up to {checkpoint.sequence}"
+            yield self._finding(FsckSeverity.DAMAGE, text, file, size, self.tail, checkpoint.sequence)
         yield from self._examine_compacted(names)
         yield from joined(self._newer)
         yield from self._leftovers(names, segments)
 
-    def _unless_refused(self, file: str, examination: Iterator[Damage]) -> Iterator[Damage]:
-        """Examine a file. If the disk refuses too much of it, report that, and note that its content is unknown."""
+    def _unless_refused(self, file: str, examination: Iterator[FsckFinding]) -> Iterator[FsckFinding]:
+        """Run a file's check. If the disk refuses too much of the file, report that and clear `is_known`."""
         try:
             yield from examination
         except ReadRefused:
@@ -122,49 +122,49 @@ class LogExamination:
 
     def _finding(
         self,
-        severity: DamageSeverity,
+        severity: FsckSeverity,
         text: str,
         file: str = "",
         offset: int = 0,
         first: int = 0,
         end: int = 0,
         *,
-        mend: Callable[[], str] | None = None,
-    ) -> Damage:
-        return Damage(severity, text, self._topic, file, offset, first, end, mend)
+        repair: Callable[[], str] | None = None,
+    ) -> FsckFinding:
+        return FsckFinding(severity, text, self._topic, file, offset, first, end, repair)
 
     def _segments(self, names: list[str]) -> list[Segment]:
         bases = [base for name in names if (base := base_of_name(name)) is not None]
         paths = [self._folder / segment_name(base) for base in bases]
         return [Segment(path, base, self._files.size_of(path)) for path, base in zip(paths, bases, strict=True)]
 
-    def _lacks_name(self, checkpoint: LogCheckpoint | None, *, has_segments: bool) -> Iterator[Damage]:
+    def _check_missing_id(self, checkpoint: LogCheckpoint | None, *, has_segments: bool) -> Iterator[FsckFinding]:
         path = self._folder / LOG_JSON
 
         def write() -> str:
             kept = keep_small_file_aside(self._files, path)
             log_id = checkpoint.log_id if checkpoint is not None else self._new_id()
             write_log_json(self._files, self._folder, self._topic, log_id, durable=True)
-            return "written anew" + (f"; the old one is {kept.name}" if kept else "")
+            return "rewritten" + (f"; the old file is {kept.name}" if kept else "")
 
         exists = self._files.exists(path)
         if exists or has_segments or checkpoint is not None:
             text = f"{LOG_JSON} is {'damaged' if exists else 'missing'}"
-            yield self._finding(DamageSeverity.DAMAGE, text, LOG_JSON, mend=write)
+            yield self._finding(FsckSeverity.DAMAGE, text, LOG_JSON, repair=write)
 
     # Segments
 
-    def _examine_sealed(self, segment: Segment, next_base: int) -> Iterator[Damage]:
+    def _examine_sealed(self, segment: Segment, next_base: int) -> Iterator[FsckFinding]:
         with opened_to_salvage(self._files, segment.path) as read:
             walk = self._walk(read, segment, offset=0, sequence=segment.base, end=segment.size, next_base=next_base)
             yield from self._holes(segment, walk, read)
             yield from self._examine_index(read, segment, walk.index, walk.holes, is_sealed=True)
         if walk.sequence > next_base:
-            text = f"its records go on to {walk.sequence}, into the next segment"
-            yield self._finding(DamageSeverity.DAMAGE, text, segment.path.name, walk.offset, next_base, walk.sequence)
+            text = f"its records go up to {walk.sequence}, past the start of the next segment"
+            yield self._finding(FsckSeverity.DAMAGE, text, segment.path.name, walk.offset, next_base, walk.sequence)
 
-    def _examine_last(self, segment: Segment, checkpoint: LogCheckpoint | None) -> Iterator[Damage]:
-        """Examine the last segment. Up to the checkpoint all was on disk; bad bytes behind it may be a torn tail."""
+    def _examine_last(self, segment: Segment, checkpoint: LogCheckpoint | None) -> Iterator[FsckFinding]:
+        """Check the last segment. Bad bytes before the checkpoint are damage; after it, they may be a torn tail."""
         offset, sequence = 0, segment.base
         holes: list[Hole] = []
         index: list[tuple[int, int]] = []
@@ -186,13 +186,13 @@ class LogExamination:
         elif walk.offset < segment.size:
             yield self._torn(segment, walk)
 
-    def _torn(self, segment: Segment, walk: SegmentWalk) -> Damage:
+    def _torn(self, segment: Segment, walk: SegmentWalk) -> FsckFinding:
         def cut() -> str:
             return cut_off(self._files, segment.path, walk.offset, segment.size)
 
         text = f"torn tail of {segment.size - walk.offset} bytes"
         return self._finding(
-            DamageSeverity.WARNING, text, segment.path.name, walk.offset, walk.sequence, walk.sequence, mend=cut
+            FsckSeverity.WARNING, text, segment.path.name, walk.offset, walk.sequence, walk.sequence, repair=cut
         )
 
     def _walk(
@@ -211,19 +211,19 @@ class LogExamination:
             if header.unknown_flags:
                 first, end = header.base_sequence, header.end_sequence
                 self._newer.append(
-                    self._finding(DamageSeverity.WARNING, _NEWER, file, block.offset + position, first, end)
+                    self._finding(FsckSeverity.WARNING, _NEWER, file, block.offset + position, first, end)
                 )
 
-    def _holes(self, segment: Segment, walk: SegmentWalk, read: Salvage) -> Iterator[Damage]:
+    def _holes(self, segment: Segment, walk: SegmentWalk, read: Salvage) -> Iterator[FsckFinding]:
         for hole in walk.holes:
             if read.refused_in(hole.offset, hole.end_offset):
                 yield refused(segment.path.name, hole.offset, topic=self._topic, first=hole.first, end=hole.end)
                 continue
             size = hole.end_offset - hole.offset
             text = f"{size} bytes are damaged" if size > 0 else "messages are missing"
-            yield self._finding(DamageSeverity.DAMAGE, text, segment.path.name, hole.offset, hole.first, hole.end)
+            yield self._finding(FsckSeverity.DAMAGE, text, segment.path.name, hole.offset, hole.first, hole.end)
 
-    def _examine_compacted(self, names: list[str]) -> Iterator[Damage]:
+    def _examine_compacted(self, names: list[str]) -> Iterator[FsckFinding]:
         for name in names:
             if (number := number_of_name(name)) is None:
                 continue
@@ -238,8 +238,8 @@ class LogExamination:
             self.compacted.append(found)
             self._look_for_newer(found)
             for hole in holes:
-                text = f"{hole.end_offset - hole.offset} bytes of a side file are damaged"
-                yield self._finding(DamageSeverity.DAMAGE, text, name, hole.offset, hole.first, hole.end)
+                text = f"{hole.end_offset - hole.offset} bytes of a compacted file are damaged"
+                yield self._finding(FsckSeverity.DAMAGE, text, name, hole.offset, hole.first, hole.end)
 
     def _look_for_newer(self, file: CompactedFile) -> None:
         with opened_to_salvage(self._files, file.path) as read:
@@ -248,22 +248,20 @@ class LogExamination:
                 header = decode_header(read(offset, HEADER_SIZE), 0)
                 if header is not None and header.unknown_flags:
                     first, end = header.base_sequence, header.end_sequence
-                    self._newer.append(
-                        self._finding(DamageSeverity.WARNING, _NEWER, file.path.name, offset, first, end)
-                    )
+                    self._newer.append(self._finding(FsckSeverity.WARNING, _NEWER, file.path.name, offset, first, end))
 
     def has(self, sequence: int) -> bool:
-        """Return whether the message of this sequence should be in a segment or a side file."""
+        """Return whether a segment or a compacted file should have this message."""
         return sequence >= self.first or any(file.place_of(sequence) >= 0 for file in self.compacted)
 
     # Indexes
 
     def _examine_index(
         self, read: Salvage, segment: Segment, entries: list[tuple[int, int]], holes: list[Hole], *, is_sealed: bool
-    ) -> Iterator[Damage]:
-        """Check that each entry of the index leads to a record. `entries` are those of a rebuilt index."""
+    ) -> Iterator[FsckFinding]:
+        """Check that each index entry points to a record. `entries` would be the entries of a rebuilt index."""
         path = segment.index_path
-        if read.error is not None:  # a rebuilt index would lack what could not be read
+        if read.error is not None:  # a rebuilt index would lack the unreadable records
             return
 
         def rebuild() -> str:
@@ -271,12 +269,12 @@ class LogExamination:
             for entry in entries:
                 index.add(*entry)
             save_index(self._files, path, index.encode_unsaved(), saved=0)
-            return "built anew"
+            return "rebuilt"
 
         if not self._files.exists(path):
             if is_sealed and entries:
                 yield self._finding(
-                    DamageSeverity.NOTE, "there is no index: a reader makes one", path.name, mend=rebuild
+                    FsckSeverity.NOTE, "there is no index; a reader will rebuild it", path.name, repair=rebuild
                 )
             return
         data = yield from readable(partial(self._files.read, path), file=path.name, topic=self._topic)
@@ -284,22 +282,22 @@ class LogExamination:
             return
         bad = _first_bad_entry(read, data, segment, holes)
         if bad is not None:
-            text = "the index does not fit: readers find out and walk from the beginning"
-            yield self._finding(DamageSeverity.WARNING, text, path.name, bad, mend=rebuild)
+            text = "the index is wrong; readers notice and scan the segment instead"
+            yield self._finding(FsckSeverity.WARNING, text, path.name, bad, repair=rebuild)
 
-    def _leftovers(self, names: list[str], segments: list[Segment]) -> Iterator[Damage]:
+    def _leftovers(self, names: list[str], segments: list[Segment]) -> Iterator[FsckFinding]:
         known = {segment.index_path.name for segment in segments}
         for name in names:
             if name.endswith(TMP) or (name.endswith(INDEX_SUFFIX) and name not in known):
                 yield leftover(self._files, self._folder / name, self._topic)
             elif is_kept_aside(name):
-                yield self._finding(DamageSeverity.NOTE, "bytes that were kept aside", name)
+                yield self._finding(FsckSeverity.NOTE, "bytes kept aside", name)
             elif not name.endswith((LOG_SUFFIX, INDEX_SUFFIX)) and name != LOG_JSON and number_of_name(name) is None:
-                yield self._finding(DamageSeverity.NOTE, "not known to nsqd, and left alone", name)
+                yield self._finding(FsckSeverity.NOTE, "unknown file, ignored", name)
 
 
 def _first_bad_entry(read: ReadAt, data: bytes, segment: Segment, holes: list[Hole]) -> int | None:
-    """Return the position in the index of the first entry that leads nowhere, or None."""
+    """Return the byte position of the first index entry that points to no record, or None."""
     last_sequence, last_offset = segment.base, 0
     whole = len(data) - len(data) % _entry.size
     for place, (sequence, offset) in enumerate(_entry.iter_unpack(data[:whole])):
@@ -312,6 +310,6 @@ def _first_bad_entry(read: ReadAt, data: bytes, segment: Segment, holes: list[Ho
 
 def _leads_to_record(read: ReadAt, sequence: int, offset: int, holes: list[Hole]) -> bool:
     if any(hole.offset <= offset < hole.end_offset and hole.first <= sequence < hole.end for hole in holes):
-        return True  # the record is damaged, which is reported elsewhere
+        return True  # the record is damaged, and `_holes` reports that
     header = decode_header(read(offset, HEADER_SIZE), 0)
     return header is not None and header.base_sequence == sequence

@@ -1,4 +1,4 @@
-"""Reads from a failing disk: waits for a while, reports a refusal, and goes on."""
+"""Reads from a failing disk: retries for a while, then reports a refused read and goes on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from nsqd.fsck.finding import Damage, DamageSeverity
+from nsqd.fsck.finding import FsckFinding, FsckSeverity
 from nsqd.log.reading.refusals import Salvage, WaitsOnce, is_refusal, opened_to_read, patiently
 
 if TYPE_CHECKING:
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_WHY = "the disk refuses to read it; it may be sound"
+_WHY = "the disk refuses to read it; the data may be intact"
 
 
-def refused(file: str, offset: int = 0, *, topic: str = "", first: int = 0, end: int = 0) -> Damage:
-    return Damage(DamageSeverity.UNREADABLE, _WHY, topic, file, offset, first, end)
+def refused(file: str, offset: int = 0, *, topic: str = "", first: int = 0, end: int = 0) -> FsckFinding:
+    return FsckFinding(FsckSeverity.UNREADABLE, _WHY, topic, file, offset, first, end)
 
 
 @contextmanager
@@ -29,8 +29,8 @@ def opened_to_salvage(files: Files, path: Path) -> Iterator[Salvage]:
         yield Salvage(WaitsOnce(time.sleep).reader(read))
 
 
-def readable(read: Callable[[], T], *, file: str, topic: str = "") -> Generator[Damage, None, T | None]:
-    """Return what was read, or yield the finding that the disk refuses it and return None."""
+def readable(read: Callable[[], T], *, file: str, topic: str = "") -> Generator[FsckFinding, None, T | None]:
+    """Return the result of `read`. If the disk keeps refusing, yield a finding and return None."""
     try:
         return patiently(read, time.sleep)
     except OSError as error:

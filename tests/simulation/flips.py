@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 
 from nsqd.fsck.examination import Examination
-from nsqd.fsck.finding import DamageSeverity
+from nsqd.fsck.finding import FsckSeverity
 from tests.simulation.data_paths import BODIES, FINISHED, FastFiles, Outcome, make, outcome, records_of, snapshot
 
 LATE = b"late"
@@ -48,7 +48,7 @@ def flips(folder: Path, count: int, seed: int) -> int:
 
 def is_found(path: Path) -> bool:
     examination = Examination(FastFiles(), path, new_id=lambda: "")
-    return any(finding.severity is not DamageSeverity.NOTE for finding in examination.run())
+    return any(finding.severity is not FsckSeverity.NOTE for finding in examination.run())
 
 
 def message_at(name: Path, data: bytes, offset: int) -> set[bytes]:

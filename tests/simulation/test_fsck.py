@@ -17,7 +17,7 @@ from nsqd.broker import operations
 from nsqd.fsck import cli as fsck
 from nsqd.fsck.cli import FsckProgress
 from nsqd.fsck.examination import Examination
-from nsqd.fsck.finding import DamageSeverity
+from nsqd.fsck.finding import FsckSeverity
 from nsqd.go_import.marker import MARKER, ImportStep, read_marker, write_marker
 from nsqd.log.data_path import as_json, read_log_id
 from nsqd.log.files import Files
@@ -132,13 +132,13 @@ def test_repair_mends_what_is_safe_and_says_so(path: Path) -> None:
     (path / T / f"{999:020}{INDEX_SUFFIX}").write_bytes(b"")
     (path / "topics" / "x.1").mkdir()
     assert run_fsck(path).status == 1
-    mended = run_fsck(path, "--repair")
-    assert mended.status == 1
-    assert {finding["file"]: finding["repaired"] for finding in mended.findings} == {
+    repaired = run_fsck(path, "--repair")
+    assert repaired.status == 1
+    assert {finding["file"]: finding["repaired"] for finding in repaired.findings} == {
         JOURNAL: f"cut, and kept as {JOURNAL}.torn.638",
-        "node.json": "written anew from the journal; the old one is node.json.damaged",
-        "topology.json": "written anew from the journal",
-        "log.json": "written anew; the old one is log.json.damaged",
+        "node.json": "rewritten from the journal; the old file is node.json.damaged",
+        "topology.json": "rewritten from the journal",
+        "log.json": "rewritten; the old file is log.json.damaged",
         last.name: f"cut, and kept as {last.name}.torn.{len(whole)}",
         f"{999:020}{INDEX_SUFFIX}": "removed",
         "node.json.tmp": "removed",
@@ -147,7 +147,7 @@ def test_repair_mends_what_is_safe_and_says_so(path: Path) -> None:
     assert (path / T / f"{last.name}.torn.{len(whole)}").read_bytes() == b"torn"
     again = run_fsck(path)
     assert again.status == 0
-    assert {finding["text"] for finding in again.findings} == {"bytes that were kept aside"}
+    assert {finding["text"] for finding in again.findings} == {"bytes kept aside"}
     with running(path) as node:
         assert node.damage == []
         assert node.consume("t", "c").bodies == [it for it in BODIES[len(FINISHED) :] if it != BODIES[20]]
@@ -170,7 +170,7 @@ def test_missing_index_is_built_anew(tmp_path: Path) -> None:
     before = index.read_bytes()
     index.unlink()
     found = run_fsck(tmp_path, "--repair")
-    assert [(it["severity"], it["repaired"]) for it in found.findings] == [("note", "built anew")]
+    assert [(it["severity"], it["repaired"]) for it in found.findings] == [("note", "rebuilt")]
     assert index.read_bytes() == before
 
 
@@ -213,7 +213,7 @@ def test_journal_is_not_held_in_memory_unpacked(tmp_path: Path) -> None:
     changes = PackedChanges()
     examination = Examination(FastFiles(), tmp_path, new_id=lambda: "")
     assert [
-        finding for finding in examination._examine_journal(changes) if finding.severity is not DamageSeverity.NOTE
+        finding for finding in examination._examine_journal(changes) if finding.severity is not FsckSeverity.NOTE
     ] == []
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -263,14 +263,14 @@ def test_damaged_marker_of_an_import_is_told_of(tmp_path: Path) -> None:
     assert [(it["file"], it["severity"]) for it in run_fsck(tmp_path).findings] == [(MARKER, "damage")]
 
 
-# Side files
+# Compacted files
 
 
 def test_waiting_message_that_is_nowhere_is_told(path: Path) -> None:
     for base in (0, 5, 10, 14, 18):
         (path / T / f"{base:020}.log").unlink()
     texts = {(it["text"], it["first"], it["end"]) for it in run_fsck(path).serious}
-    assert ("8 messages that wait in channel c are in no segment and in no side file", 14, 22) in texts
+    assert ("8 messages waiting in channel c are in no segment or compacted file", 14, 22) in texts
     assert ("channel d needs messages before the first segment", 0, 22) in texts
 
 
@@ -293,7 +293,7 @@ def test_buried_message_that_is_nowhere_is_told(path: Path) -> None:
     for base in (0, 5):
         (path / T / f"{base:020}.log").unlink()
     texts = {(it["text"], it["first"], it["end"]) for it in run_fsck(path).serious}
-    assert texts == {("2 messages that are buried in channel c are in no segment and in no side file", 3, 9)}
+    assert texts == {("2 messages buried in channel c are in no segment or compacted file", 3, 9)}
     with running(path) as node:
         assert node.broker.turn.lost == {"t": 2}
         assert len(node.broker.topics["t"].channels["c"].buried_queue.buried) == len(WAITING) - 2
@@ -384,7 +384,7 @@ def test_running_broker_is_told_of(tmp_path: Path) -> None:
 
 
 def test_folder_of_something_else_is_told_of(tmp_path: Path) -> None:
-    assert run_fsck(tmp_path).err == f"nsqd fsck: {tmp_path} holds no data of nsqd\n"
+    assert run_fsck(tmp_path).err == f"nsqd fsck: {tmp_path} is not a data path of nsqd\n"
     assert run_fsck(tmp_path / "none").err == f"nsqd fsck: open {tmp_path}/none: no such file or directory\n"
 
 

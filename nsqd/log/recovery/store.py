@@ -126,7 +126,7 @@ class StoreRecovery:
         """Report a journal that is missing, or that is shorter than it was when node.json was last written."""
         known, end = self._data_path.journal_end, self._journal.end
         if end.number == 0 and expected:
-            contents.lacks(max(known.number, 1), "there is none")
+            contents.lacks(max(known.number, 1), "no journal file")
         elif contents.is_whole and end < known:
             contents.lacks(known.number, f"{known.size} bytes were on disk")
 

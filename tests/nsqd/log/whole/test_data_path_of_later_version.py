@@ -8,7 +8,7 @@ import pytest
 
 from nsqcommon.wire.history import NEWER, Gap
 from nsqd.fsck.examination import Examination
-from nsqd.fsck.finding import DamageSeverity
+from nsqd.fsck.finding import FsckSeverity
 from nsqd.log.files import Files
 from tests.nsqd.log.batches import bodies_of
 from tests.nsqd.log.compaction.test_compaction import SEGMENT, Topic
@@ -86,12 +86,12 @@ def test_a_side_file_stays_too(tmp_path: Path) -> None:
 def test_fsck_names_each_stretch(tmp_path: Path) -> None:
     write_later(published(tmp_path, 6), 1, 2, 4)
     examination = Examination(Files(), tmp_path, new_id=lambda: "")
-    found = [it for it in examination.run() if it.severity is not DamageSeverity.NOTE]
+    found = [it for it in examination.run() if it.severity is not FsckSeverity.NOTE]
     assert [(it.severity, it.first, it.end) for it in found] == [
-        (DamageSeverity.WARNING, 1, 3),
-        (DamageSeverity.WARNING, 4, 5),
+        (FsckSeverity.WARNING, 1, 3),
+        (FsckSeverity.WARNING, 4, 5),
     ]
-    assert {it.text for it in found} == {"a later version wrote this, and only such a version can read it"}
+    assert {it.text for it in found} == {"written by a later version of nsqd, which is needed to read it"}
 
 
 def test_history_passes_it_on(tmp_path: Path) -> None:
