@@ -1,4 +1,7 @@
-"""Reads one of Go's disk queues from its files, as far as they are readable, without changing them."""
+"""Reads the messages of one of Go's disk queues. It stands alone so that take_over.py sees messages and no bytes.
+
+An import reads each queue twice, and changes none of its files.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from nsqd.go_import.queue_files import FilePart, QueueFiles, parse_position, what_to_read
+from nsqd.go_import.queue_files import FilePart, QueueFiles, parse_position, plan_reading
 from nsqd.go_import.records import LENGTH_SIZE, SMALLEST, GoMessage, cut, length_at
 
 if TYPE_CHECKING:
@@ -16,43 +19,43 @@ _CHUNK: Final = 1 << 20
 
 
 class GoQueue:
-    """One disk queue. As in NSQ, `largest` (from --max-msg-size) is the longest record considered plausible."""
+    """One disk queue. Like NSQ, we take a record longer than `largest` (from --max-msg-size) for garbage."""
 
     def __init__(self, files: Files, folder: Path, name: str, queue: QueueFiles, *, largest: int) -> None:
         self.name = name
         self.names = queue.names()
-        self.damage: dict[str, str] = {}  # found by the last reading, by file
+        self.damage: dict[str, str] = {}  # by file, from the last reading
         self._files = files
         self._folder = folder
         self._data = queue.data
         self._largest = largest
         position = parse_position(files.read(folder / queue.meta)) if queue.meta is not None else None
         sizes = {number: files.size_of(folder / name) for number, name in queue.data.items()}
-        self._stretches, self.remarks = what_to_read(position, sizes)
+        self._parts, self.remarks = plan_reading(position, sizes)
         self._depth = position.depth if position is not None else None
 
     def depth_remark(self, count: int) -> str | None:
-        """Return a remark if the messages found are more or fewer than the metadata says, else None."""
+        """Return a remark if the number of messages differs from the metadata, else None."""
         if self._depth is None or self._depth == count:
             return None
-        return f"{count} messages were found where the metadata says {self._depth}"
+        return f"found {count} messages, but the metadata says {self._depth}"
 
     def chunks(self) -> Iterator[list[GoMessage]]:
-        """Yield all messages, in order. After bytes that are no record, the rest of the file is lost, as in NSQ."""
+        """Yield all messages, in order. If a file has a bad record, skip the rest of the file, as NSQ does."""
         self.damage = {}
-        for stretch in self._stretches:
-            name = self._data[stretch.number]
+        for part in self._parts:
+            name = self._data[part.number]
             path = self._folder / name
             descriptor = self._files.open_to_read(path)
             try:
-                yield from self._read(name, descriptor, stretch)
-            except OSError as error:  # never skipped: the disk may return it another day
+                yield from self._read(name, descriptor, part)
+            except OSError as error:  # don't skip the file: the disk may be able to read it later
                 raise OSError(error.errno, error.strerror, str(path)) from error
             finally:
                 self._files.close(descriptor)
 
-    def _read(self, name: str, descriptor: int, stretch: FilePart) -> Iterator[list[GoMessage]]:
-        offset, end = stretch.start, stretch.end
+    def _read(self, name: str, descriptor: int, part: FilePart) -> Iterator[list[GoMessage]]:
+        offset, end = part.start, part.end
         size, largest = _CHUNK, self._largest
         while offset < end:
             data = self._files.read_fully(descriptor, min(size, end - offset), offset)
@@ -63,21 +66,22 @@ class GoQueue:
             offset += found.position
             size, largest = _CHUNK, self._largest
             if not found.needed:
-                length = self._big_one(descriptor, offset, end)
+                length = self._oversized_length(descriptor, offset, end)
                 if not length:
-                    self.damage[name] = f"no record at {offset}: {end - offset} bytes are not taken"
+                    self.damage[name] = f"no record at {offset}, skipping {end - offset} bytes"
                     return
                 size, largest = LENGTH_SIZE + length, length
             elif offset < end < offset + found.needed:
-                self.damage[name] = f"torn record at {offset}: {end - offset} bytes are not taken"
+                self.damage[name] = f"torn record at {offset}, skipping {end - offset} bytes"
                 return
             else:
                 size = max(size, found.needed)
 
-    def _big_one(self, descriptor: int, offset: int, end: int) -> int:
-        """Return the length of a whole record that exceeds --max-msg-size, which may have been higher once, or 0.
+    def _oversized_length(self, descriptor: int, offset: int, end: int) -> int:
+        """Return the length of a record that is longer than --max-msg-size, or 0 if it isn't a record.
 
-        The record is accepted if the file ends with it, or another record begins behind it.
+        Its length is plausible if the file ends right there, or if another record follows. Such records are normal when
+        --max-msg-size was higher in the past.
         """
         if end - offset < LENGTH_SIZE:
             return 0

@@ -1,4 +1,4 @@
-"""Where a topic's messages lie in its log, and the journal changes that say which channel sees which of them."""
+"""The layout of an imported log: which sequences belong to which channel, as journal changes."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class SequenceRange(NamedTuple):
 
 
 class LogLayout:
-    """The ranges of a topic's log.
+    """The ranges of a topic's log: one per channel, then the topic's own.
 
-    `backlogs` are the numbers of messages waiting in each channel, `own` in the topic.
+    `backlogs` has the number of messages waiting in each channel, and `own` the number waiting in the topic.
     """
 
     def __init__(self, topic: GoTopic, backlogs: Mapping[str, int], own: int) -> None:
@@ -36,7 +36,7 @@ class LogLayout:
 
     @property
     def flows(self) -> bool:
-        """Whether all channels see the topic's own queue. Otherwise it waits behind a frozen H."""
+        """Whether the topic's own queue goes to all channels. Otherwise it waits after the high watermark."""
         return bool(self.topic.channels) and not self.topic.paused
 
     @property
@@ -44,11 +44,11 @@ class LogLayout:
         return self.own.end
 
     def backlog(self, channel: str) -> SequenceRange:
-        """Return the range of the messages that only this channel sees."""
+        """Return the range of messages for this channel alone."""
         return self.backlogs.get(channel, SequenceRange(self.own.start, self.own.start))
 
     def changes(self) -> Iterator[Change]:
-        """Yield what the journal has to know, except for messages with attempts."""
+        """Yield the topic's journal changes, except those for messages with attempts (`waiting_changes`)."""
         name = self.topic.name
         yield "snapshot", name
         yield "topic", name
@@ -62,9 +62,10 @@ class LogLayout:
         yield ("flow", name) if self.flows else ("freeze", name, self.own.start)
 
     def waiting_changes(self, channel: str, waiting: Iterable[tuple[int, int]]) -> Iterator[Change]:
-        """Yield the changes for messages of the channel that were delivered before: (sequence, attempts), ascending.
+        """Yield the changes that put messages with attempts into the channel's retry queue.
 
-        The last change makes the channel skip the backlogs that follow its own.
+        `waiting` has their (sequence, attempts), ascending. The last change makes the channel skip the backlogs of the
+        channels that come after it.
         """
         name = self.topic.name
         start = end = self.backlog(channel).start
@@ -87,11 +88,11 @@ class LogLayout:
             yield "skip", name, channel, self.backlog(channel).end, self.own.start
 
     def differences(self, state: TopicState) -> Iterator[str]:
-        """Yield each point in which the journal's state differs from this layout."""
+        """Yield a text for each difference between this layout and the state in the journal."""
         if state.paused != self.topic.paused:
             yield f"paused: {state.paused}"
         if state.frozen_at != (None if self.flows else self.own.start):
-            yield f"handed over: {state.frozen_at}"
+            yield f"high watermark: {state.frozen_at}"
         if state.channels.keys() != self.topic.channels.keys():
             yield f"channels: {sorted(state.channels)}"
             return
@@ -104,4 +105,4 @@ class LogLayout:
             if depth != own.end - own.start + end - self.own.start:
                 yield f"channel {name} depth: {depth}"
             if not all(own.start <= sequence < own.end for sequence in channel.waiting):
-                yield f"channel {name}: messages of others wait"
+                yield f"channel {name}: has messages of another channel"

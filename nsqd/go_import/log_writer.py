@@ -1,4 +1,7 @@
-"""Writes a topic's log in one go: each message a batch of its own, and each segment synced when it ends."""
+"""Writes an imported topic's log. It stands alone because it knows nothing of Go: it gets ids, times and bodies.
+
+Each message becomes a batch of its own, and each segment is synced once, at its end.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +24,14 @@ class LogWriter:
     def __init__(self, files: Files, folder: Path, *, max_bytes: int) -> None:
         self.tail = 0
         self.bytes = 0
-        self.last_segment = (0, 0)  # its base and size, once it has ended
+        self.last_segment = (0, 0)  # base and size of the last segment that has ended
         self._files = files
         self._folder = folder
         self._max_bytes = max_bytes
         self._segment: Segment | None = None
         self._descriptor = -1
         self._buffers: list[bytes] = []
-        self._end = 0  # the end of the segment, with the bytes still in the buffers
+        self._end = 0  # size of the segment, including the bytes still in the buffers
         self._indexed_at = 0
 
     def write(self, messages: Iterable[tuple[int, int, bytes]]) -> None:
@@ -65,7 +68,7 @@ class LogWriter:
             buffers.clear()
 
     def end_segment(self) -> None:
-        """Finish the segment. What was written is on disk when this returns."""
+        """Finish and sync the current segment."""
         segment = self._segment
         if segment is None or segment.index is None:
             return

@@ -1,8 +1,8 @@
-"""The record of an import, kept in the data path: how far it got, and what it has created.
+"""The progress of an import, in a file of the data path. After a kill, it tells the next start what to do.
 
-running    its topics may exist in part: they are removed, and the import begins again
-verified   everything was written and compared; Go's files get their new names
-done
+running    the topics may be incomplete: remove them, and import again
+verified   everything is written and compared: rename Go's files
+done       nothing to do
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def read_marker(files: Files, folder: Path) -> Marker | None:
             return Marker(ImportStep(step), journal, topics, renames)
     if found.condition is FileCondition.MISSING:
         return None
-    # A guess could serve half of an import, or remove data that no import created.
+    # Don't guess: we could serve half an import, or remove data that isn't from an import.
     raise StartupError(f"failed to import from nsqd.dat: {path} is damaged; restore it")
 
 

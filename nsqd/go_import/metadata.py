@@ -1,4 +1,4 @@
-"""`nsqd.dat`: which topics and channels a Go nsqd had, and which of them were paused."""
+"""Go's metadata file `nsqd.dat`: its topics and channels, and which of them are paused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Metadata(NamedTuple):
 
 
 def parse_metadata(data: bytes) -> Metadata:
-    """Parse `nsqd.dat`. Raises JsonError, in cases where NSQ would not start either."""
+    """Parse `nsqd.dat`. Raises JsonError where NSQ would refuse to start, too."""
     topics: dict[str, GoTopic] = {}
     remarks: list[str] = []
     for item in Fields(read(data)).items("topics"):
@@ -34,16 +34,16 @@ def parse_metadata(data: bytes) -> Metadata:
         topic.paused |= paused
         for channel in channels:
             name, paused = channel.text("name"), channel.flag("paused")
-            if _is_lasting(f"topic {topic.name}: channel", name, remarks):
+            if _is_lasting(f"topic {topic.name!r}, channel", name, remarks):
                 topic.channels[name] = topic.channels.get(name, False) or paused
     return Metadata(topics, remarks)
 
 
-def _is_lasting(what: str, name: str, remarks: list[str]) -> bool:
+def _is_lasting(kind: str, name: str, remarks: list[str]) -> bool:
     if not is_valid_name(name):
-        remarks.append(f"{what} with the invalid name {name!r} is skipped")
+        remarks.append(f"skipping {kind} {name!r}: invalid name")
     elif is_ephemeral(name):
-        remarks.append(f"{what} {name} is ephemeral and skipped")
+        remarks.append(f"skipping {kind} {name!r}: ephemeral")
     else:
         return True
     return False

@@ -1,11 +1,11 @@
-"""The files of one of Go's disk queues: their names, and which parts of them are still to be read.
+"""The files of Go's disk queues: their names, and which parts of them have unread messages.
 
     <queue>.diskqueue.000007.dat    records
     <queue>.diskqueue.meta.dat      depth, read position, write position
 
-The metadata may be older than the files, as it is not written with each message. So records behind the write position
-count as well, in that file and in later ones. Records before the read position do not count, even if some messages then
-come twice.
+Go doesn't write the metadata with each message, so it may be older than the records. That's why we also read records
+after the write position, in the same file and in later ones. For the same reason, messages after the read position may
+have been delivered already, and are then delivered again. Records before the read position are never read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _is_position: Final = re.compile(rb"\s*(-?\d{1,19})\n(\d{1,18}),(\d{1,18})\n(\d{
 
 @dataclass(slots=True)
 class QueueFiles:
-    """The names of one queue's files."""
+    """The file names of one queue."""
 
     meta: str | None = None
     data: dict[int, str] = field(default_factory=dict)
@@ -31,12 +31,12 @@ class QueueFiles:
 
 
 def find_queues(names: Iterable[str]) -> dict[str, QueueFiles]:
-    """Return the queues to which these files belong, by name: `topic` or `topic:channel`."""
+    """Find the queues among these files, by the queue's name: `topic` or `topic:channel`."""
     queues: dict[str, QueueFiles] = {}
     for name in sorted(names):
         if (match := _is_queue_file(name)) is None:
             continue
-        files = queues.setdefault(match[1].replace(";", ":"), QueueFiles())  # a ";" is used on Windows
+        files = queues.setdefault(match[1].replace(";", ":"), QueueFiles())  # Go uses ";" on Windows
         if match[2] == "meta":
             files.meta = name
         else:
@@ -64,7 +64,7 @@ def parse_position(data: bytes) -> Position | None:
 
 
 class FilePart(NamedTuple):
-    """A part of a file that has to be read."""
+    """The unread part of a file."""
 
     number: int
     start: int
@@ -72,43 +72,40 @@ class FilePart(NamedTuple):
 
 
 class ReadingPlan(NamedTuple):
-    stretches: list[FilePart]
+    parts: list[FilePart]
     remarks: list[str]
 
 
-def what_to_read(position: Position | None, sizes: Mapping[int, int]) -> ReadingPlan:
-    """Return the parts to read, with remarks. `sizes` are those of the existing files.
-
-    Without a position, all of them are read.
-    """
+def plan_reading(position: Position | None, sizes: Mapping[int, int]) -> ReadingPlan:
+    """Return the parts to read. `sizes` has each file's size by its number. Without a position, read everything."""
     if position is None:
-        remarks = ["there is no metadata that can be read: everything in its files is taken"] if sizes else []
+        remarks = ["no readable metadata, importing all records in its files"] if sizes else []
         return ReadingPlan([FilePart(number, 0, sizes[number]) for number in sorted(sizes)], remarks)
     read_file, write_file = position.read_file, position.write_file
-    stretches, remarks = [], []
+    parts, remarks = [], []
     for number in sorted(sizes):
         size = sizes[number]
         start = position.read_offset if number == read_file else 0
         if number < read_file:
-            remarks.append(f"file {number} lies before the read position and is not taken")
+            remarks.append(f"skipping file {number}, which is before the read position")
             continue
         if number > write_file:
-            remarks.append(f"file {number} is newer than the metadata and is taken")
+            remarks.append(f"importing file {number}, which is newer than the metadata")
         elif number == write_file and size > position.write_offset:
-            remarks.append(f"file {number}: {size - position.write_offset} bytes behind the write position are taken")
+            remarks.append(f"file {number}: importing {size - position.write_offset} bytes after the write position")
         elif number == write_file and size < position.write_offset:
             remarks.append(f"file {number} ends at {size}, but {position.write_offset} bytes were written")
         if start > size:
             remarks.append(f"file {number} ends at {size}, before the read position {start}")
         elif start < size:
-            stretches.append(FilePart(number, start, size))
+            parts.append(FilePart(number, start, size))
     if (missing := _missing(position, sizes)) > 0:
         remarks.append(f"{missing} files are missing from {read_file} to {write_file}")
-    return ReadingPlan(stretches, remarks)
+    return ReadingPlan(parts, remarks)
 
 
 def _missing(position: Position, sizes: Mapping[int, int]) -> int:
-    """Return how many files with unread records are missing. A queue that was read to its end may have none."""
+    """Return how many files with unread records are missing. If everything was read, there may be no file at all."""
     last = position.write_file if position.write_offset else position.write_file - 1
     if (position.read_file, position.read_offset) == (position.write_file, position.write_offset):
         return 0

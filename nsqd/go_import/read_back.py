@@ -1,4 +1,7 @@
-"""Reads an imported topic back from its log and the journal, as the broker will."""
+"""Reads an import back from the logs and the journal. It stands alone because the check must not trust the writer.
+
+So it shares no code with log_writer.py, but uses the functions with which the broker will read the same files.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,11 @@ if TYPE_CHECKING:
     from nsqd.go_import.layout import LogLayout
     from nsqd.log.files import Files
 
-_SIZE: Final = 4  # in front of the body
+_SIZE: Final = 4  # the length of the body, in front of it
 
 
 class NotEqual(Exception):
-    """The imported messages differ from those in Go's files."""
+    """The import differs from Go's files."""
 
 
 def read_journal(files: Files, path: Path) -> dict[str, TopicState]:
@@ -45,9 +48,9 @@ def _changes_in(data: bytes) -> Iterator[Entry]:
 def digests_of(
     files: Files, folder: Path, layout: LogLayout, state: TopicState
 ) -> Iterator[tuple[str | None, tuple[int, str]]]:
-    """Yield each channel with the count and hash of its backlog, even if empty, and None for the topic's own queue.
+    """Yield the count and the hash of each channel's backlog, and under None those of the topic's own queue.
 
-    Raises NotEqual when the log cannot be read as a whole.
+    Raises NotEqual if a message is missing or damaged.
     """
     messages = _messages_in(files, folder)
     for channel in (*layout.topic.channels, None):
@@ -61,7 +64,7 @@ def digests_of(
             digest.add(header.base_id, header.timestamp, attempts.get(sequence, (0, 0))[0], body)
         yield channel, digest.result()
     if next(messages, None) is not None:
-        raise NotEqual(f"there is more than {layout.tail} messages")
+        raise NotEqual(f"there are more than {layout.tail} messages")
 
 
 def _attempts_in(state: TopicState, channel: str | None) -> Mapping[int, tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""The records of Go's disk queues: an i32 length, then a message as in a message frame, with its attempts so far."""
+"""The records of Go's disk queues: an i32 length, then a message as in a message frame, including its attempts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nsqcommon.wire.message import HEADER_SIZE
 LENGTH_SIZE: Final = 4
 SMALLEST: Final = HEADER_SIZE  # the length of the shortest record, whose body is empty
 
-# timestamp, attempts, id, body. A tuple, because an import handles millions of them.
+# timestamp, attempts, id, body. A plain tuple is fast, and an import handles millions.
 GoMessage = tuple[int, int, bytes, bytes]
 
 _unpack_length: Final = Struct(">i").unpack_from
@@ -21,12 +21,12 @@ _HEX_DIGITS: Final = b"0123456789abcdef"
 
 
 class Cut(NamedTuple):
-    position: int  # where the first record that was not taken begins
-    needed: int  # the size of that record, as far as known; 0: there is no record
+    position: int  # offset of the first record that is incomplete or bad
+    needed: int  # bytes needed to get on with that record; 0: it isn't a record
 
 
 def cut(data: bytes, *, largest: int, messages: list[GoMessage]) -> Cut:
-    """Append the complete records at the beginning of the data to `messages`. No record is longer than `largest`."""
+    """Append the complete records at the start of the data to `messages`. A record longer than `largest` is bad."""
     position, end = 0, len(data)
     while end - position >= _FRONT:
         length, timestamp, attempts, message_id = _unpack_front(data, position)
@@ -48,7 +48,7 @@ def length_at(data: bytes, position: int) -> int:
 
 
 def number_of(message_id: bytes) -> int | None:
-    """Return the number that an id spells in 16 lower-case hex digits, or None for any other id."""
+    """Return the number in an id of 16 lower-case hex digits, or None if the id is anything else."""
     return None if message_id.translate(None, _HEX_DIGITS) else int(message_id, 16)
 
 
@@ -73,7 +73,7 @@ class Digest:
             pieces.clear()
 
     def result(self) -> tuple[int, str]:
-        """Return the number of messages, and their hash."""
+        """Return the number of messages and their hash."""
         self._hash.update(b"".join(self._pieces))
         self._pieces.clear()
         return self.count, self._hash.hexdigest()

@@ -1,15 +1,15 @@
-"""Finds repeated ids without remembering all ids.
+"""Finds repeated ids in two passes. It stands alone because the trick works for any numbers, not only for an import's.
 
-A queue's ids mostly ascend. An id higher than all before it is new; only the others, the suspects, can be repetitions.
-So a first pass collects the suspects, and a second pass remembers which of them it has met. For 5 7 6 7, the suspects
-are 6 and 7, and the second 7 is a repetition.
+An import has millions of ids, and a set of them would take too much memory. But a queue's ids mostly ascend, and an id
+higher than all before it must be new. So the first pass collects only the others, the suspects, and the second pass
+remembers which suspects it has met. For example, in 5 7 6 7 the suspects are 6 and 7, and the second 7 is a repeat.
 """
 
 from __future__ import annotations
 
 
 class RepeatSurvey:
-    """The first pass. `highest` is the highest id of other queues that count as read before this one."""
+    """The first pass. `highest` is the highest id of any queues that count as read before this one."""
 
     def __init__(self, highest: int = -1) -> None:
         self.highest = highest
@@ -30,7 +30,7 @@ class RepeatFilter:
         self._met: set[int] = set()
 
     def is_repeated(self, number: int) -> bool:
-        """Return whether this number was passed before."""
+        """Return whether an earlier call had the same number."""
         if number not in self._suspects:
             return False
         if number in self._met:

@@ -1,16 +1,16 @@
-"""The import, step by step. Blocks on the disk; the data path is locked, and nothing else uses it yet.
+"""The import, step by step. It blocks on the disk; the data path is locked, and nothing else uses it yet.
 
-    what a killed import left is removed
-    survey          every message of Go's files is counted, repeated ids are found
+    undo            remove the rest of an import that was killed
+    survey          count the messages in Go's files, and find repeated ids
     marker: running
-    topics          the logs are written and synced
-    journal         one new file says which channel sees what; its rename makes the topics known
-    read back       logs and journal are compared with what was read from Go's files
+    topics          write and sync the logs
+    journal         write a new file, which says which channel gets what; renaming it makes the topics exist
+    read back       compare logs and journal with Go's files
     marker: verified
-    renames         Go's files get their new names
+    renames         give Go's files their new names
     marker: done
 
-A failure before the marker says `verified` leaves Go's files as they were, and the next start begins again.
+If it fails before the marker says `verified`, Go's files are untouched, and the next start imports again.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class _Topic:
     """A topic being imported."""
 
     go: GoTopic
-    queues: dict[str | None, GoQueue]  # by channel, in the channels' order; None: the topic's own
+    queues: dict[str | None, GoQueue]  # by channel, in the order of the channels; None: the topic's own
     surveys: dict[str | None, RepeatSurvey] = field(default_factory=dict)
     counts: dict[str | None, int] = field(default_factory=dict)
     log_id: str = ""
@@ -87,9 +87,10 @@ def take_over(
     max_bytes_per_file: int,
     pause: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Import what a Go nsqd has left in the data path, once. Raises StartupError.
+    """Import a Go nsqd's files in the data path, if there are any. Raises StartupError.
 
-    Without `begin`, no import is started, but an earlier one is brought to its end: undone if interrupted, or finished.
+    Without `begin`, don't start an import. An earlier one is still dealt with: it's finished if it was verified, and
+    undone otherwise.
     """
 
     def run() -> None:
@@ -97,7 +98,7 @@ def take_over(
         importer.run(begin=begin)
 
     try:
-        patiently(run, pause)  # an interrupted attempt is undone, and begun again
+        patiently(run, pause)  # each new try first undoes the last one
     except OSError as error:
         text = error_text("use", error.filename or data_path.folder, error)
         raise StartupError(f"failed to import from {METADATA}: {text}") from error
@@ -121,7 +122,7 @@ class _Importer:
     def run(self, *, begin: bool) -> None:
         marker = read_marker(self._files, self._folder)
         if marker is not None and marker.step is ImportStep.RUNNING:
-            log.warning("an import from %s was interrupted: what it has made is removed", METADATA)
+            log.warning("rolling back an interrupted import from %s", METADATA)
             self._undo(marker)
         if marker is not None and marker.step is ImportStep.VERIFIED:
             self._rename(marker)
@@ -130,7 +131,7 @@ class _Importer:
 
     @cached_property
     def _ids(self) -> IdSource:
-        """The source of new ids, made on first use because that writes to the disk."""
+        """The source of new ids. It's created on first use, because that writes to the disk."""
         data_path = self._data_path
         return IdSource(
             self._node_id, timestamp=time.time_ns(), reserved=data_path.ids_reserved, reserve=data_path.reserve_ids
@@ -140,7 +141,7 @@ class _Importer:
         return self._ids.take(1)
 
     def _undo(self, marker: Marker) -> None:
-        """Remove what an unfinished import has created. The journal goes first, or it would refer to missing topics."""
+        """Remove all files of an unfinished import. The journal goes first, because it refers to the topics."""
         for name in (marker.journal, f"{marker.journal}.tmp"):
             remove_file(self._files, self._folder / name)
         self._files.sync_folder(self._folder)
@@ -150,7 +151,7 @@ class _Importer:
                 continue
             if self._data_path.read_log_id(folder) not in (None, log_id):
                 raise StartupError(
-                    f"failed to import from {METADATA}: {folder} is not what the interrupted import has made; move it away"
+                    f"failed to import from {METADATA}: {folder} is not from the interrupted import; move it away"
                 )
             self._files.remove_folder(folder)
         self._files.sync_folder(self._data_path.topics)
@@ -166,17 +167,15 @@ class _Importer:
         try:
             self._make(topics, marker)
         except (OSError, NotEqual) as error:
-            with suppress(OSError):  # otherwise the next start does it
+            with suppress(OSError):  # if that fails, the next start undoes it
                 self._undo(marker)
             if isinstance(error, NotEqual):
-                raise StartupError(
-                    f"failed to import from {METADATA}: {error}; its files are as they were, nothing is served"
-                ) from error
+                raise StartupError(f"failed to import from {METADATA}: {error}; Go's files are unchanged") from error
             raise
         marker = replace(marker, step=ImportStep.VERIFIED)
         write_marker(self._files, self._folder, marker)
         log.info(
-            "import from %s is complete and equal topics=%d channels=%d messages=%d new_ids=%d damaged_files=%d seconds=%.1f",
+            "import from %s complete and verified topics=%d channels=%d messages=%d new_ids=%d damaged_files=%d seconds=%.1f",
             METADATA,
             len(topics),
             sum(len(topic.go.channels) for topic in topics),
@@ -186,7 +185,7 @@ class _Importer:
             time.monotonic() - started,
         )
         if self._lost_attempts:
-            log.warning("messages that no channel had got begin with attempts 1 messages=%d", self._lost_attempts)
+            log.warning("reset the attempts of messages that no channel had messages=%d", self._lost_attempts)
         self._rename(marker)
 
     def _make(self, topics: list[_Topic], marker: Marker) -> None:
@@ -197,24 +196,22 @@ class _Importer:
         self._files.replace(self._folder / marker.journal, b"".join(self._frames))
         self._compare(topics, marker)
 
-    # RepeatSurvey
+    # Surveying
 
     def _survey(self) -> tuple[list[_Topic], Marker]:
-        """Read everything once, and change nothing."""
+        """Read all of Go's files once, without changing anything."""
         names = self._files.names_in(self._folder)
         queues = find_queues(names)
         topics = [self._open(topic, queues) for topic in self._read_metadata()]
-        self._refuse_what_is_here(topics)
+        self._refuse_existing_topics(topics)
         used = {queue.name for topic in topics for queue in topic.queues.values()}
         for name in sorted(queues.keys() - used):
-            log.warning("files of a queue that is not in %s are left alone queue=%s", METADATA, name)
+            log.warning("ignoring the files of a queue that is not in %s queue=%s", METADATA, name)
         for topic in topics:
             self._survey_topic(topic)
         self._total = sum(sum(topic.counts.values()) for topic in topics)
-        topics_made = {topic.go.name: topic.log_id for topic in topics}
-        return topics, Marker(
-            ImportStep.RUNNING, self._next_journal(), topics_made, self._new_names(topics, set(names))
-        )
+        log_ids = {topic.go.name: topic.log_id for topic in topics}
+        return topics, Marker(ImportStep.RUNNING, self._next_journal(), log_ids, self._new_names(topics, set(names)))
 
     def _read_metadata(self) -> list[GoTopic]:
         path = self._folder / METADATA
@@ -223,27 +220,26 @@ class _Importer:
         except JsonError as error:
             raise StartupError(
                 f"failed to load metadata - failed to parse metadata in {path} - {error}; "
-                "mend it, or start with --import-go=false"
+                "repair it, or start with --import-go=false"
             ) from error
         for remark in metadata.remarks:
             log.warning("%s: %s", METADATA, remark)
         return list(metadata.topics.values())
 
     def _refuse_if_damaged(self) -> None:
-        """Refuse to import while node.json is bad: only the recovery finds out which ids are free."""
+        """Refuse to import while node.json is bad, because we wouldn't know which new ids are free."""
         if self._data_path.node_condition is not FileCondition.SOUND:
             raise StartupError(
                 f"failed to import from {METADATA}: {self._folder / NODE_JSON} is {self._data_path.node_condition}; "
-                "start once with --import-go=false, which mends it"
+                "start once with --import-go=false, which repairs it"
             )
 
-    def _refuse_what_is_here(self, topics: list[_Topic]) -> None:
+    def _refuse_existing_topics(self, topics: list[_Topic]) -> None:
         both = sorted({topic.go.name for topic in topics} & set(self._data_path.topic_names()))
         if both:
             raise StartupError(
-                f"failed to import from {METADATA}: this data path has topics of the same name already "
-                f"({', '.join(both)}), and the two are not mixed; start with --import-go=false, and import into an empty "
-                "data path instead"
+                f"failed to import from {METADATA}: this data path already has topics of the same name "
+                f"({', '.join(both)}); start with --import-go=false, or import into an empty data path"
             )
 
     def _open(self, topic: GoTopic, queues: dict[str, QueueFiles]) -> _Topic:
@@ -257,7 +253,7 @@ class _Importer:
     def _survey_topic(self, topic: _Topic) -> None:
         highest = -1
         for channel, queue in topic.queues.items():
-            # A message may be both in the topic's queue and, handed over before a crash, in those of channels.
+            # If Go crashed while it moved messages from the topic's queue to the channels' queues, some are in both.
             survey = topic.surveys[channel] = RepeatSurvey(highest if channel is None else -1)
             number = 0
             for messages in queue.chunks():
@@ -265,7 +261,7 @@ class _Importer:
                 for _, _, message_id, _ in messages:
                     if (found := number_of(message_id)) is not None:
                         survey.note(found)
-                self._tell_progress("reading", queue, number)
+                self._log_progress("reading", queue, number)
             topic.counts[channel] = number
             highest = max(highest, survey.highest)
             for remark in (*queue.remarks, queue.depth_remark(number)):
@@ -281,7 +277,7 @@ class _Importer:
     def _new_names(self, topics: Iterable[_Topic], taken: set[str]) -> dict[str, str]:
         """Return the new names of Go's files.
 
-        A damaged file is named as Go does it; `nsqd.dat`, which starts it all, is last.
+        A damaged file gets `.bad` appended, as in NSQ. `nsqd.dat` is renamed last, because it triggers an import.
         """
         renames = {}
         for topic in topics:
@@ -296,7 +292,8 @@ class _Importer:
         started = time.monotonic()
         name, layout = topic.go.name, topic.layout
         folder = self._data_path.topic_folder(name)
-        # First of all: what the journal says of an earlier log of this name does not apply to the new log.
+        # The checkpoint comes first. Otherwise older changes in the journal, about a deleted topic of this name, would
+        # apply to the new log.
         self._add_to_journal([checkpoint_change(name, LogCheckpoint(topic.log_id, 0, 0, 0))])
         self._add_to_journal(layout.changes())
         write_log_json(self._files, folder, name, topic.log_id, durable=True)
@@ -311,11 +308,8 @@ class _Importer:
         finally:
             writer.close()
         self._files.sync_folder(folder)
-        self._add_to_journal(
-            [
-                checkpoint_change(name, LogCheckpoint(topic.log_id, *writer.last_segment, writer.tail))
-            ]  # all of it is synced
-        )
+        checkpoint = LogCheckpoint(topic.log_id, *writer.last_segment, writer.tail)  # everything is synced
+        self._add_to_journal([checkpoint_change(name, checkpoint)])
         log.info(
             "imported topic=%s messages=%d channels=%d bytes=%d seconds=%.1f",
             name,
@@ -333,7 +327,10 @@ class _Importer:
         writer: LogWriter,
         seen_by_topic: RepeatFilter,
     ) -> Iterator[tuple[int, int]]:
-        """Write one queue. Returns (sequence, attempts) of the messages that were delivered before."""
+        """Write one queue. Returns (sequence, attempts) of the messages that were delivered before.
+
+        Messages in the topic's own queue go to the channels as new ones, so their attempts are dropped.
+        """
         delivered = array("Q")
         seen = seen_by_topic if channel is None else RepeatFilter(topic.surveys[channel])
         digest = Digest()
@@ -357,10 +354,10 @@ class _Importer:
                 found.append((number, timestamp, body))
             writer.write(found)
             self._done += len(found)
-            self._tell_progress("writing", queue, self._done)
+            self._log_progress("writing", queue, self._done)
         topic.digests[channel] = digest.result()
         if digest.count != topic.counts[channel]:
-            raise NotEqual(f"{queue.name} had {topic.counts[channel]} messages, and now {digest.count}")
+            raise NotEqual(f"{queue.name} had {topic.counts[channel]} messages, but now has {digest.count}")
         return ((packed >> _ATTEMPTS_BITS, packed & _MOST_ATTEMPTS) for packed in delivered)
 
     def _add_to_journal(self, changes: Iterable[Entry]) -> None:
@@ -368,7 +365,7 @@ class _Importer:
             self._frames.append(journal_format.encode(piece))
 
     def _name_channels(self, topics: Iterable[_Topic]) -> None:
-        """Write the channels into topology.json too, their second record. Surplus names in it do no harm."""
+        """Add the channels to topology.json, the second copy of the names. Extra names do no harm if we fail later."""
         found = self._data_path.read_topology().content.get("topology")
         named = dict(found) if isinstance(found, dict) else {}
         for topic in topics:
@@ -384,21 +381,21 @@ class _Importer:
             name, layout = topic.go.name, topic.layout
             state = states.get(name, TopicState())
             for difference in layout.differences(state):
-                raise NotEqual(f"topic {name} is not equal to what was read from Go's files: {difference}")
+                raise NotEqual(f"topic {name} differs from Go's files: {difference}")
             folder = self._data_path.topic_folder(name)
             for queue, digest in digests_of(self._files, folder, layout, state):
                 if digest != topic.digests[queue]:
-                    raise NotEqual(f"{queue_name(name, queue)} is not equal to what was read from Go's files")
+                    raise NotEqual(f"{queue_name(name, queue)} differs from Go's files")
 
     def _rename(self, marker: Marker) -> None:
         for old, new in marker.renames.items():
-            with suppress(FileNotFoundError):  # it was renamed before a kill
+            with suppress(FileNotFoundError):  # already renamed, before a kill
                 self._files.rename(self._folder / old, self._folder / new)
         self._files.sync_folder(self._folder)
         write_marker(self._files, self._folder, replace(marker, step=ImportStep.DONE, renames={}))
-        log.info("files of Go's nsqd are left under new names files=%d", len(marker.renames))
+        log.info("renamed the files of Go's nsqd files=%d", len(marker.renames))
 
-    def _tell_progress(self, doing: str, queue: GoQueue, number: int) -> None:
+    def _log_progress(self, doing: str, queue: GoQueue, number: int) -> None:
         now = time.monotonic()
         if now >= self._next_progress:
             self._next_progress = now + _PROGRESS_EVERY
@@ -407,7 +404,7 @@ class _Importer:
 
 
 def _free(name: str, taken: set[str]) -> str:
-    """Return the name, or the first numbered variant that no file has."""
+    """Return the name or, if it's taken, the first free numbered variant."""
     free = next(it for it in chain([name], (f"{name}.{number}" for number in count(2))) if it not in taken)
     taken.add(free)
     return free

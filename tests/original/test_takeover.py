@@ -51,7 +51,7 @@ def drained(nsqd: Nsqd, topic: str, channel: str, count: int) -> dict[bytes, int
 def test_all_that_a_go_nsqd_kept_is_delivered(daemons: Daemons, tmp_path: Path) -> None:
     filled(daemons, tmp_path / "data")
     nsqd = daemons.nsqd("ours", folder=tmp_path / "data")
-    assert "is complete and equal topics=3" in nsqd.log
+    assert "complete and verified topics=3" in nsqd.log
     left = drained(nsqd, "t", "a", COUNT - 10 + 1)
     assert sorted(left.values()) == [1] * (COUNT - 20 + 1) + [2] * 10  # attempts of what was in flight are kept
     assert b"later" in left

@@ -25,7 +25,7 @@ SHARES: Final = {
     "clicks": {"count": 0.25, "archive": 0.05, "": 0.05},
     "events": {"all": 0.1, "": 0.05},
 }
-COMPLETE: Final = re.compile(r"import from nsqd.dat is complete and equal .* seconds=([\d.]+)")
+COMPLETE: Final = re.compile(r"import from nsqd.dat complete and verified .* seconds=([\d.]+)")
 
 
 def write_go_data(folder: Path, count: int, seed: int, *, max_bytes_per_file: int) -> dict[str, dict[str, str]]:

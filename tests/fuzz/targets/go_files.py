@@ -7,7 +7,7 @@ from random import Random
 
 from nsqcommon.nsq_json import JsonError
 from nsqd.go_import.metadata import parse_metadata
-from nsqd.go_import.queue_files import parse_position, what_to_read
+from nsqd.go_import.queue_files import parse_position, plan_reading
 from nsqd.go_import.records import GoMessage, cut, number_of
 
 
@@ -19,7 +19,7 @@ def run(data: bytes, random: Random) -> None:
         number_of(message_id)
     position = parse_position(data)
     sizes = {number: random.randrange(1 << 20) for number in range(random.randrange(5))}
-    reading = what_to_read(position, sizes)
-    assert all(0 <= stretch.start < stretch.end for stretch in reading.stretches)
+    reading = plan_reading(position, sizes)
+    assert all(0 <= part.start < part.end for part in reading.parts)
     with suppress(JsonError):
         parse_metadata(data)

@@ -41,12 +41,12 @@ def test_what_is_ephemeral_or_has_no_name_is_skipped_with_a_word() -> None:
     assert list(metadata.topics) == ["t"]
     assert metadata.topics["t"].channels == {}
     assert metadata.remarks == [
-        "topic e#ephemeral is ephemeral and skipped",
-        "topic with the invalid name 'bad name' is skipped",
-        "topic with the invalid name '' is skipped",
-        "topic with the invalid name '' is skipped",
-        "topic t: channel c#ephemeral is ephemeral and skipped",
-        "topic t: channel with the invalid name '../x' is skipped",
+        "skipping topic 'e#ephemeral': ephemeral",
+        "skipping topic 'bad name': invalid name",
+        "skipping topic '': invalid name",
+        "skipping topic '': invalid name",
+        "skipping topic 't', channel 'c#ephemeral': ephemeral",
+        "skipping topic 't', channel '../x': invalid name",
     ]
 
 

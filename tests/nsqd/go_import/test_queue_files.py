@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from nsqd.go_import.queue_files import FilePart, Position, ReadingPlan, find_queues, parse_position, what_to_read
+from nsqd.go_import.queue_files import FilePart, Position, ReadingPlan, find_queues, parse_position, plan_reading
 
 
 def test_files_are_sorted_by_queue() -> None:
@@ -40,38 +40,43 @@ def test_metadata_that_is_something_else_is_none(data: bytes) -> None:
 
 def test_a_queue_is_read_from_its_read_position_on() -> None:
     position = Position(9, 3, 40, 5, 60)
-    assert what_to_read(position, {3: 100, 4: 100, 5: 60}) == ReadingPlan(
+    assert plan_reading(position, {3: 100, 4: 100, 5: 60}) == ReadingPlan(
         [FilePart(3, 40, 100), FilePart(4, 0, 100), FilePart(5, 0, 60)], []
     )
 
 
 @pytest.mark.parametrize("position", [Position(0, 0, 0, 0, 0), Position(0, 7, 0, 7, 0), Position(0, 7, 50, 7, 50)])
 def test_a_queue_that_was_read_to_its_end_may_have_no_files(position: Position) -> None:
-    assert what_to_read(position, {}) == ReadingPlan([], [])
+    assert plan_reading(position, {}) == ReadingPlan([], [])
 
 
 def test_a_queue_that_is_at_its_end_has_nothing_to_read() -> None:
-    assert what_to_read(Position(0, 7, 50, 7, 50), {7: 50}) == ReadingPlan([], [])
+    assert plan_reading(Position(0, 7, 50, 7, 50), {7: 50}) == ReadingPlan([], [])
 
 
 @pytest.mark.parametrize(
-    ("position", "sizes", "stretches", "remark"),
+    ("position", "sizes", "parts", "remark"),
     [
-        (Position(1, 0, 0, 0, 35), {0: 70}, [FilePart(0, 0, 70)], "35 bytes behind the write position are taken"),
+        (Position(1, 0, 0, 0, 35), {0: 70}, [FilePart(0, 0, 70)], "importing 35 bytes after the write position"),
         (Position(1, 0, 0, 0, 35), {0: 20}, [FilePart(0, 0, 20)], "ends at 20, but 35 bytes were written"),
         (Position(1, 0, 0, 0, 35), {0: 35, 1: 9}, [FilePart(0, 0, 35), FilePart(1, 0, 9)], "newer than the metadata"),
-        (Position(1, 2, 5, 2, 35), {1: 9, 2: 35}, [FilePart(2, 5, 35)], "before the read position and is not taken"),
+        (
+            Position(1, 2, 5, 2, 35),
+            {1: 9, 2: 35},
+            [FilePart(2, 5, 35)],
+            "skipping file 1, which is before the read position",
+        ),
         (Position(1, 2, 50, 3, 35), {2: 40, 3: 35}, [FilePart(3, 0, 35)], "ends at 40, before the read position 50"),
         (Position(1, 2, 5, 4, 35), {2: 9, 4: 35}, [FilePart(2, 5, 9), FilePart(4, 0, 35)], "1 files are missing"),
         (Position(1, 0, 0, 10**15, 35), {}, [], "1000000000000001 files are missing from 0 to"),
         (Position(1, 0, 0, 1, 0), {}, [], "1 files are missing"),
-        (None, {3: 9, 2: 8}, [FilePart(2, 0, 8), FilePart(3, 0, 9)], "no metadata that can be read"),
+        (None, {3: 9, 2: 8}, [FilePart(2, 0, 8), FilePart(3, 0, 9)], "no readable metadata"),
     ],
 )
 def test_where_metadata_and_files_differ_what_can_be_read_is_taken(
-    position: Position | None, sizes: dict[int, int], stretches: list[FilePart], remark: str
+    position: Position | None, sizes: dict[int, int], parts: list[FilePart], remark: str
 ) -> None:
-    reading = what_to_read(position, sizes)
-    assert reading.stretches == stretches
+    reading = plan_reading(position, sizes)
+    assert reading.parts == parts
     assert len(reading.remarks) == 1
     assert remark in reading.remarks[0]

@@ -150,7 +150,7 @@ def test_topics_of_both_are_not_mixed(tmp_path: Path) -> None:
     import_(tmp_path)
     before = deliverable(tmp_path)
     write(tmp_path, {"t": {"c": some(3)}, "w": {}})
-    with pytest.raises(StartupError, match=r"topics of the same name already \(t\).*--import-go=false"):
+    with pytest.raises(StartupError, match=r"already has topics of the same name \(t\).*--import-go=false"):
         import_(tmp_path)
     assert deliverable(tmp_path).given == before.given
     assert (tmp_path / "nsqd.dat").exists()
@@ -205,7 +205,7 @@ def test_topics_that_an_import_did_not_make_are_not_removed(tmp_path: Path) -> N
     marker = read_marker(Files(), tmp_path)
     assert marker is not None
     write_marker(Files(), tmp_path, replace(marker, step=ImportStep.RUNNING, topics={"t": "another"}))
-    with pytest.raises(StartupError, match="is not what the interrupted import has made"):
+    with pytest.raises(StartupError, match="is not from the interrupted import"):
         import_(tmp_path)
     assert list((tmp_path / "topics" / "t.t").glob("*.log"))
 
@@ -227,7 +227,7 @@ def test_a_length_that_cannot_be_ends_its_file_and_the_next_one_goes_on(
     import_(tmp_path)
     kept = [*written[: per_file[0] + 2], *written[sum(per_file) :]]
     assert deliverable(tmp_path).given == expected({"t": {"c": kept}})
-    assert f"no record at {third}: {len(data) - third} bytes are not taken queue=t:c" in caplog.text
+    assert f"no record at {third}, skipping {len(data) - third} bytes queue=t:c" in caplog.text
     assert bad.with_name(bad.name + ".bad").read_bytes() == data
     assert not bad.exists()
     assert go.file("t:c", 0).with_suffix(".dat.imported").exists()
@@ -249,7 +249,7 @@ def test_a_torn_tail_is_reported_and_the_rest_taken(tmp_path: Path, cut: int, ca
     file.write_bytes(file.read_bytes()[:-cut])
     import_(tmp_path)
     assert deliverable(tmp_path).given == expected({"t": {"c": written[:-1]}})
-    assert f"{34 - cut} bytes are not taken" in caplog.text
+    assert f"skipping {34 - cut} bytes" in caplog.text
     assert file.with_name(file.name + ".bad").exists()
 
 
@@ -260,8 +260,8 @@ def test_a_whole_record_behind_the_write_position_is_taken(tmp_path: Path, caplo
     go.set_meta("t:c", 8, (0, 0), (0, position))
     import_(tmp_path)
     assert deliverable(tmp_path).given == expected({"t": {"c": written}})
-    assert "bytes behind the write position are taken queue=t:c" in caplog.text
-    assert "10 messages were found where the metadata says 8" in caplog.text
+    assert "bytes after the write position queue=t:c" in caplog.text
+    assert "found 10 messages, but the metadata says 8" in caplog.text
 
 
 @pytest.mark.parametrize("meta", [None, b"", b"5\n0,0\n", b"x\n0,0\n0,0\n", b"-9\n0,0\n0,0\n"])
@@ -306,8 +306,8 @@ def test_other_files_are_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFix
         (tmp_path / name).write_bytes(b"x")
     import_(tmp_path)
     assert all((tmp_path / name).read_bytes() == b"x" for name in others)
-    assert "not in nsqd.dat are left alone queue=gone" in caplog.text
-    assert "not in nsqd.dat are left alone queue=t:gone" in caplog.text
+    assert "ignoring the files of a queue that is not in nsqd.dat queue=gone" in caplog.text
+    assert "ignoring the files of a queue that is not in nsqd.dat queue=t:gone" in caplog.text
 
 
 def test_attempts_of_what_no_channel_had_got_are_dropped_and_counted(
@@ -316,7 +316,7 @@ def test_attempts_of_what_no_channel_had_got_are_dropped_and_counted(
     write(tmp_path, {"t": {"c": [], "": some(10, attempts=(4,))}})
     import_(tmp_path)
     assert deliverable(tmp_path).given == expected({"t": {"c": [], "": some(10)}})
-    assert "begin with attempts 1 messages=10" in caplog.text
+    assert "reset the attempts of messages that no channel had messages=10" in caplog.text
 
 
 def test_the_record_of_the_specification_is_understood(tmp_path: Path) -> None:

@@ -205,7 +205,7 @@ def test_what_is_read_back_differently_is_not_served(go_path: Path, tmp_path: Pa
             return super().write_at(descriptor, [bytes(data)], offset)
 
     folder = fresh(go_path, tmp_path / "data")
-    with pytest.raises(StartupError, match="its files are as they were, nothing is served"):
+    with pytest.raises(StartupError, match="Go's files are unchanged"):
         import_(folder, files=LyingFiles(), max_bytes_per_file=1 << 20)
     assert {it.name for it in go_path.iterdir()} <= {it.name for it in folder.iterdir()}
     import_(folder)
