@@ -70,7 +70,7 @@ class JournalRotation:
         return self._size_after
 
     def put_off(self, size: int) -> None:
-        """Don't rotate before the file has this size, because the disk has no space for another file now."""
+        """Wait with the rotation until the file has this size, because the disk has no space for another file now."""
         self._rotate_at = size
 
     def begin(self, replaced: Path, topics: Iterable[str]) -> Entry:
