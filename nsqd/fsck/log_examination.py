@@ -170,12 +170,12 @@ class LogExamination:
         index: list[tuple[int, int]] = []
         with opened_to_salvage(self._files, segment.path) as read:
             if checkpoint is not None and checkpoint.base == segment.base and checkpoint.offset <= segment.size:
-                vouched = self._walk(
+                before_checkpoint = self._walk(
                     read, segment, offset=0, sequence=sequence, end=checkpoint.offset, next_base=checkpoint.sequence
                 )
-                yield from self._holes(segment, vouched, read)
+                yield from self._holes(segment, before_checkpoint, read)
                 offset, sequence = checkpoint.offset, checkpoint.sequence
-                holes, index = vouched.holes, vouched.index
+                holes, index = before_checkpoint.holes, before_checkpoint.index
             walk = self._walk(read, segment, offset=offset, sequence=sequence, end=segment.size, next_base=None)
             yield from self._holes(segment, walk, read)
             yield from self._examine_index(read, segment, index + walk.index, holes + walk.holes, is_sealed=False)

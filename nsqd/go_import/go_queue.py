@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from nsqd.go_import.queue_files import FilePart, QueueFiles, parse_position, plan_reading
-from nsqd.go_import.records import LENGTH_SIZE, SMALLEST, GoMessage, cut, length_at
+from nsqd.go_import.records import LENGTH_SIZE, SMALLEST, GoMessage, length_at, split_records
 
 if TYPE_CHECKING:
     from nsqd.log.files import Files
@@ -60,7 +60,7 @@ class GoQueue:
         while offset < end:
             data = self._files.read_fully(descriptor, min(size, end - offset), offset)
             messages: list[GoMessage] = []
-            found = cut(data, largest=largest, messages=messages)
+            found = split_records(data, largest=largest, messages=messages)
             if messages:
                 yield messages
             offset += found.position

@@ -20,26 +20,26 @@ _FRONT: Final = LENGTH_SIZE + HEADER_SIZE
 _HEX_DIGITS: Final = b"0123456789abcdef"
 
 
-class Cut(NamedTuple):
+class SplitResult(NamedTuple):
     position: int  # offset of the first record that is incomplete or bad
     needed: int  # bytes needed to get on with that record; 0: it isn't a record
 
 
-def cut(data: bytes, *, largest: int, messages: list[GoMessage]) -> Cut:
+def split_records(data: bytes, *, largest: int, messages: list[GoMessage]) -> SplitResult:
     """Append the complete records at the start of the data to `messages`. A record longer than `largest` is bad."""
     position, end = 0, len(data)
     while end - position >= _FRONT:
         length, timestamp, attempts, message_id = _unpack_front(data, position)
         if not SMALLEST <= length <= largest:
-            return Cut(position, 0)
+            return SplitResult(position, 0)
         following = position + LENGTH_SIZE + length
         if following > end:
-            return Cut(position, LENGTH_SIZE + length)
+            return SplitResult(position, LENGTH_SIZE + length)
         messages.append((timestamp, attempts, message_id, data[position + _FRONT : following]))
         position = following
     if end - position >= LENGTH_SIZE and not SMALLEST <= length_at(data, position) <= largest:
-        return Cut(position, 0)
-    return Cut(position, _FRONT)
+        return SplitResult(position, 0)
+    return SplitResult(position, _FRONT)
 
 
 def length_at(data: bytes, position: int) -> int:

@@ -197,9 +197,9 @@ class DataPath:
     # Whether it was moved away
 
     def lost_place(self) -> str | None:
-        """Return an error if our path now leads to another folder than the one we opened, or to none. Else None.
+        """Return an error text if our path no longer leads to the folder that we opened, else None.
 
-        A disk error isn't a reason: reads and writes will run into it and report it. Blocks on the disk.
+        A disk error doesn't count, since reads and writes will run into it and report it. Blocks on the disk.
         """
         for folder, opened in self._places.items():
             try:
@@ -343,9 +343,9 @@ def _decoded(data: bytes) -> dict[str, Any] | None:
 
 
 def keep_small_file_aside(files: Files, path: Path) -> Path | None:
-    """Rename a damaged file, so that a new one can be written. A copy from an earlier time is never overwritten.
+    """Rename a damaged file to `<name>.damaged`, unless there is one already: then leave both alone.
 
-    Returns the new path, or None if the file is missing or can't be renamed.
+    Returns the path of the `.damaged` file, or None if the file is missing or can't be renamed.
     """
     kept = path.with_name(path.name + ".damaged")
     try:
@@ -386,7 +386,7 @@ def write_node(files: Files, folder: Path, node: NodeFile) -> None:
 
 
 def read_log_id(files: Files, folder: Path) -> str | None:
-    """Return the id of the log in a topic's folder, or in a deleted topic's. None if log.json has no valid one."""
+    """Return the id of the log in a topic's folder, or in a deleted topic's. None if log.json has no valid id."""
     content = read_small_file(files, folder / LOG_JSON).content
     log_id = content.get("log")
     is_its_own = not folder.name.startswith(_TOPIC_PREFIX) or folder.name == f"{_TOPIC_PREFIX}{content.get('topic')}"

@@ -136,7 +136,7 @@ class Files:
         return True
 
     def identity_of(self, path: Path) -> tuple[int, int]:
-        """Return device and inode, which tell a folder from another one that has replaced it."""
+        """Return device and inode, which change if the folder is replaced by another one."""
         found = path.stat()
         return found.st_dev, found.st_ino
 
@@ -266,7 +266,7 @@ class Files:
         self.sync_folder(path.parent)
 
     def sync_path(self, path: Path) -> None:
-        """Sync a file by name. This covers writes through any descriptor, and reports write errors not reported yet."""
+        """Sync a file by name. It covers writes through any descriptor, and raises write errors not raised before."""
         descriptor = self.open_to_read(path)
         try:
             self.sync(descriptor)
@@ -302,12 +302,12 @@ class DiskError(NamedTuple):
 
 
 def error_text(operation: str, path: Path | str, error: OSError) -> str:
-    """Return the error's text as Go would print it, because clients and operators of NSQ know that form."""
+    """Return the error's text in Go's form, which clients and operators of NSQ know."""
     return f"{operation} {path}: {(error.strerror or str(error)).lower()}"
 
 
 def close_quietly(files: Files, descriptor: int) -> None:
-    """Close a descriptor and only log an error, because a sync has already reported any data that was lost."""
+    """Close a descriptor and just log any error: lost data would have been reported by a sync before."""
     try:
         files.close(descriptor)
     except OSError as error:

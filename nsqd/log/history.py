@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 _Reader = Callable[["ReadAt"], "ReadAt"]  # wraps a ReadAt to handle refused reads, for example in `Salvage`
 
-_LATE: Final = 1 << 63
+_LATE: Final = 1 << 63  # stands for the time or id of an unreadable record: later than any other
 MOST_FILES: Final = 16  # open files per reader; a range over more files is cut short
 
 
@@ -133,7 +133,7 @@ class LogSnapshot:
         places = range(len(self._views))
         start = max(0, bisect_left(places, timestamp, key=lambda it: _time_of(self._first_header(it))) - 1)
         for place in places[start:]:
-            for header in self._headers_of(place, _as_it_is, is_before=lambda it: _time_of(it) < timestamp):
+            for header in self._headers_of(place, _as_is, is_before=lambda it: _time_of(it) < timestamp):
                 if header.timestamp >= timestamp:
                     return header.base_sequence
         for sequence, published in self._unwritten:
@@ -152,11 +152,11 @@ class LogSnapshot:
         if places and (found := self._found_quickly(start, message_id)) is not None:
             return found
         near = (
-            self._headers_of(it, _as_it_is, is_before=lambda header: _id_of(header) <= message_id)
+            self._headers_of(it, _as_is, is_before=lambda header: _id_of(header) <= message_id)
             for it in places[start : start + 1]
         )
         compacted = (header for header, _ in self._compacted_keys())
-        everything = (self._headers_of(it, _as_it_is) for it in places)
+        everything = (self._headers_of(it, _as_is) for it in places)
         for header in chain(chain.from_iterable(near), compacted, chain.from_iterable(everything)):
             if header.base_id <= message_id < header.base_id + header.count:
                 return header.base_sequence + message_id - header.base_id
@@ -168,7 +168,7 @@ class LogSnapshot:
         None doesn't mean that there is no such message: a damaged record stops this search, as it stops `find_id`.
         """
         view = self._views[place]
-        with self._opened(place, _as_it_is) as read:
+        with self._opened(place, _as_is) as read:
             if read is None:
                 return None
             index = index_of(self._files, view)
@@ -187,7 +187,7 @@ class LogSnapshot:
         """
         for view in reversed(self._views):
             found: list[KeyPlace] = []
-            with self._opened(self._views.index(view), _as_it_is) as read:
+            with self._opened(self._views.index(view), _as_is) as read:
                 if read is None:
                     continue
                 walk = SegmentWalk(read, offset=0, sequence=view.base, end=view.size, verify=False, next_base=view.end)
@@ -216,7 +216,7 @@ class LogSnapshot:
     def _first_header(self, place: int) -> Header | None:
         """Return the first sound header in this segment or a later one. Raises ReadRefused."""
         for at in range(place, len(self._views)):
-            if (header := self._first_in(at, _as_it_is)) is not None:
+            if (header := self._first_in(at, _as_is)) is not None:
                 return header
         return None
 
@@ -374,7 +374,7 @@ class LogRangeReader:
         self._offset, self._sequence = hole.end_offset, hole.end
         if read.refused_in(hole.offset, hole.end_offset):
             return self._gap(hole.end, REFUSED)
-        # Copy the bad bytes now, because the segment may be removed before anyone else reads it.
+        # Copy the bad bytes now: the segment may be removed before anyone else reads it.
         keep_aside(self._files, view.path, "damaged", hole.offset, hole.end_offset)
         return self._gap(hole.end, DAMAGED)
 
@@ -392,7 +392,7 @@ class LogRangeReader:
         return walk.offset, walk.sequence
 
 
-def _as_it_is(read: ReadAt) -> ReadAt:
+def _as_is(read: ReadAt) -> ReadAt:
     return read
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nsqd.log.segment_list import SegmentList
     from nsqd.log.writing.unsynced import Unsynced
 
-NOTHING: Final = -1  # no offset, in place of `rewrite_from`: everything was synced
+ALL_SYNCED: Final = -1  # a `rewrite_from` that means: there is nothing to rewrite
 RETRY_AFTER: Final = 1.0  # seconds from a failure until the next try
 
 
@@ -98,7 +98,7 @@ def prove_segments(
         if doubts_unsynced and segment.base >= base:
             rewrite_from = synced_offset if segment.base == base else 0
         elif segment is segments.active:
-            rewrite_from = NOTHING
+            rewrite_from = ALL_SYNCED
         else:
             continue
         try:
@@ -110,15 +110,15 @@ def prove_segments(
     return is_proven
 
 
-def prove_segment(files: Files, segment: Segment, *, end: int, rewrite_from: int = NOTHING) -> bool:
+def prove_segment(files: Files, segment: Segment, *, end: int, rewrite_from: int = ALL_SYNCED) -> bool:
     """Cut off anything after the last whole record, and return whether the rest is sound and ends at sequence `end`.
 
-    The bytes from `rewrite_from` on were never synced. We write them again and sync them, because after a failed sync
-    the kernel marks pages as clean that never reached the disk: a second sync alone would skip them.
+    The bytes from `rewrite_from` on were never synced, so we write and sync them again. A second sync alone isn't
+    enough: after a failed sync, the kernel marks pages as clean although they never reached the disk.
 
     Raises ReadRefused if the disk refuses to read, and OSError if it refuses to write.
     """
-    unsynced_from = rewrite_from if rewrite_from != NOTHING else segment.size
+    unsynced_from = rewrite_from if rewrite_from != ALL_SYNCED else segment.size
     descriptor = files.open_to_write(segment.path)
     try:
         if files.size(descriptor) > segment.size:

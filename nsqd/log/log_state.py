@@ -18,7 +18,7 @@ class LogState:
     """The input of a `DiskLog`."""
 
     log_id: str
-    is_stranger: bool = False  # the journal's positions belong to another log
+    differs_from_journal: bool = False  # the journal's positions belong to another log
     segments: list[Segment] = field(default_factory=list)  # the last one is active
     tail: int = 0
     synced: tuple[int, int, int] = (0, 0, 0)  # (base of a segment, offset in it, sequence), synced before this start

@@ -5,7 +5,7 @@ machines, or if a file server doesn't support locks. For those cases, owner.json
 and the owner updates the file's modification time every second (a beat).
 
     no owner.json                     unused, or the last owner stopped cleanly: create the file and take the data path
-    names a process of this boot      it must be dead, because we hold the lock: take the data path
+    names a process of this boot      we have the lock, so that process is dead: take the data path
     names another boot,               watch the file. If its time changes, a process on another machine is running, so
     or is unreadable                  refuse to start. Otherwise that machine has crashed (or is this one, before a
                                       reboot): take the data path.
@@ -16,7 +16,7 @@ looks again two beats later: the one whose name has been overwritten gives up. I
 it has noticed the other name at its next beat and exited.
 
 If an owner finds another name in owner.json, an operator has started another nsqd with `--take-over`. The old owner
-exits immediately, like after `kill -9`, because any further write could damage the data of the new one, which waits for
+exits immediately, like after `kill -9`, since any further write could damage the data of the new one, which waits for
 that exit before it reads anything. An owner that is cut off from the volume can't notice; you need fencing in the
 storage to keep its late writes out.
 

@@ -91,7 +91,7 @@ class SegmentIndex:
         This doesn't check that the records are there; `proven_entry` does when an entry is used.
         """
         whole = len(data) - len(data) % _index_entry.size
-        index = cls._decode_at_once(data[:whole], base, end_offset)
+        index = cls._decode_fast(data[:whole], base, end_offset)
         if index is not None:
             return index
         index = cls()
@@ -105,7 +105,7 @@ class SegmentIndex:
         return index
 
     @classmethod
-    def _decode_at_once(cls, data: bytes, base: int, end_offset: int) -> SegmentIndex | None:
+    def _decode_fast(cls, data: bytes, base: int, end_offset: int) -> SegmentIndex | None:
         """Return the index if every entry is valid. This takes a tenth of the time of the loop in `decode`."""
         numbers = array("Q", data)
         if byteorder == "little":
@@ -244,8 +244,8 @@ class SegmentWalk:
     """Walks over a segment's records from a given one to the end, and skips damage.
 
     Bad bytes with a sound record after them become a hole. Bad bytes at the end are a torn tail: the walk stops there,
-    with `offset` less than `end`. If you give `next_base`, because another segment follows, there is no torn tail. Bad
-    bytes at the end, and records missing there, are then a hole up to `next_base`.
+    with `offset` less than `end`. Give `next_base` if another segment follows. Then there is no torn tail: bad bytes at
+    the end, or records missing there, become a hole up to `next_base`.
     """
 
     def __init__(
@@ -300,7 +300,7 @@ class SegmentWalk:
             if found.position:
                 yield Block(data, start, headers)
             size = max(self._block_size, found.needed)
-            if found.stop is Stop.END or (found.stop is Stop.SHORT and self._goes_on(found.needed, start, data)):
+            if found.stop is Stop.END or (found.stop is Stop.SHORT and self._can_continue(found.needed, start, data)):
                 continue
             hole = find_hole(
                 self._read, offset=self.offset, sequence=self.sequence, end=self._end, next_base=self._next_base
@@ -311,8 +311,8 @@ class SegmentWalk:
         if self._next_base is not None and self.sequence < self._next_base:
             self._pass(Hole(self.sequence, self._next_base, self.offset, self._end))
 
-    def _goes_on(self, needed: int, start: int, data: bytes) -> bool:
-        """Return whether a longer read can show the rest of a record."""
+    def _can_continue(self, needed: int, start: int, data: bytes) -> bool:
+        """Return whether a longer read could complete the record."""
         at_end = start + len(data) >= self._end
         return self.offset + needed <= self._end and (self.offset > start or not at_end)
 

@@ -65,12 +65,12 @@ class LogSettings:
         )
 
     def is_own_retention(self, topic: str) -> bool:
-        """Return whether the retention was set for this topic alone. Such a one also drops messages no channel got."""
+        """Return whether the retention was set for some topics, not for all. It also drops messages no channel got."""
         return topic in self.topic_retention or self._rules_of(topic).is_own
 
     @property
     def needs_ages(self) -> bool:
-        """Whether we need each segment's age even without a retention time, because a policy may bring one later."""
+        """Whether we need each segment's age even without a retention time: a policy file may set one later."""
         return self.policy is not None
 
     def _rules_of(self, topic: str) -> LogRules:

@@ -7,7 +7,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from nsqd.log.compaction.job import MOST_MARKED, CompactionJob, CompactionPlan, Ended
+from nsqd.log.compaction.job import MOST_MARKED, CompactionJob, CompactionPlan, SealedSegment
 
 if TYPE_CHECKING:
     from nsqd.log.expiry import Expiry
@@ -122,7 +122,7 @@ class Compaction:
         if not front and not self._compacted:
             self.is_refused = False
             return None
-        return CompactionPlan(self, [Ended(*one) for one in front], self._compacted.files, first, self._epoch)
+        return CompactionPlan(self, [SealedSegment(*one) for one in front], self._compacted.files, first, self._epoch)
 
     def decide(self, plan: CompactionPlan, took: float) -> CompactionJob | None:
         """Return the job to run in a thread and then to pass to `end`. `took` is how many seconds the plan took."""
@@ -173,7 +173,7 @@ def compact(
         return
     took, began = 0.0, host.now()
     for sequences in exceptions(compaction.topic):
-        plan.need(sequences)
+        plan.mark_needed(sequences)
         if (spent := host.now() - began) >= stretch:
             yield None
             took, began = took + spent, host.now()

@@ -1,8 +1,8 @@
-"""The plan and the job of a compaction: which files are worth rewriting, and copying their needed messages.
+"""The plan and the job of a compaction: first choose the files worth rewriting, then copy their needed messages.
 
-    CompactionPlan ──need(sequences), piece by piece──> decide() ──> CompactionJob ──perform(), in a thread──> carried.N
-        │ on the loop, between turns                                                    │ synced, then renamed
-        └ one byte per message of the segments                                          └ only then may the segments go
+    CompactionPlan ──mark_needed(), in slices──> decide() ──> CompactionJob ──perform()──> carried.N
+        │ on the loop, between turns                              │ in a thread               │ synced, then renamed
+        └ one byte per message of the segments                    └ copies                    └ only now segments may go
 
 A job takes the longest run of segments, starting with the oldest, of which less than half is needed. That way it always
 writes less than it frees. A segment full of needed messages simply waits until enough finished messages have followed
@@ -45,7 +45,7 @@ class CompactedLog(Protocol):
         """Whether the topic was deleted. The job reads this in its thread."""
 
 
-class Ended(NamedTuple):
+class SealedSegment(NamedTuple):
     """A sealed segment, and the sequence after its last message."""
 
     segment: Segment
@@ -56,7 +56,7 @@ class CompactionPlan:
     """Marks the needed messages of the oldest segments and of the compacted files."""
 
     def __init__(
-        self, log: CompactedLog, segments: list[Ended], files: list[CompactedFile], first: int, epoch: int
+        self, log: CompactedLog, segments: list[SealedSegment], files: list[CompactedFile], first: int, epoch: int
     ) -> None:
         self.log = log
         self.epoch = epoch
@@ -65,7 +65,7 @@ class CompactionPlan:
         self._marks = bytearray(segments[-1].end - first if segments else 0)
         self._files = [(file, bytearray(file.messages)) for file in reversed(files)]  # the newest first
 
-    def need(self, sequences: Iterable[int]) -> None:
+    def mark_needed(self, sequences: Iterable[int]) -> None:
         first, marks, length = self._first, self._marks, len(self._marks)
         for sequence in sequences:
             place = sequence - first
@@ -73,9 +73,9 @@ class CompactionPlan:
                 if place < length:
                     marks[place] = 1
             else:
-                self._need_compacted(sequence)
+                self._mark_compacted(sequence)
 
-    def _need_compacted(self, sequence: int) -> None:
+    def _mark_compacted(self, sequence: int) -> None:
         for file, marks in self._files:
             message = file.message_of(sequence)
             if message >= 0:
@@ -91,7 +91,7 @@ class CompactionPlan:
         parts = [(ended, self._marks[ended.segment.base - self._first : ended.end - self._first]) for ended in segments]
         return CompactionJob(self.log, self.epoch, parts, files, CompactedFile(folder, number))
 
-    def _choose_segments(self) -> tuple[list[Ended], float]:
+    def _choose_segments(self) -> tuple[list[SealedSegment], float]:
         """Return the segments worth compacting, and roughly how many of their bytes are needed."""
         chosen, chosen_bytes = 0, 0.0
         needed, size = 0.0, 0
@@ -121,7 +121,7 @@ class CompactionJob:
         self,
         log: CompactedLog,
         epoch: int,
-        segments: list[tuple[Ended, bytearray]],
+        segments: list[tuple[SealedSegment, bytearray]],
         files: list[tuple[CompactedFile, bytearray]],
         target: CompactedFile,
     ) -> None:
@@ -241,8 +241,8 @@ class CompactionJob:
 
     # From segments
 
-    def _copy_segment(self, files: Files, descriptor: int, ended: Ended, marks: bytearray) -> bool:
-        """Copy a segment's needed messages. Return False if some of them are damaged, so that the segment must stay."""
+    def _copy_segment(self, files: Files, descriptor: int, ended: SealedSegment, marks: bytearray) -> bool:
+        """Copy a segment's needed messages. Returns False if some are damaged, so that the segment must stay."""
         segment, end = ended
         place = marks.find(1)
         if place < 0:

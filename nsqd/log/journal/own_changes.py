@@ -9,8 +9,8 @@ know which log has these sequences. So the store adds the log's id and how far t
 
 At a start, they tell us what to do with the folder of `t`:
 
-- After the deletion above, its log.json says a1. The machine stopped before the folder's new name was synced. Because
-  a1 is gone, we move the folder away, and no message of the deleted topic comes back.
+- Its log.json says a1, although a1 is gone: the machine stopped before the folder's new name was synced. We rename the
+  folder again, so that no message of the deleted topic comes back.
 - Its log.json says a1, but the log ends at 80 although 100 were synced: someone restored an older copy, or the disk has
   lost synced data. New messages will reuse the sequences 80 to 99. So we give the log a new id, and cut positions
   beyond 80; otherwise the new messages would count as finished.
@@ -52,7 +52,7 @@ class LogCheckpoint(NamedTuple):
 
 
 class SyncedLog(Protocol):
-    """A log, as its checkpoint needs it."""
+    """A log, as the journal sees it."""
 
     @property
     def topic(self) -> str: ...
@@ -86,7 +86,7 @@ _RELEVANT: Final = frozenset({_CHECKPOINT, _GONE, _NODE, KEYS, KEYLESS, ROTATION
 
 @dataclass(slots=True)
 class RecoveredChanges:
-    """The content of a journal: the broker's changes as a list, and the store's own as their result."""
+    """The content of a journal: the broker's changes as they are, and the state that the store's own lead to."""
 
     changes: PackedChanges = field(default_factory=PackedChanges)
     checkpoints: dict[str, LogCheckpoint] = field(default_factory=dict)  # by topic; without those of deleted logs
@@ -166,6 +166,6 @@ def _add_keyless(change: Sequence[object], recovered: RecoveredChanges) -> None:
 
 
 def _cut_keyless(topic: str, tail: int, recovered: RecoveredChanges) -> None:
-    """Forget starts from `tail` on, because the log never had these messages: new ones get their sequences."""
+    """Forget starts from `tail` on. The log has lost these messages, so new ones will get their sequences."""
     if topic in recovered.keyless:
         recovered.keyless[topic] = {start for start in recovered.keyless[topic] if start < tail}

@@ -1,4 +1,4 @@
-"""A compact list of journal changes, because a start may read a million of them: 300 MB as Python objects."""
+"""A compact list of journal changes. A start may read a million of them, which take 300 MB as Python objects."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgpack
 if TYPE_CHECKING:
     from nsqd.broker.store import Entry
 
-_PIECE: Final = 100  # changes packed together; few, because a single one may hold thousands of numbers
+_PIECE: Final = 100  # changes packed together; not more, since a single one may have thousands of numbers
 
 
 class PackedChanges:

@@ -26,7 +26,7 @@ def walk_frames(read: ReadAt, size: int) -> Iterator[JournalFrame | BadBytes]:
     while position < size:
         frame = _frame_at(read, position, size)
         if frame is None:
-            frame = _find(read, position + 1, size)
+            frame = _find_frame(read, position + 1, size)
             if frame is None:
                 yield BadBytes(position, size, is_tail=True)
                 return
@@ -43,7 +43,7 @@ def _frame_at(read: ReadAt, position: int, size: int) -> JournalFrame | None:
     return frame and JournalFrame(frame.changes, position, position + frame.end)
 
 
-def _find(read: ReadAt, start: int, size: int) -> JournalFrame | None:
+def _find_frame(read: ReadAt, start: int, size: int) -> JournalFrame | None:
     """Return the first sound frame at `start` or later, or None."""
     while start < size:
         block = read(start, min(BLOCK_SIZE, size - start))

@@ -104,7 +104,7 @@ class JournalRotation:
         return changes
 
     def start_anew(self) -> None:
-        """Restart the current snapshot, because a write failed: a part of it or a later change is missing."""
+        """Restart the current snapshot after a failed write, since a part of it or a later change is missing."""
         self._rest = None
 
     def written(self) -> None:
@@ -123,7 +123,7 @@ class JournalRotation:
 
 
 def missing_snapshots(changes: Iterable[Entry]) -> set[str]:
-    """Return the topics whose snapshots a file announces but doesn't have. `changes` is the file's content."""
+    """Return the topics whose snapshots are announced in a file's changes, but missing."""
     missing: set[str] = set()
     note_rotation(changes, missing)
     return missing

@@ -1,1 +1,1 @@
-"""What a start finds in a data path, and how it restores the store from that."""
+"""Recovery: restores the store from its data path when nsqd starts."""

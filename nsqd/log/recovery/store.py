@@ -147,7 +147,7 @@ class StoreRecovery:
             lambda: recover_log(self._files, self._data_path, topic, checkpoint, self._new_id, self._damage)
         )
         self._patiently(lambda: self._find_ages(topic, state))
-        is_another = is_moved or state.is_stranger
+        is_another = is_moved or state.differs_from_journal
         if is_another or not self._journal_is_whole:  # the journal can't be trusted on where the first key is
             recovered.keys_from.pop(topic, None)
             synced = checkpoint.sequence if checkpoint is not None and not is_another else 0

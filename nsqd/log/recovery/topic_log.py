@@ -100,12 +100,12 @@ class _Recovery:
             self._read_segments()
         self._read_compacted()
         if self._checkpoint is not None and state.tail < self._checkpoint.sequence:
-            self._ends_early(new_id())
-        if not self._is_vouched_for():
-            self._doubt_names()
+            self._replace_id_after_loss(new_id())
+        if not self._ends_at_checkpoint():
+            self._mark_names_unsynced()
         return state
 
-    def _is_vouched_for(self) -> bool:
+    def _ends_at_checkpoint(self) -> bool:
         """Return whether the log ends exactly at its checkpoint, so that all its file names were synced as well.
 
         An empty log's checkpoint doesn't count, because it is recorded when the topic is created, before any sync.
@@ -115,7 +115,7 @@ class _Recovery:
             return False
         return checkpoint[1:] == (segments[-1].base, segments[-1].size, self._state.tail) != (0, 0, 0)
 
-    def _doubt_names(self) -> None:
+    def _mark_names_unsynced(self) -> None:
         """Have the store sync the folder's names, because the machine may have stopped before it synced a new file's.
 
         Without a checkpoint we don't know either which segments were ever synced, so all of them count as unsynced.
@@ -139,7 +139,7 @@ class _Recovery:
     def assign_new_identity(self, why: str) -> None:
         kept = keep_small_file_aside(self._files, self._folder / LOG_JSON)
         self.save_identity()
-        self._state.is_stranger = True
+        self._state.differs_from_journal = True
         self._note(LOG_JSON, 0, 0, 0, kept, f"{why}; assigning a new id, and its channels start from the beginning")
 
     def save_identity(self) -> None:
@@ -279,7 +279,7 @@ class _Recovery:
             kept = keep_aside(self._files, segment.path, "damaged", hole.offset, hole.end_offset)
             self._note(segment.path.name, hole.offset, hole.first, hole.end, kept, "damage is skipped")
 
-    def _ends_early(self, log_id: str) -> None:
+    def _replace_id_after_loss(self, log_id: str) -> None:
         """Give a log that has lost synced messages a new id, because new messages will reuse their sequences.
 
         Otherwise a reader of history could take the new messages for those that it has already read.

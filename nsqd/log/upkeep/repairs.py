@@ -1,6 +1,6 @@
 """Retries after storage faults. The store's repair task calls this once a second while there is a fault.
 
-This isn't a part of `Faults`, because it imports the owners of the faults, which themselves import `Faults`.
+This isn't part of `Faults`, since it imports the owners of the faults, which themselves import `Faults`.
 """
 
 from __future__ import annotations

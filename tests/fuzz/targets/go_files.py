@@ -8,12 +8,12 @@ from random import Random
 from nsqcommon.nsq_json import JsonError
 from nsqd.go_import.metadata import parse_metadata
 from nsqd.go_import.queue_files import parse_position, plan_reading
-from nsqd.go_import.records import GoMessage, cut, number_of
+from nsqd.go_import.records import GoMessage, number_of, split_records
 
 
 def run(data: bytes, random: Random) -> None:
     messages: list[GoMessage] = []
-    found = cut(data, largest=1 << 20, messages=messages)
+    found = split_records(data, largest=1 << 20, messages=messages)
     assert 0 <= found.position <= len(data)
     for _, _, message_id, _ in messages:
         number_of(message_id)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqd.go_import.records import Cut, Digest, GoMessage, cut, number_of
+from nsqd.go_import.records import Digest, GoMessage, SplitResult, number_of, split_records
 from nsqd.go_import.repeats import RepeatFilter, RepeatSurvey
 from tests.support.go_data import Message, messages
 
@@ -12,13 +12,13 @@ SPECIFIED = bytes.fromhex("0000001f18e9e33bdd808c850002") + b"18a269aee2269000he
 LARGEST = 1000 + 26
 
 
-def taken(data: bytes) -> tuple[Cut, list[GoMessage]]:
+def taken(data: bytes) -> tuple[SplitResult, list[GoMessage]]:
     found: list[GoMessage] = []
-    return cut(data, largest=LARGEST, messages=found), found
+    return split_records(data, largest=LARGEST, messages=found), found
 
 
 def test_the_record_of_the_specification() -> None:
-    assert taken(SPECIFIED) == (Cut(35, 30), [(0x18E9E33BDD808C85, 2, b"18a269aee2269000", b"hello")])
+    assert taken(SPECIFIED) == (SplitResult(35, 30), [(0x18E9E33BDD808C85, 2, b"18a269aee2269000", b"hello")])
     assert Message(b"18a269aee2269000", 0x18E9E33BDD808C85, 2, b"hello").record == SPECIFIED
 
 
@@ -39,7 +39,7 @@ def test_wherever_the_data_ends_whole_records_are_taken(count: int, missing: int
 @pytest.mark.parametrize("rest", [0, 5, 2000])
 def test_a_length_that_cannot_be_is_no_record(length: int, rest: int) -> None:
     found, got = taken(SPECIFIED + length.to_bytes(4, "big", signed=True) + bytes(rest))
-    assert found == Cut(35, 0)
+    assert found == SplitResult(35, 0)
     assert len(got) == 1
 
 

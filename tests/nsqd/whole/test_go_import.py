@@ -77,7 +77,9 @@ def test_topics_of_both_keep_it_from_starting(tmp_path: Path) -> None:
     GoData(tmp_path).metadata({"t": {}})
     again = run_to_end(f"--data-path={tmp_path}", "--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0")
     assert again.returncode == 1
-    assert "failed to instantiate nsqd - failed to import from nsqd.dat: this data path already has topics" in again.stderr
+    assert (
+        "failed to instantiate nsqd - failed to import from nsqd.dat: this data path already has topics" in again.stderr
+    )
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -219,7 +219,7 @@ def test_segment_stays_when_a_cursor_has_gone_back_meanwhile(tmp_path: Path) -> 
         store.sync()
         plan = topic.log.compaction.begin()
         assert plan is not None
-        plan.need([1])
+        plan.mark_needed([1])
         job = topic.log.compaction.decide(plan, 0.0)
         assert job is not None
         topic.log.release(0, 0)
@@ -246,7 +246,7 @@ def test_side_file_stays_when_something_in_it_is_needed_again_meanwhile(tmp_path
         store.sync()
         plan = topic.log.compaction.begin()
         assert plan is not None
-        plan.need([6, 9])
+        plan.mark_needed([6, 9])
         job = topic.log.compaction.decide(plan, 0.0)
         assert job is not None
         assert len(job.done) == 0
@@ -271,7 +271,7 @@ def test_topic_made_anew_gets_nothing_of_the_old_one(tmp_path: Path, is_decided:
         store.sync()
         plan = topic.log.compaction.begin()
         assert plan is not None
-        plan.need([1])
+        plan.mark_needed([1])
         job = topic.log.compaction.decide(plan, 0.0) if is_decided else None
         store.store.drop_log("t")
         again = Topic(store)

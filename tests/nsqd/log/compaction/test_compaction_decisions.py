@@ -56,7 +56,7 @@ class Log:
 
     def job(self) -> CompactionJob:
         plan = self.plan()
-        plan.need([3])
+        plan.mark_needed([3])
         job = self.compaction.decide(plan, 0.0)
         assert job is not None
         return job
@@ -97,7 +97,7 @@ def test_looking_in_vain_is_done_less_and_less_often(log: Log) -> None:
     pauses = []
     for _ in range(8):
         plan = log.plan()
-        plan.need(range(30))
+        plan.mark_needed(range(30))
         assert log.compaction.decide(plan, 0.0) is None
         pauses.append(log.compaction.due_at - log.now)
     assert pauses == [2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, LONGEST_COMPACTION_INTERVAL]
@@ -105,7 +105,7 @@ def test_looking_in_vain_is_done_less_and_less_often(log: Log) -> None:
 
 def test_a_long_look_is_followed_by_a_longer_pause(log: Log) -> None:
     plan = log.plan()
-    plan.need([3])
+    plan.mark_needed([3])
     log.compaction.decide(plan, 0.5)
     assert log.compaction.due_at == log.now + 0.5 * COMPACTION_SHARE
 
