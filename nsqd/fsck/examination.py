@@ -1,4 +1,4 @@
-"""Checks a stopped data path from end to end. It trusts nothing, and changes nothing.
+"""Checks a stopped data path from end to end, without trusting or changing anything.
 
 First come the small files and the journal, then each topic's log, which is compared with the journal. If a finding can
 be repaired safely, it has a `repair` function. That way we don't need a second walk for repairs.

@@ -1,4 +1,4 @@
-"""Assigns new ids to a copied data path. It stands alone because it writes files, and the rest of fsck only reads them.
+"""Assigns new ids to a copied data path. It stands alone because it writes files without examining anything.
 
 The node and each log get new ids. Otherwise history readers could mix up the copy and the original, once both have
 given the same sequences to different messages. The new ids go to the journal first, then to each log.json, and to

@@ -101,6 +101,7 @@ class LogLayout:
             own = self.backlog(name)
             if channel.paused != self.topic.channels[name]:
                 yield f"channel {name} paused: {channel.paused}"
+            # Each channel must have its own backlog, and also the topic's own queue if that is released.
             depth = end - channel.cursor - sum(stop - start for start, stop in channel.skips) + len(channel.waiting)
             if depth != own.end - own.start + end - self.own.start:
                 yield f"channel {name} depth: {depth}"

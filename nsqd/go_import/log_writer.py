@@ -48,6 +48,7 @@ class LogWriter:
 
     def _make_room(self, size: int) -> None:
         segment = self._segment
+        # An empty segment takes any record, even one larger than `max_bytes`.
         if segment is None or (self._end and self._end + size > self._max_bytes):
             self.end_segment()
             path = self._folder / segment_name(self.tail)

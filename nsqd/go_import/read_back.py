@@ -1,6 +1,6 @@
 """Reads an import back from the logs and the journal. It stands alone because the check must not trust the writer.
 
-So it shares no code with log_writer.py, but uses the functions with which the broker will read the same files.
+So it doesn't use log_writer.py, only the functions with which the broker will read the same files.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 
 class RepeatSurvey:
-    """The first pass. `highest` is the highest id of any queues that count as read before this one."""
+    """The first pass: collects the suspects. `highest` is the highest id of the queues before this one, if any."""
 
     def __init__(self, highest: int = -1) -> None:
         self.highest = highest
@@ -23,7 +23,7 @@ class RepeatSurvey:
 
 
 class RepeatFilter:
-    """The second pass."""
+    """The second pass: tells the first occurrence of a suspect from its repeats."""
 
     def __init__(self, survey: RepeatSurvey) -> None:
         self._suspects = survey.suspects

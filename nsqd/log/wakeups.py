@@ -6,7 +6,7 @@ from nsqcommon.wakeup import Wakeup
 
 
 class Wakeups:
-    """One event per background task, plus `hurry`. Read store_tasks.py to see what each task does."""
+    """One event per task. store_tasks.py says what the tasks do; nsqd/daemon.py waits for `health`."""
 
     def __init__(self) -> None:
         self.sync = Wakeup()

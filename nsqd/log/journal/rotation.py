@@ -99,7 +99,7 @@ class JournalRotation:
         changes: list[Entry] = [("begin", topic)] if begins else []
         changes.append(("part", topic, piece))
         self._parts = 1 if begins else self._parts + 1
-        if ends:
+        if ends:  # with the number of parts, so that a start notices a missing one
             changes.append(("end", topic, self._parts))
         return changes
 
