@@ -93,7 +93,7 @@ class Compaction:
             self._epoch += 1
         self._passed = passed
         compacted = self._compacted
-        if compacted and sequence >= self._segments.first:  # everything needed is in segments again
+        if compacted and sequence >= self._segments.first:  # nothing before the segments is needed any more
             self._host.remove(compacted.take_out(compacted.files))
         if compacted or self._segments.ends_before(min(passed, unwanted)):
             self._host.wants_compaction(self)
