@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from nsqcommon.startup import StartupError
 from nsqd.broker.replay import TopicState, replay
+from nsqd.fsck.failing_disk import opened_to_salvage, read_or_report, unreadable
 from nsqd.fsck.finding import FsckFinding, FsckSeverity
 from nsqd.fsck.leftovers import TMP, cut_off, is_kept_aside, leftover
 from nsqd.fsck.log_examination import LogExamination
-from nsqd.fsck.refused import opened_to_salvage, readable, refused
 from nsqd.go_import.marker import MARKER, ImportStep, read_marker
 from nsqd.log.data_path import (
     NODE_JSON,
@@ -76,7 +76,7 @@ class Examination:
         names = self._files.names_in(self._folder)
         if not (NODE_JSON in names or TOPICS in names or any(map(is_journal, names))):
             raise DataPathError(f"{self._folder} is not a data path of nsqd")
-        node = yield from readable(lambda: read_node(self._files, self._folder), file=NODE_JSON)
+        node = yield from read_or_report(lambda: read_node(self._files, self._folder), file=NODE_JSON)
         if isinstance(node, NodeFile):
             self.node, self._journal_end = node.node, node.journal
         changes = PackedChanges()
@@ -168,7 +168,7 @@ class Examination:
         for piece in bad:
             if read.refused_in(piece.position, piece.end):
                 self._journal_is_whole = False
-                yield refused(path.name, piece.position)
+                yield unreadable(path.name, piece.position)
             else:
                 yield self._bad_journal(path, piece, is_last=is_last)
         return sound
@@ -213,7 +213,7 @@ class Examination:
             yield FsckFinding(FsckSeverity.DAMAGE, f"{NODE_JSON} is older than the journal", file=NODE_JSON)
 
     def _examine_topology(self, states: Mapping[str, TopicState]) -> Iterator[FsckFinding]:
-        found = yield from readable(self._data_path.read_topology, file=TOPOLOGY_JSON)
+        found = yield from read_or_report(self._data_path.read_topology, file=TOPOLOGY_JSON)
         if found is None:
             return
         known = topology_of(states)

@@ -49,7 +49,7 @@ class FsckFinding:
         }
 
 
-def joined(findings: Iterable[FsckFinding]) -> Iterator[FsckFinding]:
+def merge_adjacent(findings: Iterable[FsckFinding]) -> Iterator[FsckFinding]:
     """Merge neighbours: findings with the same text about adjacent parts of a file become one."""
     last: FsckFinding | None = None
     for finding in findings:

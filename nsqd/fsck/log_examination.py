@@ -9,9 +9,9 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from nsqcommon.wire.log_record import HEADER_SIZE, decode_header
-from nsqd.fsck.finding import FsckFinding, FsckSeverity, joined
+from nsqd.fsck.failing_disk import opened_to_salvage, read_or_report, unreadable
+from nsqd.fsck.finding import FsckFinding, FsckSeverity, merge_adjacent
 from nsqd.fsck.leftovers import TMP, cut_off, is_kept_aside, leftover
-from nsqd.fsck.refused import opened_to_salvage, readable, refused
 from nsqd.log.data_path import LOG_JSON, DataPath, keep_small_file_aside, write_log_json
 from nsqd.log.reading.compacted import CompactedFile, number_of_name, scan_compacted
 from nsqd.log.reading.refusals import ReadRefused, Salvage
@@ -76,7 +76,7 @@ class LogExamination:
         the deletion yet.
         """
         names = self._files.names_in(self._folder)
-        log_id = yield from readable(
+        log_id = yield from read_or_report(
             lambda: self._data_path.read_log_id(self._folder) or "", file=LOG_JSON, topic=self._topic
         )
         if log_id is None:
@@ -109,7 +109,7 @@ class LogExamination:
             text = f"the log ends at {self.tail}, but was synced up to {checkpoint.sequence}"
             yield self._finding(FsckSeverity.DAMAGE, text, file, size, self.tail, checkpoint.sequence)
         yield from self._examine_compacted(names)
-        yield from joined(self._newer)
+        yield from merge_adjacent(self._newer)
         yield from self._leftovers(names, segments)
 
     def _unless_refused(self, file: str, examination: Iterator[FsckFinding]) -> Iterator[FsckFinding]:
@@ -118,7 +118,7 @@ class LogExamination:
             yield from examination
         except ReadRefused:
             self.is_known = False
-            yield refused(file, topic=self._topic)
+            yield unreadable(file, topic=self._topic)
 
     def _finding(
         self,
@@ -182,7 +182,7 @@ class LogExamination:
         self.tail = walk.sequence
         if read.refused_in(walk.offset, segment.size):
             self.is_known = False
-            yield refused(segment.path.name, walk.offset, topic=self._topic)
+            yield unreadable(segment.path.name, walk.offset, topic=self._topic)
         elif walk.offset < segment.size:
             yield self._torn(segment, walk)
 
@@ -217,7 +217,7 @@ class LogExamination:
     def _holes(self, segment: Segment, walk: SegmentWalk, read: Salvage) -> Iterator[FsckFinding]:
         for hole in walk.holes:
             if read.refused_in(hole.offset, hole.end_offset):
-                yield refused(segment.path.name, hole.offset, topic=self._topic, first=hole.first, end=hole.end)
+                yield unreadable(segment.path.name, hole.offset, topic=self._topic, first=hole.first, end=hole.end)
                 continue
             size = hole.end_offset - hole.offset
             text = f"{size} bytes are damaged" if size > 0 else "messages are missing"
@@ -227,7 +227,7 @@ class LogExamination:
         for name in names:
             if (number := number_of_name(name)) is None:
                 continue
-            scanned = yield from readable(
+            scanned = yield from read_or_report(
                 partial(scan_compacted, self._files, self._folder, number), file=name, topic=self._topic
             )
             if scanned is None:
@@ -277,7 +277,7 @@ class LogExamination:
                     FsckSeverity.NOTE, "there is no index; a reader will rebuild it", path.name, repair=rebuild
                 )
             return
-        data = yield from readable(partial(self._files.read, path), file=path.name, topic=self._topic)
+        data = yield from read_or_report(partial(self._files.read, path), file=path.name, topic=self._topic)
         if data is None:
             return
         bad = _first_bad_entry(read, data, segment, holes)

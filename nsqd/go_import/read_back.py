@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _SIZE: Final = 4  # the length of the body, in front of it
 
 
-class NotEqual(Exception):
+class ImportMismatch(Exception):
     """The import differs from Go's files."""
 
 
@@ -40,7 +40,7 @@ def _changes_in(data: bytes) -> Iterator[Entry]:
     while position < len(data):
         frame = journal_format.decode(data, position)
         if frame is None:
-            raise NotEqual(f"the journal is damaged at {position}")
+            raise ImportMismatch(f"the journal is damaged at {position}")
         yield from frame.changes
         position = frame.end
 
@@ -50,7 +50,7 @@ def digests_of(
 ) -> Iterator[tuple[str | None, tuple[int, str]]]:
     """Yield the count and the hash of each channel's backlog, and under None those of the topic's own queue.
 
-    Raises NotEqual if a message is missing or damaged.
+    Raises ImportMismatch if a message is missing or damaged.
     """
     messages = _messages_in(files, folder)
     for channel in (*layout.topic.channels, None):
@@ -60,11 +60,11 @@ def digests_of(
         for sequence in range(start, end):
             header, body = next(messages, (None, b""))
             if header is None or header.base_sequence != sequence:
-                raise NotEqual(f"message {sequence} is missing")
+                raise ImportMismatch(f"message {sequence} is missing")
             digest.add(header.base_id, header.timestamp, attempts.get(sequence, (0, 0))[0], body)
         yield channel, digest.result()
     if next(messages, None) is not None:
-        raise NotEqual(f"there are more than {layout.tail} messages")
+        raise ImportMismatch(f"there are more than {layout.tail} messages")
 
 
 def _attempts_in(state: TopicState, channel: str | None) -> Mapping[int, tuple[int, int]]:
@@ -87,7 +87,7 @@ def _messages_in(files: Files, folder: Path) -> Iterator[tuple[Header, bytes]]:
         finally:
             files.close(descriptor)
         if walk.holes or walk.offset != size:
-            raise NotEqual(f"{path} is damaged")
+            raise ImportMismatch(f"{path} is damaged")
 
 
 def _read(files: Files, descriptor: int, offset: int, size: int) -> bytes:

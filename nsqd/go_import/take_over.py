@@ -36,7 +36,7 @@ from nsqd.go_import.log_writer import LogWriter
 from nsqd.go_import.marker import MARKER, ImportStep, Marker, read_marker, write_marker
 from nsqd.go_import.metadata import GoTopic, parse_metadata
 from nsqd.go_import.queue_files import QueueFiles, find_queues, queue_name
-from nsqd.go_import.read_back import NotEqual, digests_of, read_journal
+from nsqd.go_import.read_back import ImportMismatch, digests_of, read_journal
 from nsqd.go_import.records import SMALLEST, Digest, number_of
 from nsqd.go_import.repeats import RepeatFilter, RepeatSurvey
 from nsqd.log.data_path import NODE_JSON, FileCondition, Topology, write_log_json
@@ -165,11 +165,11 @@ class _Importer:
         topics, marker = self._survey()
         write_marker(self._files, self._folder, marker)
         try:
-            self._make(topics, marker)
-        except (OSError, NotEqual) as error:
+            self._write_all(topics, marker)
+        except (OSError, ImportMismatch) as error:
             with suppress(OSError):  # if that fails, the next start undoes it
                 self._undo(marker)
-            if isinstance(error, NotEqual):
+            if isinstance(error, ImportMismatch):
                 raise StartupError(f"failed to import from {METADATA}: {error}; Go's files are unchanged") from error
             raise
         marker = replace(marker, step=ImportStep.VERIFIED)
@@ -188,7 +188,7 @@ class _Importer:
             log.warning("reset the attempts of messages that no channel had messages=%d", self._lost_attempts)
         self._rename(marker)
 
-    def _make(self, topics: list[_Topic], marker: Marker) -> None:
+    def _write_all(self, topics: list[_Topic], marker: Marker) -> None:
         for topic in topics:
             self._write_topic(topic)
         self._files.sync_folder(self._data_path.topics)
@@ -283,8 +283,8 @@ class _Importer:
         for topic in topics:
             for queue in topic.queues.values():
                 for name in queue.names:
-                    renames[name] = _free(name + (".bad" if name in queue.damage else ".imported"), taken)
-        return renames | {METADATA: _free(METADATA + ".imported", taken)}
+                    renames[name] = _free_name(name + (".bad" if name in queue.damage else ".imported"), taken)
+        return renames | {METADATA: _free_name(METADATA + ".imported", taken)}
 
     # Writing
 
@@ -357,7 +357,7 @@ class _Importer:
             self._log_progress("writing", queue, self._done)
         topic.digests[channel] = digest.result()
         if digest.count != topic.counts[channel]:
-            raise NotEqual(f"{queue.name} had {topic.counts[channel]} messages, but now has {digest.count}")
+            raise ImportMismatch(f"{queue.name} had {topic.counts[channel]} messages, but now has {digest.count}")
         return ((packed >> _ATTEMPTS_BITS, packed & _MOST_ATTEMPTS) for packed in delivered)
 
     def _add_to_journal(self, changes: Iterable[Entry]) -> None:
@@ -381,11 +381,11 @@ class _Importer:
             name, layout = topic.go.name, topic.layout
             state = states.get(name, TopicState())
             for difference in layout.differences(state):
-                raise NotEqual(f"topic {name} differs from Go's files: {difference}")
+                raise ImportMismatch(f"topic {name} differs from Go's files: {difference}")
             folder = self._data_path.topic_folder(name)
             for queue, digest in digests_of(self._files, folder, layout, state):
                 if digest != topic.digests[queue]:
-                    raise NotEqual(f"{queue_name(name, queue)} differs from Go's files")
+                    raise ImportMismatch(f"{queue_name(name, queue)} differs from Go's files")
 
     def _rename(self, marker: Marker) -> None:
         for old, new in marker.renames.items():
@@ -403,7 +403,7 @@ class _Importer:
             log.info("import from %s: %s queue=%s messages=%d%s", METADATA, doing, queue.name, number, of)
 
 
-def _free(name: str, taken: set[str]) -> str:
+def _free_name(name: str, taken: set[str]) -> str:
     """Return the name or, if it's taken, the first free numbered variant."""
     free = next(it for it in chain([name], (f"{name}.{number}" for number in count(2))) if it not in taken)
     taken.add(free)

@@ -149,7 +149,7 @@ class LogSnapshot:
         places = range(len(self._views))
         # Ids ascend, unless the node was given another --node-id. So look near the id's expected position first.
         start = max(0, bisect_right(places, message_id, key=lambda it: _id_of(self._first_header(it))) - 1)
-        if places and (found := self._found_quickly(start, message_id)) is not None:
+        if places and (found := self._find_by_index(start, message_id)) is not None:
             return found
         near = (
             self._headers_of(it, _as_is, is_before=lambda header: _id_of(header) <= message_id)
@@ -162,7 +162,7 @@ class LogSnapshot:
                 return header.base_sequence + message_id - header.base_id
         return None
 
-    def _found_quickly(self, place: int, message_id: int) -> int | None:
+    def _find_by_index(self, place: int, message_id: int) -> int | None:
         """Return the sequence of a message if this segment's index leads straight to it.
 
         None doesn't mean that there is no such message: a damaged record stops this search, as it stops `find_id`.
@@ -365,10 +365,10 @@ class LogRangeReader:
                 self._sequence = self.next = sequence
                 return Records(memoryview(data)[:taken], sequence)
             if needed <= len(data) or self._offset + needed > view.size:
-                return self._pass_damage(view, read)
+                return self._skip_damage(view, read)
             size = needed
 
-    def _pass_damage(self, view: SegmentView, read: Salvage) -> Gap:
+    def _skip_damage(self, view: SegmentView, read: Salvage) -> Gap:
         hole = find_hole(read, offset=self._offset, sequence=self._sequence, end=view.size, next_base=view.end)
         assert hole is not None, "there is always a hole, because the segment's end sequence is known"
         self._offset, self._sequence = hole.end_offset, hole.end

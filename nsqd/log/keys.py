@@ -38,7 +38,7 @@ def keys_in(
             for position, header in block.headers:
                 if not header.key_length or header.timestamp <= since or header.base_sequence < first:
                     continue
-                if _has_any(forgotten, header):
+                if _contains_any(forgotten, header):
                     for key, start, count in decode_keyed(header, block.data, position):
                         place = bisect_left(forgotten, start)
                         if place < len(forgotten) and forgotten[place] == start:
@@ -121,7 +121,7 @@ def _in_compacted(files: Files, file: CompactedFile, wanted: Sequence[int]) -> I
                     yield key, header.base_sequence, header.count, header.timestamp
 
 
-def _has_any(starts: Sequence[int], header: Header) -> bool:
+def _contains_any(starts: Sequence[int], header: Header) -> bool:
     """Return whether one of these sequences is in the record."""
     place = bisect_left(starts, header.base_sequence)
     return place < len(starts) and starts[place] < header.end_sequence

@@ -307,16 +307,16 @@ class SegmentWalk:
             )
             if hole is None:
                 return
-            self._pass(hole)
+            self._skip(hole)
         if self._next_base is not None and self.sequence < self._next_base:
-            self._pass(Hole(self.sequence, self._next_base, self.offset, self._end))
+            self._skip(Hole(self.sequence, self._next_base, self.offset, self._end))
 
     def _can_continue(self, needed: int, start: int, data: bytes) -> bool:
         """Return whether a longer read could complete the record."""
         at_end = start + len(data) >= self._end
         return self.offset + needed <= self._end and (self.offset > start or not at_end)
 
-    def _pass(self, hole: Hole) -> None:
+    def _skip(self, hole: Hole) -> None:
         self.holes.append(hole)
         self.offset, self.sequence = hole.end_offset, hole.end
 

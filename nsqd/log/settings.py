@@ -65,7 +65,10 @@ class LogSettings:
         )
 
     def is_own_retention(self, topic: str) -> bool:
-        """Return whether the retention was set for some topics, not for all. It also drops messages no channel got."""
+        """Return whether the retention was set for this topic or some, not for all topics.
+
+        Only such a retention also drops messages that no channel ever got.
+        """
         return topic in self.topic_retention or self._rules_of(topic).is_own
 
     @property

@@ -152,7 +152,7 @@ class CompactionJob:
             if any(1 in marks for _, marks in (*self._old, *self._segments)):
                 self._write(files, path)
             else:
-                self._done_with_all()
+                self._skip_copying()
         except OSError as error:
             self.error = error_text("compact", error.filename or path, error)
             self.is_refused = isinstance(error, ReadRefused)
@@ -162,7 +162,7 @@ class CompactionJob:
             except OSError:  # the next start removes it
                 pass
 
-    def _done_with_all(self) -> None:
+    def _skip_copying(self) -> None:
         self.done = [file for file, _ in self._old]
         if self._segments:
             self.end = self._segments[-1][0].end

@@ -40,7 +40,7 @@ class JournalContents:
     damage: list[Damage] = field(default_factory=list)
     is_whole: bool = True
 
-    def lacks(self, number: int, why: str) -> None:
+    def report_missing(self, number: int, why: str) -> None:
         self.is_whole = False
         text = f"the journal is incomplete or an older copy: {why}"
         self.damage.append(Damage("", journal_name(number), 0, 0, 0, "", text))
@@ -71,7 +71,7 @@ class JournalRecovery:
                     note_rotation(changes, missing)
                 yield changes
             if missing and self._contents.is_whole:
-                self._contents.lacks(number - 1, f"no snapshot of {', '.join(sorted(missing))}")
+                self._contents.report_missing(number - 1, f"no snapshot of {', '.join(sorted(missing))}")
 
     def _read_file(self, path: Path, *, is_last: bool) -> Iterator[Sequence[Entry]]:
         with opened_to_read(self._files, path) as read:

@@ -126,9 +126,9 @@ class StoreRecovery:
         """Report a journal that is missing, or that is shorter than it was when node.json was last written."""
         known, end = self._data_path.journal_end, self._journal.end
         if end.number == 0 and expected:
-            contents.lacks(max(known.number, 1), "no journal file")
+            contents.report_missing(max(known.number, 1), "no journal file")
         elif contents.is_whole and end < known:
-            contents.lacks(known.number, f"{known.size} bytes were on disk")
+            contents.report_missing(known.number, f"{known.size} bytes were synced")
 
     def _dropped_logs(self) -> set[str]:
         """Return the ids of deleted logs whose renamed folders are still here."""
@@ -161,7 +161,7 @@ class StoreRecovery:
                 recovered.keys_from[topic] = unknown_from
                 self._journal.record_quietly([(KEYS, topic, unknown_from)])
         state.keys_from = recovered.keys_from.get(topic, 0)
-        keyless = self._keyless(topic, recovered, state.tail)
+        keyless = self._keyless_starts(topic, recovered, state.tail)
         self._patiently(lambda: self._find_keys(state, keyless))
         if is_another:
             # The journal's positions belong to another log. Record that now: the new checkpoint below hides it from
@@ -240,7 +240,7 @@ class StoreRecovery:
                 # A segment of unknown age is kept as if it had been written now.
                 segment.newest = newest_in(self._files, segment) or now
 
-    def _keyless(self, topic: str, recovered: RecoveredChanges, tail: int) -> list[int]:
+    def _keyless_starts(self, topic: str, recovered: RecoveredChanges, tail: int) -> list[int]:
         """Return the first sequences of publishes whose keys no longer count, ascending."""
         starts = recovered.keyless.pop(topic, set())
         keyless = sorted([start for start in starts if start < tail])

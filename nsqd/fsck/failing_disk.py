@@ -19,7 +19,7 @@ T = TypeVar("T")
 _WHY = "the disk refuses to read it; the data may be intact"
 
 
-def refused(file: str, offset: int = 0, *, topic: str = "", first: int = 0, end: int = 0) -> FsckFinding:
+def unreadable(file: str, offset: int = 0, *, topic: str = "", first: int = 0, end: int = 0) -> FsckFinding:
     return FsckFinding(FsckSeverity.UNREADABLE, _WHY, topic, file, offset, first, end)
 
 
@@ -29,12 +29,12 @@ def opened_to_salvage(files: Files, path: Path) -> Iterator[Salvage]:
         yield Salvage(WaitsOnce(time.sleep).reader(read))
 
 
-def readable(read: Callable[[], T], *, file: str, topic: str = "") -> Generator[FsckFinding, None, T | None]:
+def read_or_report(read: Callable[[], T], *, file: str, topic: str = "") -> Generator[FsckFinding, None, T | None]:
     """Return the result of `read`. If the disk keeps refusing, yield a finding and return None."""
     try:
         return patiently(read, time.sleep)
     except OSError as error:
         if not is_refusal(error):
             raise
-    yield refused(file, topic=topic)
+    yield unreadable(file, topic=topic)
     return None
