@@ -199,7 +199,7 @@ class Examination:
                 if not recovered.node:
                     return ""
                 kept = keep_small_file_aside(self._files, self._folder / NODE_JSON)
-                # Reserve more, because the journal may lack the very last reservation.
+                # The journal may lack the very last reservation, so reserve more.
                 node = NodeFile(recovered.node, recovered.ids_reserved + RESERVED_AHEAD, JournalEnd())
                 write_node(self._files, self._folder, node)
                 return "rewritten from the journal" + (f"; the old file is {kept.name}" if kept else "")

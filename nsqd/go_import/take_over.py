@@ -131,7 +131,7 @@ class _Importer:
 
     @cached_property
     def _ids(self) -> IdSource:
-        """The source of new ids. It's created on first use, because that writes to the disk."""
+        """The source of new ids. It's created on first use, which writes to the disk."""
         data_path = self._data_path
         return IdSource(
             self._node_id, timestamp=time.time_ns(), reserved=data_path.ids_reserved, reserve=data_path.reserve_ids
@@ -141,7 +141,7 @@ class _Importer:
         return self._ids.take(1)
 
     def _undo(self, marker: Marker) -> None:
-        """Remove all files of an unfinished import. The journal goes first, because it refers to the topics."""
+        """Remove all files of an unfinished import. The journal goes first, since it refers to the topics."""
         for name in (marker.journal, f"{marker.journal}.tmp"):
             remove_file(self._files, self._folder / name)
         self._files.sync_folder(self._folder)
@@ -277,7 +277,7 @@ class _Importer:
     def _new_names(self, topics: Iterable[_Topic], taken: set[str]) -> dict[str, str]:
         """Return the new names of Go's files.
 
-        A damaged file gets `.bad` appended, as in NSQ. `nsqd.dat` is renamed last, because it triggers an import.
+        A damaged file gets `.bad` appended, as in NSQ. `nsqd.dat` triggers an import, so it is renamed last.
         """
         renames = {}
         for topic in topics:

@@ -226,7 +226,7 @@ class DataPath:
     def note_journal_end(self, end: JournalEnd) -> None:
         """Save how far the journal is synced, so that a start notices a journal that is shorter. Raises OSError."""
         self.journal_end = end
-        self._write_node()  # even if the end hasn't changed, because this also saves a new clock mark
+        self._write_node()  # even if the end hasn't changed: this also saves a new clock mark
 
     def _write_node(self) -> None:
         self.check_place()

@@ -370,7 +370,7 @@ class LogRangeReader:
 
     def _skip_damage(self, view: SegmentView, read: Salvage) -> Gap:
         hole = find_hole(read, offset=self._offset, sequence=self._sequence, end=view.size, next_base=view.end)
-        assert hole is not None, "there is always a hole, because the segment's end sequence is known"
+        assert hole is not None, "there is always a hole, as the segment's end sequence is known"
         self._offset, self._sequence = hole.end_offset, hole.end
         if read.refused_in(hole.offset, hole.end_offset):
             return self._gap(hole.end, REFUSED)

@@ -223,7 +223,7 @@ class Hole(NamedTuple):
 
     Bad bytes at the end of the active segment, with no sound record after them, aren't a hole. They are a write that
     never finished and was never acknowledged, so new messages reuse its sequences. Bytes that the disk refuses to read
-    aren't a hole either, because they may be readable later (see reading/refusals.py).
+    aren't a hole either, as they may be readable later (see reading/refusals.py).
     """
 
     first: int
@@ -353,7 +353,7 @@ def _candidates(read: ReadAt, offset: int, end: int, sequence: int) -> Iterator[
         while (found := find_header(data, start, not_before=sequence)) is not None:
             yield position + found[0], found[1]
             start = found[0] + len(MAGIC)
-        position += len(data) - HEADER_SIZE + 1  # overlap the blocks, because a header may lie across their border
+        position += len(data) - HEADER_SIZE + 1  # overlap the blocks: a header may lie across their border
 
 
 def _is_sound(read: ReadAt, offset: int, header: Header) -> bool:

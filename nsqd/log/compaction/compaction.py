@@ -49,7 +49,7 @@ class Compaction:
     the segment [0, 500). While the thread writes, an operator moves a channel back to 200. When the job ends, its file
     has message 17, but the channel now needs 200 to 499 too, and only the segment has those. So each step back starts a
     new epoch, and a job from an earlier epoch removes nothing. The next plan starts from the same files. Until then,
-    message 17 exists twice, which is harmless because both copies are the same. A single finished message that is
+    message 17 exists twice, which is harmless: both copies are the same. A single finished message that is
     needed again also starts a new epoch, wherever the cursors are.
     """
 
@@ -135,7 +135,7 @@ class Compaction:
         return job
 
     def end(self, job: CompactionJob) -> None:
-        """Remove the files that the job copied from, because their needed messages are now in a durable file."""
+        """Remove the files that the job copied from: their needed messages are durable elsewhere now."""
         if self.dropped:
             return
         for load in job.loads:

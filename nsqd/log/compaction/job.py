@@ -175,7 +175,7 @@ class CompactionJob:
             if self.log.dropped:
                 raise FileNotFoundError(ENOENT, "the topic was deleted", str(path))
             files.truncate(descriptor, 0)
-            # Compacted files come first, because their sequences are lower than those of segments. Two may overlap.
+            # Compacted files come first, as their sequences are lower than those of segments. Two may overlap.
             for batch in self._from_files(files):
                 self._add(files, descriptor, batch)
             for ended, marks in self._segments:

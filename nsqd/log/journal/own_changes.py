@@ -17,7 +17,7 @@ At a start, they tell us what to do with the folder of `t`:
 - Its log.json says c3, which the journal has never heard of: one of the two is an older copy. The log gets a new id,
   and its channels start from the beginning.
 
-Checkpoints also speed up a start, because it reads only what was written after them.
+Checkpoints also speed up a start: it reads only the data after them.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _broker_changes(found: Iterable[Entry], recovered: RecoveredChanges) -> Iter
     """Yield the broker's changes, and apply the store's own to `recovered`."""
     doubtful: set[str] = set()  # topics that may have lost a change since their last checkpoint
     for change in found:
-        if change[0] not in _RELEVANT:  # a shortcut for most changes, because `match` is slower
+        if change[0] not in _RELEVANT:  # a shortcut for most changes: `match` is slower
             yield change
             continue
         match change:

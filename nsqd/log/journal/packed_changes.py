@@ -18,7 +18,7 @@ class PackedChanges:
     """A list of changes, stored as msgpack. You can append and iterate; lists inside changes come back as tuples."""
 
     def __init__(self) -> None:
-        self._packed = bytearray()  # one buffer, because many small ones would fragment memory
+        self._packed = bytearray()  # one buffer: many small ones would fragment memory
         self._borders = [0]  # offsets between pieces
 
     def __iter__(self) -> Iterator[Entry]:

@@ -28,7 +28,7 @@ class JournalRotation:
     def __init__(self) -> None:
         self.replaced: list[Path] = []  # files to remove after this rotation
         self._topics: deque[str] | None = None  # topics that still need a snapshot; None: no rotation in progress
-        self._is_due = False  # due at any size, because changes were lost and only snapshots can replace them
+        self._is_due = False  # due at any size: changes were lost, and only snapshots can replace them
         self._is_due_again = False  # changes were lost during this rotation
         self._rotate_at = ROTATE_AT
         self._size_after = 0  # the file's size at the end of the last rotation
@@ -70,7 +70,7 @@ class JournalRotation:
         return self._size_after
 
     def put_off(self, size: int) -> None:
-        """Wait with the rotation until the file has this size, because the disk has no space for another file now."""
+        """Wait with the rotation until the file has this size. The disk has no space for another file now."""
         self._rotate_at = size
 
     def begin(self, replaced: Path, topics: Iterable[str]) -> Entry:

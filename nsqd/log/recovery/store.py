@@ -273,6 +273,6 @@ class StoreRecovery:
                 found.append(keys)
                 count += len(keys)
             end = segment.base
-        # Assigned only at the end, because a refused read makes us start over with all segments.
+        # Assigned only at the end: a refused read makes us start over with all segments.
         state.keys = [it for keys in reversed(found) for it in keys][-most:]
         state.forgotten_keys = forgotten

@@ -108,7 +108,7 @@ class _Recovery:
     def _ends_at_checkpoint(self) -> bool:
         """Return whether the log ends exactly at its checkpoint, so that all its file names were synced as well.
 
-        An empty log's checkpoint doesn't count, because it is recorded when the topic is created, before any sync.
+        An empty log's checkpoint doesn't count: it is recorded when the topic is created, before any sync.
         """
         checkpoint, segments = self._checkpoint, self._state.segments
         if checkpoint is None or not segments:
@@ -116,7 +116,7 @@ class _Recovery:
         return checkpoint[1:] == (segments[-1].base, segments[-1].size, self._state.tail) != (0, 0, 0)
 
     def _mark_names_unsynced(self) -> None:
-        """Have the store sync the folder's names, because the machine may have stopped before it synced a new file's.
+        """Have the store sync the folder's names again: the last process may have stopped before it did.
 
         Without a checkpoint we don't know either which segments were ever synced, so all of them count as unsynced.
         """
@@ -196,7 +196,7 @@ class _Recovery:
         for place, segment in enumerate(segments):
             if segment.base == checkpoint.base and segment.size >= checkpoint.offset:
                 return place, checkpoint.offset, checkpoint.sequence
-        # The segment is gone, because it was finished and removed after the checkpoint, or it is shorter than before.
+        # The segment was finished and removed after the checkpoint, or it is shorter than before.
         before = [place for place, segment in enumerate(segments) if segment.base < checkpoint.sequence]
         place = before[-1] if before else 0
         return place, 0, segments[place].base
