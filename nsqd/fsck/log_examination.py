@@ -72,8 +72,7 @@ class LogExamination:
     def run(self, moved: set[str]) -> Iterator[FsckFinding]:
         """Yield the findings.
 
-        `moved` has the ids of logs whose folders were renamed because their topic was deleted. The journal may not have
-        the deletion yet.
+        `moved` has the ids of deleted topics' logs, from their renamed folders. The journal may not have the deletion.
         """
         names = self._files.names_in(self._folder)
         log_id = yield from read_or_report(

@@ -1,8 +1,9 @@
 """Detects that the wall clock was set while nsqd was down. It matters because delays are stored as wall time.
 
 node.json keeps a *mark*: readings of two clocks at the same moment, and the id of the boot. One is the wall clock. The
-other counts from boot and can't be set, so it shows how long nsqd was down. After a reboot we can only compare the wall
-clock, and then a clock that was set forward looks the same as a machine that was off.
+other counts from boot and can't be set, so it shows how long nsqd was down. For example, if it has advanced by an hour
+and the wall clock by two, the wall clock was set forward by an hour. After a reboot we can only compare the wall clock,
+and then a clock that was set forward looks the same as a machine that was off.
 """
 
 from __future__ import annotations

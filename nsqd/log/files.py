@@ -252,7 +252,8 @@ class Files:
     def replace(self, path: Path, data: bytes, *, suffix: str = ".tmp") -> None:
         """Replace a file atomically and durably: after a crash it has either the old content or the new one.
 
-        `suffix` names the temporary file. If two machines may write the same file, each needs its own suffix.
+        `suffix` names the temporary file. If two machines may write the same file, as with owner.json, each needs its
+        own suffix.
         """
         temporary = path.with_name(path.name + suffix)
         descriptor = self.open_to_write(temporary)

@@ -248,8 +248,8 @@ class LogSnapshot:
     ) -> Iterator[Header]:
         """Yield the headers of one segment.
 
-        With `near_end`, start at the last index entry. With `is_before`, start at the last index entry whose record
-        satisfies it; we search by bisection, so it must hold for all earlier records too.
+        With `near_end`, start at the last index entry. With `is_before`, start at the last index entry that satisfies
+        it; we search by bisection, so it must hold for all earlier records too.
         """
         view = self._views[place]
         with self._opened(place, reader) as read:

@@ -24,8 +24,8 @@ class LogState:
     synced: tuple[int, int, int] = (0, 0, 0)  # (base of a segment, offset in it, sequence), synced before this start
     holes: list[Hole] = field(default_factory=list)
     keys: list[tuple[bytes, int]] = field(default_factory=list)  # with their publish times, oldest first
-    forgotten_keys: list[KeyedPublish] = field(default_factory=list)  # keys that no longer count, see KEYLESS
-    keys_from: int = -1  # all remembered keys are at or after it; ~sequence: no key up to it
+    forgotten_keys: list[KeyedPublish] = field(default_factory=list)  # keys that no longer count, see KEYLESS there
+    keys_from: int = -1  # no remembered key is before it; negative: none yet, see KEYS in journal/own_changes.py
     compacted: list[CompactedFile] = field(default_factory=list)
     unsynced_files: list[Path] = field(default_factory=list)
     unsynced_folders: list[Path] = field(default_factory=list)

@@ -12,7 +12,7 @@ and the owner updates the file's modification time every second (a beat).
 
 Two machines may start at the same moment. Without an owner.json, only one of them can create it, and the other one then
 watches it. So a normal start doesn't wait. If both have watched the same dead owner, both write their names, and each
-looks again two beats later: the one whose name has been overwritten gives up. If one was faster and is already serving,
+looks again two beats later. If its name has been overwritten, it gives up. If one was faster and is already serving,
 it has noticed the other name at its next beat and exited.
 
 If an owner finds another name in owner.json, an operator has started another nsqd with `--take-over`. The old owner

@@ -27,7 +27,11 @@ class LogPolicy(Protocol):
 
 
 class LogSettings:
-    """The settings of each topic's log. A rule in the policy file takes precedence over the options."""
+    """The settings of each topic's log. A rule in the policy file takes precedence over the options.
+
+    Each value is looked up by itself. For example, if the policy file only sets a topic's retention time, its retention
+    size still comes from the options.
+    """
 
     def __init__(self, options: LogOptions, policy: LogPolicy | None) -> None:
         """`policy`: None if there is no policy file."""

@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 RESERVED_AHEAD: Final = 1 << 24  # ids are reserved at most this far ahead of the last id in use
 
 KEYLESS: Final = "keyless"  # topic, sequences: the keys of the publishes that start there no longer count
-KEYS: Final = "keys"  # topic, sequence: all remembered keys are at or after it; ~sequence: no key up to it
+# Topic, sequence: no remembered key is before this sequence. A negative one means that there is none at all yet. For
+# example, ~500 says that no key before 500 counts, so a start searches from 500 on.
+KEYS: Final = "keys"
 _CHECKPOINT: Final = "checkpoint"
 _NODE: Final = "node"  # node id, reserved message ids: a second copy of what is in node.json
 _GONE: Final = "gone"  # topic, log id: the log was deleted, whatever its folder is called now

@@ -130,7 +130,7 @@ def missing_snapshots(changes: Iterable[Entry]) -> set[str]:
 
 
 def note_rotation(changes: Iterable[Entry], missing: set[str]) -> None:
-    """Update `missing`, the topics whose snapshots were announced and not seen yet."""
+    """Update `missing`: topics with a snapshot that was announced and not seen yet."""
     for change in changes:
         match change:
             case [word, topics] if word == ROTATION:

@@ -131,7 +131,7 @@ class StoreRecovery:
             contents.report_missing(known.number, f"{known.size} bytes were synced")
 
     def _dropped_logs(self) -> set[str]:
-        """Return the ids of deleted logs whose renamed folders are still here."""
+        """Return the ids of deleted logs that are still here, in renamed folders."""
         ids = (self._data_path.read_log_id(folder) for folder in self._data_path.dropped_folders())
         return {log_id for log_id in ids if log_id is not None}
 
@@ -253,7 +253,7 @@ class StoreRecovery:
         """Collect the keys that are still remembered, reading segments from the newest back to the first key.
 
         Keys are stored in segments only. But the journal knows where the first one is, so nothing is read for a topic
-        whose publishers use no keys.
+        without keys.
         """
         window, most = self._settings.options.idempotence_window, self._settings.options.idempotence_keys
         if not window or state.keys_from < 0:
