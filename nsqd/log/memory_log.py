@@ -43,7 +43,7 @@ class MemoryLog:
         return []
 
     def has_room(self, count: int, size: int) -> bool:
-        """Return whether `count` messages with `size` bytes of payload fit into memory."""
+        """Return whether `count` messages with `size` bytes of payload fit into the memory queue."""
         return self._cache.has_room(count, size + BATCH_OVERHEAD)
 
     def bytes_from(self, sequence: int) -> int:
