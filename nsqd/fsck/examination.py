@@ -274,10 +274,10 @@ def _compare_positions(state: TopicState, topic: str, found: LogExamination) -> 
             text = f"channel {name} needs messages before the first segment"
             yield FsckFinding(FsckSeverity.DAMAGE, text, topic=topic, first=channel.needed, end=found.first)
         buried = chain.from_iterable(channel.buried.sequences())
-        for state_of_them, sequences in (("waiting", channel.waiting), ("buried", buried)):
+        for kind, sequences in (("waiting", channel.waiting), ("buried", buried)):
             lost = sorted(sequence for sequence in sequences if not found.has(sequence))
             if lost:
-                text = f"{len(lost)} messages {state_of_them} in channel {name} are in no segment or compacted file"
+                text = f"{len(lost)} messages {kind} in channel {name} are in no segment or compacted file"
                 yield FsckFinding(FsckSeverity.DAMAGE, text, topic=topic, first=lost[0], end=lost[-1] + 1)
     if state.cut(found.tail):
         text = f"channels are past the log's end at {found.tail}; the next start will move them back"

@@ -312,7 +312,7 @@ def close_quietly(files: Files, descriptor: int) -> None:
     try:
         files.close(descriptor)
     except OSError as error:
-        log.warning("cannot close a file error=%s", error)
+        log.warning("failed to close a file error=%s", error)
 
 
 def remove_file(files: Files, path: Path) -> None:
