@@ -51,6 +51,7 @@ def clock_mark() -> ClockMark:
 def jump_between(noted: ClockMark, now: ClockMark) -> ClockJump | None:
     """Return by how much the wall clock was set between two marks. None if it's too little to report."""
     is_same_boot = noted.boot == now.boot != "" and now.since_boot >= noted.since_boot
+    # After a reboot we don't know how much time has passed, so only a jump back is certain.
     passed = now.since_boot - noted.since_boot if is_same_boot else 0
     jump = now.wall - noted.wall - passed
     if abs(jump) <= LONGEST_SLIP:

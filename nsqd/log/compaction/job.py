@@ -99,7 +99,7 @@ class CompactionPlan:
             size += segment.size
             count = self._marks.count(1, segment.base - self._first, end - self._first)
             needed += segment.size * count / max(1, end - segment.base)
-            if needed * 2 < size or not needed:
+            if needed * 2 < size or not needed:  # the second case: empty segments, where 0 < 0 is false
                 chosen, chosen_bytes = place + 1, needed
         return self._segments[:chosen], chosen_bytes
 
