@@ -23,7 +23,15 @@ from nsqd.log.data_path import (
     write_node,
 )
 from nsqd.log.journal.journal import Journal
-from nsqd.log.journal.own_changes import RESERVED_AHEAD, LogCheckpoint, checkpoint_change, node_change, split_changes
+from nsqd.log.journal.own_changes import (
+    KEYS,
+    RESERVED_AHEAD,
+    LogCheckpoint,
+    RecoveredChanges,
+    checkpoint_change,
+    node_change,
+    split_changes,
+)
 from nsqd.log.journal.recovery import JournalContents
 from nsqd.log.segment import base_of_name
 
@@ -52,8 +60,13 @@ def give_new_identity(files: Files, folder: Path, *, new_id: Callable[[], str]) 
             logs[topic] = new_id()
     journal.record_quietly([node_change(node, ids_reserved)])
     for topic, log_id in logs.items():
+        path = data_path.topic_folder(topic)
         known = recovered.checkpoints.get(topic)
-        place = known[1:] if known is not None else _beginning(files, data_path.topic_folder(topic))
+        if known is not None and _is_of_another_log(known, data_path.read_log_id(path), recovered):
+            # As a start would: the journal's cursors mean nothing here, so the channels start from the beginning.
+            journal.record_quietly([("cut", topic, 0), (KEYS, topic, 0)])
+            known = None
+        place = known[1:] if known is not None else _beginning(files, path)
         journal.record_quietly([checkpoint_change(topic, LogCheckpoint(log_id, *place))])
     try:
         _write(files, journal)
@@ -68,6 +81,15 @@ def give_new_identity(files: Files, folder: Path, *, new_id: Callable[[], str]) 
         keep_small_file_aside(files, folder / NODE_JSON)
     write_node(files, folder, NodeFile(node, ids_reserved, journal.synced_end))
     return node, logs
+
+
+def _is_of_another_log(known: LogCheckpoint, log_id: str | None, recovered: RecoveredChanges) -> bool:
+    """Return whether the journal speaks of another log than the one in the folder.
+
+    For example: you restored the journal from a backup, and the topic was deleted and created again since then. An id
+    that the journal has replaced is no other log: we were interrupted before we could write the new one to log.json.
+    """
+    return log_id is not None and log_id != known.log_id and log_id not in recovered.replaced
 
 
 def _beginning(files: Files, folder: Path) -> tuple[int, int, int]:

@@ -369,6 +369,26 @@ def test_new_identity_that_was_interrupted_is_made_up_for(path: Path, monkeypatc
     assert run_fsck(path)[:2] == (0, [])
 
 
+def test_new_identity_trusts_no_journal_of_another_log(path: Path, tmp_path: Path) -> None:
+    """The journal comes from a backup; meanwhile the topic was deleted and created again."""
+    backup = tmp_path / "backup"
+    shutil.copytree(path, backup)
+    with running(path) as node:
+        node.broker.delete_topic("t")
+        node.settle()
+        node.broker.topic("t").channel("c")
+        node.publish("t", *BODIES[:12])
+        node.settle()
+        node.stop()
+    shutil.rmtree(backup / T)
+    shutil.copytree(path / T, backup / T)
+    assert run_copy(backup) == 0
+    assert run_fsck(backup)[:2] == (0, [])
+    with running(backup) as node:
+        assert node.damage == []
+        assert sorted(node.consume("t", "c").bodies) == sorted(BODIES[:12])
+
+
 def run_copy(path: Path) -> int:
     return fsck.main(["--new-identity", str(path)], files=FastFiles(), out=io.StringIO(), err=io.StringIO())
 

@@ -93,6 +93,7 @@ class RecoveredChanges:
     changes: PackedChanges = field(default_factory=PackedChanges)
     checkpoints: dict[str, LogCheckpoint] = field(default_factory=dict)  # by topic; without those of deleted logs
     gone: set[str] = field(default_factory=set)  # ids of deleted logs
+    replaced: set[str] = field(default_factory=set)  # ids that logs had before, or that their topics' earlier logs had
     keys_from: dict[str, int] = field(default_factory=dict)  # by topic, from KEYS
     keyless: dict[str, set[int]] = field(default_factory=dict)  # by topic, from KEYLESS
     node: str = ""
@@ -120,6 +121,8 @@ def _broker_changes(found: Iterable[Entry], recovered: RecoveredChanges) -> Iter
         match change:
             case [word, str(topic), str(log_id), int(base), int(offset), int(sequence)] if word == _CHECKPOINT:
                 known = recovered.checkpoints.get(topic)
+                if known is not None and known.log_id != log_id:
+                    recovered.replaced.add(known.log_id)
                 if topic in doubtful and known is not None and known.log_id not in {log_id, *recovered.gone}:
                     recovered.keyless.pop(topic, None)
                     yield "cut", topic, 0  # it's another log now, and we have lost the change that said so
