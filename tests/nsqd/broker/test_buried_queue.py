@@ -11,10 +11,9 @@ from pyroaring import BitMap64
 from nsqcommon.wire.commands import fin, mpub, req
 from nsqd.broker import operations
 from nsqd.broker.buried import BuriedMessage, Note
-from nsqd.broker.buried_queue import BuriedSelection, Verb
+from nsqd.broker.buried_queue import BuriedSelection, KickUndo, Verb
 from nsqd.broker.channel import NOT_ON_DISK
 from nsqd.broker.in_flight import NOT_IN_FLIGHT, NOT_OWNER
-from nsqd.broker.kick_undo import KickUndo
 from nsqd.broker.operations import CancelOutcome
 from nsqd.broker.replay import replay
 from tests.nsqd.broker.burying import bury, channel_of, comes, consumer_of, node_with, node_with_two_buried, take
