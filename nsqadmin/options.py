@@ -16,7 +16,7 @@ from nsqcommon.startup import StartupError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(BaseOptions):
-    log_prefix: str = option("[nsqadmin] ", "what each line of the log begins with")
+    log_prefix: str = option("[nsqadmin] ", "prefix of each log line")
 
     # addresses
     http_address: str = option(

@@ -1,7 +1,7 @@
-"""The options of nsqd that are the log's. nsqd's table (options.py) has them, too, and so do `--help` and the pages.
+"""nsqd's options that concern the log. `Options` (options.py) inherits them, so `--help` and the reference list them.
 
-A new one is declared here, and then `settings.options` has it wherever the log knows its settings. What the policy file
-may overrule for single topics is asked of `LogSettings` (log/settings.py).
+To add one, declare it here; the log's code then finds it in `settings.options`. If the policy file can override it for
+a topic, the log asks `LogSettings` (log/settings.py) instead.
 """
 
 from __future__ import annotations
@@ -49,7 +49,10 @@ def _parse_topic_retention(text: str) -> tuple[str, ...]:
 
 
 def _retention_in(entry: str) -> tuple[Nanoseconds, int] | None:
-    """Return the time or the bytes in an entry of --topic-retention; the other one is zero. None: it has neither."""
+    """Return the (duration, bytes) of a --topic-retention entry, one of them zero; None if it is neither.
+
+    For example, `logs=24h` is a duration and `logs=10GB` a size.
+    """
     _, _, word = entry.rpartition("=")
     try:
         return 0, parse_size(word)
@@ -77,62 +80,64 @@ TOPIC_RETENTIONS: Final[OptionKind[tuple[str, ...]]] = replace(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOptions(BaseOptions):
     mem_queue_size: int = option(
-        10_000, "messages to keep in memory, per topic; the log on disk has them all", at_least=0
+        10_000, "messages of a topic to cache in memory; all of them are in the log on disk", at_least=0
     )
-    mem_queue_bytes: int = option(16 << 20, "bytes of messages to keep in memory, per topic", at_least=0)
-    max_bytes_per_file: int = option(104_857_600, "size at which a topic's log begins a new file, in bytes", at_least=1)
-    sync_every: int = option(2500, "messages written after which a sync to disk is due", at_least=1)
-    sync_timeout: Nanoseconds = option(2 * SECOND, "time after which a sync to disk is due", kind=DURATION, at_least=1)
+    mem_queue_bytes: int = option(16 << 20, "bytes of a topic's messages to cache in memory", at_least=0)
+    max_bytes_per_file: int = option(104_857_600, "size of a topic's log file, in bytes, before a new one", at_least=1)
+    sync_every: int = option(2500, "sync to disk after this many messages", at_least=1)
+    sync_timeout: Nanoseconds = option(2 * SECOND, "sync to disk at least this often", kind=DURATION, at_least=1)
     ack: Ack = option(
         Ack.WRITTEN,
-        "when a publisher gets its OK: memory (at once, as NSQ does), written (a crash of nsqd loses nothing), or "
-        "synced (a power cut loses nothing)",
+        "when a publisher gets its OK: memory (immediately, as in NSQ), written (messages survive a crash of nsqd), or "
+        "synced (messages survive a power cut)",
         kind=one_of(*Ack),
     )
-    topic_ack: tuple[str, ...] = option((), "another --ack for one topic: TOPIC=memory|written|synced", kind=TOPIC_ACKS)
+    topic_ack: tuple[str, ...] = option((), "override --ack for a topic: TOPIC=memory|written|synced", kind=TOPIC_ACKS)
     disk_reserve: int = option(
         -1,
-        "bytes of the disk that publishing leaves free for whatever frees space; -1: 5% of the file system, "
-        "at most 256 MiB; 0: none",
+        "bytes of disk space to keep free by refusing publishes, because freeing space takes some; -1: 5% of the file "
+        "system, at most 256 MiB; 0: none",
         at_least=-1,
     )
     retention_time: Nanoseconds = option(
         0,
-        "how long messages stay after every channel has finished them; 0: until --retention-bytes, or not at all",
+        "how long to keep messages that all channels have finished; 0: no time limit if --retention-bytes is set, "
+        "otherwise not at all",
         kind=DURATION,
         at_least=0,
     )
     retention_bytes: int = option(
         0,
-        "how much of a topic stays after every channel has finished it; 0: as --retention-time says, or nothing",
+        "how many bytes of a topic to keep after all channels have finished them; 0: no size limit if --retention-time "
+        "is set, otherwise none",
         kind=SIZE,
         at_least=0,
     )
     topic_retention: tuple[str, ...] = option(
         (),
-        "another retention for one topic, also while it has no channel: TOPIC=DURATION or TOPIC=SIZE, or both in turn",
+        "override the retention of a topic, even while it has no channel: TOPIC=DURATION or TOPIC=SIZE; repeat for both",
         kind=TOPIC_RETENTIONS,
     )
     idempotence_window: Nanoseconds = option(
         10 * MINUTE,
-        "how long the key of a publish is remembered, so that it is not published twice; 0: keys are refused",
+        "how long to remember the key of a publish, so that a repeat isn't published again; 0: refuse keys",
         kind=DURATION,
         at_least=0,
     )
     idempotence_keys: int = option(
         1_000_000,
-        "how many keys are remembered at most; the oldest are forgotten first, those of deferred messages last",
+        "how many keys to remember; above it the oldest are forgotten, those of deferred messages last",
         at_least=8,
     )
 
     @property
     def topic_acks(self) -> dict[str, Ack]:
-        """The acknowledgement for each topic of `--topic-ack`. The last entry of a topic counts."""
+        """The --topic-ack entries by topic. A later entry replaces an earlier one."""
         return {topic: Ack(word) for topic, _, word in (entry.rpartition("=") for entry in self.topic_ack)}
 
     @property
     def topic_retentions(self) -> dict[str, tuple[Nanoseconds, int]]:
-        """Time and bytes for each topic of `--topic-retention`. Of each kind, the last entry counts."""
+        """The (duration, bytes) of each topic in --topic-retention. A later entry replaces an earlier one of its kind."""
         found: dict[str, tuple[Nanoseconds, int]] = {}
         for entry in self.topic_retention:
             topic, _, _ = entry.rpartition("=")

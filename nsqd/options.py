@@ -1,6 +1,6 @@
-"""The settings of nsqd: NSQ's, under their own names and with their own defaults, and some of our own.
+"""The options of nsqd: NSQ's own, with their names and defaults, and some of ours.
 
-The help text of a setting that NSQ has and that has no effect here says so.
+If an option of NSQ has no effect here, its help text says so.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from nsqd.log_options import LogOptions
 
 MAX_NODE_ID: Final = 1024  # ten bits of every message id
 
-MAX_WORKERS: Final = 64  # a bound for mistakes; the last one listens 6300 ports above the first
+MAX_WORKERS: Final = 64  # against typing errors; worker 63 listens 6300 ports above worker 0
 
 TOPOLOGY_AWARE: Final = "topology-aware-consumption"
 
 
 class TlsRequired(IntEnum):
-    """The connections that must use TLS. The numbers are those that `/config/tls_required` answers."""
+    """Which connections must use TLS. `/config/tls_required` returns these numbers."""
 
     NO = 0
-    EXCEPT_HTTP = 1  # "tcp-https": plain HTTP stays allowed
+    EXCEPT_HTTP = 1  # "tcp-https": plain HTTP is still allowed
     YES = 2
 
     @property
@@ -52,7 +52,7 @@ class TlsRequired(IntEnum):
 
 
 class TlsVersion(IntEnum):
-    """A TLS version. The numbers are those on the wire, and those that `/config/tls_min_version` answers."""
+    """A TLS version, by its number on the wire, which `/config/tls_min_version` returns too."""
 
     TLS_1_0 = 0x0301
     TLS_1_1 = 0x0302
@@ -86,7 +86,7 @@ TLS_VERSION: Final = words_kind("value", _parse_tls_version, show=lambda it: it.
 
 
 def default_node_id() -> int:
-    """Derive the node id from the hostname as NSQ does, so that a node keeps its id when it migrates from NSQ."""
+    """Derive the node id from the hostname the way NSQ does, so a node that migrates from NSQ keeps its id."""
     return crc32(md5(platform.node().encode(), usedforsecurity=False).digest()) % MAX_NODE_ID
 
 
@@ -102,31 +102,31 @@ class Options(LogOptions):
     )
     https_address: str = option(
         "0.0.0.0:4152",
-        "address to listen on for HTTPS clients, once --tls-cert is given: host:port; empty: no HTTPS",
+        "address to listen on for HTTPS clients, if --tls-cert is given: host:port; empty: no HTTPS",
     )
     http_allowed_host: tuple[str, ...] = option(
         (),
-        "host name by which browsers may call this nsqd over HTTP, besides localhost, any IP address, the machine's name "
-        "and --broadcast-address; *: any name; programs may use any",
+        "host name that browsers may use for this nsqd over HTTP, besides localhost, any IP address, the hostname and "
+        "--broadcast-address; *: any name; other programs aren't restricted",
         toml="http_allowed_hosts",
     )
     http_same_site: bool = option(
         False,
-        "refuse to publish for web pages of other sites; everything else that changes something is always refused",
+        "refuse publishes from web pages of other sites; all other changes from such pages are always refused",
     )
     http_cors_origin: tuple[str, ...] = option(
         (),
-        "site whose pages may consume over HTTP, as https://page.example; they may do nothing else",
+        "site whose pages may consume over HTTP, and nothing else, for example https://page.example",
         toml="http_cors_origins",
     )
     broadcast_address: str = computed_option(
         str,
         "chosen at the start",
-        "address that is registered with nsqlookupd; if it is not given, the hostname, or if that resolves to nothing or "
-        "to loopback, the address from which the first nsqlookupd is reached; or the only address in --tcp-address",
+        "address to register with nsqlookupd; by default the hostname, or if that doesn't resolve or resolves to loopback, "
+        "the local address of the connection to the first nsqlookupd; or the only address in --tcp-address",
     )
-    broadcast_tcp_port: int = option(0, "TCP port that is registered with nsqlookupd; 0: the port listened on")
-    broadcast_http_port: int = option(0, "HTTP port that is registered with nsqlookupd; 0: the port listened on")
+    broadcast_tcp_port: int = option(0, "TCP port to register with nsqlookupd; 0: the port of --tcp-address")
+    broadcast_http_port: int = option(0, "HTTP port to register with nsqlookupd; 0: the port of --http-address")
     lookupd_tcp_address: tuple[str, ...] = option(
         (),
         "TCP address of an nsqlookupd to register with",
@@ -135,22 +135,22 @@ class Options(LogOptions):
     )
     http_client_connect_timeout: Nanoseconds = option(
         2 * SECOND,
-        "how long to wait for an HTTP connection to nsqlookupd or the authorization server",
+        "timeout for connecting to nsqlookupd or the authorization server over HTTP",
         kind=DURATION,
     )
     http_client_request_timeout: Nanoseconds = option(
         5 * SECOND,
-        "how long to wait for an HTTP answer of nsqlookupd or the authorization server",
+        "timeout for an HTTP response from nsqlookupd or the authorization server",
         kind=DURATION,
     )
-    lookupd_tls: bool = option(False, "speak TLS with nsqlookupd, to its TCP and its HTTP side")
+    lookupd_tls: bool = option(False, "use TLS with nsqlookupd, for both TCP and HTTP")
     lookupd_tls_root_ca_file: str = option(
-        "", "path to the CA certificates that verify nsqlookupd; empty: those of the system"
+        "", "path to the CA certificates for verifying nsqlookupd; empty: the system's"
     )
-    lookupd_tls_cert: str = option("", "path to the certificate to show to nsqlookupd")
-    lookupd_tls_key: str = option("", "path to the key of this certificate; empty: it is in the same file")
-    topology_region: str = option("", "region that this nsqd is in; consumers of the same one are told so")
-    topology_zone: str = option("", "zone that this nsqd is in; consumers of the same one are told so")
+    lookupd_tls_cert: str = option("", "path to the client certificate for nsqlookupd")
+    lookupd_tls_key: str = option("", "path to the key of that certificate; empty: it is in the same file")
+    topology_region: str = option("", "region of this nsqd, for region-aware consumers")
+    topology_zone: str = option("", "zone of this nsqd, for zone-aware consumers")
 
     # the node, its data and its log
     node_id: int = computed_option(
@@ -161,54 +161,55 @@ class Options(LogOptions):
         at_least=0,
         below=MAX_NODE_ID,
     )
-    data_path: str = option("", "folder for messages; empty: the current one")
+    data_path: str = option("", "folder for messages; empty: the current folder")
     workers: int = option(
         0,
-        "how many nsqd processes to run here under one supervisor, each in a folder of its own in --data-path and a "
-        "hundred ports above the one before; 0: one nsqd without a supervisor",
+        "number of nsqd processes to run under a supervisor, each with its own folder in --data-path and its ports a "
+        "hundred above the previous one's; 0: a single nsqd without a supervisor",
         at_least=0,
         at_most=MAX_WORKERS,
     )
     worker: int = option(
         -1,
-        "which of the --workers to be, from 0, without a supervisor; the supervisor starts its workers with it",
+        "run as this one of the --workers (from 0), without a supervisor; the supervisor starts its workers this way",
         at_least=-1,
     )
     take_over: bool = option(
         False,
-        "start even though an nsqd on another machine is using the data path, which ends that one; only if it cannot be stopped",
+        "start even if another machine owns the data path, and make the nsqd there exit; last resort",
     )
     import_go: bool = option(
-        True, "at start, take over the messages of a Go nsqd in the data path (nsqd.dat and its queues), once"
+        True, "at start, import the messages of a Go nsqd found in the data path (nsqd.dat and its queues), once"
     )
-    log_prefix: str = option("[nsqd] ", "what each line of the log begins with")
-    drain_timeout: Nanoseconds = option(
-        5 * SECOND, "how long clients may take to end after a signal to stop", kind=DURATION, at_least=0
-    )
+    log_prefix: str = option("[nsqd] ", "prefix of each log line")
+    drain_timeout: Nanoseconds = option(5 * SECOND, "grace period for clients on shutdown", kind=DURATION, at_least=0)
 
     drain_deadline: Nanoseconds = option(
-        MINUTE, "how long a drain (SIGUSR1 or POST /drain) may take to deliver what waits", kind=DURATION, at_least=0
+        MINUTE,
+        "how long a drain (SIGUSR1 or POST /drain) may take to deliver the waiting messages",
+        kind=DURATION,
+        at_least=0,
     )
     drain_stay: Nanoseconds = option(
         0,
-        "how long a node that has drained stays, so that its history can be read to the end; POST /drain?stay= overrides it",
+        "how long a drained node stays up so that its history can be read to the end; override it with POST /drain?stay=",
         kind=DURATION,
         at_least=0,
     )
 
     # memory and disk: more in LogOptions
-    queue_scan_worker_pool_max: int = option(4, "no effect: deadlines are kept exactly, not found by scanning")
-    queue_scan_selection_count: int = option(20, "no effect: deadlines are kept exactly, not found by scanning")
+    queue_scan_worker_pool_max: int = option(4, "no effect: nsqd keeps exact deadlines and doesn't scan for them")
+    queue_scan_selection_count: int = option(20, "no effect: nsqd keeps exact deadlines and doesn't scan for them")
 
     # messages
     msg_timeout: Nanoseconds = option(
-        MINUTE, "time a consumer has to finish a message before it comes back", kind=DURATION
+        MINUTE, "time a consumer has to finish a message before it is delivered again", kind=DURATION
     )
-    max_msg_timeout: Nanoseconds = option(15 * MINUTE, "longest time that a consumer may ask for", kind=DURATION)
+    max_msg_timeout: Nanoseconds = option(15 * MINUTE, "longest message timeout a consumer may ask for", kind=DURATION)
     max_msg_size: int = option(1_048_576, "largest message, in bytes", at_least=1)
     max_req_timeout: Nanoseconds = option(HOUR, "longest delay of a requeue", kind=DURATION)
     max_defer_timeout: Nanoseconds = option(
-        0, "longest delay of a deferred publish; 0: as --max-req-timeout", kind=DURATION, at_least=0
+        0, "longest delay of a deferred publish; 0: same as --max-req-timeout", kind=DURATION, at_least=0
     )
     max_body_size: int = option(5_242_880, "largest command body, in bytes", at_least=1)
     max_identify_size: int = option(
@@ -216,61 +217,61 @@ class Options(LogOptions):
     )
     max_unfinished_bytes: int = option(
         134_217_728,
-        "bytes of incomplete bodies, over all connections; beyond it the body that began first is dropped",
+        "bytes of incomplete bodies over all connections; above it the oldest incomplete body is dropped",
         at_least=1,
     )
 
     # clients
     max_heartbeat_interval: Nanoseconds = option(
-        MINUTE, "longest time between heartbeats that a client may ask for", kind=DURATION
+        MINUTE, "longest heartbeat interval a client may ask for", kind=DURATION
     )
-    max_rdy_count: int = option(2500, "highest RDY of a client")
-    max_output_buffer_size: int = option(65_536, "largest output buffer that a client may ask for, in bytes")
+    max_rdy_count: int = option(2500, "highest RDY count of a client")
+    max_output_buffer_size: int = option(65_536, "largest output buffer a client may ask for, in bytes")
     max_output_buffer_timeout: Nanoseconds = option(
-        30 * SECOND, "longest time between flushes that a client may ask for", kind=DURATION
+        30 * SECOND, "longest time between flushes a client may ask for", kind=DURATION
     )
     min_output_buffer_timeout: Nanoseconds = option(
-        25 * MILLISECOND, "shortest time between flushes that a client may ask for", kind=DURATION
+        25 * MILLISECOND, "shortest time between flushes a client may ask for", kind=DURATION
     )
     output_buffer_timeout: Nanoseconds = option(
-        250 * MILLISECOND, "default of the time between flushes that clients are told", kind=DURATION, at_least=1
+        250 * MILLISECOND, "default time between flushes, as announced to clients", kind=DURATION, at_least=1
     )
-    max_channel_consumers: int = option(0, "most consumers on one channel; 0: no limit")
+    max_channel_consumers: int = option(0, "most consumers of a channel; 0: no limit")
     max_channel_leases: int = option(
-        100_000, "most messages of one channel that consumers over HTTP hold at a time", at_least=1
+        100_000, "most messages of a channel in flight to HTTP consumers at a time", at_least=1
     )
     max_holder_leases: int = option(
         10_000,
-        "most messages that one consumer over HTTP holds at a time: one name of the rights file, or one address",
+        "most messages in flight to one HTTP consumer at a time: to one name in the rights file, or to one address",
         at_least=1,
     )
     max_waiting_subs: int = option(
-        1_000, "most requests that wait for messages over HTTP at a time, streams included", at_least=1
+        1_000, "most HTTP requests that wait for messages at a time, including streams", at_least=1
     )
     busy_poll: Nanoseconds = option(
         100 * MICROSECOND,
-        "how long to poll for work before going to sleep, as waking up takes longer; 0: sleep at once",
+        "how long to poll for work before sleeping, because waking up takes longer; 0: never poll",
         kind=DURATION,
         at_least=0,
     )
 
     # statsd
     statsd_address: str = option("", "UDP host:port of a statsd daemon to push metrics to")
-    statsd_prefix: str = option("nsq.%s", "what each metric's name begins with; %s is this host and port")
+    statsd_prefix: str = option("nsq.%s", "prefix of the metrics' names; %s is replaced by this host and port")
     statsd_interval: Nanoseconds = option(MINUTE, "time between pushes to statsd", kind=DURATION, at_least=1)
-    statsd_mem_stats: bool = option(True, "push metrics of memory and garbage collection too")
-    statsd_udp_packet_size: int = option(508, "largest packet for statsd, in bytes")
-    statsd_exclude_ephemeral: bool = option(False, "leave out ephemeral topics and channels")
+    statsd_mem_stats: bool = option(True, "push memory and garbage collection metrics too")
+    statsd_udp_packet_size: int = option(508, "largest UDP packet to statsd, in bytes")
+    statsd_exclude_ephemeral: bool = option(False, "don't push metrics of ephemeral topics and channels")
 
     # end to end latency
     e2e_processing_latency_percentile: tuple[float, ...] = option(
         (),
-        "percentile of the time from publish to finish to keep track of, above 0 and up to 1, also comma separated",
+        "percentile to track of the time from publish to finish, above 0 and up to 1; comma separated for several",
         kind=FLOATS,
         toml="e2e_processing_latency_percentiles",
     )
     e2e_processing_latency_window_time: Nanoseconds = option(
-        10 * MINUTE, "how far back these percentiles look", kind=DURATION
+        10 * MINUTE, "time window of these percentiles", kind=DURATION
     )
 
     # TLS, compression, authorization
@@ -278,9 +279,9 @@ class Options(LogOptions):
     tls_key: str = option("", "path to the key file")
     tls_client_auth_policy: str = option(
         "",
-        "whether clients need a certificate: require (any), or require-verify (one that --tls-root-ca-file vouches for)",
+        "whether clients need a certificate: require (any), or require-verify (one signed by a CA in --tls-root-ca-file)",
     )
-    tls_root_ca_file: str = option("", "path to the CA certificates that verify clients and authorization servers")
+    tls_root_ca_file: str = option("", "path to the CA certificates for verifying clients and authorization servers")
     tls_required: TlsRequired = option(
         TlsRequired.NO,
         "whether clients must use TLS: true, false, or tcp-https (all but plain HTTP)",
@@ -289,33 +290,34 @@ class Options(LogOptions):
     tls_min_version: TlsVersion = option(
         TlsVersion.TLS_1_2, "lowest TLS version: tls1.0, tls1.1, tls1.2, or tls1.3", kind=TLS_VERSION
     )
-    deflate: bool = option(True, "let clients ask for deflate compression")
+    deflate: bool = option(True, "allow clients to use deflate compression")
     max_deflate_level: int = option(
         6,
-        "highest deflate level that a client may ask for; each level costs more CPU",
+        "highest deflate level a client may ask for; higher levels cost more CPU",
         at_least=1,
         at_most=9,
     )
-    snappy: bool = option(True, "let clients ask for snappy compression")
+    snappy: bool = option(True, "allow clients to use snappy compression")
     auth_http_address: tuple[str, ...] = option(
         (),
-        "host:port or URL of an authorization server; clients then have to AUTH",
+        "host:port or URL of an authorization server; with one, clients must AUTH",
         toml="auth_http_addresses",
     )
-    auth_http_request_method: str = option("get", "how to ask the authorization server: get or post")
+    auth_http_request_method: str = option("get", "HTTP method for the authorization server: get or post")
 
     rights_file: str = option(
         "",
-        "path to a TOML file that says who may do what, by token or certificate; empty: everybody may do everything",
+        "path to a TOML file that grants rights to holders of tokens or certificates; empty: anyone may do anything",
     )
 
     policy_file: str = option(
         "",
-        "path to a TOML file with bounds and policies for topics and channels, watched for changes; empty: all is as in NSQ",
+        "path to a TOML file with limits and other rules for topics and channels, reloaded when it changes; empty: no "
+        "rules, as in NSQ",
     )
 
     enable_experiment: tuple[str, ...] = option(
-        (), "experiment to switch on: topology-aware-consumption; unknown names are ignored"
+        (), "experiment to enable: topology-aware-consumption; unknown names are ignored"
     )
 
     # accepted, without effect
@@ -323,13 +325,13 @@ class Options(LogOptions):
     worker_id: bool = option(False, "use --node-id", deprecated=True)
 
     def checked(self) -> Options:
-        """Return the options after NSQ's own checks, worded as in NSQ, with options set that follow from others."""
+        """Check the options as NSQ does, with its error texts. Return them with implied ones set."""
         check_hosts("http-allowed-host", self.http_allowed_host)
         check_origins("http-cors-origin", self.http_cors_origin)
-        # To NSQ, any policy, even an unknown one, implies that TLS is required.
+        # As in NSQ, any client auth policy, even an unknown word, makes TLS mandatory.
         is_raised = bool(self.tls_client_auth_policy) and self.tls_required is TlsRequired.NO
         options = replace(self, tls_required=TlsRequired.YES) if is_raised else self
-        # With only one of the two, setting up TLS will fail later and say why.
+        # If only one of the two is given, setting up TLS fails later with a better message.
         if options.tls_required is not TlsRequired.NO and not (options.tls_cert or options.tls_key):
             raise StartupError("cannot require TLS client connections without TLS key and cert")
         if not self.lookupd_tls and (self.lookupd_tls_root_ca_file or self.lookupd_tls_cert or self.lookupd_tls_key):
@@ -349,7 +351,7 @@ class Options(LogOptions):
 
     @property
     def extensions(self) -> tuple[str, ...]:
-        """The extensions of the protocol that clients may have."""
+        """The protocol extensions that we offer to clients."""
         return tuple(name for name in EXTENSIONS if name != KEYS or self.idempotence_window)
 
     @property

@@ -18,7 +18,7 @@ CLIENT_AUTH: Final = one_of("", "require-verify")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(BaseOptions):
-    log_prefix: str = option("[nsqlookupd] ", "what each line of the log begins with")
+    log_prefix: str = option("[nsqlookupd] ", "prefix of each log line")
 
     # addresses
     tcp_address: str = option("0.0.0.0:4160", "address to listen on for nsqd: host:port, or the path of a unix socket")
