@@ -1,4 +1,4 @@
-"""nsqd as one tree of tasks: its parts, the order in which they start, and how they stop."""
+"""nsqd as one tree of tasks: builds the parts, starts them in order, and stops them in reverse."""
 
 from __future__ import annotations
 
@@ -79,16 +79,16 @@ log = logging.getLogger(__name__)
 
 _RESERVED_DESCRIPTORS: Final = 2 * MOST_DESCRIPTORS + MOST_READERS * MOST_FILES + auth_servers.AT_ONCE + 128
 _READING_THREADS: Final = 4  # for requests that read history
-_SHARE_OF_HTTP: Final = 4  # HTTP gets one part of this many of the descriptors for connections
-_LAST_WORDS: Final = 1.0  # seconds for answers still on their way when everything has ended
-_LOOK_INTERVAL: Final = 0.01
+_SHARE_OF_HTTP: Final = 4  # HTTP and HTTPS get a quarter of the descriptors for connections
+_LAST_WORDS: Final = 1.0  # seconds at the end, for responses that are still being sent
+_LOOK_INTERVAL: Final = 0.01  # seconds
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Trust:
-    """How clients are identified, and what decides what they may do."""
+    """Authentication and authorization: TLS, an authorization server, and the rights file."""
 
     tls: TlsServer | None
     auth: auth_servers.AuthSettings | None
@@ -97,7 +97,7 @@ class _Trust:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Node:
-    """The parts that the tasks work on: assembled, but not running yet."""
+    """The parts of a node, assembled but not running yet."""
 
     options: Options
     trust: _Trust
@@ -113,14 +113,14 @@ class _Node:
     drain: Drain
     reading: HistoryReads
     leasing: Leasing
-    lessee_came: Wakeup
+    first_http_consumer: Wakeup
     readers: Readers
     readers_file: ReadersFile
     unfinished: UnfinishedBodies
 
 
 class HeedDrainSignal(Protocol):
-    """Starts the drain when a signal asks for it, until cancelled."""
+    """Waits for drain signals until cancelled, and starts the drain."""
 
     async def __call__(self, drain: Drain, *, task_status: trio.TaskStatus[None]) -> None: ...
 
@@ -132,7 +132,7 @@ async def run(
     heed_drain_signal: HeedDrainSignal = drain_on_signal,
     task_status: trio.TaskStatus[OpenListeners] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve until `wait_for_shutdown` returns or a drain has ended. Raises StartupError when it cannot start."""
+    """Serve until `wait_for_shutdown` returns or a drain completes. Raises StartupError if the node can't start."""
     trust = _trust_of(options)
     policy = _policy_of(options)
     trio.socket.set_custom_hostname_resolver(Resolver())
@@ -143,10 +143,10 @@ async def run(
         if policy is not None:
             policy.keep_with(partial(write_copy, store.files, store.data_path.folder))
         budgets = _budgets(listening)
-        if trust.tls is not None:  # handshakes under way must leave room for connections that are past theirs
+        if trust.tls is not None:  # handshakes may take half of the descriptors; the rest is for finished ones
             trust.tls.most = min(trust.tls.most, budgets.https.most // 2 if listening.https else budgets.tcp.most // 2)
-        # The store outlives everything that writes, the poller outlives the answers that pass through it, and the web
-        # server outlives everything that may hand it a connection.
+        # The store outlives everything that writes to it, the poller outlives the responses it sends, and the web server
+        # outlives everything that may hand it a connection.
         async with (
             running_store(store, node.broker, node.poller, wake_readers=node.reading.loads.wake),
             _polling(node),
@@ -156,8 +156,8 @@ async def run(
                 _start_upkeep(services, node)
                 await doors.open(services)
                 services.start_soon(node.lookupds.run, node.turn)
-                await services.start(heed_drain_signal, node.drain)  # before anybody hears that we are ready
-                suite_version()  # is kept; the first /metrics would import 30 modules for it, which takes 20 ms
+                await services.start(heed_drain_signal, node.drain)  # before READY: the next signal may come right away
+                suite_version()  # fills its cache: otherwise the first /metrics imports 30 modules, which takes 20 ms
                 tune_garbage_collection()
                 task_status.started(listening)
                 notify(READY)
@@ -188,11 +188,11 @@ def _put_together(options: Options, trust: _Trust, policy: PolicyFile | None, st
     readers_file.load()
 
     store.disk_looked_at(store.look_at_disk())
-    lookupds.set_health(store.faults.state)  # before the first registration
+    lookupds.set_health(store.faults.state)  # so that the first registration has it
 
     settings = LiveSettings(options, lookupds)
     authorities = _authorities(trust, turn)
-    lessee_came = Wakeup()
+    first_http_consumer = Wakeup()
     return _Node(
         options=options,
         trust=trust,
@@ -209,23 +209,23 @@ def _put_together(options: Options, trust: _Trust, policy: PolicyFile | None, st
             broker,
             deadline=seconds(options.drain_deadline),
             stay=seconds(options.drain_stay),
-            tell=lookupds.set_draining,
+            announce=lookupds.set_draining,
             closed=reading.logs_closed,
         ),
         reading=reading,
         leasing=Leasing(
-            Leases(broker.turn, _bounds(options), first_has_come=lessee_came.set),
+            Leases(broker.turn, _lease_limits(options), on_first_consumer=first_http_consumer.set),
             _lease_settings(options),
             ask=authorities.ask if authorities is not None and trust.rights is None else None,
         ),
-        lessee_came=lessee_came,
+        first_http_consumer=first_http_consumer,
         readers=readers,
         readers_file=readers_file,
         unfinished=UnfinishedBodies(options.max_unfinished_bytes),
     )
 
 
-def _bounds(options: Options) -> LeaseLimits:
+def _lease_limits(options: Options) -> LeaseLimits:
     return LeaseLimits(
         in_channel=options.max_channel_leases,
         of_holder=options.max_holder_leases,
@@ -264,10 +264,10 @@ def _start_upkeep(nursery: trio.Nursery, node: _Node) -> None:
     nursery.start_soon(timers.retry_postponed, broker, turn)
     nursery.start_soon(timers.reclaim_memory, broker, turn)
     nursery.start_soon(timers.watch_data_path, store.look_at_disk, store.disk_looked_at)
-    nursery.start_soon(_tell_health, store, node.lookupds)
+    nursery.start_soon(_announce_health, store, node.lookupds)
     nursery.start_soon(timers.apply_retention, broker, turn, lambda: store.settings.retention_interval)
     nursery.start_soon(node.readers_file.keep)
-    nursery.start_soon(timers.sweep_leases, node.leasing.leases, turn, node.lessee_came)
+    nursery.start_soon(timers.sweep_leases, node.leasing.leases, turn, node.first_http_consumer)
     if trust.tls is not None:
         nursery.start_soon(timers.return_memory, trust.tls)
     if node.options.statsd_address:
@@ -285,8 +285,8 @@ def _start_upkeep(nursery: trio.Nursery, node: _Node) -> None:
         )
 
 
-async def _tell_health(store: DiskStore, lookupds: Lookup) -> None:
-    """Tell nsqlookupds how the node is, whenever that changes."""
+async def _announce_health(store: DiskStore, lookupds: Lookup) -> None:
+    """Register the node's health with the nsqlookupds whenever it changes."""
     while True:
         await store.wakeups.health.wait()
         lookupds.set_health(store.faults.state)
@@ -303,18 +303,18 @@ async def _polling(node: _Node) -> AsyncIterator[None]:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(poller.run)
         yield
-        # The web server has given its last answers. Those over HTTPS may still be in their tunnels.
+        # The web server has sent its last responses, but those over HTTPS may still be in their tunnels.
         with trio.move_on_after(_LAST_WORDS, shield=True):
-            while len(poller):  # noqa: ASYNC110  # polling will do for one end in a process' life
+            while len(poller):  # noqa: ASYNC110  # happens once in a process' life, so we poll
                 await trio.sleep(_LOOK_INTERVAL)
         nursery.cancel_scope.cancel()
     _close(node)
 
 
 def _close(node: _Node, *, but_tunnels: bool = False) -> None:
-    """Close clients without a goodbye, as NSQ does.
+    """Close the clients' connections without a goodbye, as NSQ does.
 
-    With `but_tunnels`, the web server may still answer through its tunnels.
+    `but_tunnels` leaves the HTTPS tunnels open, so that the web server can finish its responses.
     """
     with in_turn(node.turn):
         node.poller.close_all(but=is_tunnel if but_tunnels else None)
@@ -347,7 +347,7 @@ def _rights_of(options: Options) -> RightsFile | None:
 
 
 def _names_count(options: Options) -> bool:
-    """Return whether TLS has verified the names in clients' certificates."""
+    """Return whether TLS verifies client certificates, so that their names can be trusted."""
     return options.tls_client_auth_policy == VERIFIED
 
 
@@ -362,9 +362,9 @@ def _authorities(trust: _Trust, turn: Turn) -> auth_servers.AuthServers | None:
 
 
 def _budgets(listening: OpenListeners) -> Budgets:
-    """Share out all descriptors except those that logs, their syncs and the node's own questions may need.
+    """Divide the file descriptors among the listeners, except those reserved for logs, syncs and our own requests.
 
-    HTTP has a share that TCP connections never get: probes and operators must reach a node that is full of clients.
+    HTTP's share is never used for TCP clients, because probes and operators must get through when a node is full.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = int(limit) - min(_RESERVED_DESCRIPTORS, limit // 2)
@@ -380,7 +380,7 @@ async def _with_broadcast_address(options: Options) -> Options:
     chosen = await choose_address(
         platform.node(), tcp_address=options.tcp_address, lookupds=options.lookupd_tcp_address
     )
-    log.info("NSQ: broadcast address %s: %s; --broadcast-address sets another", *chosen)
+    log.info("NSQ: broadcast address %s: %s; set another with --broadcast-address", *chosen)
     return replace(options, broadcast_address=chosen.address)
 
 
@@ -396,7 +396,7 @@ def _with_real_ports(options: Options, listening: OpenListeners) -> Options:
 
 @asynccontextmanager
 async def _web(node: _Node, listening: OpenListeners, budgets: Budgets) -> AsyncIterator[Doors]:
-    """Run the web server and yield the doors, which are still closed."""
+    """Run the web server, and yield the listeners, which don't accept yet."""
     options, broker = node.options, node.broker
     publishing = Publishing(broker, limits_of(options), max_defer_ms=options.defer_limit // MILLISECOND)
     guard = _guard_of(node.trust.rights, options)
@@ -415,7 +415,7 @@ async def _web(node: _Node, listening: OpenListeners, budgets: Budgets) -> Async
         ),
         start_drain=node.drain.start,
         take_drain_back=node.drain.take_back,
-        is_draining=lambda: node.drain.going_on,
+        is_draining=lambda: node.drain.is_draining,
         run_trio=web.run_trio,
         reading=node.reading,
         leasing=node.leasing,
@@ -477,8 +477,8 @@ def _reading(store: DiskStore) -> HistoryReads:
 
 def _in_thread(limiter: trio.CapacityLimiter) -> InThread:
     async def in_thread(function: Callable[[], T]) -> T:
-        # Results returned through trio-asyncio stay in reference cycles until the collector runs, which is seldom. So
-        # the result, which may be a megabyte, takes another way.
+        # A result returned through trio-asyncio ends up in a reference cycle, and stays until the garbage collector
+        # runs, which is rare. Ours may have a megabyte, so we pass it through a list instead.
         result: list[T] = []
         await web.run_trio(partial(trio.to_thread.run_sync, lambda: result.append(function()), limiter=limiter))
         return result.pop()
@@ -487,7 +487,7 @@ def _in_thread(limiter: trio.CapacityLimiter) -> InThread:
 
 
 class LiveSettings:
-    """The current options. Changes made with `/config` take effect here."""
+    """The current options. `/config` changes them here."""
 
     def __init__(self, options: Options, lookupds: Lookup) -> None:
         self.options = options

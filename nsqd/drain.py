@@ -1,28 +1,28 @@
-"""An orderly end: nothing new is accepted, waiting messages are delivered, then the daemon stops.
+"""Drains a node: refuse new messages, deliver the waiting ones, then stop.
 
-This is what SIGUSR1 and POST /drain ask for. SIGTERM stops at once, without delivering what waits: see nsqd/daemon.py.
+SIGUSR1 and POST /drain start a drain. SIGTERM stops the node without delivering anything first: see nsqd/daemon.py.
 
-    drain requested ── nsqlookupds are told that we drain
+    drain requested ── register as draining with every nsqlookupd
         │
-        └── a second later publishing is refused, or at once if nobody could be told
+        └── refuse publishing: a second later, or right away if we have no nsqlookupd
                  │
-                 └── until no consumer has anything left to do, or the deadline has passed
+                 └── deliver until no consumer has work left, or the deadline has passed
                           │
-                          └── until readers of history have had `stay` to read on ── goodbye to nsqlookupds, stop
+                          └── let readers of history read for another `stay` seconds ── unregister, stop
 
-In the second before the refusal, publishers that follow nsqlookupd go to other nodes, so they need not see an error.
-Consumers still find the node, as what waits has to be delivered.
+In that first second, publishers that follow nsqlookupd move to other nodes, so they never see an error. Consumers still
+find the node, because its messages have to be delivered.
 
-From the refusal on, nothing can be appended to a log, and those who follow one are told that it is closed. nsqd does
-not know who reads history, nor how far they are, so `stay` gives them time to read to the end.
+Once publishing is refused, nothing is appended to the logs, and a reader that follows one learns that it is closed. We
+don't know who reads history, nor how far they are, so `stay` gives them time to reach the end.
 
-A drain can be taken back as long as the process lives (POST /undrain): publishing is accepted again, nsqlookupds are
-told, and its logs are no longer closed. To those who follow them this is what a restart after a drain looks like. Only
-a drain for good cannot be taken back, as readers may have stopped to expect the node.
+You can take a drain back while the process lives (POST /undrain): it accepts messages again, registers as usual, and
+reopens its logs. To their readers that looks like a restart after a drain. Only a drain with `retire` is final, because
+readers may have given up on the node already.
 
-Messages that no consumer takes (of a channel without consumers, of a paused channel, or deferred) stay in the log for
-the next start. So nothing is lost, whether the drain finishes or meets its deadline, unless the node is retired: then
-there is no next start.
+Messages that no consumer takes stay in the log for the next start: those of a paused channel, of a channel without
+consumers, and deferred ones. So a drain loses nothing, even when it hits its deadline, unless the node is retired and
+never starts again.
 """
 
 from __future__ import annotations
@@ -44,16 +44,17 @@ REFUSAL: Final = "draining"
 _LOOK_INTERVAL: Final = 0.05  # seconds
 
 
-NOTICE: Final = 1.0  # seconds between telling nsqlookupds and refusing; publishers hear of it in a tenth of that
+# Seconds between the announcement and the first refusal. Publishers learn of the drain in a tenth of that.
+NOTICE: Final = 1.0
 
 
-class Tell(Protocol):
-    """Tells nsqlookupds that this node drains, or no longer does. Returns whether there was one to be told."""
+class Announce(Protocol):
+    """Registers with each nsqlookupd as draining, or as not draining. Returns False if there is no nsqlookupd."""
 
     def __call__(self, *, is_draining: bool, for_good: bool = False) -> bool: ...
 
 
-def _tell_nobody(*, is_draining: bool, for_good: bool = False) -> bool:
+def _without_lookupd(*, is_draining: bool, for_good: bool = False) -> bool:
     return False
 
 
@@ -63,76 +64,76 @@ class Drain:
         broker: Broker,
         *,
         deadline: float,
-        tell: Tell = _tell_nobody,
+        announce: Announce = _without_lookupd,
         closed: Callable[[], None] = lambda: None,
         stay: float = 0.0,
     ) -> None:
-        """`closed` is called when publishing is refused: from then on nothing is appended to the logs."""
+        """`closed` is called once publishing is refused, because nothing is appended to the logs after that."""
         self._broker = broker
         self._deadline = deadline
         self._stay = self._usual_stay = stay
-        self._tell = tell
+        self._announce = announce
         self._closed = closed
         self._has_ended = False
         self.is_for_good = False
         self._asked = trio.Event()
 
     @property
-    def going_on(self) -> bool:
+    def is_draining(self) -> bool:
         return self._asked.is_set()
 
     def start(self, *, stay: float | None = None, retire: bool = False) -> bool:
-        """Start the drain. Idempotent, except that the last `stay` counts: the seconds for reading a drained node.
+        """Start the drain. Calling it again only changes `stay`, the seconds that readers of history get.
 
-        Returns whether the drain is as requested. A drain under way cannot become one for good, because goodbye has
-        been said already.
+        Returns False if `retire` comes too late: a drain under way can't become final, because the nsqlookupds have
+        heard of an ordinary one.
         """
         if stay is not None:
             self._stay = stay
-        if not self.going_on:
+        if not self.is_draining:
             self.is_for_good = retire
-            if self._tell(is_draining=True, for_good=retire):
-                log.info("NSQ: draining, publishing is refused in %g s", NOTICE)
+            if self._announce(is_draining=True, for_good=retire):
+                log.info("NSQ: draining, refusing publishes in %g s", NOTICE)
             else:
                 self._refuse()
             self._asked.set()
         return self.is_for_good or not retire
 
     def take_back(self) -> bool:
-        """Accept messages again, and register again. Idempotent. Returns False if it is too late, or was for good."""
+        """Accept messages again and register as usual. Idempotent. Returns False if the drain is over, or is final."""
         if self._has_ended or self.is_for_good:
             return False
-        if self.going_on:
-            log.info("NSQ: the drain was taken back, publishing is accepted again")
+        if self.is_draining:
+            log.info("NSQ: drain taken back, accepting publishes again")
             self._asked = trio.Event()
             self._stay = self._usual_stay
             self._broker.refusal = None
-            self._tell(is_draining=False)
+            self._announce(is_draining=False)
         return True
 
     def end(self) -> bool:
-        """Refuse publishing, if this node drains and still accepts messages. Return whether it drains."""
-        if self.going_on and self._broker.refusal is None:
+        """If the node drains, make sure that it refuses publishing. Return whether it drains."""
+        if self.is_draining and self._broker.refusal is None:
             self._refuse()
-        return self.going_on
+        return self.is_draining
 
     def _refuse(self) -> None:
-        log.info("NSQ: draining, publishing is refused from now on")
+        log.info("NSQ: draining, refusing publishes from now on")
         self._broker.refusal = REFUSAL
         self._closed()
 
     async def wait(self) -> None:
-        """Wait until a drain was requested and has ended."""
+        """Wait until a drain is requested and completes. One that is taken back doesn't count."""
         while not self._has_ended:
             asked = self._asked
             await asked.wait()
             await self._give_notice(asked)
             await self._deliver(asked)
             await self._wait_for_readers(asked)
-            self._has_ended = asked is self._asked  # otherwise it was taken back meanwhile
+            self._has_ended = asked is self._asked  # otherwise it was taken back while we waited
 
     async def _give_notice(self, asked: trio.Event) -> None:
-        """Refuse publishing when publishers have had time to go to other nodes."""
+        """Give publishers time to move to other nodes, then refuse publishing."""
         until = trio.current_time() + NOTICE
         while asked is self._asked and self._broker.refusal is None:
             if trio.current_time() >= until:
@@ -144,7 +145,7 @@ class Drain:
         until = trio.current_time() + self._deadline
         while asked is self._asked and (left := undelivered(self._broker)):
             if trio.current_time() >= until:
-                log.warning("NSQ: the drain's deadline has come, %d messages stay for the next start", left)
+                log.warning("NSQ: drain deadline reached, leaving %d messages for the next start", left)
                 return
             await trio.sleep(_LOOK_INTERVAL)
         if asked is self._asked:
@@ -153,14 +154,14 @@ class Drain:
     async def _wait_for_readers(self, asked: trio.Event) -> None:
         since = trio.current_time()
         if asked is self._asked and self._stay > 0:
-            log.info("NSQ: history can be read for another %g s", self._stay)
-        # Another request may change `stay` or take the drain back: polling will do for one end in a process' life.
+            log.info("NSQ: staying up another %g s for readers of history", self._stay)
+        # Another request may change `stay` or take the drain back. This happens once in a process' life, so we poll.
         while asked is self._asked and trio.current_time() < since + self._stay:  # noqa: ASYNC110
             await trio.sleep(_LOOK_INTERVAL)
 
 
 def undelivered(broker: Broker) -> int:
-    """Return how many messages are in flight, or could still be delivered to the consumers that are connected."""
+    """Count the messages that are in flight or that a connected consumer could still get."""
     return sum(
         len(channel.in_flight) + (0 if channel.paused else channel.depth)
         for topic in broker.topics.values()

@@ -1,4 +1,4 @@
-"""The node's data path: opened, taken over from a Go nsqd if need be, recovered, and maintained while the node runs."""
+"""Opens the data path (importing a Go nsqd's if need be), recovers the broker from it, and runs the store."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def opened_store(options: Options, policy: LogPolicy | None) -> Iterator[DiskSto
                 if store.is_recovered:
                     store.close()
     finally:
-        if not store.is_recovered:  # a start that failed leaves everything as it was
+        if not store.is_recovered:  # a failed start changes nothing on disk
             store.abandon()
 
 
@@ -95,7 +95,7 @@ def _take_over_from_go(store: DiskStore, options: Options) -> None:
 
 def recovered_broker(store: DiskStore, options: Options, rules: RuleSource) -> Broker:
     recovered = store.recover()
-    timestamp = time_ns()  # read before the monotonic clock, so that a pause in between makes no message due early
+    timestamp = time_ns()  # before the monotonic clock: then a pause in between makes messages due late, not early
     try:
         return restored_broker(store, recovered, options, rules, now=monotonic(), timestamp=timestamp)
     except ReadRefused as error:
@@ -105,9 +105,9 @@ def recovered_broker(store: DiskStore, options: Options, rules: RuleSource) -> B
 def restored_broker(
     store: DiskStore, recovered: Recovered, options: Options, rules: RuleSource, *, now: float, timestamp: int
 ) -> Broker:
-    """Return the broker in its former state, restored from what the store has recovered.
+    """Rebuild the broker from the recovered store.
 
-    The journal and topology.json tell the state of topics and channels; the logs tell which messages there are.
+    The state of topics and channels comes from the journal and topology.json, and their messages from the logs.
     """
     ids = IdSource(options.node_id, timestamp=timestamp, reserved=recovered.ids_reserved, reserve=store.reserve_ids)
     broker = Broker(
@@ -121,29 +121,29 @@ def restored_broker(
         note=partial(log.info, "%s"),
         learns=bool(options.lookupd_tcp_address),
     )
-    states, untold = _recovered_states(recovered, store.data_path.pause)
-    for name in untold:
+    states, completed = _recovered_states(recovered, store.data_path.pause)
+    for name in completed:
         log.warning(
-            "TOPIC(%s): channels that the journal has lost were made again, and read their topic from its start", name
+            "TOPIC(%s): recreated channels that were missing from the journal; they read the topic from its start", name
         )
     for name, start, end in missing_fronts(states, {name: it.first for name, it in recovered.logs.items()}):
         store.reads.lacks_front(name, start, end)
-    broker.restore(states, recovered.logs, untold=untold)
-    if broker.topology() != recovered.topology:  # it was damaged, or is older than the journal
+    broker.restore(states, recovered.logs, untold=completed)
+    if broker.topology() != recovered.topology:  # topology.json was damaged, or is older than the journal
         store.topology.set_names(broker.topology())
     for name, count in broker.turn.lost.items():
-        log.error("TOPIC(%s): %d messages that channels wait for are not on disk any more", name, count)
+        log.error("TOPIC(%s): %d messages that channels still need are missing from the disk", name, count)
     return broker
 
 
 def _recovered_states(recovered: Recovered, pause: Callable[[float], None]) -> tuple[dict[str, TopicState], set[str]]:
-    """Return the topics' states, and the names of the topics of which the journal has not told everything."""
+    """Return the topics' states, and the names of the topics that were incomplete in the journal."""
     dropped = DeletedNames()
-    states = replay(dropped.noted(recovered.changes))
-    # The folder of a deleted topic may exist again, if a kill came between its creation and the journal's entry.
+    states = replay(dropped.collect(recovered.changes))
+    # A deleted topic may have a folder again: it was being recreated when a kill came, before the journal's entry.
     deleted = dropped.topics if recovered.journal_is_whole else set()
     logs = recovered.logs
-    untold = complete(
+    completed = complete(
         states,
         recovered.topology,
         {name: topic_log.first for name, topic_log in logs.items() if name not in deleted},
@@ -151,7 +151,7 @@ def _recovered_states(recovered: Recovered, pause: Callable[[float], None]) -> t
         compacted=lambda topic: patiently(lambda: list(logs[topic].reader.compacted_messages()), pause),
         deleted=dropped.channels,
     )
-    return states, untold
+    return states, completed
 
 
 @asynccontextmanager
@@ -174,11 +174,12 @@ async def running_store(
     poller.watch(tasks.thread.doorbell.descriptor, syncer.end, is_soon=syncer.answers_soon)
     async with trio.open_nursery() as nursery:
         await nursery.start(tasks.run)
-        # What recovery had to clamp must be on disk before the first append, or new messages would count as finished.
+        # If recovery has cut positions back to the tail, sync that before the first append. Otherwise, after a crash,
+        # the old positions would count new messages as finished.
         try:
             await store.sync()
         except SyncFailed as failed:
-            # A full disk can be emptied by consuming. Until the journal is on disk, publishing is refused.
+            # Go on even so: if the disk is full, consuming frees space. Until the journal is synced, we refuse publishes.
             store.journal_keeper.distrust(failed.error)
         yield
         nursery.cancel_scope.cancel()

@@ -65,12 +65,12 @@ class Leases:
     """All consumers without a connection, and their bounds."""
 
     def __init__(
-        self, turn: TurnContext[Channel, Any], bounds: LeaseLimits, *, first_has_come: Callable[[], None] = _ignore
+        self, turn: TurnContext[Channel, Any], bounds: LeaseLimits, *, on_first_consumer: Callable[[], None] = _ignore
     ) -> None:
-        """`first_has_come` is called whenever `sweep` has to be called every second from then on."""
+        """`on_first_consumer` is called whenever `sweep` has to be called every second from then on."""
         self._turn = turn
         self._bounds = bounds
-        self._first_has_come = first_has_come
+        self._on_first_consumer = on_first_consumer
         self._pollers: dict[tuple[Channel, str], PollingConsumer] = {}
         self._of_holder: dict[str, dict[HttpConsumer, None]] = {}
         self.waiting = 0  # polls that wait, and streams
@@ -185,7 +185,7 @@ class Leases:
 
     def _note(self, consumer: HttpConsumer) -> None:
         if not self._of_holder:
-            self._first_has_come()
+            self._on_first_consumer()
         self._of_holder.setdefault(consumer.holder, {})[consumer] = None
 
     def _check_consumers(self, channel: Channel, *, leaving: int = 0) -> None:

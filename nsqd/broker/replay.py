@@ -284,7 +284,7 @@ class DeletedNames:
         self.topics: set[str] = set()
         self.channels: set[tuple[str, str]] = set()  # topic, name
 
-    def noted(self, changes: Iterable[Entry]) -> Iterator[Entry]:
+    def collect(self, changes: Iterable[Entry]) -> Iterator[Entry]:
         """Yield the changes unchanged, and note deletions: a second pass over a million would take too long."""
         for change in changes:
             match change:

@@ -43,7 +43,7 @@ def test_publishing_is_refused_with_a_clear_error(node: Node) -> None:
 
 def test_nsqlookupds_are_told_once(node: Node) -> None:
     told = Told()
-    drain = Drain(node.broker, deadline=1.0, tell=told)
+    drain = Drain(node.broker, deadline=1.0, announce=told)
     assert drain.start()
     assert drain.start()
     assert told.words == ["draining"]
@@ -95,7 +95,7 @@ def test_its_deadline_ends_it_too(node: Node, caplog: pytest.LogCaptureFixture) 
     clock = trio.testing.MockClock(autojump_threshold=0)
     started = clock.current_time()
     trio.run(main, clock=clock)
-    assert "1 messages stay for the next start" in caplog.text
+    assert "leaving 1 messages for the next start" in caplog.text
 
 
 def test_a_drained_node_stays_for_readers_as_long_as_the_last_request_said(node: Node) -> None:
@@ -120,7 +120,7 @@ def test_a_drained_node_stays_for_readers_as_long_as_the_last_request_said(node:
 
 def test_a_drain_that_is_taken_back_ends_nothing_and_can_begin_again(node: Node) -> None:
     told = Told()
-    drain = Drain(node.broker, deadline=5.0, tell=told)
+    drain = Drain(node.broker, deadline=5.0, announce=told)
 
     async def main() -> None:
         assert drain.take_back(), "there is nothing to take back"
@@ -146,12 +146,12 @@ def test_a_drain_for_good_cannot_be_taken_back(node: Node) -> None:
     drain = Drain(node.broker, deadline=1.0)
     drain.start(retire=True)
     assert not drain.take_back()
-    assert drain.going_on
+    assert drain.is_draining
 
 
 def test_a_drain_for_good_says_so_once(node: Node) -> None:
     told = Told()
-    drain = Drain(node.broker, deadline=1.0, tell=told)
+    drain = Drain(node.broker, deadline=1.0, announce=told)
     assert drain.start(retire=True)
     assert drain.start(retire=True)
     assert drain.start()
@@ -161,14 +161,16 @@ def test_a_drain_for_good_says_so_once(node: Node) -> None:
 def test_publishers_have_a_second_to_go_elsewhere_before_they_are_refused(node: Node) -> None:
     closed: list[float] = []
     told = Told(are_there=True)
-    drain = Drain(node.broker, deadline=5.0, stay=60.0, tell=told, closed=lambda: closed.append(trio.current_time()))
+    drain = Drain(
+        node.broker, deadline=5.0, stay=60.0, announce=told, closed=lambda: closed.append(trio.current_time())
+    )
     client = node.client()
 
     async def main() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(drain.wait)
             drain.start()
-            assert (told.words, drain.going_on) == (["draining"], True)
+            assert (told.words, drain.is_draining) == (["draining"], True)
             await trio.sleep(0.9)
             assert client.answers(PUB) == [b"OK"]
             assert closed == []
@@ -181,7 +183,7 @@ def test_publishers_have_a_second_to_go_elsewhere_before_they_are_refused(node: 
 
 
 def test_a_drain_that_is_taken_back_at_once_refuses_nothing(node: Node) -> None:
-    drain = Drain(node.broker, deadline=5.0, tell=Told(are_there=True))
+    drain = Drain(node.broker, deadline=5.0, announce=Told(are_there=True))
 
     async def main() -> None:
         async with trio.open_nursery() as nursery:
@@ -197,7 +199,7 @@ def test_a_drain_that_is_taken_back_at_once_refuses_nothing(node: Node) -> None:
 
 
 def test_a_node_that_is_stopped_while_it_drains_refuses_before_it_says_goodbye(node: Node) -> None:
-    drain = Drain(node.broker, deadline=5.0, tell=Told(are_there=True))
+    drain = Drain(node.broker, deadline=5.0, announce=Told(are_there=True))
     assert not drain.end()
     drain.start()
     assert node.client().answers(PUB) == [b"OK"]

@@ -165,7 +165,7 @@ def test_a_node_is_drained_until_it_is_safe_to_stop_and_then_taken_back(cluster:
     assert "105 messages in 1 channel will not drain" in plan
     done = cluster.admin.http("POST", "/nodes/drain", f"node={name}".encode(), headers=FORM)
     assert b"Done." in done.body
-    eventually(lambda: "publishing is refused from now on" in node.log)
+    eventually(lambda: "refusing publishes from now on" in node.log)
     assert node.http("POST", "/pub?topic=orders", b"late").status == 503
     eventually(lambda: "Not yet safe to stop: 5 messages to deliver" in page())
 

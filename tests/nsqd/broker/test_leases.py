@@ -30,7 +30,7 @@ class Desk:
         self.node.broker.topic("t")
         self.channel = self.node.broker.topics["t"].channel(channel)
         self.came = 0
-        self.leases = Leases(self.node.broker.turn, bounds(**asked), first_has_come=self._first_has_come)
+        self.leases = Leases(self.node.broker.turn, bounds(**asked), on_first_consumer=self._first_has_come)
         self.woken: list[LeasePoll] = []
 
     def _first_has_come(self) -> None:

@@ -55,7 +55,7 @@ def test_a_topic_without_channels_is_told_to_the_journal_too() -> None:
 def test_what_the_journal_says_to_be_deleted_does_not_come_back_with_damage() -> None:
     changes = [("topic", "t"), ("channel", "t", "c", 0), ("nochannel", "t", "c")]
     dropped = DeletedNames()
-    topics = replay(dropped.noted(changes))
+    topics = replay(dropped.collect(changes))
     assert complete(topics, NAMED, {"t": 0}, journal_is_whole=False, deleted=dropped.channels) == set()
     assert not topics["t"].channels
 
@@ -64,7 +64,7 @@ def test_what_was_made_again_is_not_dropped() -> None:
     changes = [("topic", "t"), ("drop", "t"), ("drop", "u"), ("topic", "t"), ("channel", "t", "c", 0)]
     changes += [("nochannel", "t", "c"), ("nochannel", "t", "d"), ("channel", "t", "c", 0)]
     dropped = DeletedNames()
-    assert list(dropped.noted(changes)) == changes
+    assert list(dropped.collect(changes)) == changes
     assert (dropped.topics, dropped.channels) == ({"u"}, {("t", "d")})
 
 
