@@ -1,4 +1,4 @@
-"""The data path of a machine with workers: a folder for each of them, and no messages beside these."""
+"""The data path of a machine with workers: one folder per worker, and no messages outside these folders."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _OURS: Final = frozenset((NODE_JSON, TOPICS, "nsqd.dat"))  # the last one is a G
 
 @contextmanager
 def owned_folders(data_path: str, workers: int, *, files: Files | None = None) -> Iterator[None]:
-    """Lock the data path, and make the folders that are missing in it. Raises StartupError.
+    """Lock the data path and create the workers' folders in it. Raises StartupError.
 
-    The lock keeps out an nsqd without workers, and a second supervisor. That one would find the workers' own locks, but
-    might have more workers, whose folders nobody has locked.
+    The lock keeps out an nsqd without workers, and a second supervisor. The workers' own locks aren't enough for the
+    latter: if it has more workers than the first one, the extra folders are not locked.
     """
     files = files or Files()
     folder = Path(data_path)
@@ -36,18 +36,18 @@ def owned_folders(data_path: str, workers: int, *, files: Files | None = None) -
 
 
 def _make_folders(files: Files, folder: Path, workers: int) -> None:
-    """Make the folders that are missing. Raises StartupError if there are messages that no worker would serve."""
+    """Create missing folders. Raises StartupError if some messages would have no worker that serves them."""
     names = _names_in(folder)
     if _are_messages(names):
         raise StartupError(
-            f"data-path {folder} holds the messages of an nsqd without --workers: stop that one, "
+            f"data-path {folder} has messages of an nsqd without --workers: stop that nsqd, "
             f"then move everything in {folder}{_to_a_free_folder(folder, names)}"
         )
     _refuse_left_behind(folder, names, workers)
     for number in range(workers):
         _make_folder(files, folder / name_of(number))
     try:
-        files.sync_folder(folder)  # or a power cut might take a whole worker along, with all that it has synced
+        files.sync_folder(folder)  # otherwise a power cut might lose a worker's folder with everything synced in it
     except OSError as error:
         raise DataPathError(f"failed to open data-path: {error_text('sync', folder, error)}") from error
 
@@ -61,7 +61,7 @@ def _make_folder(files: Files, folder: Path) -> None:
 
 
 def _to_a_free_folder(folder: Path, names: Sequence[str]) -> str:
-    """Say where the messages of an nsqd without workers can go: not among those of a worker."""
+    """Complete "move everything ...": into the first worker's folder that has no messages yet."""
     taken = _with_messages(folder, names, 0)
     free = next(name for name in map(name_of, count()) if name not in taken)
     but = f", except {', '.join(taken)}," if taken else ""
@@ -69,12 +69,12 @@ def _to_a_free_folder(folder: Path, names: Sequence[str]) -> str:
 
 
 def refuse_folders_of_workers(data_path: str) -> None:
-    """Raise StartupError if an nsqd without --workers would leave the messages of workers behind."""
+    """Raise StartupError if the data path has messages of workers, which an nsqd without --workers would not serve."""
     folder = Path(data_path)
     try:
         names = os.listdir(folder)
     except OSError:
-        return  # opening the data path will say what is wrong with it
+        return  # opening the data path fails, too, and with a better message
     _refuse_left_behind(folder, names, 0)
 
 
@@ -83,13 +83,13 @@ def _refuse_left_behind(folder: Path, names: Sequence[str], workers: int) -> Non
     if left:
         enough = (number_in(left[-1]) or 0) + 1
         raise StartupError(
-            f"data-path {folder} has messages of {', '.join(left)}, which --workers={workers} would leave behind: "
-            f"start with --workers={enough}, drain these, stop, and move their folders away"
+            f"data-path {folder} has messages of {', '.join(left)}, which --workers={workers} would not serve: "
+            f"start with --workers={enough}, drain these workers, stop, and move their folders away"
         )
 
 
 def _with_messages(folder: Path, names: Sequence[str], workers: int) -> list[str]:
-    """Return those of the names that are folders with messages, of workers beyond the number."""
+    """Return the folders that have messages and belong to a worker from number `workers` on."""
     return [name for name in left_behind(names, workers) if _are_messages(_names_in(folder / name))]
 
 
@@ -97,7 +97,7 @@ def _names_in(folder: Path) -> list[str]:
     try:
         return os.listdir(folder)
     except NotADirectoryError:
-        return []  # a file that has the name of a worker's folder
+        return []  # a plain file with the name of a worker's folder
     except OSError as error:
         raise DataPathError(f"failed to open data-path: {error_text('open', folder, error)}") from error
 

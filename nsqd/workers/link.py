@@ -1,8 +1,8 @@
-"""The socket between the supervisor and a worker: the worker says once that it is ready, and each sees the other's end.
+"""The socket between the supervisor and a worker. The worker sends one byte when it is ready; EOF means the end.
 
-It is the worker's standard input. If the supervisor is killed, the kernel closes its side, and the worker stops in good
-order. PR_SET_PDEATHSIG would not do: it watches the thread that has started the worker, and trio starts processes in a
-thread that ends when it was idle for some seconds.
+It is the worker's standard input. If the supervisor is killed, the kernel closes its side, and the worker shuts down
+cleanly. We can't use PR_SET_PDEATHSIG for that: it fires when the *thread* that started the worker ends, and trio starts
+processes in a pool thread that exits after some idle seconds.
 """
 
 from __future__ import annotations
@@ -23,38 +23,38 @@ _READY: Final = b"R"
 
 
 class WorkerEnd:
-    """The worker's end."""
+    """The worker's side."""
 
     def __init__(self, *, starts_again: bool) -> None:
         self.starts_again = starts_again
         self._socket = trio.socket.from_stdlib_socket(socket.socket(fileno=os.dup(_STDIN)))
 
-    async def tell_ready(self) -> None:
-        with suppress(OSError):  # the supervisor is gone, which `wait_until_alone` sees, too
+    async def report_ready(self) -> None:
+        with suppress(OSError):  # the supervisor is gone; `wait_until_alone` handles that
             await self._socket.send(_READY)
 
     async def wait_until_alone(self) -> None:
-        """Return when the supervisor has ended."""
+        """Wait until the supervisor has exited."""
         with suppress(OSError):
             while await self._socket.recv(1):
                 pass
 
 
 def worker_end(environ: Mapping[str, str]) -> WorkerEnd | None:
-    """Return this process's end of the link; None: no supervisor has started it."""
-    said = environ.get(_VARIABLE)
-    return WorkerEnd(starts_again=said == _AGAIN) if said else None
+    """Return this process's side of the socket, or None if it has no supervisor."""
+    start = environ.get(_VARIABLE)
+    return WorkerEnd(starts_again=start == _AGAIN) if start else None
 
 
 class SupervisorEnd:
-    """The supervisor's end, and the worker's until that has started."""
+    """The supervisor's side. It also holds the worker's side until the worker has started."""
 
     def __init__(self) -> None:
         ours, self.workers = socket.socketpair()
         self._socket = trio.socket.from_stdlib_socket(ours)
 
     async def wait_until_ready(self) -> bool:
-        """Return whether the worker has become ready; False: it has ended before."""
+        """Wait for the worker's ready byte. Return False if it exits first."""
         try:
             return await self._socket.recv(1) == _READY
         except OSError:
@@ -66,6 +66,6 @@ class SupervisorEnd:
 
 
 def environment_of_worker(environ: Mapping[str, str], *, starts_again: bool) -> dict[str, str]:
-    """Return the environment of a worker. The service manager hears of the whole, and only from the supervisor."""
+    """Return a worker's environment: without NOTIFY_SOCKET, because only the supervisor reports to the service manager."""
     rest = {name: value for name, value in environ.items() if name != "NOTIFY_SOCKET"}
     return rest | {_VARIABLE: _AGAIN if starts_again else _FIRST}

@@ -1,4 +1,4 @@
-"""What each worker has of its own: folder, ports, part of the message ids. Pure: texts and numbers in and out."""
+"""Computes each worker's folder name, ports and node id. Pure functions of strings and numbers."""
 
 from __future__ import annotations
 
@@ -6,53 +6,51 @@ from collections.abc import Iterable, Mapping
 from itertools import product
 from typing import Final
 
-# A step of 2 would give worker 1 the port of HTTPS, a step of 10 those of nsqlookupd and nsqadmin.
+# With a step of 2, worker 1 would get our HTTPS port; with a step of 10, those of nsqlookupd and nsqadmin.
 STEP: Final = 100
 _LAST_PORT: Final = 65_535
 _PREFIX: Final = "worker-"
 
 
 def name_of(number: int) -> str:
-    """Return the name of a worker, which is that of its folder, too."""
+    """Return a worker's name. Its folder has the same name."""
     return f"{_PREFIX}{number}"
 
 
 def number_in(name: str) -> int | None:
-    """Return the number of the worker whose folder has this name; None: it is nobody's."""
+    """Return the number of the worker with this name, or None if it isn't a worker's name."""
     digits = name.removeprefix(_PREFIX)
     is_ours = digits.isascii() and digits.isdigit() and name == name_of(int(digits))
     return int(digits) if is_ours else None
 
 
 def shifted_port(port: int, number: int) -> int:
-    """Return a worker's port. 0 stays: any free one, or not given."""
+    """Return a worker's port, given worker 0's. 0 stays 0, which means any free port, or no port."""
     return port + STEP * number if port else 0
 
 
 def shifted_address(address: str, number: int) -> str:
-    """Return the address that a worker listens on, from that of worker 0.
-
-    An address that names no port stays as it is: listening will say what is wrong with it.
-    """
+    """Return a worker's address, given worker 0's. An address without a port stays: listening will report the error."""
     port = port_in(address)
     return f"{address.rpartition(':')[0]}:{shifted_port(port, number)}" if port else address
 
 
 def port_in(address: str) -> int:
-    """Return the port in `host:port`; 0: there is none."""
+    """Return the port of `host:port`, or 0 if it has none."""
     digits = address.rpartition(":")[2]
     return int(digits) if digits != address and digits.isascii() and digits.isdigit() else 0
 
 
 def node_id_of(first: int, number: int, *, below: int) -> int:
-    """Return the part of a worker's message ids that no other worker of this machine has."""
+    """Return a worker's node id, which is the part of its message ids that differs between workers."""
     return (first + number) % below
 
 
 def port_problem(ports: Mapping[str, int], workers: int) -> str | None:
-    """Say why the workers cannot have their ports. None: they can, as far as the numbers tell.
+    """Return why the workers' port numbers would clash or be too high, or None if they are fine.
 
-    `ports` are those of worker 0 by the flag that gives them.
+    `ports` maps each flag to worker 0's port. For example, with 4 workers, ports 4150 and 4250 would clash, because
+    4250 is also worker 1's first port.
     """
     given = {flag: port for flag, port in ports.items() if port}
     for flag, port in given.items():
@@ -69,6 +67,6 @@ def port_problem(ports: Mapping[str, int], workers: int) -> str | None:
 
 
 def left_behind(names: Iterable[str], workers: int) -> list[str]:
-    """Return those of the folders `names` that belong to workers beyond the number, in order."""
+    """Return the names that belong to workers from number `workers` on, in order."""
     numbers = (number_in(name) for name in names)
     return [name_of(number) for number in sorted(it for it in numbers if it is not None and it >= workers)]

@@ -1,4 +1,7 @@
-"""What follows when a worker has ended: it starts again, stays down, or the whole gives up. Pure."""
+"""Decides what happens after a worker exits: restart it, leave it down, or give up altogether.
+
+It stands alone because it is pure: no processes, no clock, no waiting. worker_process.py acts on its decisions.
+"""
 
 from __future__ import annotations
 
@@ -9,23 +12,23 @@ from typing import Final
 
 from nsqcommon.entry import HELD_SIGNALS
 
-STEADY: Final = 10.0  # seconds; a worker that lived for less has died quickly
+STEADY: Final = 10.0  # seconds; an exit before that is a quick death
 FIRST_PAUSE: Final = 0.5  # seconds, after the second quick death in a row
-LONGEST_PAUSE: Final = 30.0
+LONGEST_PAUSE: Final = 30.0  # seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How a worker's process has ended. A negative status is the number of the signal that killed it."""
+    """How a worker's process has exited. A status of -9 means that signal 9 has killed it."""
 
     status: int
     lived: float  # seconds
 
     @property
     def is_orderly(self) -> bool:
-        """Whether a process that was asked to stop has done so.
+        """Whether the process has stopped cleanly after a stop signal.
 
-        One that was asked in the first moments of its life is killed, as it has no handler yet; it had nothing to lose.
+        A signal in its first moments kills it, because it has no handler yet. That is fine: it has nothing to lose yet.
         """
         return self.status == 0 or -self.status in HELD_SIGNALS
 
@@ -37,15 +40,15 @@ class Ending:
 
 class Next(Enum):
     START = auto()
-    REST = auto()  # it has drained, or somebody has stopped just this one
-    GIVE_UP = auto()  # it cannot start: the last line of its log says why
+    REST = auto()  # it has drained, or an operator has stopped just this worker
+    GIVE_UP = auto()  # it can't start; the last line of its log says why
 
 
 def next_after(ending: Ending, *, is_renewed: bool, has_been_ready: bool) -> Next:
-    """Decide what follows. `is_renewed`: the worker ended only to be started again.
+    """Decide what to do after a worker's exit. `is_renewed`: it was stopped in order to restart it.
 
-    A worker that cannot start ends the whole, like a single nsqd, but only at the very first start. Later the others
-    have clients, which must not lose them because one disk is full.
+    If a worker has never been ready, we give up, as a single nsqd would. Once it has been, we keep trying, because the
+    other workers have clients that must not lose them just because this worker's disk is full.
     """
     if is_renewed:
         return Next.START
@@ -57,17 +60,17 @@ def next_after(ending: Ending, *, is_renewed: bool, has_been_ready: bool) -> Nex
 
 
 class Pauses:
-    """The pauses before a worker's starts: none, unless it keeps dying soon after its start."""
+    """The pauses before a worker's restarts: none, unless it keeps dying soon after each start."""
 
     def __init__(self) -> None:
         self._quick_deaths = 0
 
     def pause_after(self, ending: Ending) -> float:
-        """Return the seconds to wait before the next start: 0, 0.5, 1, 2, ... 30 while it dies quickly."""
+        """Return the seconds to wait before the next start: 0, 0.5, 1, 2, ... 30 after quick deaths in a row."""
         self._quick_deaths = self._quick_deaths + 1 if ending.lived < STEADY else 0
         if self._quick_deaths < 2:
             return 0.0
-        doublings = min(self._quick_deaths - 2, 10)  # more would be beyond the longest pause anyway
+        doublings = min(self._quick_deaths - 2, 10)  # ten already exceed the longest pause
         return min(LONGEST_PAUSE, FIRST_PAUSE * 2.0**doublings)
 
 

@@ -1,4 +1,4 @@
-"""Which of the three a process is: an nsqd of its own, the supervisor of workers, or one worker."""
+"""Runs this process as what its options ask for: a single nsqd, the supervisor of workers, or one worker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ async def run(options: Options) -> None:
 
         await run_worker(options)
     elif options.workers:
-        from nsqd.workers.supervisor import supervise  # which needs no broker: it stays small
+        from nsqd.workers.supervisor import supervise  # imports no broker, so the supervisor stays small
 
         await supervise(options)
     else:

@@ -1,4 +1,4 @@
-"""The options of one worker, made of those of the whole."""
+"""Derives one worker's options from those of `nsqd --workers`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _ADDRESSES: Final = ("tcp-address", "http-address", "https-address")
 
 
 def check_addresses(options: Options) -> None:
-    """Raise StartupError if the workers cannot have addresses of their own."""
+    """Raise StartupError if the options don't allow a separate address for each worker."""
     addresses = dict(zip(_ADDRESSES, (options.tcp_address, options.http_address, options.https_address), strict=True))
     if not options.tls_cert:
-        del addresses["https-address"]  # which nobody listens on
+        del addresses["https-address"]  # unused without TLS
     for flag, address in addresses.items():
         if _is_unix(address):
             raise StartupError(f"--workers needs host:port in --{flag}, not the unix socket {address}")
@@ -33,8 +33,8 @@ def check_addresses(options: Options) -> None:
 def worker_options(options: Options, *, starts_again: bool) -> Options:
     """Return the options of worker `options.worker`.
 
-    `starts_again`: a data path is taken over from another machine at the first start only. If an operator has taken it
-    over since then, that machine is to keep it.
+    `starts_again` disables --take-over: only the first start may take the data path from another machine. If an operator
+    has moved it to another machine since then, a restart must not take it back.
     """
     number = options.worker
     return replace(
@@ -52,6 +52,6 @@ def worker_options(options: Options, *, starts_again: bool) -> Options:
 
 
 def _is_unix(address: str) -> bool:
-    with suppress(AddressError):  # listening will report any other error in it
+    with suppress(AddressError):  # listening reports any other error in the address
         return bool(address) and parse_address(address).is_unix
     return False

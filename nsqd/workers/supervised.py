@@ -1,4 +1,4 @@
-"""One worker as the supervisor sees it: a process that is started, watched, and started again when it dies."""
+"""One worker from the supervisor's point of view: a process that it starts, watches, and restarts when it dies."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_CANNOT_START: Final = 127  # a shell's exit status for a command that cannot be run
+_CANNOT_START: Final = 127  # as a shell reports a command that it can't run
 
 
 class Supervised:
-    """`on_change` is called when the worker comes to rest, or cannot start."""
+    """Keeps one worker running. Calls `on_change` when the worker comes to rest or can't start."""
 
     def __init__(self, number: int, command: Sequence[str], on_change: Callable[[], None]) -> None:
         self.name = name_of(number)
         self.ready = trio.Event()  # replaced when the process ends
         self.is_resting = False
-        self.failure = ""  # why it cannot start, or did not stop well
+        self.failure = ""  # why it can't start, or didn't stop cleanly
         self._command = command
         self._on_change = on_change
         self._pauses = Pauses()
         self._has_been_ready = False
         self._is_stopping = False
-        self._is_renewed = False  # the process was asked to end, so that the next one may start
+        self._is_renewed = False  # we have asked the process to stop in order to restart it
         self._drains_when_ready = False
         self._drain_limit = 0.0
-        self._drain_ends = -inf  # when a drain that was begun has ended, or was taken back
+        self._drain_ends = -inf  # by when a drain that we have started must be over
         self._process: trio.Process | None = None
         self._ended = trio.Event()  # replaced when the next process starts
         self._poke = trio.Event()  # ends a pause or a rest
 
     async def run(self) -> None:
-        """Keep the worker running until `stop`, or until it turns out that it cannot start."""
+        """Keep the worker running until `stop`, or until it fails to start."""
         while not self._is_stopping and not self.failure:
             ending = await self._live()
             if not self._is_stopping:
@@ -53,26 +53,26 @@ class Supervised:
             elif not ending.is_orderly and self._has_been_ready:
                 self._fail(ending)
 
-    # What it is asked
+    # Requests
 
     def stop(self) -> None:
-        """Stop the worker, and do not start it again."""
+        """Stop the worker for good."""
         self._is_stopping = True
         self.send(signal.SIGTERM)
         self.wake()
 
     def wake(self) -> None:
-        """End a pause or a rest."""
+        """Start the worker now if it is pausing or at rest."""
         self.is_resting = False
         self._poke.set()
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to the process, if there is one."""
+        """Signal the process, if there is one."""
         if self._process is not None:
             self._process.send_signal(number)
 
     def drain(self, limit: float) -> None:
-        """Drain the process as soon as it is ready. If it dies within `limit` seconds after that, drain the next one."""
+        """Drain the process once it is ready. If it dies within `limit` seconds of that, drain its successor as well."""
         if self.is_resting:
             return
         self._is_renewed = False
@@ -87,9 +87,9 @@ class Supervised:
         self.send(signal.SIGUSR1)
 
     async def renew(self, drain_limit: float, stop_limit: float) -> None:
-        """Drain the process, start the next one, and return when that is ready.
+        """Drain the process, start a new one, and return when that is ready.
 
-        If the drain takes longer than its limit, the process is stopped. If that takes longer, too, it is killed.
+        If the drain exceeds `drain_limit` seconds, stop the process; if that exceeds `stop_limit`, kill it.
         """
         was_resting = self.is_resting
         self._forget_drain()
@@ -98,13 +98,13 @@ class Supervised:
         if was_resting:
             return
         self._is_renewed = True
-        ended = self._ended  # the next process has another
+        ended = self._ended  # each process has its own event
         self.send(signal.SIGUSR1)
         if not await _happens(ended, drain_limit):
-            log.warning("%s has not drained in %g s: it is stopped", self.name, drain_limit)
+            log.warning("%s has not drained in %g s, stopping it", self.name, drain_limit)
             self.send(signal.SIGTERM)
             if not await _happens(ended, stop_limit):
-                log.error("%s has not stopped in %g s: it is killed", self.name, stop_limit)
+                log.error("%s has not stopped in %g s, killing it", self.name, stop_limit)
                 self.send(signal.SIGKILL)
         await ended.wait()
         await self.ready.wait()
@@ -113,7 +113,7 @@ class Supervised:
         self._drains_when_ready = False
         self._drain_ends = -inf
 
-    # Its process
+    # The process
 
     async def _live(self) -> Ending:
         """Run one process to its end."""
@@ -124,7 +124,7 @@ class Supervised:
             with closing(SupervisorEnd()) as link:
                 status = await self._run_process(link)
         except OSError as error:
-            log.error("%s cannot be started: %s", self.name, error)
+            log.error("failed to start %s: %s", self.name, error)
             status = _CANNOT_START
         finally:
             self._process = None
@@ -158,7 +158,7 @@ class Supervised:
             if self._drains_when_ready:
                 self._begin_drain()
 
-    # Between two processes
+    # After an exit
 
     async def _wait_for_next_start(self, ending: Ending) -> None:
         match next_after(ending, is_renewed=self._is_renewed, has_been_ready=self._has_been_ready):
@@ -167,17 +167,17 @@ class Supervised:
             case Next.REST:
                 await self._rest()
             case Next.START if self._is_renewed:
-                log.info("%s %s, and starts again", self.name, ending)
+                log.info("%s %s, restarting it", self.name, ending)
             case Next.START:
                 await self._pause(ending)
 
     def _fail(self, ending: Ending) -> None:
-        why = "; its own lines in this log say why" if ending.status > 0 else ""
+        why = "; see its own lines in this log" if ending.status > 0 else ""
         self.failure = f"{self.name} {ending}{why}"
         self._on_change()
 
     async def _rest(self) -> None:
-        log.info("%s has drained or was stopped: it stays down until SIGUSR2 restarts the workers", self.name)
+        log.info("%s has drained or was stopped, leaving it down; SIGUSR2 restarts the workers", self.name)
         self._forget_drain()
         self._poke = trio.Event()
         self.is_resting = True
@@ -186,7 +186,7 @@ class Supervised:
 
     async def _pause(self, ending: Ending) -> None:
         pause = self._pauses.pause_after(ending)
-        log.error("%s %s: it is started again %s", self.name, ending, f"in {pause:g} s" if pause else "at once")
+        log.error("%s %s, restarting it %s", self.name, ending, f"in {pause:g} s" if pause else "now")
         if trio.current_time() < self._drain_ends:  # it has died during its drain
             self._drains_when_ready = True
         self._poke = trio.Event()
@@ -194,7 +194,7 @@ class Supervised:
 
 
 async def _happens(event: trio.Event, limit: float) -> bool:
-    """Wait for an event, and return whether it has come within the limit."""
+    """Wait for an event for at most `limit` seconds. Return whether it has happened."""
     with trio.move_on_after(limit):
         await event.wait()
     return event.is_set()

@@ -1,11 +1,11 @@
-"""The supervisor of workers: it starts them, restarts those that die, and passes on what it is told by signals.
+"""The supervisor: starts the workers, restarts any that die, and acts on signals.
 
-    SIGTERM, SIGINT, SIGHUP   all workers stop, at the same time
-    SIGUSR1                   all workers drain, at the same time, and the supervisor ends when all of them have;
-                              a worker that dies meanwhile is started again and drains; a rolling restart ends
-    SIGUSR2                   the workers drain and start again, one after the other
+    SIGTERM, SIGINT, SIGHUP   stop all workers at the same time
+    SIGUSR1                   drain all workers at the same time, and exit when all have drained; a worker that dies
+                              in between is restarted and drained; a rolling restart is cancelled
+    SIGUSR2                   rolling restart: drain and restart the workers one by one
 
-If the supervisor itself is killed, its workers stop in good order: see link.py.
+If the supervisor itself is killed, its workers shut down cleanly: see link.py.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_SLACK: Final = 10.0  # seconds that a drain may take beyond its own limits
-_LAST_SYNC: Final = 30.0  # seconds that a stop may take beyond its own limit: as long as systemd waits in our unit
-_SETTLE: Final = 2.0  # seconds for clients to come back to a restarted worker before the next one drains
+_SLACK: Final = 10.0  # seconds that a drain may exceed its own limits
+_LAST_SYNC: Final = 30.0  # seconds that a stop may exceed its own limit; our systemd unit allows as much
+_SETTLE: Final = 2.0  # seconds for clients to reconnect to a restarted worker before the next one drains
 
 
 async def supervise(options: Options, *, wait_for_shutdown: Callable[[], Awaitable[object]] = wait_for_signal) -> None:
-    """Run the workers until `wait_for_shutdown` returns, all have drained, or one cannot start: then StartupError."""
+    """Run the workers until `wait_for_shutdown` returns or all have drained. Raises StartupError if one can't start."""
     check_addresses(options)
     with owned_folders(options.data_path, options.workers):
         log.info("%d workers on %s", options.workers, options.data_path or ".")
@@ -51,12 +51,12 @@ async def _run(workers: _Workers, wait_for_shutdown: Callable[[], Awaitable[obje
         for worker in workers.all:
             lives.start_soon(worker.run)
         async with trio.open_nursery() as services:
-            await services.start(_heed_signals, workers)
-            services.start_soon(_tell_when_ready, workers)
+            await services.start(_handle_signals, workers)
+            services.start_soon(_announce_ready, workers)
             await first_of(wait_for_shutdown, workers.over.wait)
             notify(STOPPING)
             services.cancel_scope.cancel()
-        # From here on SIGUSR1 and SIGUSR2 find the default handler of this program again, which ignores them.
+        # From here on this program's default handler ignores SIGUSR1 and SIGUSR2.
         workers.stop()
     workers.raise_failure()
 
@@ -65,15 +65,16 @@ class _Workers:
     """All workers of this machine."""
 
     def __init__(self, options: Options) -> None:
-        self.over = trio.Event()  # all of them are at rest, or one cannot start
+        self.over = trio.Event()  # all are at rest, or one can't start
         self.all = [
-            Supervised(it, command_of(it, workers=options.workers), self._look) for it in range(options.workers)
+            Supervised(it, command_of(it, workers=options.workers), self._check_if_over)
+            for it in range(options.workers)
         ]
         self._drain_limit = seconds(options.drain_deadline + options.drain_stay + options.drain_timeout) + _SLACK
         self._stop_limit = seconds(options.drain_timeout) + _LAST_SYNC
-        self._renewing: trio.CancelScope | None = None  # of the rolling restart under way
+        self._renewing: trio.CancelScope | None = None  # of the current rolling restart
 
-    def _look(self) -> None:
+    def _check_if_over(self) -> None:
         is_idle = self._renewing is None and all(it.is_resting for it in self.all)
         if is_idle or any(it.failure for it in self.all):
             self.over.set()
@@ -83,23 +84,23 @@ class _Workers:
             worker.stop()
 
     def drain(self) -> None:
-        """Drain all workers. This ends a rolling restart, which would start them again."""
-        log.info("all workers drain")
+        """Drain all workers. This cancels a rolling restart, which would start them again."""
+        log.info("draining all workers")
         if self._renewing is not None:
             self._renewing.cancel()
             self._renewing = None
         for worker in self.all:
             worker.drain(self._drain_limit)
-        self._look()
+        self._check_if_over()
 
     async def wait_until_ready(self) -> None:
         for worker in self.all:
             await worker.ready.wait()
 
     async def renew(self) -> None:
-        """Restart the workers, one after the other. While that is under way, only start those that are down."""
+        """Restart the workers one by one. During a rolling restart, this only starts those that are down."""
         if self._renewing is not None:
-            log.info("workers are restarting already")
+            log.info("a rolling restart is already running")
             for worker in self.all:
                 worker.wake()
             return
@@ -108,30 +109,30 @@ class _Workers:
             await self._renew_one_by_one()
         if self._renewing is scope:
             self._renewing = None
-            self._look()
+            self._check_if_over()
 
     async def _renew_one_by_one(self) -> None:
         for worker in self.all:
             if worker is not self.all[0]:
                 await trio.sleep(_SETTLE)
-            log.info("%s is restarted", worker.name)
+            log.info("restarting %s", worker.name)
             await worker.renew(self._drain_limit, self._stop_limit)
-        log.info("all workers have been restarted")
+        log.info("restarted all workers")
 
     def raise_failure(self) -> None:
-        """Raise StartupError if a worker could not start, or did not stop well."""
+        """Raise StartupError if a worker couldn't start or didn't stop cleanly."""
         for worker in self.all:
             if worker.failure:
                 raise StartupError(worker.failure)
 
 
-async def _tell_when_ready(workers: _Workers) -> None:
+async def _announce_ready(workers: _Workers) -> None:
     await workers.wait_until_ready()
     log.info("all workers are ready")
     notify(READY)
 
 
-async def _heed_signals(workers: _Workers, *, task_status: trio.TaskStatus[None]) -> None:
+async def _handle_signals(workers: _Workers, *, task_status: trio.TaskStatus[None]) -> None:
     with trio.open_signal_receiver(signal.SIGUSR1, signal.SIGUSR2) as arrivals:
         async with trio.open_nursery() as nursery:
             task_status.started()
@@ -145,10 +146,10 @@ async def _heed_signals(workers: _Workers, *, task_status: trio.TaskStatus[None]
 def command_of(
     number: int, *, workers: int, argv: Sequence[str] = sys.argv, original: Sequence[str] = sys.orig_argv
 ) -> list[str]:
-    """Return the command that starts a worker: the command of this process, with two more flags before its own.
+    """Return the command that starts a worker: this process's command, with two more flags before its own.
 
-    What comes before the flags, as `-m nsqd` or the path of the command, stays as it was. `workers` is given because
-    the --config file may have another number by the time the worker starts.
+    Everything before the flags stays, for example `-m nsqd`. We pass --workers, too, because the --config file may have
+    changed by the time the worker starts.
     """
     given = list(argv[1:])
     start = list(original[1 : len(original) - len(given)])

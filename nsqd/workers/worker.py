@@ -1,4 +1,7 @@
-"""One worker: an nsqd with a worker's options, which tells the supervisor that it is ready and ends when that is gone."""
+"""Runs one worker: an nsqd that reports to the supervisor when it is ready, and stops when the supervisor is gone.
+
+It stands apart from run.py because it imports the broker, and the supervisor must not.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 async def run_worker(whole: Options) -> None:
-    """Run worker `whole.worker` until it is asked to stop, has drained, or has lost its supervisor."""
+    """Run worker `whole.worker` until it is asked to stop, has drained, or loses its supervisor."""
     link = worker_end(os.environ)
     check_addresses(whole)
     options = worker_options(whole, starts_again=link is not None and link.starts_again)
@@ -45,9 +48,9 @@ async def _run_supervised(options: Options, link: WorkerEnd) -> None:
 
     async with trio.open_nursery() as nursery:
         await nursery.start(partial(daemon.run, options, wait_for_shutdown=wait_for_the_end))
-        await link.tell_ready()
+        await link.report_ready()
 
 
 async def _wait_until_alone(link: WorkerEnd) -> None:
     await link.wait_until_alone()
-    log.error("the supervisor has ended: this worker stops")
+    log.error("the supervisor is gone: stopping this worker")
