@@ -1,3 +1,3 @@
 """The broker."""
 
-import nsqcommon  # noqa: F401  # it hears NSQ_PURE, which has to happen before any compiled module of ours is imported
+import nsqcommon  # noqa: F401  # it acts on NSQ_PURE, which must happen before we import any compiled module

@@ -1,8 +1,8 @@
 """The choices of `--ack`.
 
-The log acts on them, in `nsqd/log/topic_log.py`: `DiskLog.append` settles a publisher's receipt at once for `memory`,
-`_take_over` after the write or the sync for the others. `nsqd/client/outbox.py` holds each OK until its receipt is
-settled.
+The log implements them in `nsqd/log/topic_log.py`: for `memory`, `DiskLog.append` settles a publisher's receipt right
+away; for the others, `_take_over` settles it after the write or the sync. `nsqd/client/outbox.py` holds back each OK
+until the receipt is settled.
 """
 
 from __future__ import annotations
@@ -13,6 +13,6 @@ from enum import StrEnum
 class Ack(StrEnum):
     """When a publisher gets its OK."""
 
-    MEMORY = "memory"  # at once: NSQ's promise
-    WRITTEN = "written"  # after write(): survives the end of the process, however it ends
-    SYNCED = "synced"  # after fdatasync(): survives a power cut
+    MEMORY = "memory"  # right away: all that NSQ promises
+    WRITTEN = "written"  # after write(): the message survives a crash of nsqd, and kill -9
+    SYNCED = "synced"  # after fdatasync(): the message survives a power cut

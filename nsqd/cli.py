@@ -9,7 +9,7 @@ from nsqcommon.entry import hold_signals
 
 def main() -> None:
     if sys.argv[1:2] == ["fsck"]:
-        from nsqd.fsck import cli as fsck  # imported only here: a broker does not need it
+        from nsqd.fsck import cli as fsck  # imported here, because a broker doesn't need it
 
         sys.exit(fsck.main(sys.argv[2:]))
     if sys.argv[1:2] == ["policy"]:

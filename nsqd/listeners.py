@@ -1,4 +1,4 @@
-"""The daemon's listening sockets, and the handlers for their connections: clients, HTTP, HTTPS."""
+"""The daemon's listening sockets for TCP, HTTP and HTTPS, and the handlers of their connections."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class OpenListeners:
-    """The sockets that are really open. With port 0, the options do not say which port that is."""
+    """The open sockets, with their actual ports: with port 0, the options don't say which one it is."""
 
     tcp: socket.socket
     http: socket.socket | None
@@ -68,15 +68,15 @@ def listening_on(options: Options) -> Iterator[OpenListeners]:
 
 
 def _tcp_only(address: str) -> str:
-    """Return the address unless it is a unix socket. NSQ serves HTTP on one, but not HTTPS."""
-    with suppress(AddressError):  # listening will report any other error in it
+    """Refuse a unix socket. NSQ serves HTTP on one, but not HTTPS."""
+    with suppress(AddressError):  # `bind` reports any other error in the address
         if parse_address(address).is_unix:
             raise ListenError(f"listen ({address}) failed - listen tcp: address {address}: missing port in address")
     return address
 
 
 def say_what_closes(listening: OpenListeners) -> None:
-    """Log what closes in NSQ's words, which scripts may wait for."""
+    """Log NSQ's own lines about closing, because scripts may wait for them."""
     for name, listener in (("TCP", listening.tcp), ("HTTP", listening.http), ("HTTPS", listening.https)):
         if listener is not None:
             log.info("%s: closing %s", name, format_listener(listener))
@@ -86,7 +86,7 @@ def say_what_closes(listening: OpenListeners) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """The number of descriptors for each door, so that a crowd at one door leaves the others open."""
+    """How many file descriptors each listener may use, so that a crowd on one can't lock out the others."""
 
     tcp: Budget
     http: Budget
@@ -95,7 +95,7 @@ class Budgets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doors:
-    """The listeners, and the services behind them."""
+    """The listeners, and the services that handle their connections."""
 
     listening: OpenListeners
     budgets: Budgets
@@ -108,7 +108,7 @@ class Doors:
     now: Callable[[], float]
 
     async def open(self, nursery: trio.Nursery) -> None:
-        """Start accepting. Connections are accepted from the return of this call until the nursery is cancelled."""
+        """Start accepting connections. By the time this returns, all listeners accept, until `nursery` is cancelled."""
         tcp, http, https = self.listening.tcp, self.listening.http, self.listening.https
         nursery.start_soon(self.poller.accept, tcp, self.make_client, self.budgets.tcp)
         log.info("TCP: listening on %s", format_listener(tcp))
@@ -129,7 +129,7 @@ class Doors:
     def _make_http(self, connection: Connection, wake: Callable[[], None]) -> Handler:
         """Make the handler of an HTTP connection.
 
-        Publishing is served on the poller. A connection that asks for anything else goes to the web server for good.
+        The poller serves publishing. The first other request moves the connection to the web server for good.
         """
 
         def hand_off(received: bytes) -> None:
@@ -138,7 +138,7 @@ class Doors:
         return QuickHttp(self.routes, hand_off=hand_off, wake=wake)
 
     def _make_https(self, tls: TlsServer, connection: Connection, wake: Callable[[], None]) -> Handler:
-        """Make the handler of an HTTPS connection: that of `_make_http`, behind TLS."""
+        """Make the handler of an HTTPS connection: like `_make_http`, but over TLS."""
         note = partial(log.info, "[%s] HTTPS - %s", connection.peer)
         tunnels = Tunnels(self.poller, self.web, self.budgets.https)
         secure = SecureHandler(tls, now=self.now(), wake=wake, note=note)

@@ -1,7 +1,9 @@
-"""The last valid content of the policy file, kept in the data path: a broken file must not keep a node from starting.
+"""A copy of the last valid policy file in the data path, so that a node can start when the file itself is broken.
 
-A node that runs goes on with what the file said before. Without the copy, the next crash would end that: the file may
-have been broken for weeks by then, and all nodes that have it would stay down.
+A running node keeps its policy when the file breaks. Without the copy you would find out at the next crash, perhaps
+weeks later, when every node that shares the file fails to start.
+
+This stands alone because it is the only place that knows both `nsqd.policy` and the data path.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 def read_copy(files: Files, folder: Path) -> KeptCopy | None:
-    """Return the copy in a data path. None if there is none that can be read."""
+    """Return the copy in a data path, or None if it is missing or damaged."""
     try:
         content = read_small_file(files, folder / POLICY_JSON).content
         return KeptCopy(str(content["path"]), str(content["text"]), int(content["read_at"]))
@@ -32,10 +34,10 @@ def read_copy(files: Files, folder: Path) -> KeptCopy | None:
 
 
 def write_copy(files: Files, folder: Path, copy: KeptCopy) -> bool:
-    """Replace the copy in one step. If the disk refuses, log that, keep the former one, and return False."""
+    """Replace the copy atomically. If the write fails, log it, keep the old copy and return False."""
     try:
         files.replace(folder / POLICY_JSON, as_json({"format": FORMAT, **copy._asdict()}))
     except OSError as error:
-        log.warning("no copy of the policy file is kept for the next start: %s", error)
+        log.warning("failed to save a copy of the policy file for the next start: %s", error)
         return False
     return True

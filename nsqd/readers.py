@@ -1,9 +1,8 @@
-"""The readers of topics' logs that use no channel, as Spark does, and how far each says that it has committed.
+"""Readers that read a topic's log without a channel (Spark, for example), and how far each has committed.
 
-A channel's progress is nsqd's own state, but a reader keeps its own progress, in its checkpoint or its table. What is
-kept here is only a note for people and for monitoring: nothing depends on it, and retention does not wait for it. The
-note of a silent reader stays, with the time of its last report, until somebody removes it or newer readers need the
-room.
+nsqd keeps the progress of a channel, but a reader keeps its own, in a checkpoint or a table. It reports that progress
+to us for people and for monitoring only: nothing depends on it, and retention doesn't wait for it. A reader that has
+stopped reporting stays listed, with the time of its last report, until you remove it or newer readers need the room.
 """
 
 from __future__ import annotations
@@ -15,23 +14,23 @@ from math import expm1
 from typing import Any, Final
 
 MOST_OF_A_TOPIC: Final = 64
-MOST: Final = 1024  # of all topics together; beyond it, the reader that was silent for longest is removed
+MOST: Final = 1024  # over all topics; one more, and the reader with the oldest report is removed
 LONGEST_REPORT: Final = 8 * 1024  # bytes
 _LONGEST: Final[Mapping[str, int]] = {"name": 128, "into": 1024, "format": 32, "host": 255, "log": 64}  # characters
 _HIGHEST: Final = (1 << 63) - 1
 _SMOOTHED_OVER: Final = 60.0  # seconds
 _NANOSECONDS: Final = 1e9
 
-Key = tuple[str, str]  # name and `into`: one command may land a topic in two tables
+Key = tuple[str, str]  # name and `into`, because one job may write a topic into two tables
 
 
 class BadReport(ValueError):
-    """The report of a reader is malformed; the message says why."""
+    """A reader's report is malformed. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A reader's report on one log: everything before `sequence` is committed at its destination."""
+    """One report: the reader has committed everything before `sequence` of this log to its destination."""
 
     name: str
     log: str
@@ -43,7 +42,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class LogConsumer:
-    """A reader as of its last report. Times are wall time in nanoseconds."""
+    """A reader as of its last report. Times are wall-clock nanoseconds."""
 
     report: Report
     heard: int  # time of its last report
@@ -51,19 +50,19 @@ class LogConsumer:
     rate: float | None = None  # messages committed per second, smoothed; None after a single report
 
     def missed(self, first: int, log: str) -> int:
-        """Return how many messages were removed from the log before the reader had committed them."""
+        """Count the messages that left the log before the reader had committed them."""
         return max(0, first - self.report.sequence) if self.report.log == log else 0
 
     def place(self, first: int, log: str) -> int:
-        """Return the first message of the log that the reader has not committed.
+        """Return the sequence of the first message that the reader has not committed.
 
-        If the reader has reported on another log, it has committed nothing of this one.
+        A report on another log says nothing about this one: then it is the log's first message.
         """
         return max(first, self.report.sequence) if self.report.log == log else first
 
 
 def parse_report(text: bytes) -> Report:
-    """Parse a reader's report. Raises BadReport. Unknown members are ignored."""
+    """Parse a reader's report, ignoring members that we don't know. Raises BadReport."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -103,7 +102,7 @@ class Readers:
         self._topics: dict[str, dict[Key, LogConsumer]] = {}
 
     def __iter__(self) -> Iterator[tuple[str, LogConsumer]]:
-        """Yield each reader with its topic."""
+        """Yield (topic, reader) pairs."""
         for topic, readers in self._topics.items():
             for reader in readers.values():
                 yield topic, reader
@@ -126,7 +125,7 @@ class Readers:
         self.is_saved = False
 
     def forget(self, topic: str, name: str, into: str) -> bool:
-        """Remove a reader, and return whether it was known. A reader that still runs is back with its next report."""
+        """Remove a reader. Return False if it was unknown. If it still runs, its next report brings it back."""
         if (name, into) not in self._topics.get(topic, {}):
             return False
         self._remove(topic, (name, into))
@@ -154,7 +153,7 @@ class Readers:
             del self._topics[topic]
 
     def restore(self, written: object) -> None:
-        """Take over what `written` has returned. Raises BadReport."""
+        """Load what `written` has returned. Raises BadReport."""
         topics: dict[str, dict[Key, LogConsumer]] = {}
         for topic, readers in _expect(dict, written).items():
             for found in _expect(list, readers):
@@ -164,7 +163,7 @@ class Readers:
 
 
 def written(readers: Iterable[tuple[str, LogConsumer]]) -> dict[str, Any]:
-    """Return the readers, given with their topics, in the form in which a file keeps them."""
+    """Return the content of the readers' file, as JSON values: a list of readers for each topic."""
     topics: dict[str, Any] = {}
     for topic, reader in readers:
         topics.setdefault(topic, []).append(described(reader))
@@ -199,7 +198,7 @@ def _updated(before: LogConsumer | None, report: Report, timestamp: int) -> LogC
 
 
 def _smoothed(before: LogConsumer, messages: int, nanoseconds: int) -> float | None:
-    if nanoseconds <= 0:  # two reports at once, or the clock was set back
+    if nanoseconds <= 0:  # two reports at the same time, or the clock was set back
         return before.rate
     seconds = nanoseconds / _NANOSECONDS
     now = messages / seconds
@@ -223,5 +222,5 @@ def _expect(kind: type, value: object) -> Any:
 
 
 def silence(reader: LogConsumer, timestamp: int) -> float:
-    """Return how many seconds ago the reader reported last."""
+    """Return the seconds since the reader's last report."""
     return max(0, timestamp - reader.heard) / _NANOSECONDS

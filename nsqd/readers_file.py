@@ -1,4 +1,7 @@
-"""Keeps the readers of a node's logs over a restart: read at the start, written some seconds after each change."""
+"""The disk side of readers.py: reads the file at the start, and writes it a few seconds after a change.
+
+It stands alone so that `Readers` needs no disk and no event loop.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Seconds between two writes. A kill loses the reports of that time, and the readers' next reports replace them.
+# Seconds between two writes. If the process is killed in between, the readers' next reports fill in what was lost.
 INTERVAL: Final = 5.0
-_LAST_WRITE: Final = 5.0  # seconds that the end of the process waits for the disk
+_LAST_WRITE: Final = 5.0  # seconds that a stop waits for the disk
 
 
 class ReadersFile:
@@ -33,7 +36,7 @@ class ReadersFile:
         *,
         interval: float = INTERVAL,
     ) -> None:
-        """Set up a file for `readers`. `topics` has the names of the existing topics."""
+        """Keep `readers` in a file. `topics` has the names of all existing topics."""
         self._data_path = data_path
         self._files = files
         self._readers = readers
@@ -43,7 +46,7 @@ class ReadersFile:
         self._fails = False
 
     def load(self) -> None:
-        """Read the file. An unusable file is logged, and the node starts all the same."""
+        """Read the file. If that fails, log it and start without: it is not worth a failed start."""
         try:
             found = self._data_path.read_readers()
             if found.condition is FileCondition.MISSING:
@@ -52,21 +55,18 @@ class ReadersFile:
                 raise BadReport("it is damaged")
             self._readers.restore(found.content.get("readers"))
         except (OSError, DataPathError) as error:
-            log.warning("the readers of topics are not known, until they report again: %s", error)
+            log.warning("failed to load the topics' readers; each is unknown until its next report: %s", error)
         except BadReport as error:
             kept = keep_small_file_aside(self._files, self._data_path.folder / READERS_JSON)
             log.warning(
-                "%s cannot be read, so the readers of topics are not known until they report again: %s kept=%s",
+                "failed to parse %s; the topics' readers are unknown until their next reports: %s kept=%s",
                 READERS_JSON,
                 error,
                 kept,
             )
 
     async def keep(self) -> None:
-        """Write the file at each interval in which readers have changed. Never returns.
-
-        Writes a last time when it is cancelled.
-        """
+        """Write the file once per interval, if anything changed, until cancelled. Then write it a last time."""
         try:
             while True:
                 await trio.sleep(self._interval)
@@ -80,20 +80,23 @@ class ReadersFile:
         readers.forget_topics_but(self._topics)
         if readers.is_saved:
             return
-        readers.is_saved, is_written = True, False  # changes from now on are for the next write
+        readers.is_saved, is_written = True, False  # a change during this write clears it again
         now = list(readers)
         try:
-            # A disk that hangs holds up a thread, but neither the loop nor the end of the process.
+            # If the disk hangs, only the thread hangs with it: the event loop goes on, and the process can stop.
             await trio.to_thread.run_sync(self._write, now, abandon_on_cancel=True)
             is_written = True
         except OSError as error:
             if not self._fails:
-                log.warning("%s cannot be written: %s", READERS_JSON, error)
+                log.warning("failed to write %s: %s", READERS_JSON, error)
         finally:
             self._fails = not is_written
             readers.is_saved = readers.is_saved and is_written
 
     def _write(self, readers: Sequence[tuple[str, LogConsumer]]) -> None:
-        """Write the file. Runs in a thread, after a write abandoned when `keep` was cancelled. Raises OSError."""
+        """Write the file. Runs in a thread; the lock makes it wait for a write that a cancel has abandoned.
+
+        Raises OSError.
+        """
         with self._writing:
             self._data_path.write_readers(written(readers))

@@ -1,4 +1,4 @@
-"""The TLS contexts: the certificates that we show, and what is required of the clients' certificates."""
+"""TLS contexts: which certificate nsqd presents, and what it demands of clients' certificates."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from nsqd.options import Options
 
 ANY: Final = "require"
-VERIFIED: Final = "require-verify"  # any other word asks for no certificate, as in NSQ
+VERIFIED: Final = "require-verify"  # with any other word we don't ask for a certificate, as in NSQ
 
 
 def tls_server(options: Options) -> TlsServer | None:
-    """Return the server side of TLS, or None without TLS. Raises StartupError when the files cannot be used."""
+    """Return the server side of TLS, or None without TLS. Raises StartupError if the files are unusable."""
     if not options.tls_cert and not options.tls_key:
         return None
-    context = _server_context(options)  # even if it will not serve: it tells best what is wrong with the files
+    context = _server_context(options)  # pyOpenSSL may serve instead, but ssl has the better error messages
     if options.tls_client_auth_policy == ANY:
         return TlsServer(_any_certificate(options))
     return TlsServer(partial(TlsLayer, context, server_side=True))
@@ -34,7 +34,7 @@ def _server_context(options: Options) -> ssl.SSLContext:
     try:
         context.minimum_version = ssl.TLSVersion(options.tls_min_version)
         if _is_old(options):
-            context.set_ciphers("DEFAULT:@SECLEVEL=0")  # OpenSSL offers no other ciphers for such old versions
+            context.set_ciphers("DEFAULT:@SECLEVEL=0")  # OpenSSL has no ciphers for such old versions at higher levels
         context.load_cert_chain(options.tls_cert, options.tls_key)
     except (OSError, ValueError) as error:
         raise StartupError(f"failed to build TLS config - {error}") from error
@@ -64,10 +64,7 @@ def _any_certificate(options: Options) -> Callable[[], SecureLayer]:
 
 
 def client_context(options: Options) -> ssl.SSLContext:
-    """Return the context for asking an authorization server over https.
-
-    Raises StartupError when the file cannot be used.
-    """
+    """Return the context for HTTPS requests to an authorization server. Raises StartupError if the file is unusable."""
     if options.tls_root_ca_file:
         _check_readable(options.tls_root_ca_file, what="client TLS")
     try:
@@ -83,7 +80,7 @@ def _is_old(options: Options) -> bool:
 
 
 def _check_readable(*paths: str, what: str = "TLS") -> None:
-    """Refuse to start if a file is unreadable: ssl would not say which one."""
+    """Refuse to start if a file is unreadable, and name it. The ssl module wouldn't say which one."""
     for path in paths:
         try:
             open(path, "rb").close()

@@ -1,4 +1,4 @@
-"""A file that is read at the start, and again whenever it has changed: the files of rights and of policies."""
+"""A file that is read at the start and again after each change: the rights file and the policy file."""
 
 from __future__ import annotations
 
@@ -20,18 +20,17 @@ _UNREADABLE: Final = (0, 0, 0)
 
 
 class WatchedFile(Generic[T]):
-    """What the file says, as `now`. While its present content is invalid, what it said before stays in force."""
+    """Holds the parsed file as `now`. If a new version is invalid, `now` keeps the previous one."""
 
     def __init__(
         self, kind: str, path: str, parse: Callable[[str], T], *, last_valid: Callable[[], T | None] = lambda: None
     ) -> None:
-        """Read the file. `parse` raises ValueError with what is wrong.
+        """Read the file. `parse` raises ValueError with a message if the content is invalid.
 
-        If the file cannot be used, `last_valid` returns what it said when it could; None: nobody knows. Then this raises
-        StartupError.
+        If the file is unusable, the content comes from `last_valid`. If that returns None, this raises StartupError.
         """
         self.path = path
-        self.error = ""  # why the present content is not in force
+        self.error = ""  # why the file's newest version is not in force
         self._kind = kind
         self._parse = parse
         self._seen = _UNREADABLE
@@ -43,7 +42,7 @@ class WatchedFile(Generic[T]):
             if last is None:
                 raise StartupError(f"failed to read {kind} {path} - {_text_of(error)}") from error
             self.now, self.error = last, _text_of(error)
-            log.error("%s %s - %s; the last valid copy of it holds", kind, path, self.error)
+            log.error("%s %s - %s; using the last valid copy", kind, path, self.error)
 
     def _read(self) -> T:
         with open(self.path, encoding="utf-8", newline="") as file:
@@ -54,29 +53,31 @@ class WatchedFile(Generic[T]):
         return status.st_mtime_ns, status.st_size, status.st_ino
 
     async def follow(self, changed: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Watch the file until cancelled, and call `changed` after each new content that is valid."""
+        """Watch the file until cancelled, and call `changed` after each valid new version."""
         while True:
             await trio.sleep(_LOOK_INTERVAL)
-            if await self._is_news() and changed is not None:
+            if await self._reload_if_changed() and changed is not None:
                 await changed()
 
-    async def _is_news(self) -> bool:
+    async def _reload_if_changed(self) -> bool:
         try:
             seen = self._look()
             if seen == self._seen:
                 return False
             self._seen = seen
-            # Parsing thousands of entries takes a while, and clients must not wait for it.
+            # In a thread, because parsing thousands of entries would stall all clients.
             self.now = await trio.to_thread.run_sync(self._read)
         except (OSError, ValueError) as error:
             self.error = _text_of(error)
             if self._seen is not _UNREADABLE:
-                log.error("%s %s - %s; what it said before still holds", self._kind, self.path, self.error)
+                log.error(
+                    "failed to reload %s %s - %s; keeping the previous version", self._kind, self.path, self.error
+                )
             if isinstance(error, OSError):
                 self._seen = _UNREADABLE
             return False
         self.error = ""
-        log.info("%s %s was read again", self._kind, self.path)
+        log.info("reloaded %s %s", self._kind, self.path)
         return True
 
 

@@ -95,7 +95,7 @@ def test_a_disk_that_refuses_the_copy_does_not_keep_nsqd_from_starting(
 ) -> None:
     policy = PolicyFile(str(file))
     policy.keep_with(lambda copy: write_copy(Files(), file.parent / "gone", copy))
-    assert "no copy of the policy file is kept" in caplog.text
+    assert "failed to save a copy of the policy file" in caplog.text
 
 
 def test_a_copy_that_the_disk_refused_is_written_when_it_takes_it(file: Path) -> None:

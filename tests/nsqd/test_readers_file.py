@@ -89,7 +89,7 @@ def test_a_damaged_file_is_kept_aside(tmp_path: Path, text: str, caplog: pytest.
     (tmp_path / READERS_JSON).write_text(text)
     with opened(tmp_path, "t") as (readers, file):
         assert not list(readers)
-        assert "not known until they report again" in caplog.text
+        assert "unknown until their next reports" in caplog.text
         assert (tmp_path / f"{READERS_JSON}.damaged").read_text() == text
         readers.heard("t", REPORT, 7)
         keep(file)

@@ -81,8 +81,8 @@ def test_while_the_content_is_invalid_the_former_one_holds_and_says_so(
     watched(path, what)
     errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert errors == [
-        f"number file {path} - invalid literal for int() with base 10: 'two'; what it said before still holds",
-        f"number file {path} - no such file or directory; what it said before still holds",
+        f"failed to reload number file {path} - invalid literal for int() with base 10: 'two'; keeping the previous version",
+        f"failed to reload number file {path} - no such file or directory; keeping the previous version",
     ]
 
 

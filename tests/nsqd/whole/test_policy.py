@@ -59,7 +59,7 @@ def test_a_changed_file_holds_without_a_restart_and_a_mistake_changes_nothing(
     assert answer["topic"] == synced
     assert nsqd.http("GET", "/stats?format=json").json["policy_error"] == answer["error"]
     assert b"\nnsqd_policy_file_valid 0\n" in nsqd.http("GET", "/metrics").body
-    assert eventually(lambda: f"{answer['error']}; what it said before still holds" in nsqd.log)
+    assert eventually(lambda: f"{answer['error']}; keeping the previous version" in nsqd.log)
     replace_and_wait(nsqd, file, '\n[[policy]]\nack = "memory"\n')
     answer = policy(nsqd, "topic=t")
     assert (answer["error"], answer["topic"]["ack"]["line"]) == ("", 2)
@@ -91,7 +91,7 @@ def test_a_broken_file_at_a_start_is_replaced_by_the_last_valid_copy_until_it_is
         nsqd.start()
         answer = policy(nsqd, "topic=t")
         assert (answer["is_copy"], answer["topic"]["ack"]["value"]) == (True, "synced")
-        assert f"{answer['error']}; the last valid copy of it holds" in nsqd.log
+        assert f"{answer['error']}; using the last valid copy" in nsqd.log
     assert answer["error"] == "no such file or directory"
     assert nsqd.http("GET", "/stats?format=json").json["policy_is_copy"] is True
     assert b"\nnsqd_policy_file_is_copy 1\n" in nsqd.http("GET", "/metrics").body
