@@ -23,7 +23,7 @@ from nsqcommon.startup import StartupError
 from nsqcommon.systemd import READY, STOPPING, notify
 from nsqd.workers.folders import owned_folders
 from nsqd.workers.settings import check_addresses
-from nsqd.workers.supervised import Supervised
+from nsqd.workers.worker_process import WorkerProcess
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -67,7 +67,7 @@ class _Workers:
     def __init__(self, options: Options) -> None:
         self.over = trio.Event()  # all are at rest, or one can't start
         self.all = [
-            Supervised(it, command_of(it, workers=options.workers), self._check_if_over)
+            WorkerProcess(it, command_of(it, workers=options.workers), self._check_if_over)
             for it in range(options.workers)
         ]
         self._drain_limit = seconds(options.drain_deadline + options.drain_stay + options.drain_timeout) + _SLACK

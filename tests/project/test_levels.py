@@ -11,7 +11,7 @@ from subprocess import run
 
 import pytest
 
-from nsqd.workers.supervised import Supervised
+from nsqd.workers.worker_process import WorkerProcess
 from tests.support import process
 from tests.support.brokers import StartNsqd
 from tests.support.levels import starts_process
@@ -61,7 +61,7 @@ def by_what_it_hands_on() -> object:
 
 
 def by_the_supervisor_of_nsqd() -> None:
-    Supervised(0, ["true"], lambda: None)
+    WorkerProcess(0, ["true"], lambda: None)
 
 
 class Server:

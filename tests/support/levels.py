@@ -20,7 +20,7 @@ _STARTS: Final = frozenset(
     {
         "asyncio.create_subprocess_exec",
         "asyncio.subprocess.create_subprocess_exec",
-        "nsqd.workers.supervised.Supervised",
+        "nsqd.workers.worker_process.WorkerProcess",
         "os.fork",
         "subprocess.Popen",
         "subprocess.call",

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 _CANNOT_START: Final = 127  # as a shell reports a command that it can't run
 
 
-class Supervised:
+class WorkerProcess:
     """Keeps one worker running. Calls `on_change` when the worker comes to rest or can't start."""
 
     def __init__(self, number: int, command: Sequence[str], on_change: Callable[[], None]) -> None:

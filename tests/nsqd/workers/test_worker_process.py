@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from nsqd.workers import restarts
-from nsqd.workers.supervised import Supervised
+from nsqd.workers.worker_process import WorkerProcess
 
 LIMIT: Final = 30.0
 SHORT: Final = 0.01
@@ -53,7 +53,7 @@ class OneWorker:
     def __init__(self, folder: Path, *words: str, script: str = WORKER) -> None:
         self.changed = trio.Event()
         self.folder = folder
-        self.it = Supervised(0, [sys.executable, "-c", script, str(folder), *words], self.changed.set)
+        self.it = WorkerProcess(0, [sys.executable, "-c", script, str(folder), *words], self.changed.set)
 
     @property
     def starts(self) -> list[str]:
@@ -70,7 +70,7 @@ class OneWorker:
 
 
 @asynccontextmanager
-async def running(worker: OneWorker) -> AsyncIterator[Supervised]:
+async def running(worker: OneWorker) -> AsyncIterator[WorkerProcess]:
     with trio.fail_after(LIMIT):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(worker.it.run)
@@ -89,7 +89,7 @@ async def test_a_worker_that_dies_is_started_again_and_told_so(tmp_path: Path) -
     assert it.failure == ""
 
 
-async def _next_ready(it: Supervised) -> None:
+async def _next_ready(it: WorkerProcess) -> None:
     before = it.ready
     while it.ready is before:  # noqa: ASYNC110  # a process ends without an event for us
         await trio.sleep(0.01)
@@ -107,7 +107,7 @@ async def test_a_worker_that_cannot_start_is_not_tried_again(tmp_path: Path) -> 
 @on_trio
 async def test_a_command_that_does_not_exist_is_a_failure(caplog: pytest.LogCaptureFixture) -> None:
     changed = trio.Event()
-    it = Supervised(0, ["/does/not/exist"], changed.set)
+    it = WorkerProcess(0, ["/does/not/exist"], changed.set)
     with trio.fail_after(LIMIT):
         await it.run()
     assert it.failure
