@@ -1,11 +1,10 @@
-"""What a channel still has to deliver, as a value that can be taken from a channel and given back to it.
+"""A backlog is the undo record for emptying, moving or deleting a channel: everything that it still has to deliver.
 
-    finished before, except for the exceptions          delivered for the first time          not the channel's yet
-    ────────────────────────────────────────── next ─────────────────────────────── end ──────────────────────────
-           requeued, deferred                       except for `finished` ranges
+    finished, except `requeued` and `deferred`     not delivered yet, except `finished`     not the channel's yet
+    ────────────────────────────────────────── next ────────────────────────────────── end ──────────────────────
 
-Somebody empties a channel by mistake, or moves or deletes it. Whoever has taken its backlog before can give it back:
-then every message before `end` waits again as it did, and every later one stays as it is.
+Take the backlog before you empty the channel. If that was a mistake, restore it: every message before `end` waits again
+as it did, and later ones are left alone.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from typing import NamedTuple
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """All that waits before `end`. What was in flight counts as requeued."""
+    """The messages before `end` that wait. One that was in flight counts as requeued."""
 
-    next: int  # everything before it was delivered at least once
-    end: int  # where new messages come
-    finished: Sequence[tuple[int, int]]  # ascending ranges of [next, end), which hold none of the following
+    next: int  # all earlier messages were delivered at least once
+    end: int  # the channel's messages end here
+    finished: Sequence[tuple[int, int]]  # ascending ranges in [next, end), without messages of the lists below
     requeued: Sequence[tuple[int, int]]  # (sequence, attempts so far), in the order of delivery
     deferred: Sequence[tuple[int, int, int]]  # (sequence, attempts so far, due in milliseconds of the wall clock)
-    buried: Sequence[tuple[int, int]] = ()  # ascending ranges; these do not wait, see `Channel.restore_backlog`
+    buried: Sequence[tuple[int, int]] = ()  # ascending ranges; these don't wait, see `operations.restore_backlog`
 
     @property
     def count(self) -> int:
@@ -35,7 +34,7 @@ class Backlog:
         return self.end - self.next - finished + sum(sequence < self.next for sequence in self.exceptions())
 
     def exceptions(self) -> list[int]:
-        """Return the sequences of what does not simply wait for its first delivery."""
+        """Return the sequences of the requeued and deferred messages."""
         return [sequence for sequence, _ in self.requeued] + [sequence for sequence, _, _ in self.deferred]
 
     def count_among(self, sequences: Iterable[int]) -> int:
@@ -46,30 +45,30 @@ class Backlog:
         return sum(s in exceptions or (self.next <= s < self.end and not is_in(s, self.finished)) for s in asked)
 
     def count_among_ranges(self, ranges: Sequence[tuple[int, int]]) -> int:
-        """Return how many messages of these ranges of [next, end) wait."""
+        """Return how many messages in these ranges, which lie within [next, end), wait."""
         finished = sum(end - start for start, end in self.finished)
         return sum(end - start for start, end in joined([*ranges, *self.finished])) - finished
 
 
 class Restored(NamedTuple):
-    restored: int  # messages that wait as the backlog says, or are in flight
-    gone: int  # messages that waited, and are no longer in the log
+    restored: int  # messages that wait as in the backlog, or are in flight
+    gone: int  # messages that are no longer in the log
 
 
 class RedeliveryCounts(NamedTuple):
-    redelivered: int  # messages that wait again
-    waiting: int  # messages that waited, or were in flight, anyway
+    redelivered: int  # messages that wait again now
+    waiting: int  # messages that were still waiting, in flight or buried
     gone: int  # messages that are no longer in the log
 
 
 def is_in(sequence: int, ranges: Sequence[tuple[int, int]]) -> bool:
-    """Return whether one of these ascending ranges holds the sequence."""
+    """Return whether the sequence is in one of these ascending ranges."""
     place = bisect_right(ranges, (sequence, inf)) - 1
     return place >= 0 and sequence < ranges[place][1]
 
 
 def joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return as few ascending ranges as hold the same sequences."""
+    """Merge ranges that overlap or touch. Return the rest in ascending order, without empty ones."""
     found: list[tuple[int, int]] = []
     for start, end in sorted(ranges):
         if found and start <= found[-1][1]:
@@ -80,7 +79,7 @@ def joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def without(ranges: Iterable[tuple[int, int]], sequences: Iterable[int]) -> list[tuple[int, int]]:
-    """Return these ascending ranges without some sequences."""
+    """Return these ascending ranges without the given sequences."""
     found: list[tuple[int, int]] = []
     apart = sorted(sequences)
     place = 0
@@ -97,5 +96,5 @@ def without(ranges: Iterable[tuple[int, int]], sequences: Iterable[int]) -> list
 
 
 def from_place(ranges: Iterable[tuple[int, int]], sequence: int) -> list[tuple[int, int]]:
-    """Return the parts of these ranges that lie at or behind the sequence."""
+    """Return the parts of these ranges from the sequence on."""
     return [(max(start, sequence), end) for start, end in ranges if end > sequence]

@@ -1,10 +1,10 @@
-"""The words of the journal: every change of a topic or a channel, as a tuple of a word and its arguments.
+"""The entries of the journal: every change of a topic or channel, as a tuple of a word and its arguments.
 
-The type checker knows each word with its arguments, and every match has to cover all of them. The cost of keeping state
-on disk depends on what changes, never on how much is waiting. Times are wall-clock milliseconds, because they outlive
-the process. A topic's H is the sequence up to which its messages were handed to the channels.
+For example, `("progress", "t", "c", 6, [1, 3])` moves the cursor of channel c of topic t to 6, and 1 and 2 are finished.
+The type checker knows the arguments of each word, and checks that each `match` covers all words.
 
-Names come first: the topic's, and then the channel's if the change is about one.
+We journal changes and not state, so the cost doesn't grow with the number of waiting messages. Times are wall-clock
+milliseconds, because they must outlive the process. H is a topic's high watermark.
 """
 
 from __future__ import annotations
@@ -13,46 +13,46 @@ from collections.abc import Sequence
 from typing import Literal, TypeGuard, get_args
 
 TopicChange = (
-    tuple[Literal["topic"], str]  # a topic begins, frozen at sequence 0
-    | tuple[Literal["keys"], str, int]  # no remembered key lies before it; ~sequence: there was none up to it
-    | tuple[Literal["keyless"], str, Sequence[int]]  # the publishes that begin here have lost their keys
-    | tuple[Literal["drop"], str]  # and ends
-    | tuple[Literal["learned"], str]  # its channels elsewhere are known; before this, H stands still
-    | tuple[Literal["snapshot"], str]  # what follows replaces everything known of this topic
+    tuple[Literal["topic"], str]  # a topic is created, with H frozen at 0
+    # no remembered key lies before this sequence; ~sequence (negative): and none after it so far
+    | tuple[Literal["keys"], str, int]
+    | tuple[Literal["keyless"], str, Sequence[int]]  # the publishes that start at these sequences have lost their keys
+    | tuple[Literal["drop"], str]  # a topic is deleted
+    | tuple[Literal["learned"], str]  # its channels on other nodes are known; until then H is frozen
+    | tuple[Literal["snapshot"], str]  # forget all earlier changes of this topic
     | tuple[Literal["pause"], str, bool]
-    | tuple[Literal["freeze"], str, int]  # H stands still here from now on (paused, or no channel left)
+    | tuple[Literal["freeze"], str, int]  # H stays here, because the topic is paused or has no channel
     | tuple[Literal["flow"], str]  # H follows the tail again
-    # start, count, delay_ms: deferred beyond H; the delay starts when H moves on
+    # start, count, delay_ms: an early deferral, which lies beyond H; its delay starts when H passes it
     | tuple[Literal["park"], str, int, int, int]
-    | tuple[Literal["cancel"], str, int]  # this message, which lies beyond H, is never handed over
-    # now_ms: all that was parked or cancelled is handed over to all channels, and delays begin now; 0.1.0 has no such word
+    | tuple[Literal["cancel"], str, int]  # this message, which lies beyond H, is never released to the channels
+    # now_ms: all parked messages are released to the channels, and their delays start now; 0.1.0 doesn't know this word
     | tuple[Literal["start"], str, int]
-    | tuple[
-        Literal["unpark"], str
-    ]  # all that was parked or cancelled was handed over (as `start`, `defer` or `skip`) or emptied away
-    | tuple[Literal["cut"], str, int]  # nothing at or after this sequence was ever written
-    | tuple[Literal["doubt"], str, int]  # changes were lost here: sequences from this one on may have been cut
-    # start, count, due_ms: handed over to all channels; cursors pass over it
+    # no message is parked or cancelled any more: they were released (as `start`, `defer` or `skip`) or discarded
+    | tuple[Literal["unpark"], str]
+    | tuple[Literal["cut"], str, int]  # nothing from this sequence on was ever written
+    | tuple[Literal["doubt"], str, int]  # changes were lost here: messages from this sequence on may have been cut
+    # start, count, due_ms: released to all channels as deferred; their cursors skip it
     | tuple[Literal["defer"], str, int, int, int]
-    | tuple[Literal["channel"], str, str, int]  # a channel begins, with its cursor here
-    | tuple[Literal["nochannel"], str, str]  # and ends
+    | tuple[Literal["channel"], str, str, int]  # a channel is created, with its cursor here
+    | tuple[Literal["nochannel"], str, str]  # a channel is deleted
 )
 ChannelChange = (
-    tuple[Literal["hold"], str, str, bool | str]  # whether it is paused; if it was not a person, then why
-    | tuple[Literal["empty"], str, str, int]  # everything before this cursor is finished, exceptions too
-    | tuple[Literal["seek"], str, str, int]  # exceptions are dropped; the cursor stands here, perhaps further back
-    # cursor, end, [a, b), [c, d) ... to skip, then sequence, attempts, due_ms (0: at once) and the next three ...:
-    # so much waits before `end`, and nothing else; what lies at or behind `end` stays as it is
+    tuple[Literal["hold"], str, str, bool | str]  # paused or not; a text is the reason of an automatic pause
+    | tuple[Literal["empty"], str, str, int]  # everything before this cursor is finished
+    | tuple[Literal["seek"], str, str, int]  # the channel is emptied and its cursor moved here, perhaps backwards
+    # cursor, end, [a, b, c, d ...] (skip [a, b), [c, d) ...), [sequence, attempts, due_ms ...] (due_ms 0: now):
+    # before `end`, these messages wait and all from the cursor on that aren't skipped; later ones are left alone
     | tuple[Literal["restore"], str, str, int, int, Sequence[int], Sequence[int]]
-    | tuple[Literal["skip"], str, str, int, int]  # [start, end) is never delivered here
-    | tuple[Literal["progress"], str, str, int, Sequence[int]]  # the cursor is here; [a, b), [c, d) ... were finished
-    # attempts, sequences: delivered again, for the attempts-th time
+    | tuple[Literal["skip"], str, str, int, int]  # [start, end) is never delivered to this channel
+    # cursor, [a, b, c, d ...]: the cursor is here, and [a, b), [c, d) ... were finished
+    | tuple[Literal["progress"], str, str, int, Sequence[int]]
+    # attempts, sequences: these were delivered again; it was attempt number `attempts`
     | tuple[Literal["try"], str, str, int, Sequence[int]]
-    | tuple[Literal["wait"], str, str, Sequence[int]]  # sequence, attempts, due_ms (0: at once), and the next three ...
-    # reason, who or what buried it, and the next two ...; then sequence, id, attempts, time, number of reason and who
-    # in this list, and the next five ...
+    | tuple[Literal["wait"], str, str, Sequence[int]]  # [sequence, attempts, due_ms ...]; due_ms 0: now
+    # [reason, who ...], [sequence, id, attempts, time, note ...]; `note` is the index of a (reason, who) in the first
     | tuple[Literal["bury"], str, str, Sequence[str], Sequence[int]]
-    | tuple[Literal["job"], str, str, Sequence[object]]  # see `Job` in buried_queue.py; empty: there is none any more
+    | tuple[Literal["job"], str, str, Sequence[object]]  # see `BuriedJob` in buried_queue.py; empty: the job is over
 )
 Change = TopicChange | ChannelChange
 
@@ -60,8 +60,8 @@ _SHAPES = frozenset([(get_args(get_args(change)[0])[0], len(get_args(change))) f
 
 
 def is_known(change: Sequence[object]) -> TypeGuard[Change]:
-    """Return whether this is one of the words above with the right number of arguments.
+    """Return whether this is one of the words above, with the right number of arguments.
 
-    A journal that another version has written may have others.
+    The journal of another version may have other words.
     """
     return (change[0], len(change)) in _SHAPES

@@ -1,50 +1,50 @@
-"""The changes that the journal keeps, and how they add up to a state again.
+"""Rebuilds the state of topics and channels from the journal's changes. See change.py for their words.
 
-`change.py` lists the words.
+**How a channel comes back after a crash.** The journal has no entry per message. For each channel it yields
 
-**How a channel comes back after a crash.** The journal has no entry for each message. It tells of a channel
+    cursor     all earlier messages were taken from the log
+    waiting    messages that were taken and not finished, each with its attempts and due time
+    skips      ranges from the cursor on that were taken already, so the cursor must skip them
+    buried     messages that were taken and buried; any later entry about such a message takes it out of here
 
-    cursor     everything before it has been taken from the log
-    waiting    messages that were taken and are not finished, each with its attempts and when it is due
-    skips      ranges at or after the cursor that were taken already, so that the cursor passes over them
-    buried     messages that were taken and failed for good; what names one of them anew takes it out of here
+A `progress` has the new cursor and the ranges that were finished since the last one. If the cursor has passed a message
+that isn't finished, the message must have been in flight, so we need no entry for that. For example, a channel at 0 is
+sent the messages 0 to 5 and finishes 1, 2 and 4 (a range is written as start and end):
 
-A `progress` names the new cursor, and what was finished since the last one. Messages that the cursor has passed and
-that are not finished must have been in flight, so no entry has to say so. For example, a channel at 0 is sent the
-messages 0 to 5 and finishes 1, 2 and 4; ranges are written as start and end:
-
-    ("progress", "t", "c", 6, [1, 3, 4, 5])     cursor 6; 0, 3 and 5 were in flight, and wait with one attempt each
-    ("progress", "t", "c", 6, [3, 4])           3 is finished as well; 0 and 5 wait
-    ("defer", "t", 7, 1, due_ms)                7 waits until it is due, and is a skip: it is not in flight when passed
+    ("progress", "t", "c", 6, [1, 3, 4, 5])     cursor 6; 0, 3 and 5 were in flight, so they wait with one attempt each
+    ("progress", "t", "c", 6, [3, 4])           3 is finished, too; 0 and 5 still wait
+    ("defer", "t", 7, 1, due_ms)                7 waits until it is due; as a skip, it isn't in flight when it is passed
     ("progress", "t", "c", 9, [6, 7])           cursor 9; 0 and 5 wait as before, 7 until it is due, 8 with one attempt
 
-A crash between two entries loses only the later one: then a few messages that were finished are delivered again.
+If a crash loses the last entry, a few finished messages are delivered again.
 
-A `restore` tells anew what waits before its end, and what it does not name is finished there. What lies behind the end
-stays, so what the cursor had passed there becomes a skip. With the cursor at 9, and 0, 5, 7 and 8 waiting as above:
+A `restore` replaces everything that waits before its end; a message there that it leaves out is finished. From its end
+on, nothing changes, so the messages there that the cursor had passed become skips. With cursor 9, and 0, 5, 7 and 8
+waiting as above:
 
     ("restore", "t", "c", 2, 6, [3, 4], [1, 2, 0])     cursor 2; 3 and 6 to 8 are skips; 1 waits with two attempts, 7
                                                        and 8 as before, and 2, 4 and 5 are read from the log
 
-**Doubt.** Where a frame of the journal is damaged, nobody knows what it told. It may have told that the end of a log
-was cut off after a failure, so that the sequences behind the last synced place are other messages now; or that 820 was
-deferred. So the store puts a `doubt` in the place of the frame, with the sequence up to which the log was synced then.
-Each channel of the topic whose cursor is further on reads again from there: duplicates are better than loss. Waiting
-messages keep their place. Say the log was synced up to 800, and the next entry is ("progress", "t", "c", 950, [900,
-950]). Normally 800 to 899 would now count as in flight. A channel in doubt does not believe that: its cursor stays at
-800, and only 900 to 949 are skipped as finished. The doubt ends when the channel is emptied or moved, or when a
-snapshot tells its state anew.
+**Doubt.** If a frame of the journal is damaged, we can't know its contents. Perhaps it deferred message 820. Or it said
+that the end of a log was cut off after a failure, so that the sequences after the last sync are other messages now. So
+the store puts a `doubt` in place of the frame, with the sequence up to which the log was synced then. Each channel that
+is further than that reads the messages from there again, because duplicates are better than loss. Messages that wait
+keep waiting, and are not read twice.
 
-A snapshot of a topic that is too long for one frame comes in parts, with other changes of the topic in between:
+For example, the log was synced up to 800, and the next entry is ("progress", "t", "c", 950, [900, 950]). Without the
+doubt, 800 to 899 would now be in flight. A channel in doubt doesn't assume that: its cursor stays at 800, and only 900
+to 949 are skipped as finished. The doubt ends when the channel is emptied or moved, or with the topic's next snapshot.
 
-    ("begin", "t")                the parts that follow tell the state as of here
-    ("part", "t", [...])          some changes of the snapshot, to be applied at its end
-    ("progress", "t", ...)        happened meanwhile: applied at once, and again after the snapshot
+**Snapshots.** If a topic's snapshot is too long for one frame, it comes in parts, with other changes in between:
+
+    ("begin", "t")                the state at this point follows in parts
+    ("part", "t", [...])          changes of the snapshot, to be applied at its end
+    ("progress", "t", ...)        happened in between: applied right away, and again after the snapshot
     ("part", "t", [...])
-    ("end", "t", 2)               the two parts, and then the progress, replace what was known of t
+    ("end", "t", 2)               the two parts, followed by the progress, replace the state of t
 
-If a part or the end is missing, what was known stays, and it is up to date: all changes in between were applied to it.
-Only a topic of which nothing was known takes the parts that are there, and only at the end.
+If a part or the end is missing, we keep the state that we had. It is up to date, because the changes in between were
+applied to it. Only if we had no state of the topic do we use the parts that there are, and only at the end.
 """
 
 from __future__ import annotations
@@ -69,18 +69,18 @@ _NO_SEQUENCE: Final = 1 << 64  # beyond all sequences
 
 
 class ChannelState:
-    """A channel as the journal tells it."""
+    """A channel's state according to the journal."""
 
     def __init__(self, cursor: int) -> None:
-        self.born = cursor  # where it began: earlier messages were handed over before it existed
+        self.born = cursor  # its first message: earlier ones were released before the channel existed
         self.cursor = cursor
         self.paused = False
-        self.paused_why = ""  # if it was not a person who has paused it
-        self.in_doubt = False  # changes that were told about it are lost
-        self.skips: deque[tuple[int, int]] = deque()  # ascending; there may be one for each deferred message
+        self.paused_why = ""  # the reason of an automatic pause
+        self.in_doubt = False  # some of its changes were lost, see above
+        self.skips: deque[tuple[int, int]] = deque()  # ascending; perhaps as many as there are deferred messages
         self.waiting: dict[int, tuple[int, int]] = {}  # sequence -> (attempts, due_ms)
         self.buried = BuriedMessages()
-        self.job: Sequence[object] = ()  # the job that was under way, if any
+        self.job: Sequence[object] = ()  # the job that was running, if any
 
     def skip(self, start: int, end: int) -> None:
         start = max(start, self.cursor)
@@ -96,7 +96,7 @@ class ChannelState:
 
     def wait(self, sequence: int, attempts: int, due_ms: int) -> None:
         if self.in_doubt and sequence not in self.waiting:
-            self.skip(sequence, sequence + 1)  # the entry with which the cursor passed it may be lost
+            self.skip(sequence, sequence + 1)  # we may have lost the entry in which the cursor passed it
         self.waiting[sequence] = (attempts, due_ms)
         if self.buried:
             self.buried.remove(sequence)
@@ -122,10 +122,11 @@ class ChannelState:
             return
         before, passed = self.cursor, self._pass_over(cursor)
         for start, end in _gaps(before, cursor, passed + done):
-            for sequence in range(start, end):  # in flight when this was written
+            for sequence in range(start, end):  # was in flight at this point
                 self.waiting[sequence] = (1, 0)
         self.cursor = max(cursor, before)
-        # What the cursor has just passed was not waiting, except for deferred messages in the skip ranges.
+        # `done` may also name messages that the cursor has just passed. There is nothing to remove for those, except for
+        # deferred ones in the skip ranges.
         for start, end in _overlaps(done, [(0, before), *passed, (self.cursor, _NO_SEQUENCE)]):
             self._finish(start, end)
 
@@ -136,13 +137,13 @@ class ChannelState:
                 self.buried.remove(sequence)
 
     def _progress_in_doubt(self, done: list[tuple[int, int]]) -> None:
-        """Skip what is finished, without moving the cursor: what lies between may be deferred, and is read again."""
+        """Skip the finished ranges, but leave the cursor. We read the rest again, because parts may be deferred."""
         for start, end in done:
             self.skip(start, end)
             self._finish(start, end)
 
     def _pass_over(self, cursor: int) -> list[tuple[int, int]]:
-        """Take off, and return, the part of the skip ranges that lies before the cursor."""
+        """Remove the parts of the skip ranges before the cursor, and return them."""
         passed = []
         skips = self.skips
         while skips and skips[0][0] < cursor:
@@ -162,10 +163,10 @@ class ChannelState:
         self.skips = deque(self.buried.ranges(cursor, _NO_SEQUENCE))
 
     def restore(self, cursor: int, end: int, skipped: Sequence[int], waiting: Sequence[int]) -> None:
-        """Replace what waits before `end`, except for what is buried.
+        """Replace everything that waits before `end`. Buried messages stay buried.
 
-        What the cursor has passed behind `end` is skipped from now on, as the cursor may come back from before it. A
-        doubt about what lies there stays.
+        Messages from `end` on that the cursor had passed become skips, because the cursor may now be before `end`. A
+        doubt about messages there remains.
         """
         passed = [(end, self.cursor)] if end < self.cursor else []
         later = [*passed, *((max(start, end), stop) for start, stop in self.skips if stop > end)]
@@ -182,7 +183,7 @@ class ChannelState:
 
     @property
     def needed(self) -> int:
-        """The first sequence that is neither passed nor skipped."""
+        """The first sequence from the cursor on that isn't skipped."""
         needed = self.cursor
         for start, end in self.skips:
             if start > needed:
@@ -191,7 +192,7 @@ class ChannelState:
         return needed
 
     def doubt(self, sequence: int) -> None:
-        """Read again from this sequence on. Messages that wait keep their place, and are not read twice."""
+        """Go back to this sequence. Messages that wait or are buried stay so, and are skipped."""
         self.in_doubt = True
         waiting = sorted(s for s in self.waiting if s >= sequence)
         buried = self.buried.ranges(sequence, _NO_SEQUENCE)
@@ -203,7 +204,7 @@ class ChannelState:
             self.skip(start, end)
 
     def cut(self, tail: int) -> bool:
-        """Drop everything at or after the tail. Return whether there was anything."""
+        """Drop everything from the tail on. Return whether there was anything."""
         beyond = [s for s in self.waiting if s >= tail]
         for sequence in beyond:
             del self.waiting[sequence]
@@ -215,7 +216,7 @@ class ChannelState:
 
 
 class TopicState:
-    """A topic as the journal tells it. `frozen_at` is None while H follows the tail."""
+    """A topic's state according to the journal. `frozen_at` is None while the high watermark follows the tail."""
 
     def __init__(self, *, paused: bool = False, frozen_at: int = 0) -> None:
         self.paused = paused
@@ -229,7 +230,7 @@ class TopicState:
         return any(channel.in_doubt for channel in self.channels.values())
 
     def start(self, now_ms: int) -> None:
-        """Hand over to all channels what is parked: delays begin at this time."""
+        """Release all early deferrals to the channels. Their delays start at `now_ms`."""
         for start, count, delay_ms in self.parked.in_order():
             for channel in self.channels.values():
                 if delay_ms < 0:
@@ -239,9 +240,9 @@ class TopicState:
         self.parked.clear()
 
     def cut(self, tail: int) -> bool:
-        """Clamp every position to the recovered tail; otherwise new messages would count as finished.
+        """Cut all positions back to the recovered tail. Return whether anything has changed.
 
-        Return whether anything has changed.
+        Otherwise the next messages, which get sequences from the tail on, would count as finished.
         """
         changed = self.parked.cut(tail) or (self.frozen_at is not None and self.frozen_at > tail)
         if self.frozen_at is not None:
@@ -252,24 +253,27 @@ class TopicState:
 
 
 def replay(changes: Iterable[Sequence[object]]) -> dict[str, TopicState]:
-    """Return the state that a journal adds up to. Changes of unknown topics and channels are ignored leftovers."""
+    """Apply all changes of a journal. Return the topics' states.
+
+    Ignores changes of unknown topics and channels, which are leftovers of deleted ones.
+    """
     topics: dict[str, TopicState] = {}
-    # Parts of a snapshot, and changes since it began.
+    # Of each snapshot that has begun: its parts, and the changes in between.
     unended: dict[object, tuple[list[Sequence[Any]], list[Change]]] = {}
     for change in changes:
         match change:
             case ["begin", name]:
                 unended[name] = [], []
             case ["part", name, part] if isinstance(part, list | tuple):
-                if name in unended:  # otherwise the beginning of the snapshot is damaged
+                if name in unended:  # otherwise the snapshot's beginning is damaged
                     unended[name][0].append(part)
             case ["end", str(name), count]:
                 parts, since = unended.pop(name, ([], []))
-                if len(parts) == count or name not in topics:  # if a part is damaged, what was known before is better
+                if len(parts) == count or name not in topics:  # if a part is damaged, the state that we have is better
                     topics.pop(name, None)
-                    for told in chain(*parts, since):
-                        if is_known(told):
-                            _apply(topics, told)
+                    for earlier in chain(*parts, since):
+                        if is_known(earlier):
+                            _apply(topics, earlier)
             case _ if is_known(change):
                 _apply(topics, change)
                 if unended and change[1] in unended:
@@ -278,14 +282,14 @@ def replay(changes: Iterable[Sequence[object]]) -> dict[str, TopicState]:
 
 
 class DeletedNames:
-    """Topics and channels that the journal knows to be deleted and not made again."""
+    """The topics and channels whose last change in the journal is their deletion."""
 
     def __init__(self) -> None:
         self.topics: set[str] = set()
         self.channels: set[tuple[str, str]] = set()  # topic, name
 
     def collect(self, changes: Iterable[Entry]) -> Iterator[Entry]:
-        """Yield the changes unchanged, and note deletions: a second pass over a million would take too long."""
+        """Yield the changes as they are, and collect deletions on the way: a second pass over a million is too slow."""
         for change in changes:
             match change:
                 case ["drop", str(name)]:
@@ -308,14 +312,15 @@ def complete(
     compacted: Callable[[str], Iterable[tuple[int, int, int]]] = lambda topic: (),
     deleted: Collection[tuple[str, str]] = (),
 ) -> set[str]:
-    """Add what the journal has lost and the second place, `named`, still knows. Return the topics that were completed.
+    """Add topics and channels that the journal has lost, from topology.json (`named`). Return the completed topics.
 
-    `firsts` maps each existing log to its first sequence. A channel that is added reads from there again, because
-    duplicates are better than loss. If the journal is whole, it is believed about every topic that it knows, because it
-    is newer. The channels in `deleted`, as (topic, channel), are never added. The second place does not tell what a
-    topic had learned, so the topic asks again, which costs a moment.
+    `firsts` maps each existing log to its first sequence. An added channel reads from there, because duplicates are
+    better than loss. If the journal is whole, we don't change the topics that it knows, because it is newer than
+    topology.json. The channels in `deleted`, as (topic, channel), are never added. topology.json doesn't say whether a
+    topic has learned its channels from nsqlookupd, so it asks again, which costs a moment.
 
-    `compacted` returns what a log has from before its beginning, as (sequence, count, due_ms); due_ms is 0 for at once.
+    `compacted` returns the messages of a log that come before its first sequence, because compaction has kept them, as
+    (sequence, count, due_ms); due_ms 0 means now.
     """
     mended = set()
     for name, description in (named if isinstance(named, dict) else {}).items():
@@ -333,12 +338,12 @@ def complete(
                     state.waiting.update((sequence, (0, due_ms)) for sequence in range(start, start + count))
         if topic.channels and not topic.paused:
             topic.frozen_at = None
-            topic.parked.clear()  # handed over with the rest, so cursors will meet these messages
+            topic.parked.clear()  # they are released with the rest, and the cursors will get to them
     return mended
 
 
 def missing_fronts(topics: Mapping[str, TopicState], firsts: Mapping[str, int]) -> Iterator[tuple[str, int, int]]:
-    """Yield (topic, start, end) where a channel still needs [start, end) and the log does not have it."""
+    """Yield (topic, start, end) where the log begins too late: a channel still needs [start, end)."""
     for name, first in firsts.items():
         if name in topics and topics[name].channels:
             needed = min(channel.needed for channel in topics[name].channels.values())
@@ -359,7 +364,7 @@ def _apply(topics: dict[str, TopicState], change: Change) -> None:
 def _apply_to_topic(topic: TopicState, change: Change) -> None:
     match change:
         case ("snapshot" | "drop" | "topic", _) | ("keys" | "keyless", _, _):
-            pass  # of all topics, see above; and the log's own affair
+            pass  # `_apply` has handled the first three, and the log handles the others
         case ("pause", _, paused):
             topic.paused = paused
         case ("learned", _):
@@ -423,7 +428,7 @@ def _apply_to_channel(channel: ChannelState, change: ChannelChange) -> None:
 
 
 def _overlaps(some: list[tuple[int, int]], others: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield what lies in both of two ascending lists of ranges that do not overlap among themselves."""
+    """Yield the intersection of two lists of ranges, each ascending and without overlaps in itself."""
     i = j = 0
     while i < len(some) and j < len(others):
         start, end = max(some[i][0], others[j][0]), min(some[i][1], others[j][1])

@@ -1,7 +1,7 @@
-"""What the broker asks of the disk, declared where it is used.
+"""The storage interface of the broker, declared where it is used.
 
-`nsqd.log` implements this on files, and `tests/support` in memory. Nothing here waits: appending fills a buffer, a read
-answers from memory or says "not now", and a shell moves bytes between buffers and files.
+`nsqd.log` implements it with files, `tests/support` in memory. Nothing here waits: `append` fills a buffer, a read
+returns what is in memory or None, and a task elsewhere moves bytes between buffers and files.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ if TYPE_CHECKING:
     from nsqd.broker.batch import Batch, Receipt
     from nsqd.broker.change import Change
 
-Entry = tuple[object, ...]  # of the journal, which keeps any word with its arguments
-KeyedPublish = tuple[bytes, int, int, int]  # key, start and count of the messages, time of publication
-Names = Callable[[], Iterable[Mapping[str, object]]]  # returns the names of all topics and channels, in parts
+Entry = tuple[object, ...]  # of the journal: any word with its arguments
+KeyedPublish = tuple[bytes, int, int, int]  # key, first sequence and number of its messages, publish time
+Names = Callable[[], Iterable[Mapping[str, object]]]  # returns all topics' and channels' names, in parts
 
 
 class NotSynced(Exception):
-    """Something could not be made durable; the text is the operating system's."""
+    """A sync has failed. The text is the operating system's."""
 
 
 class BatchSource(Protocol):
-    """Where a channel reads its messages: the topic's log, or the batches that the channel keeps itself."""
+    """Where a channel reads its messages: the topic's log, or an ephemeral channel's own batches."""
 
     def batch_at(self, sequence: int) -> Batch | None:
-        """Return the batch that holds this sequence; None: it is not in memory now.
+        """Return the batch with this sequence, or None if it isn't in memory.
 
-        After None the log fetches the batch, and the store's owner then has the broker's `loaded` called. Only
-        sequences in [first, tail) may be asked for.
+        After None the log reads the batch from disk, and then the broker's `loaded` is called. The sequence must be in
+        [first, tail).
         """
 
     def next_readable(self, sequence: int) -> int:
-        """Return `sequence` itself, or where reading goes on if it is damaged or lies before `first`."""
+        """Return `sequence`, or the next readable one if it is damaged or lies before `first`."""
 
     def end_of_refused(self, sequence: int) -> int:
-        """Return where reading can go on if the disk has refused this sequence for long, else the sequence itself.
+        """If reads of this sequence have been failing for long, return where to go on, otherwise the sequence itself.
 
-        Ask this when `batch_at` has returned None. The messages before that place still exist, so ask for them again
+        Call this after `batch_at` has returned None. The messages that you pass this way still exist, so try them again
         later.
         """
 
@@ -53,92 +53,90 @@ class TopicLog(BatchSource, Protocol):
 
     @property
     def tail(self) -> int:
-        """The sequence that the next message gets."""
+        """The sequence of the next message to be published."""
 
     @property
     def cached_from(self) -> int:
-        """Every sequence in [cached_from, tail) is in memory; what lies before is only on disk."""
+        """All messages in [cached_from, tail) are in memory; earlier ones are only on disk."""
 
     def take_keys(self) -> tuple[Iterable[tuple[bytes, int]], Iterable[KeyedPublish]]:
-        """Return the keys in the log with their times of publication, the oldest first, and the forgotten ones.
+        """Return the log's keys with their publish times, oldest first, and the keys that were forgotten since.
 
-        The journal says which are forgotten. Only the first call returns any: the log keeps neither list, because a
-        million keys take 130 MB.
+        Only the first call returns any. The log doesn't keep these lists, because a million keys take 130 MB.
         """
 
     def deferred_keys(self, wanted: Sequence[int]) -> Iterable[KeyedPublish]:
-        """Return the keys of the publishes with a delay that have one of these messages, which ascend.
+        """Return the keys of the deferred publishes that contain any of these messages, given in ascending order.
 
-        Only a start asks for this, because it blocks on the disk.
+        Only for the start, because it blocks on the disk.
         """
 
     @property
     def keys_from(self) -> int:
-        """The sequence before which no remembered key lies; ~sequence: there was none up to it."""
+        """No remembered key lies before this sequence. ~sequence (negative): and none after it so far."""
 
     def has_room(self, count: int, size: int) -> bool:
-        """Return whether `count` messages of `size` bytes have room. Only logs in memory ever return False."""
+        """Return whether there is room for `count` messages of `size` bytes. Only a log in memory can run out of it."""
 
     def refusal(self) -> str | None:
-        """Return the error with which `append` would settle a receipt now; None: it would take the batch."""
+        """Return the error with which `append` would fail now, or None if it would accept the batch."""
 
     def bytes_from(self, sequence: int) -> int:
-        """Return about how many bytes lie from this message to the tail."""
+        """Estimate the bytes from this message to the tail."""
 
     def file_of(self, sequence: int) -> int:
-        """Return the first sequence of the file that holds this one."""
+        """Return the first sequence of the file with this message."""
 
     def waits_for_removal(self, passed: int) -> bool:
-        """Return whether publishes have to wait until files are removed. If so, the removal is begun at once.
+        """Return whether publishes must wait for the removal of old files. If so, start the removal.
 
-        They wait while the files have more than a whole file's worth of bytes before `passed`, where nobody needs them any
-        more, and a part of that is about to be removed.
+        They wait while there is more than one file's worth of bytes before `passed`, which no channel needs any more,
+        and some of that is about to be removed.
         """
 
     def append(self, batch: Batch, receipt: Receipt) -> None:
-        """Put the batch into the buffer that the next write empties. Its base_sequence must be the tail.
+        """Add the batch to the write buffer. Its base_sequence must be the tail.
 
-        The receipt is settled when the ack policy is met, or with an error. After a failed write the batch is gone and
-        the tail is again what it was. After a failed sync the batch stays, because it may have been delivered already.
+        The receipt is settled as --ack demands, or with an error. A failed write removes the batch and moves the tail
+        back. After a failed sync the batch stays, because it may have been delivered already.
         """
 
     def release(self, sequence: int, passed: int | None = None) -> None:
-        """Note that no channel needs anything before `sequence`, so what retention does not want may be removed.
+        """Allow the removal of messages before `sequence`, unless retention keeps them: no channel needs them any more.
 
-        The hindmost cursor stands at `passed`, which is never before `sequence`. Between the two, only single messages
-        are needed: those that wait or are in flight. Say all cursors are at 900 and only 17 is still in flight: then
-        this is called with 17 and 900. Both numbers may be lower than last time, because a channel has gone back; then
-        this must be called at once, before a segment is removed that is needed again.
+        `passed` is the slowest channel's cursor; `sequence` <= `passed`. Between the two, only single messages are still
+        needed, because they wait or are in flight. For example, if all cursors are at 900 and only message 17 is in
+        flight, call this with 17 and 900. Both numbers may go down when a channel moves back; then call this
+        immediately, before a segment is removed that is needed again.
         """
 
     def older_than(self, timestamp: int) -> int:
-        """Return a sequence before which everything was published earlier than this, in nanoseconds.
+        """Return a sequence before which all messages were published before `timestamp` (nanoseconds).
 
-        It costs next to nothing, and may be much lower than it has to be.
+        This is cheap but rough: the result may be much lower than the exact sequence.
         """
 
     def outdated(self) -> int:
-        """Return the sequence before which a retention set for this very topic drops even what no channel ever got."""
+        """Return the sequence before which this topic's own retention drops messages, even ones that no channel got."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskSnapshot:
-    """What the store reports about the disk and the clock, besides its health."""
+    """The store's report on the disk and the clock, besides its health."""
 
     reads_refused: int = 0
-    waiting: Iterable[tuple[str, int]] = ()  # topics, with the number of reads that the disk refuses
-    clock_jump: float = 0.0  # seconds, as found at the start
+    waiting: Iterable[tuple[str, int]] = ()  # (topic, number of its reads that keep failing)
+    clock_jump: float = 0.0  # seconds, found at the start
 
 
 class Store(Protocol):
-    """All topic logs of a data path, and the journal of what changed in topics and channels."""
+    """The topics' logs in a data path, and the journal of changes in topics and channels."""
 
     @property
     def health(self) -> str:
-        """OK, or what is wrong."""
+        """OK, or the fault."""
 
-    def disk(self) -> DiskSnapshot:
-        """Return the figures of the disk."""
+    def disk(self) -> DiskSnapshot: ...
 
     def create_log(self, topic: str) -> TopicLog: ...
 
@@ -147,8 +145,8 @@ class Store(Protocol):
     def record(self, change: Change, *, urgent: bool) -> None:
         """Add a change to the journal.
 
-        Urgent changes are written in this turn, before anything that results from them is sent; others within 100 ms.
+        An urgent change is written in this turn, before we send anything that depends on it; any other within 100 ms.
         """
 
     def reserve_ids(self, until: int) -> None:
-        """Make it durable that ids below `until` may have been given out."""
+        """Make sure that after a crash no id below `until` is used again."""
