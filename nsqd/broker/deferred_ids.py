@@ -1,11 +1,13 @@
-"""Where the message of an id lies, among those that were published with a delay since the start.
+"""Finds the sequence of a deferred message by its id, if it was published since the start of nsqd.
 
-Ids are counted for the whole node and sequences for each topic, and within a topic both ascend. So the difference
-between them stays the same until another topic gets messages in between, and one *run* stands for all messages with the
-same difference: a topic that is published to alone has a single run, whatever the number of its messages.
+It stands apart from topic.py because it is a data structure of its own: numbers in, numbers out.
+
+Ids are counted per node and sequences per topic, and both ascend. Their difference changes only when another topic gets
+messages in between. So we store *runs* of messages with the same difference. For example, a topic that is the only one
+with publishes has a single run, however many messages it gets.
 
     ids         100 101 102         250 251
-    sequences     0   1   2           3   4        runs: 100 to 102 from 0 on, 250 to 251 from 3 on
+    sequences     0   1   2           3   4        two runs: ids 100-102 from sequence 0, ids 250-251 from sequence 3
 """
 
 from __future__ import annotations
@@ -15,26 +17,27 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import Final
 
-_FEW: Final = 64  # runs that are kept without asking whether anything in them still waits
-_LOOKED_AT: Final = 4  # runs, for each that is added
+_FEW: Final = 64  # runs; with no more than that we don't check whether they are still needed
+_LOOKED_AT: Final = 4  # runs to check for each one that is added
 
 
 class DeferredIds:
-    """The runs, oldest first. What is not in a run has to be looked for in the log.
+    """The runs, oldest first. If a message is in none of them, look for it in the log.
 
-    There are at most some three times as many runs as messages that wait, and a few: when there are twice as many, those
-    of which nothing waits any more are dropped. Whoever adds a run looks at a few of them. Those that stay move to the
-    front:
+    Runs whose messages are no longer deferred are dropped, once there are twice as many runs (and 64 more) as after the
+    last clean-up. Each `add` checks a few, and moves the ones to keep to the front:
 
-        kept │ out of date │ not looked at yet
-             _kept         _seen
+        kept │ stale │ not checked yet
+             _kept   _seen
+
+    So there are never more than about three times as many runs as waiting messages, plus a few.
     """
 
     __slots__ = ("_bases", "_ends", "_kept", "_most", "_seen", "_starts")
 
     def __init__(self) -> None:
         self._starts = array("Q")  # the first id of each run
-        self._ends = array("Q")  # behind its last id
+        self._ends = array("Q")  # one past its last id
         self._bases = array("Q")  # the sequence of its first id
         self._most = _FEW
         self._kept = 0
@@ -44,9 +47,9 @@ class DeferredIds:
         return len(self._starts) - self._seen + self._kept
 
     def add(self, base_id: int, base_sequence: int, count: int, waits: Callable[[int, int], bool]) -> None:
-        """Take note of a batch, which lies behind all earlier ones.
+        """Add a batch, which comes after all earlier ones.
 
-        `waits` tells whether a message of the sequences [start, end) waits for its time.
+        `waits(start, end)` returns whether any message in [start, end) is still deferred.
         """
         if self._starts and self._starts[-1] + base_sequence == base_id + self._bases[-1]:
             self._ends[-1] = base_id + count
@@ -55,10 +58,10 @@ class DeferredIds:
         self._ends.append(base_id + count)
         self._bases.append(base_sequence)
         if self._seen or len(self._starts) > self._most:
-            self._drop_those_without(waits)
+            self._drop_some_stale(waits)
 
     def find(self, message_id: int) -> int | None:
-        """Return the sequence of this message; None: it is not known here."""
+        """Return the sequence of this message, or None if it is in no run."""
         place = bisect_right(self._starts, message_id, self._seen) - 1
         if place < self._seen:
             place = bisect_right(self._starts, message_id, 0, self._kept) - 1
@@ -66,8 +69,8 @@ class DeferredIds:
             return None
         return self._bases[place] + message_id - self._starts[place]
 
-    def _drop_those_without(self, waits: Callable[[int, int], bool]) -> None:
-        """Look at the next few runs, and drop those of which nothing waits."""
+    def _drop_some_stale(self, waits: Callable[[int, int], bool]) -> None:
+        """Check the next few runs, and drop the ones without a deferred message."""
         starts, ends, bases = self._starts, self._ends, self._bases
         for seen in range(self._seen, min(self._seen + _LOOKED_AT, len(starts))):
             start, end, base = starts[seen], ends[seen], bases[seen]

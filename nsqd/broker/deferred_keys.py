@@ -1,13 +1,14 @@
-"""The keys of deferred publishes, and where their messages lie, so that somebody can take them back.
+"""The keys of deferred publishes with the sequences of their messages, so that you can cancel a message by its key.
 
-A key is needed for the window, as any other, and beyond it as long as one of its messages waits for its time. Nobody
-looks at all keys to see which of them are needed no longer: whoever adds one looks at a few others, in turn.
+A key is needed for the idempotence window, like any other, and after that while any of its messages is still deferred.
+We never scan all keys for unneeded ones: each insert checks a few others in turn.
 
-    due in     5 min    1 h    published: 20 min ago    window: 10 min
-    key "a"      x                needed: its message waits
-    key "b"  (delivered)          not needed, and gone when its turn comes
+For example, 20 minutes after these publishes, with a window of 10 minutes:
 
-Keys come here as TopicKeys remembers them: long ones hashed.
+    key "a"   its message is due in 5 minutes     needed
+    key "b"   its message was delivered           not needed, and removed when its turn comes
+
+Keys arrive in the form in which `TopicKeys` stores them: long ones are hashed.
 """
 
 from __future__ import annotations
@@ -26,23 +27,23 @@ _COUNT_MASK: Final = (1 << _COUNT_BITS) - 1
 _TIME_BITS: Final = 48
 _TIME_MASK: Final = (1 << _TIME_BITS) - 1
 _MILLISECOND: Final = 1_000_000  # nanoseconds
-_STILL_NEEDED: Final = 8  # keys in a row, after which it is not worth looking at more of them
+_STILL_NEEDED: Final = 8  # after this many needed keys in a row, checking more of them isn't worth it
 
-Waits = Callable[[int, int], bool]  # returns whether one of the messages [start, end) waits for its time
+Waits = Callable[[int, int], bool]  # (start, end): returns whether any message in [start, end) is still deferred
 
 
 class DeferredKeys:
-    """Each entry packs the start of the messages, the time of their publication in milliseconds, and their count."""
+    """Each entry packs the first sequence of the messages, their publish time in milliseconds, and their count."""
 
-    __slots__ = ("_left_behind", "_leftovers", "_order", "_places", "_window", "is_complete")
+    __slots__ = ("_order", "_places", "_reclaimer", "_removed", "_window", "is_complete")
 
     def __init__(self, window: int, *, is_complete: bool, reclaimer: Reclaimer) -> None:
-        self.is_complete = is_complete  # otherwise some are missing that only the log knows
+        self.is_complete = is_complete  # False: some keys are only in the log
         self._window = window
-        self._leftovers = reclaimer
+        self._reclaimer = reclaimer
         self._places = SplitDict()
-        self._order: deque[bytes] | None = None  # in which the entries are looked at; None: there was no key yet
-        self._left_behind = SplitDict()  # keys in that order that have no entry now; the numbers mean nothing
+        self._order: deque[bytes] | None = None  # in which the entries are checked; None: no key so far
+        self._removed = SplitDict()  # used as a set: keys that are still in `_order`, but have no entry
 
     def __len__(self) -> int:
         return self._places.count
@@ -51,20 +52,20 @@ class DeferredKeys:
         return key in self._places
 
     def add(self, key: bytes, start: int, count: int, published: int) -> None:
-        """Remember the place of a key's messages, and when they were published (nanoseconds; 0: longer ago)."""
-        if not self._was_left_behind(key) and key not in self._places:
-            if self._order is None:  # most topics never have one, and an empty deque takes 800 bytes
+        """Add a key with its messages. `published` is their publish time in nanoseconds; 0: long ago."""
+        if not self._was_removed(key) and key not in self._places:
+            if self._order is None:  # most topics never have a key, and an empty deque takes 800 bytes
                 self._order = deque()
             self._order.append(key)
         self._places.put(key, (start << _TIME_BITS | published // _MILLISECOND + 1) << _COUNT_BITS | count)
 
     def find(self, key: bytes) -> tuple[int, int] | None:
-        """Return the place of the messages with this key, as [start, end); None: it is not known here."""
+        """Return the range (start, end) of this key's messages, or None if the key is unknown."""
         place = self._places.get(key)
         return _range_of(place) if place is not None else None
 
     def find_published(self, key: bytes, published: int) -> tuple[int, int] | None:
-        """Return what `find` does, if these messages were published then; None: they are others."""
+        """Like `find`, but return None, too, if the messages were published at another time."""
         place = self._places.get(key)
         if place is None or place >> _COUNT_BITS & _TIME_MASK != published // _MILLISECOND + 1:
             return None
@@ -79,21 +80,21 @@ class DeferredKeys:
 
     def remove(self, key: bytes) -> None:
         if self._places.pop(key) is not None:
-            self._left_behind.put(key, 0)
+            self._removed.put(key, 0)
 
-    def _was_left_behind(self, key: bytes) -> bool:
-        """Return whether a key was left behind; now it is no longer."""
-        left = self._left_behind
-        return left.count > 0 and left.pop(key) is not None
+    def _was_removed(self, key: bytes) -> bool:
+        """Take a key out of the removed ones. Return whether it was one."""
+        removed = self._removed
+        return removed.count > 0 and removed.pop(key) is not None
 
     def drop_unneeded(self, most: int, now: int, waits: Waits) -> None:
-        """Look at up to so many keys, fewer if all of them are needed, and drop those that are not."""
+        """Check up to `most` keys, fewer if all of them are needed, and drop the unneeded ones."""
         order, needed = self._order, 0
         if order is None:
             return
         for _ in range(min(most, len(order))):
             key = order.popleft()
-            if self._was_left_behind(key):
+            if self._was_removed(key):
                 continue
             if self.is_needed(key, now, waits):
                 order.append(key)
@@ -104,17 +105,17 @@ class DeferredKeys:
                 self._places.pop(key)
 
     def drop_oldest(self) -> None:
-        """Drop about the oldest key, though it may be needed."""
+        """Drop one of the oldest keys, even if it is still needed."""
         while self._order:
             key = self._order.popleft()
             if self._places.pop(key) is not None:
                 self.is_complete = False
                 return
-            self._left_behind.pop(key)
+            self._removed.pop(key)
 
     def clear(self) -> None:
-        self._leftovers.add(*self._places.parts, self._order or [], *self._left_behind.parts)
-        self._places, self._order, self._left_behind = SplitDict(), None, SplitDict()
+        self._reclaimer.add(*self._places.parts, self._order or [], *self._removed.parts)
+        self._places, self._order, self._removed = SplitDict(), None, SplitDict()
 
 
 def _range_of(place: int) -> tuple[int, int]:

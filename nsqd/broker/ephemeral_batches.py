@@ -1,9 +1,9 @@
-"""The batches that an ephemeral channel, or a channel of an ephemeral topic, keeps for itself.
+"""The batches that an ephemeral channel, or any channel of an ephemeral topic, keeps in memory.
 
-Other channels read from the log, which waits for them. The log waits for no ephemeral channel, and the log of an
-ephemeral topic holds only what no channel has got yet. So at hand-over such a channel takes references to the batches,
-and drops each batch when the last of its messages is finished. What is kept need not be a contiguous range: a message
-that is in flight or deferred for long holds its own batch, and none behind it.
+Other channels read from the log, which keeps what they need. But the log doesn't wait for ephemeral channels, and the
+log of an ephemeral topic only keeps messages until they are released to the channels. So such a channel holds on to the
+batches that it gets, and drops each one when all of its messages are finished. There may be gaps: for example, one
+message that stays in flight for long keeps its own batch, while later batches come and go.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
     from nsqd.broker.batch import Batch
     from nsqd.broker.store import BatchSource
 
-_FEW: Final = 64  # entries of dropped batches in `_bases` that are not worth a clean-up
+_FEW: Final = 64  # dropped batches that may stay listed in `_bases` without a clean-up
 
 
 class EphemeralBatches:
-    """Batches in ascending order, with gaps. What is not kept here is read from the log, as long as the log has it."""
+    """Batches in ascending order, with gaps. For other sequences it asks the log, which may still have them."""
 
     __slots__ = ("_bases", "_batches", "_left", "_log", "bytes", "in_hand", "messages")
 
     def __init__(self, log: BatchSource) -> None:
-        self.messages = 0  # those not let go yet
-        self.bytes = 0  # size of these messages, each with its size prefix and headers
-        self.in_hand = 0  # bytes of those that consumers hold
+        self.messages = 0  # not released yet
+        self.bytes = 0  # of these messages, including size prefixes and headers
+        self.in_hand = 0  # bytes of the messages that consumers have in flight
         self._log = log
-        self._batches: dict[int, Batch] = {}  # by their first sequence
-        self._left: dict[int, int] = {}  # how many messages of each batch have not been let go
-        self._bases: list[int] = []  # ascending, with those of dropped batches, until these are too many
+        self._batches: dict[int, Batch] = {}  # by first sequence
+        self._left: dict[int, int] = {}  # by first sequence: messages of the batch that are not released yet
+        self._bases: list[int] = []  # first sequences, ascending; may include some dropped batches
 
     def add(self, batch: Batch) -> None:
         base = batch.base_sequence
@@ -41,7 +41,7 @@ class EphemeralBatches:
         self.bytes += batch.held
 
     def release(self, start: int, end: int) -> None:
-        """Drop the messages [start, end). Let each message go only once; messages that are not kept do not matter."""
+        """Drop the messages [start, end). Drop each message only once; those that aren't kept are ignored."""
         bases = self._bases
         index = max(0, bisect_right(bases, start) - 1)
         while index < len(bases) and bases[index] < end:
@@ -68,17 +68,17 @@ class EphemeralBatches:
         self.messages = self.bytes = self.in_hand = 0
 
     def hand_out(self, start: int, end: int) -> None:
-        """Note that a consumer holds the messages [start, end)."""
+        """Count [start, end) as in flight to a consumer."""
         self.in_hand += self._size_of(start, end)
 
     def take_back(self, start: int, end: int) -> None:
-        """Note that consumers hold [start, end) no longer. They are let go after that, if at all."""
+        """Stop counting [start, end) as in flight. Call this before you release them."""
         self.in_hand -= self._size_of(start, end)
 
     def newest_within(self, size: int, start: int, end: int) -> tuple[int, int]:
-        """Return how many of the newest messages of [start, end) have so many bytes together, and how many they have.
+        """Return (messages, bytes): the fewest of the newest messages in [start, end) that reach `size` bytes.
 
-        If all of them have fewer, that is all.
+        If all of them together are smaller, that is all of them.
         """
         place = end
         left = size
@@ -108,7 +108,7 @@ class EphemeralBatches:
         return batch if batch is not None and sequence < batch.end_sequence else None
 
     def _size_of(self, start: int, end: int) -> int:
-        """Return the bytes of those of the messages [start, end) that are kept here."""
+        """Return the bytes of the messages in [start, end) that are kept here."""
         size, bases = 0, self._bases
         index = max(0, bisect_right(bases, start) - 1)
         while index < len(bases) and bases[index] < end:
@@ -120,7 +120,7 @@ class EphemeralBatches:
                 size += _size(batch, first, stop)
         return size
 
-    # What a channel reads from
+    # Reading, as BatchSource
 
     def batch_at(self, sequence: int) -> Batch | None:
         return self.find(sequence) or self._log.batch_at(sequence)
@@ -134,7 +134,7 @@ class EphemeralBatches:
         readable = self._log.next_readable(sequence)
         if readable == sequence:
             return readable
-        for base in self._bases[bisect_right(self._bases, sequence) :]:  # the log may have lost what is kept here
+        for base in self._bases[bisect_right(self._bases, sequence) :]:  # a batch may be here and no longer in the log
             if base >= readable:
                 break
             if base in self._batches:

@@ -1,4 +1,7 @@
-"""A topic as its channels see it: a log, and how much of it belongs to them."""
+"""A topic as its channels see it: the log, and how far it belongs to them.
+
+It stands apart from topic.py so that channel and ledger don't import the topic, which imports both.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,13 @@ if TYPE_CHECKING:
 
 @final
 class TopicFeed:
-    """Only the topic moves `high_watermark`. Everything before it belongs to the channels.
+    """Held by a channel and its ledger instead of the topic, because they only need these four fields.
 
-    A channel and its ledger hold this object, and not the topic: what the topic does is none of their business.
+    Everything before `high_watermark` belongs to the channels. Only the topic moves it.
     """
 
     def __init__(self, name: str, log: TopicLog, *, ephemeral: bool) -> None:
         self.name: Final = name
         self.log: Final = log
         self.ephemeral: Final = ephemeral
-        self.high_watermark = log.tail  # H in the documents
+        self.high_watermark = log.tail  # "H" in the docs

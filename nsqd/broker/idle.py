@@ -1,4 +1,7 @@
-"""Topics and channels that nobody has used for as long as the policy says. Times count from the start of nsqd on."""
+"""Finds topics and channels that have been unused for longer than `expire_after` in the policy.
+
+Idle time starts at the last use, or at the start of nsqd if that is later.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,16 @@ if TYPE_CHECKING:
 
 
 class Expired(NamedTuple):
-    """What is to be deleted: a channel or, if that is empty, the whole topic."""
+    """A channel to delete, or the whole topic if `channel` is empty."""
 
     topic: str
     channel: str
-    after: float  # seconds that the rule gives it
-    is_dry_run: bool  # only said, not done
+    after: float  # seconds, from the rule
+    is_dry_run: bool  # only report it
 
 
 def verdicts_on(topic: Topic, now: float) -> list[Expired]:
-    """Return the topic, if it has expired, or else those of its channels that have."""
+    """Return the topic if it has expired, otherwise its expired channels."""
     is_idle = topic.is_idle(now)
     for rules, is_dry_run in ((topic.policy.rules, False), (topic.dry_run.policy.rules, True)):
         if is_idle and rules.expire_after is not None and _has_expired(topic, rules, now):

@@ -1,16 +1,15 @@
-"""Which publishes were made with a key, for a while: a publisher that did not hear the answer may try again.
+"""Remembers the keys of recent publishes, so that a publisher that has lost the answer can safely try again.
 
-`--idempotence-window` says for how long a key is remembered, and `--idempotence-keys` how many there are at most. A key
-lies in its batch's own record, so that both are saved by one write. After a start, the keys are known from the log
-(nsqd/log/keys.py).
+`--idempotence-window` says how long we remember a key, and `--idempotence-keys` how many keys in total. A key is stored
+in the record of its batch, so one write saves both. At the start we read the keys back from the log (nsqd/log/keys.py).
 
     KeyMemory    slices of an eighth of the window, or of the most keys: [0:00, 1:15) [1:15, 2:30) ...
-    TopicKeys      a shelf for each slice in which the topic got keys, and for each key whose publish waits, its receipt
-    DeferredKeys     the keys of deferred publishes, in no slice (deferred_keys.py)
+    TopicKeys      one shelf for each slice in which the topic got keys, and the receipts of unsettled publishes
+    DeferredKeys     the keys of deferred publishes, which are in no slice (deferred_keys.py)
 
-A key is looked for on all shelves of its topic. The oldest slice goes as a whole, so a key is remembered for the window
-and at most an eighth of it longer. Keys of deferred publishes are remembered as long as a message waits, and go last
-when there are too many. Times are of the wall clock, in nanoseconds.
+A lookup goes through all shelves of the topic. The oldest slice is dropped as a whole, so we remember a key for up to an
+eighth longer than the window. Keys of deferred publishes stay while any of their messages is deferred, and are the last
+to go when there are too many keys. Times are wall-clock nanoseconds.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ if TYPE_CHECKING:
     from nsqd.broker.reclaimer import Reclaimer
 
 _PARTS: Final = 8
-_LONGEST_AS_IT_IS: Final = 15  # bytes; such a key takes as much memory as a hash
+_LONGEST_AS_IT_IS: Final = 15  # bytes; a key of this length takes as much memory as a hash
 _HASH_SIZE: Final = 14
 
 _COUNT_BITS: Final = 32
 _COUNT_MASK: Final = (1 << _COUNT_BITS) - 1
-_LET_GO: Final = 64  # keys of settled publishes that a call lets go at least, besides two for each key that it adds
+_DROPPED_PER_CALL: Final = 64  # keys of settled publishes; `add_all` drops two more for each key that it adds
 
 _SETTLED: Final = Receipt()
 _SETTLED.settle()
@@ -44,7 +43,7 @@ def _nothing_waits(start: int, end: int) -> bool:
 
 
 class KeySlice:
-    """The keys of some time, of all topics."""
+    """The keys of one stretch of time, over all topics."""
 
     __slots__ = ("begin", "count", "topics")
 
@@ -55,37 +54,37 @@ class KeySlice:
 
 
 class Shelf:
-    """What one topic has in a slice: the keys that are known, and those that were forgotten again."""
+    """One topic's keys in a slice: the ones that we know, and the ones that were forgotten again."""
 
     __slots__ = ("forgotten", "keys", "piece")
 
     def __init__(self, piece: KeySlice) -> None:
         self.piece = piece
         self.keys: set[bytes] = set()
-        self.forgotten: dict[bytes, int] | None = None  # with the packed places of their messages
+        self.forgotten: dict[bytes, int] | None = None  # key -> start and count of its messages, packed
 
     def free(self, reclaimer: Reclaimer) -> None:
-        """Have its keys freed; nobody uses the shelf afterwards."""
+        """Free the shelf's keys. Don't use it after that."""
         reclaimer.add(self.keys, self.forgotten or {})
 
 
 class KeyMemory:
-    """Bounds in time and number what the topics remember."""
+    """Limits the topics' keys in time and number."""
 
     def __init__(self, window: int, most: int, reclaimer: Reclaimer) -> None:
         self.reclaimer = reclaimer
-        self.window = window  # 0: no key is remembered
-        self.longest = window + window // _PARTS  # for which a key may be remembered
+        self.window = window  # 0: don't remember keys
+        self.longest = window + window // _PARTS  # the longest time that a key may be remembered
         self.count = 0
-        self.dropped_early = 0  # keys that were forgotten before their time, because there were too many
+        self.dropped_early = 0  # keys that were forgotten before the window's end, because there were too many
         self._most = most
         self._length = max(window // _PARTS, 1)
-        self._room = max(most // _PARTS, 1)  # of a slice
-        self._slices: list[KeySlice] = []  # ascending times
+        self._room = max(most // _PARTS, 1)  # keys in a slice
+        self._slices: list[KeySlice] = []  # oldest first
         self._deferring: OrderedDict[TopicKeys, None] = OrderedDict()  # topics with keys of deferred publishes
 
     def slice_at(self, timestamp: int) -> KeySlice:
-        """Return the slice for a key of this time, after forgetting what is too old or too much."""
+        """Return the slice for a key of this time, after forgetting keys that are too old or too many."""
         slices = self._slices
         if slices:
             newest = slices[-1]
@@ -101,7 +100,7 @@ class KeyMemory:
         return found
 
     def room_of(self, piece: KeySlice) -> int:
-        """Return how many keys the slice still takes."""
+        """Return how many more keys the slice can take."""
         return self._room - piece.count
 
     def forget_old(self, timestamp: int) -> None:
@@ -110,11 +109,11 @@ class KeyMemory:
 
     @property
     def has_room_for_deferred(self) -> bool:
-        """Whether the key of one more deferred publish can be remembered without forgetting another key."""
+        """Whether we can remember the key of another deferred publish without forgetting any key."""
         return self.count + self._spare() < self._most
 
     def deferred(self, topic: TopicKeys, change: int) -> None:
-        """Take note that the topic has so many more keys of deferred publishes, or fewer."""
+        """Add `change`, which may be negative, to the count of the topic's keys of deferred publishes."""
         self.count += change
         if change > 0:
             self._deferring[topic] = None
@@ -126,11 +125,11 @@ class KeyMemory:
         self._deferring.pop(topic, None)
 
     def _spare(self) -> int:
-        """Return the room that deferred publishes have to leave, so that the latest others are remembered beside them."""
+        """Return the room that deferred publishes must leave for the newest slice of other keys."""
         return self._room - self._slices[-1].count if self._slices else self._room
 
     def _make_room(self, room: int, kept: KeySlice | None) -> None:
-        """Forget what has to go for so many keys: the oldest slices except `kept`, and keys of deferred publishes last."""
+        """Make room for `room` keys: forget the oldest slices except `kept`, and then keys of deferred publishes."""
         while self.count + room > self._most:
             others = [piece for piece in self._slices if piece is not kept]
             if others:
@@ -138,7 +137,7 @@ class KeyMemory:
                 self._drop(others[0])
             elif self._deferring:
                 topic = next(iter(self._deferring))
-                self._deferring.move_to_end(topic)  # the next time it is another topic's turn
+                self._deferring.move_to_end(topic)  # so that the next one to go is another topic's
                 self.dropped_early += topic.forget_oldest_deferred()
             else:
                 return
@@ -151,48 +150,49 @@ class KeyMemory:
 
 
 class TopicKeys:
-    """The keys of one topic. `refusal` tells why its log takes no messages now, or None.
+    """The keys of one topic. `refusal` returns why its log currently refuses messages, or None.
 
-    The key of a deferred publish lies in `deferred` from the moment in which its place in the log is known, and in no
-    slice: it is known for the window, and beyond it as long as one of its messages waits for its time. Where a method
-    takes `waits`, that tells whether one of the messages [start, end) does.
+    **Deferred publishes.** Once we know where its messages are in the log, the key of a deferred publish moves from its
+    slice to `deferred`. It is known for the window, and after that while any of its messages is still deferred. A method
+    with an argument `waits` asks it whether that is so for a range of messages.
 
-    A publish may still fail until its receipt is settled, which takes long if the disk hangs. Until then the receipt is
-    found by the key. Settled receipts are let go from the front, a few with each call: whoever repeats a publish does
-    not pay for all others. So a failed one may lie behind another that still waits; it is found, and its key forgotten,
-    when somebody asks for it.
+    **Unsettled publishes.** Until its receipt is settled, a publish may still fail; that takes long if the disk hangs.
+    Until then we can find the receipt by the key. Settled receipts are dropped from the front, a few per call, so that
+    one repeated publish doesn't pay for all others. So a failed receipt may be stuck after an unsettled one. Then `find`
+    notices that it has failed, and forgets the key.
 
-    A key is forgotten again when all messages of its publish were taken back. The log still has it, so the journal is
-    told, and a shelf keeps the place for as long as a start would find the key in the log.
+    **Cancelled publishes.** When all messages of a publish are cancelled, its key is forgotten. The log still has the
+    key, so we journal that, and keep the messages' place in a shelf for as long as a start would find the key in the log.
     """
 
     __slots__ = ("_is_indexed", "_memory", "_receipts", "_refusal", "_shelves", "_waiting", "deferred", "repeats")
 
     def __init__(self, memory: KeyMemory, refusal: Callable[[], str | None], *, is_new: bool = True) -> None:
-        """`is_new`: nothing was published to the topic before, so there are no deferred publishes to learn of."""
-        self.repeats = 0  # publishes that were not made again
+        """`is_new`: the topic has no messages yet, so there are no deferred publishes to find in its log."""
+        self.repeats = 0  # publishes that were ignored because their key was known
         self.deferred = DeferredKeys(memory.window, is_complete=is_new, reclaimer=memory.reclaimer)
         self._memory = memory
         self._refusal = refusal
         self._shelves: list[Shelf] = []
-        # Publishes that may still fail, oldest first. Most topics never have one with a key: None, until there is one.
+        # Publishes that may still fail, oldest first. None until the first one, because most topics never see a key.
         self._waiting: deque[tuple[Receipt, list[bytes]]] | None = None
-        self._receipts: dict[bytes, Receipt] = {}  # of these, by key
-        self._is_indexed = True  # whether the newest of these is there: mostly it is settled before anybody asks
+        self._receipts: dict[bytes, Receipt] = {}  # of these publishes, by key
+        # Whether `_receipts` has the newest publish. We add it late, because it is usually settled before we need it.
+        self._is_indexed = True
 
     def __len__(self) -> int:
         return len(self.deferred) + sum([len(it.keys) + len(it.forgotten or ()) for it in self._shelves])
 
     @property
     def unsettled(self) -> int:
-        """How many publishes are kept here, because they may still fail or have just been settled."""
+        """How many publishes are kept, because they may still fail or have only just been settled."""
         return len(self._waiting or ())
 
     def find(self, key: bytes, timestamp: int, waits: Waits = _nothing_waits) -> Receipt | None:
-        """Return the receipt of the publish that was made with this key; None: there was none, or it came to nothing."""
-        key = _remembered(key)
+        """Return the receipt of the publish with this key, and count a repeat. None if there was none, or it failed."""
+        key = _stored_form(key)
         self._memory.forget_old(timestamp)
-        self._let_go(_LET_GO)
+        self._drop_settled(_DROPPED_PER_CALL)
         self._index()
         receipt = self._receipts.get(key)
         if receipt is not None and _has_failed(receipt):
@@ -204,7 +204,7 @@ class TopicKeys:
         return self._answer(receipt) if receipt is not None else _SETTLED
 
     def may_know(self, key: bytes) -> bool:
-        """Return whether `find` has to be asked for this key: what is remembered may be too old, or have failed."""
+        """Return False if `find` would return None. A quick check: after True, call `find` to be sure."""
         if len(key) > _LONGEST_AS_IT_IS:
             key = _hash(key)
         for shelf in self._shelves:
@@ -213,39 +213,39 @@ class TopicKeys:
         return key in self.deferred
 
     def knows(self, key: bytes, timestamp: int, waits: Waits = _nothing_waits) -> bool:
-        """Return whether there was a publish with this key, without counting that as a repeat."""
+        """Return whether there was a publish with this key. This doesn't count as a repeat."""
         self._memory.forget_old(timestamp)
-        return self._knows(_remembered(key), timestamp, waits)
+        return self._knows(_stored_form(key), timestamp, waits)
 
     def add(self, key: bytes, timestamp: int, receipt: Receipt) -> None:
-        """Remember from now on that this receipt is of the publish with this key."""
+        """Remember this key, with the receipt of its publish."""
         self.add_all([key], timestamp, receipt)
 
     def add_all(self, keys: Iterable[bytes], timestamp: int, receipt: Receipt) -> None:
-        """Remember from now on that this receipt is of the publishes with these keys."""
-        kept = [key if len(key) <= _LONGEST_AS_IT_IS else _hash(key) for key in keys]  # quicker than `_remembered`
+        """Remember these keys, with the receipt that their publishes share."""
+        kept = [key if len(key) <= _LONGEST_AS_IT_IS else _hash(key) for key in keys]  # quicker than `_stored_form`
         self._put(kept, timestamp)
         waiting = self._waiting
         if waiting is None:
             waiting = self._waiting = deque()
         if waiting:
             if waiting[0][0].settled:
-                self._let_go(2 * len(kept) + _LET_GO)
+                self._drop_settled(2 * len(kept) + _DROPPED_PER_CALL)
             if waiting and not self._is_indexed:
                 self._index()
         waiting.append((receipt, kept))
         self._is_indexed = False
 
     def know(self, found: Iterable[tuple[bytes, int]]) -> None:
-        """Remember keys that the log has, with their times, the oldest first."""
+        """Remember keys from the log, given with their times, oldest first."""
         for key, timestamp in found:
-            self._put([_remembered(key)], timestamp)
+            self._put([_stored_form(key)], timestamp)
 
-    # Of deferred publishes
+    # Deferred publishes
 
     def defer(self, key: bytes, start: int, count: int, published: int) -> None:
-        """Remember where the messages of a deferred publish lie, whose key is known until now as any other."""
-        key = _remembered(key)
+        """Move the key of a deferred publish from its slice to `deferred`, now that its messages are in the log."""
+        key = _stored_form(key)
         for shelf in reversed(self._shelves):
             if key in shelf.keys:
                 shelf.keys.remove(key)
@@ -259,38 +259,39 @@ class TopicKeys:
         self._memory.deferred(self, len(self.deferred) - before)
 
     def defer_part(self, key: bytes, start: int, count: int, published: int) -> None:
-        """Remember a part of a deferred publish of before the start.
+        """At the start, remember a part of a deferred publish that compaction has split.
 
-        The other parts, which were carried forward by themselves, may be known. Where a slice that began later knows the
-        key, a later publish has it. Then the messages of this one were due before the stop, and nobody needs their place.
+        If we know other parts already, the range grows. But if a slice that began after this publish has the key, it
+        belongs to a later publish: the key was free by then, because this publish's messages had been due before. Then
+        we don't need their place.
         """
-        remembered, end = _remembered(key), start + count
-        if any(shelf.piece.begin > published and remembered in shelf.keys for shelf in self._shelves):
+        stored, end = _stored_form(key), start + count
+        if any(shelf.piece.begin > published and stored in shelf.keys for shelf in self._shelves):
             return
-        if (known := self.deferred.find_published(remembered, published)) is not None:
+        if (known := self.deferred.find_published(stored, published)) is not None:
             start, end = min(start, known[0]), max(end, known[1])
         self.defer(key, start, end - start, published)
 
     def learn_deferred(self, key: bytes, start: int, count: int) -> bool:
-        """Remember a deferred publish of before the start. Return False if there is no room."""
+        """Remember a deferred publish from before the start. Return False if there is no room."""
         if not self._memory.has_room_for_deferred:
             return False
-        self._remember_deferred(_remembered(key), start, count, 0)
+        self._remember_deferred(_stored_form(key), start, count, 0)
         return True
 
     def deferred_place(self, key: bytes) -> tuple[int, int] | None:
-        """Return the place of the messages that were published with this key and a delay; None: it is not known."""
-        return self.deferred.find(_remembered(key))
+        """Return the range (start, end) of the messages deferred with this key, or None if it is unknown."""
+        return self.deferred.find(_stored_form(key))
 
     def drop_unneeded(self, most: int, timestamp: int, waits: Waits) -> None:
-        """Look at up to so many keys of deferred publishes, and forget those that are not needed."""
+        """Check up to `most` keys of deferred publishes, and forget the unneeded ones."""
         if before := len(self.deferred):
             self.deferred.drop_unneeded(most, timestamp, waits)
             if len(self.deferred) != before:
                 self._note_fewer_deferred(before)
 
     def forget_oldest_deferred(self) -> int:
-        """Forget the key of one deferred publish, because there are too many. Return how many it was: 1, or none is left."""
+        """Forget the key of one deferred publish, because there are too many. Return 1, or 0 if there was none left."""
         before = len(self.deferred)
         self.deferred.drop_oldest()
         self._note_fewer_deferred(before)
@@ -304,8 +305,8 @@ class TopicKeys:
     # Forgetting
 
     def forget_key(self, key: bytes, start: int, count: int, timestamp: int) -> None:
-        """Forget the key of a publish whose messages, the `count` from `start` on, were all taken back."""
-        key = _remembered(key)
+        """Forget the key of a publish, because all of its `count` messages from `start` on were cancelled."""
+        key = _stored_form(key)
         self._take_out([key])
         if key in self.deferred:
             before = len(self.deferred)
@@ -314,13 +315,13 @@ class TopicKeys:
         self._put_forgotten(key, start, count, timestamp)
 
     def know_forgotten(self, found: Iterable[tuple[bytes, int, int, int]]) -> None:
-        """Take keys that were forgotten before the start: each with the start and the count of its messages, and its time."""
+        """Add keys that were forgotten before the start of nsqd, given as (key, start, count, publish time)."""
         for key, start, count, timestamp in found:
-            self._put_forgotten(_remembered(key), start, count, timestamp)
+            self._put_forgotten(_stored_form(key), start, count, timestamp)
 
     def forgotten_place(self, key: bytes) -> tuple[int, int] | None:
-        """Return the place of the messages with which this key was forgotten, the last time; None: it was not."""
-        key = _remembered(key)
+        """Return the range of the last messages for which this key was forgotten, or None if it wasn't."""
+        key = _stored_form(key)
         places = [it.forgotten[key] for it in self._shelves if it.forgotten is not None and key in it.forgotten]
         if not places:
             return None
@@ -328,11 +329,11 @@ class TopicKeys:
         return start, start + (max(places) & _COUNT_MASK)
 
     def forgotten_starts(self) -> list[int]:
-        """Return where the publishes begin whose keys were forgotten, as far as a start would find them in the log."""
+        """Return the first sequences of publishes whose keys were forgotten and would be found in the log by a start."""
         return [it >> _COUNT_BITS for shelf in self._shelves for it in (shelf.forgotten or {}).values()]
 
     def forget(self) -> None:
-        """Forget all keys, because the topic was emptied or deleted."""
+        """Forget all keys. For a topic that is emptied or deleted."""
         for shelf in self._shelves:
             self._count_on(shelf, -len(shelf.keys) - len(shelf.forgotten or ()))
             shelf.piece.topics.remove(self)
@@ -374,7 +375,9 @@ class TopicKeys:
             shelf.forgotten = {}
         forgotten = shelf.forgotten
         before = len(forgotten)
-        if (earlier := forgotten.get(key)) is not None:  # under a name that no key has
+        if (
+            earlier := forgotten.get(key)
+        ) is not None:  # forgotten before: keep that, too, under a name that no key has
             forgotten[b"\1%d" % (earlier >> _COUNT_BITS)] = earlier
         forgotten[key] = start << _COUNT_BITS | count
         self._count_on(shelf, len(forgotten) - before)
@@ -414,51 +417,51 @@ class TopicKeys:
         if self.deferred.is_needed(key, timestamp, waits):
             return True
         before = len(self.deferred)
-        self.deferred.remove(key)  # a publish with this key may come next
+        self.deferred.remove(key)  # because the caller may be about to publish with this key
         self._note_fewer_deferred(before)
         return False
 
     # Publishes that may still fail
 
     def _index(self) -> None:
-        """Have the receipts of all publishes that wait found by their keys."""
+        """Add the newest unsettled publish to `_receipts`, if it isn't there yet."""
         if not self._is_indexed and self._waiting:
             receipt, keys = self._waiting[-1]
             self._receipts.update(dict.fromkeys(keys, receipt))
         self._is_indexed = True
 
-    def _let_go(self, count: int) -> None:
-        """Let go of settled receipts from the front, with at least so many keys, and forget the keys of failed publishes."""
+    def _drop_settled(self, count: int) -> None:
+        """Drop settled receipts with at least `count` keys from the front, and forget the keys of failed publishes."""
         waiting, receipts = self._waiting, self._receipts
         while waiting and count > 0:
             receipt, keys = waiting[0]
             if not receipt.settled or (receipt.stays and self._refusal() is not None):
                 return
-            if len(waiting) == 1 and receipt.error is None:  # as a disk that is well leaves it after each turn
+            if len(waiting) == 1 and receipt.error is None:  # the usual case while the disk is healthy
                 waiting.clear()
                 receipts.clear()
                 return
             self._index()
             waiting.popleft()
             count -= len(keys)
-            own = [key for key in keys if receipts.get(key) is receipt]  # the others failed, and were published again
+            own = [key for key in keys if receipts.get(key) is receipt]  # another publish may have some of the keys now
             for key in own:
                 del receipts[key]
             if _has_failed(receipt):
                 self._take_out(own)
 
     def _answer(self, receipt: Receipt) -> Receipt:
-        """Return a receipt for a second try of this publish."""
+        """Return the receipt for a repeat of this publish."""
         if not receipt.settled or receipt.error is None:
             return receipt
-        # The batch is in the log, but was not durable. Once the log takes messages again, it has been proven.
+        # The batch is in the log, but its sync has failed. Once the log accepts messages again, it is durable after all.
         answer = Receipt()
         answer.settle(self._refusal())
         return answer
 
 
 def _has_failed(receipt: Receipt) -> bool:
-    """Return whether nothing came of this publish, so that its key is free."""
+    """Return whether this publish has failed for good, so that its key is free again."""
     return receipt.settled and receipt.error is not None and not receipt.stays
 
 
@@ -466,10 +469,10 @@ def _begin_of(piece: KeySlice) -> int:
     return piece.begin
 
 
-def _remembered(key: bytes) -> bytes:
+def _stored_form(key: bytes) -> bytes:
     return key if len(key) <= _LONGEST_AS_IT_IS else _hash(key)
 
 
 def _hash(key: bytes) -> bytes:
-    """Return what is remembered of a long key. It is none that a client may give, as those are printable."""
+    """Return the hash that we store instead of a long key. It can't equal a client's key, because those are printable."""
     return b"\0" + blake2b(key, digest_size=_HASH_SIZE).digest()

@@ -1,8 +1,8 @@
-"""How long messages take from publication to FIN: percentiles over a sliding window, in bounded memory.
+"""Percentiles of the time from publish to FIN, over a sliding window and in bounded memory.
 
-The estimator is that of Cormode, Korn, Muthukrishnan and Srivastava ("Effective Computation of Biased Quantiles over
-Data Streams"): a sorted list of samples, each standing for `width` others. The closer a sample is to one of the wanted
-percentiles, the better its rank is known.
+The algorithm is from Cormode, Korn, Muthukrishnan and Srivastava, "Effective Computation of Biased Quantiles over Data
+Streams": a sorted list of samples, each of which represents `width` values. The closer a sample is to one of the target
+percentiles, the more precisely we know its rank.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ _ERROR: Final = 0.01
 
 class LatencySettings:
     def __init__(self, percentiles: tuple[float, ...], window: float) -> None:
-        self.percentiles = percentiles  # in the order in which they are shown
+        self.percentiles = percentiles  # in the order of /stats
         self.half_window = window / 2  # seconds
 
 
 class QuantileSummary:
-    """The samples of one stretch of time."""
+    """The samples of one half of the window."""
 
     def __init__(self, targets: tuple[float, ...]) -> None:
         self._targets = targets
         self._buffer: list[float] = []
-        # Value, width, delta; ascending values. The rank of a value is at least the sum of the widths up to its own,
-        # and at most `delta` more.
+        # (value, width, delta), by ascending value. A value's rank is at least the sum of the widths up to and including
+        # its own, and at most `delta` more.
         self._entries: list[tuple[float, float, float]] = []
-        self._width = 0.0  # of all entries together
+        self._width = 0.0  # sum over all entries
 
     def __len__(self) -> int:
         return int(self._width) + len(self._buffer)
@@ -67,7 +67,7 @@ class QuantileSummary:
         return value
 
     def samples(self) -> list[tuple[float, float, float]]:
-        """Return value, width and delta of the samples, by ascending values."""
+        """Return the samples as (value, width, delta), by ascending value."""
         if not self._entries:
             return [(value, 1.0, 0.0) for value in sorted(self._buffer)]
         self._flush()
@@ -112,7 +112,7 @@ class QuantileSummary:
         self._entries = kept
 
     def _slack(self, rank: float) -> float:
-        """Return by how much the rank of a sample may be wrong at this rank; at most by the number of samples."""
+        """Return the error that we allow in a rank: small near the target percentiles, larger elsewhere."""
         least = self._width
         for target in self._targets:
             if target * self._width <= rank:
@@ -126,9 +126,9 @@ class QuantileSummary:
 
 
 class LatencyWindow:
-    """The latency of one channel, in two summaries of half a window each.
+    """One channel's latency, in two summaries of half a window each.
 
-    When the younger one is full, the older one is cleared and becomes the younger one.
+    When the current half is over, the older summary is cleared and becomes the current one.
     """
 
     def __init__(self, settings: LatencySettings, now: float) -> None:
@@ -152,7 +152,7 @@ class LatencyWindow:
             self._ends += self._settings.half_window
 
     def halves(self, now: float) -> Iterable[QuantileSummary]:
-        """Return the two summaries as of now."""
+        """Return both summaries, without outdated samples."""
         self._move_on(now)
         return self._halves
 
@@ -161,7 +161,7 @@ class LatencyWindow:
 
 
 def merged_snapshot(settings: LatencySettings, latencies: Iterable[LatencyWindow], now: float) -> LatencySnapshot:
-    """Return the latency of a channel, or of all channels of a topic together."""
+    """Merge the latencies of some channels, for example of all channels of a topic."""
     whole = QuantileSummary(settings.percentiles)
     for latency in latencies:
         for half in latency.halves(now):

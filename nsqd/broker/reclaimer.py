@@ -1,11 +1,11 @@
-"""Large containers that nobody needs any more: they are emptied some thousands of entries in each turn.
+"""Frees large containers piece by piece, a few thousand entries per turn.
 
-The interpreter frees a list of a million integers at once, which takes 20 to 90 ms. So where a channel or a topic is
-emptied or deleted, it begins with new containers, and the former ones come here:
+When Python frees a list of a million integers, the broker stalls for 20 to 90 ms. So a channel or topic that is emptied
+or deleted starts with new containers, and hands the old ones to the reclaimer:
 
-    clear() ──► leftovers ──► 5,000 entries at the end of each turn ──► gone
+    clear() ──► reclaimer ──► 5,000 entries at the end of each turn ──► gone
 
-While there are some, a task begins turns (`reclaim_memory` in nsqd/timers.py): an idle broker gives memory back, too.
+While it has any, a task starts turns (`reclaim_memory` in nsqd/timers.py), so that an idle broker frees memory, too.
 """
 
 from __future__ import annotations
@@ -14,41 +14,41 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, Final
 
-MANY: Final = 1_000  # entries; fewer are freed at once in some microseconds
-FREED_IN_TURN: Final = 5_000  # entries; a fraction of a millisecond
-_COST_OF_CONTAINER: Final = 10  # as that of so many entries
+MANY: Final = 1_000  # entries; freeing fewer takes only microseconds
+FREED_IN_TURN: Final = 5_000  # entries; takes a fraction of a millisecond
+_COST_OF_CONTAINER: Final = 10  # freeing a container costs as much as freeing this many entries
 
 Block = dict[int, int] | list[int] | list[tuple[int, int, int]] | list[str]
 Container = list[Any] | deque[Any] | dict[Any, Any] | set[Any]
 
 
 class Reclaimer:
-    """What is to be freed."""
+    """The containers that are still to be freed."""
 
     __slots__ = ("_blocks", "_containers", "is_empty")
 
     def __init__(self) -> None:
-        self.is_empty = True  # every turn asks twice, so it is no property
+        self.is_empty = True  # an attribute and not a property, because each turn reads it twice
         self._containers: list[Container] = []
         self._blocks: list[Block] = []
 
     @property
     def entries(self) -> int:
-        """How many entries are still to be freed."""
+        """The number of entries that are still to be freed."""
         return sum([len(it) for it in self._containers]) + sum([len(it) for it in self._blocks])
 
     def add(self, *containers: Container) -> None:
-        """Take containers that nobody else uses: they are emptied."""
+        """Take containers and empty them. They must not be in use elsewhere."""
         self._containers += [it for it in containers if it]
         self._note_whether_empty()
 
     def add_blocks(self, blocks: Iterable[Block]) -> None:
-        """Take small containers that somebody may still be reading. Each is let go as a whole."""
+        """Take small containers that may still be read elsewhere. They are not emptied, only dropped one by one."""
         self._blocks += blocks
         self._note_whether_empty()
 
     def free_some(self) -> None:
-        """Free the entries of one turn."""
+        """Free one turn's worth of entries."""
         left = FREED_IN_TURN
         while left > 0 and self._blocks:
             left -= len(self._blocks.pop()) + _COST_OF_CONTAINER
@@ -66,11 +66,11 @@ class Reclaimer:
 
 
 class SpareList:
-    """Gives you an empty list, to copy very many entries into, that is not new.
+    """Provides an empty list that is already old, for copying very many entries into.
 
-    The garbage collector goes over a new list of a million entries twice, which takes some 20 ms each time, whatever the
-    turn is about in which it runs. It leaves an old list alone, whatever you add. So the list waits here for its use,
-    usually for minutes.
+    Python's garbage collector traverses a new list of a million entries twice, for 20 ms each time, in whatever turn it
+    happens to run. Once a list is old, it is left alone, even if you fill it only then. So we create the list early and
+    let it age here, usually for minutes.
     """
 
     __slots__ = ("_next",)
@@ -84,7 +84,7 @@ class SpareList:
 
 
 def _remove(container: Container, count: int) -> None:
-    """Remove so many entries, whichever are the cheapest."""
+    """Remove `count` entries, whichever are cheapest to remove."""
     if isinstance(container, list):
         del container[len(container) - count :]
     elif isinstance(container, dict):

@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings:
-    """Has no defaults: nsqd's options define the only ones."""
+    """There are no defaults here, because nsqd's options define them."""
 
-    mem_queue_size: int  # with `mem_queue_bytes`, the bound of what waits in an ephemeral channel
+    mem_queue_size: int  # the limit of an ephemeral channel, together with `mem_queue_bytes`
     mem_queue_bytes: int
     max_msg_timeout: float  # seconds
-    latency: LatencySettings | None  # None: nobody wants to know how long messages take
+    latency: LatencySettings | None  # None: don't measure latency
     prefers_near_consumers: bool
-    idempotence_window: int  # nanoseconds that a key is remembered; 0: not at all
-    idempotence_keys: int  # how many at most, of all topics
+    idempotence_window: int  # how many nanoseconds to remember a key; 0: don't
+    idempotence_keys: int  # how many keys to remember, over all topics

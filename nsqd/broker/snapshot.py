@@ -1,7 +1,7 @@
-"""What the broker reports about itself: frozen records, in the order in which `/stats` prints them.
+"""The broker's report on itself: frozen records, with the fields in the order of `/stats`.
 
-HTTP, statsd and tests read the same records. Nothing here computes. `None` and an empty sequence are different answers,
-because NSQ prints `null` for the one and `[]` for the other.
+HTTP, statsd and tests all read these records. Nothing here computes. `None` and an empty sequence differ, because NSQ
+prints `null` for the one and `[]` for the other.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencySnapshot:
-    """Time from publication to FIN. Percentiles are (quantile, nanoseconds); None if none are configured."""
+    """Time from publish to FIN. Percentiles are (quantile, nanoseconds), or None if none are configured."""
 
     count: int
     percentiles: tuple[tuple[float, float], ...] | None
@@ -24,7 +24,7 @@ NO_LATENCY = LatencySnapshot(count=0, percentiles=None)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSnapshot:
-    """One connection, as a consumer, a producer or both."""
+    """One connection: a consumer, a producer or both."""
 
     client_id: str
     hostname: str
@@ -52,15 +52,15 @@ class ClientSnapshot:
     tls_version: str = ""
     tls_negotiated_protocol: str = ""
     tls_negotiated_protocol_is_mutual: bool = False
-    oldest_in_flight_ms: int | None = None  # how long it has had it; None: not asked for, or it has none
+    oldest_in_flight_ms: int | None = None  # age of its oldest delivery; None: not requested, or nothing in flight
 
 
 class Counter(NamedTuple):
-    """How a counter of a channel is shown: `field(default=0, metadata=Counter(...).shown())`."""
+    """Where a channel's counter is shown. Use it as `field(default=0, metadata=Counter(...).shown())`."""
 
-    metric: str = ""  # nsqd_channel_<metric>_total of /metrics; empty: it is not there
-    text: str = ""  # what the metric counts
-    in_json: bool = False  # /stats has it by the name of its field, unless it is 0
+    metric: str = ""  # nsqd_channel_<metric>_total in /metrics; empty: not there
+    text: str = ""  # the metric's help text
+    in_json: bool = False  # in /stats under the field's name, unless it is 0
 
     def shown(self) -> dict[str, Counter]:
         return {"counter": self}
@@ -68,7 +68,7 @@ class Counter(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelSnapshot:
-    """A counter that NSQ does not have needs its line here and in `Channel._snapshot`, and nothing else."""
+    """To add a counter that NSQ doesn't have, add a line here and one in `Channel._snapshot`. That is all."""
 
     channel_name: str
     depth: int
@@ -87,14 +87,14 @@ class ChannelSnapshot:
     )
     discard_count: int = field(default=0, metadata=Counter("discards", "Buried messages that were discarded.").shown())
     client_count: int
-    clients: Sequence[ClientSnapshot] | None  # None: they were not asked for
+    clients: Sequence[ClientSnapshot] | None  # None: not requested
     paused: bool
     e2e_processing_latency: LatencySnapshot
     buried_count: int = 0
-    paused_why: str = ""  # if it was not a person who has paused it
-    policy_counts: Mapping[str, int] = field(default_factory=dict)  # by cause: what the policy did to messages
-    oldest_timestamp: int | None = None  # of the oldest waiting message; None: not asked for, or not known
-    expires_at: int | None = None  # when the policy deletes it if nobody uses it; None: not asked for, or it does not
+    paused_why: str = ""  # the reason of an automatic pause
+    policy_counts: Mapping[str, int] = field(default_factory=dict)  # messages that the policy acted on, by cause
+    oldest_timestamp: int | None = None  # of the oldest waiting message; None: not requested, or not known
+    expires_at: int | None = None  # when the policy deletes the unused channel; None: not requested, or never
 
 
 CHANNEL_COUNTERS: Final[Sequence[tuple[str, Counter]]] = tuple(
@@ -110,7 +110,7 @@ class TopicSnapshot:
     backend_depth: int
     message_count: int
     message_bytes: int
-    repeat_count: int = 0  # publishes with a key that was known, which were not made again
+    repeat_count: int = 0  # publishes that were ignored because their key was known
     paused: bool
     policy_counts: Mapping[str, int] = field(default_factory=dict)
     expires_at: int | None = None
@@ -121,14 +121,14 @@ class TopicSnapshot:
 class BrokerSnapshot:
     health: str  # "OK", or "NOK - " and the cause
     start_time: int  # Unix seconds
-    topics: Sequence[TopicSnapshot] | None  # sorted by name; None: no topic has the name that was asked for
-    producers: Sequence[ClientSnapshot] | None  # None: there are none, or they were not asked for
+    topics: Sequence[TopicSnapshot] | None  # sorted by name; None: the requested topic doesn't exist
+    producers: Sequence[ClientSnapshot] | None  # None: there are none, or not requested
 
 
 def only_about(topic: str, snapshot: BrokerSnapshot) -> BrokerSnapshot:
-    """Remove from a snapshot of one topic what NSQ shows of others: clients that publish to them, and their counts.
+    """Remove the other topics' producers and counts from a snapshot of one topic, where NSQ includes them.
 
-    For callers that may see this topic only.
+    For callers who may only see this topic.
     """
     topics = None if snapshot.topics is None else tuple(_only_about(topic, it) for it in snapshot.topics)
     producers = tuple(it for it in snapshot.producers or () if _counts_of(topic, it))

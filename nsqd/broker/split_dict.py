@@ -1,12 +1,14 @@
-"""A dictionary of a million keys that grows in pieces.
+"""A dictionary for a million keys that never stalls while it grows.
 
-When a `dict` grows, it moves all of its entries at once, which takes 20 to 40 ms at 700,000. So where there are more
-than some thousands, they are spread over many dictionaries, each of which grows by itself:
+It stands alone because it is a general container, which knows nothing of keys of publishes.
 
-    one ──► 64, by bits of the key's hash ──► each grows when it has 5,461 entries, 10,922, 21,845 ...
+A `dict` that grows moves all of its entries in one go: at 700,000 entries that takes 20 to 40 ms. So above a few thousand
+entries we spread them over 64 dictionaries, and each grows by itself:
 
-Dictionaries find their entries by the lowest bits of the hash, so the part is chosen by higher bits: in a part whose
-keys had equal lowest bits, most of them would collide.
+    one ──► 64, chosen by bits of the key's hash ──► each grows at 5,461 entries, 10,922, 21,845 ...
+
+We choose the part by higher bits of the hash, because a dict places its entries by the lowest ones. If all keys of a
+part had the same lowest bits, most of them would collide.
 """
 
 from __future__ import annotations
@@ -14,12 +16,12 @@ from __future__ import annotations
 from typing import Final
 
 PARTS: Final = 64
-_WHOLE: Final = 5_000  # entries that one dictionary holds; spreading them takes less than a millisecond
-_HIGHER_BITS: Final = 40  # beyond those by which a dict finds its entries
+_WHOLE: Final = 5_000  # entries in a single dictionary; spreading that many takes less than a millisecond
+_HIGHER_BITS: Final = 40  # above the hash bits by which a dict places its entries
 
 
 class SplitDict:
-    """A number for each key. `count` is how many keys there are."""
+    """Maps keys to numbers. `count` is the number of keys."""
 
     __slots__ = ("count", "parts")
 
@@ -44,7 +46,7 @@ class SplitDict:
                 self._part_of(known)[known] = number
 
     def pop(self, key: bytes) -> int | None:
-        """Take a key out. Return its number; None: it was not there."""
+        """Remove a key. Return its number, or None if it wasn't there."""
         value = self._part_of(key).pop(key, None)
         if value is not None:
             self.count -= 1
