@@ -1,12 +1,12 @@
-"""How much a topic may still be given in this turn, by the bounds of the policy: its own, and those of its channels.
+"""The limits of a policy: what a topic or channel may hold, and how much room this turn's publishes have.
 
-What a channel holds is what waits in it, now or for its time. What a topic holds is what its hindmost channel has not
-passed yet. History, which only retention keeps, does not count: `retention_bytes` bounds that.
+A channel's usage counts its waiting and deferred messages. A topic's usage runs from its slowest channel's cursor to the
+tail. Finished messages that only retention keeps don't count; `retention_bytes` limits those.
 
-A bound that drops or buries takes only messages that wait for their first delivery. A message that was delivered before,
-or that an operator has given back, stays: somebody wants it. If such messages fill a channel, new ones have no room.
+A limit that drops or buries only takes messages that have never been delivered. Retries stay, and so do messages that an
+operator has given back, because someone wants them. If they fill the channel, new messages have no room.
 
-Bytes are an estimate where a bound lies within a file of the log: each message counts as much as the others there.
+Bytes are estimated where a range starts in the middle of a log file: we take the mean size of the file's messages.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     AnyRules = ChannelRules | TopicRules
 
 
-# How often what is held is measured again while the oldest messages are dropped: they may be smaller than the mean.
+# Dropping goes by the mean size, and the oldest messages may be smaller. So measure again, but at most this often.
 MOST_LOOKS: Final = 20
 
 
 class Usage(NamedTuple):
-    """How much something holds."""
+    """How much a topic or channel holds, as its limits count it."""
 
     messages: int
     size: int  # bytes
@@ -37,7 +37,7 @@ class Usage(NamedTuple):
 
 
 class LimitReached(NamedTuple):
-    """The bound that a publish would exceed."""
+    """The limit that a publish would exceed."""
 
     rule: str
     words: str
@@ -58,7 +58,7 @@ def drops(rules: AnyRules) -> bool:
 
 
 def excess(rules: AnyRules, held: Usage) -> int:
-    """Return how many messages are beyond the bounds, or a few more if sizes differ."""
+    """Return by how many messages the usage exceeds the limits, going by the mean size."""
     beyond = 0
     if rules.max_messages is not None:
         beyond = held.messages - rules.max_messages
@@ -69,7 +69,7 @@ def excess(rules: AnyRules, held: Usage) -> int:
 
 
 def capacity(rules: AnyRules, sample: Usage) -> int | None:
-    """Return how many messages fit the bounds, if they are as large as the sample's mean; None: any number."""
+    """Return how many messages of the sample's mean size the limits allow, or None without a limit."""
     most = rules.max_messages
     if rules.max_bytes is not None and sample.size:
         by_size = rules.max_bytes * sample.messages // sample.size
@@ -78,9 +78,9 @@ def capacity(rules: AnyRules, sample: Usage) -> int | None:
 
 
 def excess_with(rules: AnyRules, held: Usage, coming: Usage) -> int:
-    """Return how many of the held messages have to go so that the bytes of the coming ones fit, by the mean of the held.
+    """Return how many held messages must go to make room for the bytes of `coming`, going by their mean size.
 
-    This is about bytes only. A bound of messages drops the oldest after others were written, and is exact.
+    This ignores `max_messages`, which is exact because it is applied after the new messages were written.
     """
     if rules.max_bytes is None or (too_much := held.size + coming.size - rules.max_bytes) <= 0:
         return 0
@@ -94,7 +94,7 @@ def count_cause(counts: dict[str, int], cause: str, count: int) -> None:
 
 
 class Headroom:
-    """What is left, of all bounds that refuse publishes."""
+    """The room left for publishes under all limits that reject them."""
 
     __slots__ = ("_bytes", "_bytes_of", "_messages", "_messages_of")
 
@@ -105,7 +105,7 @@ class Headroom:
         self._bytes_of = ""
 
     def narrow(self, name: str, rules: AnyRules, held: Usage) -> None:
-        """Take these bounds of a topic or a channel into account."""
+        """Apply the limits of a topic or a channel, too."""
         if not refuses(rules):
             return
         if rules.max_messages is not None and rules.max_messages - held.messages < self._messages:
@@ -116,7 +116,7 @@ class Headroom:
             self._bytes_of = f"{name} is full (max_bytes = {rules.max_bytes})"
 
     def take(self, messages: int, size: int) -> LimitReached | None:
-        """Use the room for a publish, or return the bound that is in its way."""
+        """Take the room for a publish, or return the limit that it would exceed."""
         if messages > self._messages:
             return LimitReached("max_messages", self._messages_of)
         if size > self._bytes:

@@ -1,14 +1,15 @@
-"""What a policy file says about the messages of a channel or a topic: the one that is obeyed, and the one that is tried.
+"""Applies the rules of a policy file to the messages of a channel or topic, in force or as a dry run.
 
-A `ChannelPolicy` answers questions. May another message be delivered now? Was this its last attempt? Is there room? It
-changes nothing but its own memory of rates and shares; the channel acts upon its answers.
+A `ChannelPolicy` answers questions: may the channel deliver another message now? Was this the last attempt? Is there
+room? It only remembers its own rates and counts; the channel acts on its answers.
 
-With `dry_run = true`, a rule does not decide anything yet, and only counts what it would have done. So a channel has a
-second instance with these rules. `DryRun` asks it the same questions when something happens, and counts the answers.
-For example, a message has failed for the fifth time, and `max_attempts = 5` is tried. Then the policy in force lets it
-wait for its next attempt, and "max_attempts, dry run" goes up by one.
+A rule with `dry_run = true` only counts the times it would have acted. So a channel has a second `ChannelPolicy` with
+these rules. `DryRun` asks it the same questions when something happens, and counts the answers. For example, a message
+has failed for the fifth time, and `max_attempts = 5` is a dry run: then the policy in force lets the message wait for
+another attempt, and "max_attempts, dry run" goes up by one.
 
-`TopicPolicy` and `TopicDryRun` are the same for a topic. What a new key needs here is a question, and a count.
+`TopicPolicy` and `TopicDryRun` do the same for a topic. If you add a key to the policy file, add a question to the policy
+and a count to the dry run.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ if TYPE_CHECKING:
     from nsqd.broker.limits import AnyRules, LimitReached
     from nsqd.broker.rules import ChannelRules, TopicRules
 
-FEWEST: Final = 20  # deliveries of the last minute; with fewer, a share says nothing
-_SAMPLE: Final = 1_000_000  # messages whose size tells the mean of one
+FEWEST: Final = 20  # deliveries in the last minute; below that, a share means nothing
+_SAMPLE: Final = 1_000_000  # messages, for the mean size of one
 _BREAKER_WINDOW: Final = 60.0  # seconds
-_BREAKER_GRAIN: Final = 5.0  # seconds that are counted together
+_BREAKER_GRAIN: Final = 5.0  # seconds that share one count
 _RATE_GRAIN: Final = (
-    0.01  # seconds between two looks at a channel that is held back, if its rate fills more than a token
+    0.01  # seconds between deliveries of a rate-limited channel, if each of them allows several messages
 )
-_ROUNDING: Final = 1e-6  # tokens; sums of floats come out a little below
+_ROUNDING: Final = 1e-6  # tokens; sums of floats come out slightly too low
 
 
 @final
@@ -44,11 +45,14 @@ class ChannelPolicy:
         self.follow(rules, now)
 
     def follow(self, rules: ChannelRules, now: float) -> None:
-        """Answer by these rules from now on. The same rate or share goes on as it was: a new file is no new burst."""
+        """Use these rules from now on.
+
+        An unchanged rate or breaker keeps its state, because a reloaded file must not allow another burst.
+        """
         self.rules = rules
-        self.ttl = rules.ttl  # nanoseconds; deliveries read it
-        self.drops = drops(rules)  # whether a bound ever drops or buries the oldest messages
-        self.refuses = refuses(rules)  # whether a bound ever refuses a publish
+        self.ttl = rules.ttl  # nanoseconds; an attribute of its own, because each delivery reads it
+        self.drops = drops(rules)  # whether a limit drops or buries the oldest messages
+        self.refuses = refuses(rules)  # whether a limit rejects publishes
         if rules.max_rate is None:
             self._rate_limiter = None
         elif self._rate_limiter is None or self._rate_limiter.rate != rules.max_rate:
@@ -61,9 +65,9 @@ class ChannelPolicy:
     # Attempts
 
     def last_attempt(self, attempts: int, how: str = "") -> str | None:
-        """Return the reason for burying a message that was delivered so often; None: it may be tried again.
+        """If a message has used up its attempts, return the reason for burying it, otherwise None.
 
-        `how` its last attempt has ended, if that has just happened.
+        `how` says how the last attempt ended, if it has just ended; it becomes part of the reason.
         """
         most = self.rules.max_attempts
         if most is None or attempts < most:
@@ -71,7 +75,7 @@ class ChannelPolicy:
         return f"{attempts} attempts" + (f", the last one {how}" if how else "")
 
     def delay_after(self, attempts: int, random_percent: Callable[[], int]) -> int:
-        """Return the milliseconds that a message has to wait at least, after this attempt has failed."""
+        """Return the milliseconds that a message must wait at least after this failed attempt."""
         backoff = self.rules.backoff
         if backoff is None:
             return 0
@@ -84,12 +88,12 @@ class ChannelPolicy:
         return wanted if self._rate_limiter is None else min(wanted, self._rate_limiter.allowed(now))
 
     def spend(self, taken: int) -> None:
-        """Take `taken` deliveries out of the rate."""
+        """Count `taken` deliveries against the rate."""
         if self._rate_limiter is not None:
             self._rate_limiter.spend(taken)
 
     def next_delivery(self, now: float) -> float | None:
-        """Return when the next message may be delivered; None: now."""
+        """Return when the next message may be delivered, or None if one may be delivered now."""
         limiter = self._rate_limiter
         return limiter.next_at(now) if limiter is not None and not limiter.allowed(now) else None
 
@@ -100,18 +104,21 @@ class ChannelPolicy:
     # Time to live
 
     def has_expired(self, batch: Batch, timestamp: int) -> bool:
-        """Return whether the messages of a batch have waited for too long. Their delay does not count as waiting."""
+        """Return whether a batch's messages have waited for longer than their TTL, not counting their delay."""
         return self.ttl is not None and batch.timestamp + batch.delay_ms * 1_000_000 < timestamp - self.ttl
 
-    # Bounds
+    # Limits
 
     @property
     def buries(self) -> bool:
-        """Whether messages beyond a bound are buried, and not dropped."""
+        """Whether messages above a limit are buried and not dropped."""
         return self.rules.overflow is Overflow.BURY
 
     def room(self, ledger: Ledger) -> int | None:
-        """Return how many messages fit beside those that no bound drops; None: any number, because no bound drops."""
+        """Return how many new messages fit beside the retries and deferred ones, which a limit never drops.
+
+        None if no limit drops messages.
+        """
         if not self.drops:
             return None
         sample = Usage(_SAMPLE, ledger.mean_of(_SAMPLE)) if self.rules.max_bytes is not None else Usage(0, 0)
@@ -119,17 +126,17 @@ class ChannelPolicy:
         return None if most is None else max(0, most - len(ledger.retries) - len(ledger.deferred))
 
     def beyond(self, ledger: Ledger) -> int:
-        """Return how many of the messages that wait for their first delivery are too many."""
+        """Return how many of the messages that wait for their first delivery exceed the limit."""
         return min(excess(self.rules, usage_of(ledger)), ledger.ahead) if self.drops else 0
 
     def beyond_with(self, ledger: Ledger, coming: Usage) -> int:
-        """Return how many of them have too many bytes together with those that are about to be published."""
+        """Like `beyond`, but by bytes, and including the messages that are about to be published."""
         return min(excess_with(self.rules, usage_of(ledger), coming), ledger.ahead)
 
     # Buried messages
 
     def note_burials(self, count: int, now: float) -> None:
-        """Count burials of messages that have failed, for the breaker."""
+        """Count burials after failures, for the breaker."""
         if self._breaker is not None:
             self._breaker.buried(count, now)
 
@@ -137,9 +144,10 @@ class ChannelPolicy:
         return self._breaker is not None and self._breaker.has_tripped(now)
 
     def reason_to_pause(self, buried: int, now: float, *, has_failed: bool) -> str | None:
-        """Return why the channel has to pause itself now that `buried` messages are buried; None: it goes on.
+        """Return why the channel must pause, now that `buried` messages are buried, or None if it needn't.
 
-        `has_failed`: whether the last ones have failed. Those that have only waited too long are no consumer's fault.
+        `has_failed`: the latest ones were buried because they failed. If they were buried for waiting too long, that
+        says nothing about the consumers, so the breaker ignores them.
         """
         if (most := self.rules.max_buried) is not None and buried > most:
             return f"more than {most} messages are buried (max_buried)"
@@ -148,19 +156,19 @@ class ChannelPolicy:
         return None
 
     def reset_breaker(self) -> None:
-        """Begin to count failures anew: somebody has looked at the channel and let it go on."""
+        """Restart the breaker's counts, because an operator has looked at the channel and unpaused it."""
         if self._breaker is not None:
             self._breaker.reset()
 
 
 @final
 class DryRun:
-    """Rules of a channel that are only tried: counts, by cause, what they would have done."""
+    """A channel's dry run: counts, by cause, how often its rules would have acted."""
 
     def __init__(self, rules: ChannelRules, counts: dict[str, int], now: float) -> None:
         self.policy = ChannelPolicy(rules, now)
         self._counts = counts
-        self._beyond = 0  # how many messages a bound would have dropped last time
+        self._beyond = 0  # messages above the limit at the last call of `waits`
 
     @property
     def rules(self) -> ChannelRules:
@@ -171,13 +179,13 @@ class DryRun:
 
     def failed(self, attempts: int) -> None:
         """Count a failed attempt that would have been the last one, or would have been followed by a backoff."""
-        if attempts == self.rules.max_attempts:  # afterwards it would not have come any more
+        if attempts == self.rules.max_attempts:  # not >=, because later attempts would not have happened
             self._count("max_attempts")
         if self.rules.backoff is not None:
             self._count("backoff")
 
     def delivered(self, taken: int, now: float) -> None:
-        """Count deliveries that a rate would have put off."""
+        """Count deliveries that the rate would have delayed."""
         within = self.policy.allowed(taken, now)
         self.policy.spend(within)
         self._count("max_rate", taken - within)
@@ -188,18 +196,18 @@ class DryRun:
             self._count("ttl", count)
 
     def deferred(self, count: int, ledger: Ledger) -> None:
-        """Count messages that are about to be deferred and would have had no room."""
+        """Count messages that are about to be deferred, but would have had no room."""
         if (room := self.policy.room(ledger)) is not None:
             self._count("overflow", count - room)
 
     def waits(self, ledger: Ledger) -> None:
-        """Count the waiting messages that a bound would have dropped or buried since the last call."""
+        """Count the waiting messages that the limit would have dropped or buried since the last call."""
         beyond = self.policy.beyond(ledger)
         self._count("overflow", beyond - self._beyond)
         self._beyond = beyond
 
     def buried(self, count: int, buried: int, now: float, *, has_failed: bool) -> None:
-        """Count a burial after which the channel would have paused itself; `buried` is how many messages are buried now."""
+        """Count a burial that would have paused the channel. `buried` is the number of buried messages after it."""
         if (most := self.rules.max_buried) is not None and buried > most:
             self._count("max_buried")
         if has_failed:
@@ -210,19 +218,19 @@ class DryRun:
 
 
 def usage_of(ledger: Ledger) -> Usage:
-    """Return what waits, now or for its time, with what the topic has not handed over yet. Bytes are estimated."""
+    """Return the waiting and deferred messages, including ones not released to the channel yet. Bytes are estimated."""
     feed = ledger.feed
     messages = ledger.depth + len(ledger.deferred) + feed.log.tail - feed.high_watermark
     return Usage(messages, ledger.mean_of(messages))
 
 
-# Most channels have no rules, and there may be very many channels: they share these two, which never change.
+# Most channels have no rules, and there may be very many of them. They share these two, which never change.
 _NO_POLICY: Final = ChannelPolicy(NO_CHANNEL_RULES, 0.0)
 _NO_DRY_RUN: Final = DryRun(NO_CHANNEL_RULES, {}, 0.0)
 
 
 def policy_of(rules: ChannelRules, now: float, former: ChannelPolicy | None = None) -> ChannelPolicy:
-    """Return the policy of a channel that follows these rules from now on, after a `former` one."""
+    """Return a channel's policy for these rules. It keeps the state of the `former` one, if there is one."""
     if rules is NO_CHANNEL_RULES:
         return _NO_POLICY
     if former is None or former is _NO_POLICY:
@@ -232,7 +240,7 @@ def policy_of(rules: ChannelRules, now: float, former: ChannelPolicy | None = No
 
 
 def dry_run_of(rules: ChannelRules, counts: dict[str, int], now: float, former: DryRun | None = None) -> DryRun:
-    """Return the dry run of a channel that tries these rules from now on, after a `former` one."""
+    """Return a channel's dry run for these rules. It keeps the state of the `former` one, if there is one."""
     if rules is NO_CHANNEL_RULES:
         return _NO_DRY_RUN
     if former is None or former is _NO_DRY_RUN:
@@ -243,37 +251,37 @@ def dry_run_of(rules: ChannelRules, counts: dict[str, int], now: float, former: 
 
 @final
 class TopicPolicy:
-    """The answers of some rules of a topic."""
+    """Answers questions about a topic by its rules."""
 
     def __init__(self, rules: TopicRules) -> None:
-        self._room: Headroom | None = None  # for this turn's publishes; None: it has to be measured
+        self._room: Headroom | None = None  # for this turn's publishes; None: not measured yet
         self.follow(rules)
 
     def follow(self, rules: TopicRules) -> None:
-        """Answer by these rules from now on."""
+        """Use these rules from now on."""
         self.rules = rules
-        self.drops = drops(rules)  # whether a bound ever drops the oldest messages
-        self.refuses = refuses(rules)  # whether a bound ever refuses a publish
+        self.drops = drops(rules)  # whether a limit drops the oldest messages
+        self.refuses = refuses(rules)  # whether a limit rejects publishes
 
     def excess(self, held: Usage) -> int:
-        """Return how many of the messages that the topic holds are too many."""
+        """Return how many of the topic's messages exceed a limit that drops."""
         return excess(self.rules, held) if self.drops else 0
 
     def excess_with(self, held: Usage, coming: Usage) -> int:
-        """Return how many of them have too many bytes together with those that are about to be published."""
+        """Like `excess`, but by bytes, and including the messages that are about to be published."""
         return excess_with(self.rules, held, coming)
 
     # Publishes of this turn
 
     @property
     def is_measured(self) -> bool:
-        """Whether it is known how much room this turn's publishes have."""
+        """Whether `measure` was called for this turn's publishes."""
         return self._room is not None
 
     def measure(self, name: str, held: Usage, channels: Iterable[tuple[str, AnyRules, Usage]]) -> None:
-        """Measure the room for this turn's publishes, by bounds of the topic and of its channels.
+        """Measure the room for this turn's publishes under the limits of the topic and of its channels.
 
-        `held`: what the topic holds; each channel comes with its name, rules, and what it holds.
+        `held` is the topic's usage. Each channel is given by its name, rules and usage.
         """
         room = self._room = Headroom()
         room.narrow(f"topic {name}", self.rules, held)
@@ -284,26 +292,26 @@ class TopicPolicy:
         self._room = None
 
     def admit(self, count: int, size: int) -> LimitReached | None:
-        """Use the room for a publish, or return the bound that is in its way."""
+        """Take the room for a publish, or return the limit that it would exceed."""
         return self._room.take(count, size) if self._room is not None else None
 
 
 @final
 class TopicDryRun:
-    """Rules of a topic that are only tried: counts, by cause, what they would have done."""
+    """A topic's dry run: counts, by cause, how often its rules would have acted."""
 
     def __init__(self, rules: TopicRules, counts: dict[str, int]) -> None:
         self.policy = TopicPolicy(rules)
         self._counts = counts
-        self._beyond = 0  # how many messages a bound would have dropped last time
+        self._beyond = 0  # messages above the limit at the last call of `holds`
 
     def published(self, count: int, size: int) -> None:
-        """Count messages of a publish that would have been refused."""
+        """Count the messages of a publish that would have been rejected."""
         if (full := self.policy.admit(count, size)) is not None:
             count_cause(self._counts, f"{full.rule}, dry run", count)
 
     def holds(self, held: Usage) -> None:
-        """Count the messages of a topic that a bound would have dropped since the last call."""
+        """Count the messages that the topic's limit would have dropped since the last call."""
         if self.policy.drops:
             beyond = self.policy.excess(held)
             count_cause(self._counts, "overflow, dry run", beyond - self._beyond)
@@ -311,16 +319,16 @@ class TopicDryRun:
 
 
 class RateLimiter:
-    """How fast a channel may deliver: a bucket of tokens, one for each delivery, that fills at the rate of the policy.
+    """Limits a channel's deliveries per second with a token bucket. Each delivery takes a token.
 
-    The bucket holds what may be delivered in one second, so a channel that was idle may deliver that much at once.
-    Nothing is lost by looking late: the next look finds all tokens that have come since, up to that second.
+    The bucket holds one second's worth of tokens, so an idle channel may deliver that many in one burst. It is refilled
+    whenever someone asks, by the time that has passed, so it doesn't matter how often that is.
     """
 
     __slots__ = ("_filled_at", "_most", "_tokens", "rate")
 
     def __init__(self, rate: float, now: float) -> None:
-        self.rate = rate  # tokens a second
+        self.rate = rate  # tokens per second
         self._most = max(1.0, rate)
         self._tokens = self._most
         self._filled_at = now
@@ -335,7 +343,7 @@ class RateLimiter:
         self._tokens -= count
 
     def next_at(self, now: float) -> float:
-        """Return when some more may be delivered: at a high rate as many as come in a hundredth of a second."""
+        """Return when to deliver again. At a high rate, that is when a hundredth of a second's worth has accumulated."""
         wanted = max(1.0, self.rate * _RATE_GRAIN)
         return now + max(0.0, wanted - self._tokens) / self.rate
 
@@ -345,7 +353,7 @@ class Breaker:
 
     def __init__(self, share: float) -> None:
         self.share = share
-        self._counts: deque[list[float]] = deque()  # [when it began, deliveries, burials]
+        self._counts: deque[list[float]] = deque()  # [start, deliveries, burials] of each five seconds
 
     def delivered(self, count: int, now: float) -> None:
         self._present(now)[1] += count
@@ -360,7 +368,7 @@ class Breaker:
         return delivered >= FEWEST and buried >= self.share * delivered
 
     def reset(self) -> None:
-        """Begin anew: somebody has looked at the channel and let it go on."""
+        """Forget all counts."""
         self._counts.clear()
 
     def _present(self, now: float) -> list[float]:

@@ -1,4 +1,4 @@
-"""What a policy demands of a topic or a channel. Where nothing is demanded, everything is as in NSQ."""
+"""The rules that a policy sets for topics, channels and logs. Without rules, everything is as in NSQ."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ _NANOSECONDS: Final = 1_000_000_000
 
 
 class Overflow(StrEnum):
-    """What becomes of messages beyond a bound."""
+    """What happens to messages above a limit."""
 
-    REJECT = "reject"  # the publish is refused
+    REJECT = "reject"  # refuse the publish
     DROP_OLDEST = "drop-oldest"
     BURY = "bury"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackoffRule:
-    """How long a message that has failed waits before its next attempt."""
+    """How long a failed message waits before its next attempt."""
 
-    exponential: bool  # doubled with each attempt; otherwise the same again is added
+    exponential: bool  # True: the delay doubles with each attempt; False: it grows by `shortest_ms`
     shortest_ms: int
     longest_ms: int
-    jitter: float  # 0.2: up to a fifth more or less
+    jitter: float  # for example, 0.2 varies the delay by up to 20% in both directions
 
     def delay_ms(self, attempts: int, random_percent: int) -> int:
-        """Return the delay after the attempt of this number; `random_percent` is from 0 to 99."""
+        """Return the delay after attempt number `attempts`, counted from 1. `random_percent` is from 0 to 99."""
         times = 1 << min(attempts - 1, 62) if self.exponential else attempts
         delay = min(self.shortest_ms * times, self.longest_ms)
         return int(delay * (1 + self.jitter * (random_percent / 49.5 - 1)))
@@ -40,33 +40,33 @@ class BackoffRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelRules:
-    """None: not bounded. `dry` names the rules that only count what they would do, by the names of these fields."""
+    """The rules of a channel. None means no such rule. `dry` has the names of fields that are a dry run."""
 
     max_attempts: int | None = None
     backoff: BackoffRule | None = None
     max_buried: int | None = None
-    breaker: float | None = None  # share of the last minute's deliveries that were buried
+    breaker: float | None = None  # pauses the channel when this share of the last minute's deliveries was buried
     ttl: int | None = None  # nanoseconds
     ttl_buries: bool = False
-    max_messages: int | None = None  # that wait
-    max_bytes: int | None = None  # of what waits
+    max_messages: int | None = None  # waiting and deferred
+    max_bytes: int | None = None  # of waiting and deferred messages
     overflow: Overflow = Overflow.REJECT
-    max_rate: float | None = None  # deliveries a second
-    expire_after: float | None = None  # seconds without consumers
-    expire_full: bool = False  # expires even with messages
+    max_rate: float | None = None  # deliveries per second
+    expire_after: float | None = None  # seconds without consumers, after which the channel is deleted
+    expire_full: bool = False  # delete it even if it has messages
     dry: frozenset[str] = frozenset()
 
     @property
     def expiry_pause(self) -> float:
-        """The seconds between two looks for expired messages of a channel that delivers nothing."""
+        """The seconds between two checks for expired messages while the channel delivers nothing."""
         return min(max((self.ttl or 0) / 1_000_000_000 / 10, _SHORTEST_PAUSE), _LONGEST_PAUSE)
 
     def in_force(self) -> ChannelRules:
-        """Return the rules without those that are only tried."""
-        return replace(self, dry=frozenset(), **_nothing_of(self.dry)) if self.dry else self
+        """Return the rules without the dry run."""
+        return replace(self, dry=frozenset(), **_without(self.dry)) if self.dry else self
 
     def dry_run(self) -> ChannelRules:
-        """Return those that are only tried, whose effect is counted."""
+        """Return only the dry run's rules."""
         if not self.dry:
             return NO_CHANNEL_RULES
         return ChannelRules(
@@ -79,50 +79,52 @@ class ChannelRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRules:
-    """None: not bounded. See `ChannelRules`."""
+    """The rules of a topic. None and `dry` are as in `ChannelRules`."""
 
-    max_messages: int | None = None  # that are kept
-    max_bytes: int | None = None  # that are kept
+    max_messages: int | None = None  # from the slowest channel's cursor to the tail
+    max_bytes: int | None = None  # of these messages
     overflow: Overflow = Overflow.REJECT
-    expire_after: float | None = None  # seconds without publishes
+    expire_after: float | None = None  # seconds without publishes, after which the topic is deleted
     expire_full: bool = False
     dry: frozenset[str] = frozenset()
 
     def in_force(self) -> TopicRules:
-        """See `ChannelRules`."""
-        return replace(self, dry=frozenset(), **_nothing_of(self.dry)) if self.dry else self
+        """Return the rules without the dry run."""
+        return replace(self, dry=frozenset(), **_without(self.dry)) if self.dry else self
 
     def dry_run(self) -> TopicRules:
-        """See `ChannelRules`."""
+        """Return only the dry run's rules."""
         if not self.dry:
             return NO_TOPIC_RULES
-        tried = {name: getattr(self, name) for name in self.dry}
-        return TopicRules(overflow=self.overflow, expire_full=self.expire_full, **tried)
+        limits = {name: getattr(self, name) for name in self.dry}
+        return TopicRules(overflow=self.overflow, expire_full=self.expire_full, **limits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRules:
-    """What a policy demands of one topic's log. None: nothing, so that the options hold."""
+    """The rules of a topic's log. None means that nsqd's option applies."""
 
     ack: Ack | None = None
     retention_time: int | None = None  # nanoseconds
     retention_bytes: int | None = None
-    is_own: bool = False  # the retention was meant for this topic or some, and not for all
+    is_own: bool = False  # the retention was set for certain topics, and not for all of them
 
 
 def deletion_at(
     rules: ChannelRules | TopicRules, idle_since: float, *, is_empty: bool, now: float, at: int
 ) -> int | None:
-    """Return when something that nobody uses is deleted, in nanoseconds since 1970; None: it stays.
+    """Return when an idle topic or channel will be deleted, in nanoseconds since 1970, or None if it won't be.
 
-    `now` and `at` are one moment on two clocks. The time is in whole seconds, so that it is the same at each look.
+    `now` and `at` are the current time on the monotonic and the wall clock. The result is rounded to seconds, so that
+    repeated calls agree.
     """
     if rules.expire_after is None or not (is_empty or rules.expire_full):
         return None
     return round(at / _NANOSECONDS + idle_since + rules.expire_after - now) * _NANOSECONDS
 
 
-def _nothing_of(names: frozenset[str]) -> dict[str, Any]:
+def _without(names: frozenset[str]) -> dict[str, Any]:
+    """Return keyword arguments for `replace` that set these fields to None."""
     return dict.fromkeys(names)
 
 
@@ -132,7 +134,7 @@ NO_LOG_RULES: Final = LogRules()
 
 
 class RuleSource(Protocol):
-    """Where the broker gets the rules of a name: when it is created, and whenever `Broker.rules_changed` is called."""
+    """Where the broker looks up the rules of a topic or channel: at its creation, and in `Broker.rules_changed`."""
 
     def channel(self, topic: str, channel: str, /) -> ChannelRules: ...
 
