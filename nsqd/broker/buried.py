@@ -1,7 +1,7 @@
-"""The messages of a channel that are buried: each with its attempts, and when, why and by whom it was buried.
+"""A channel's buried messages: each with its attempts, and when, why and by whom it was buried.
 
-A buried message is delivered to nobody until somebody kicks it back into the channel, or discards it. There may be a
-million of them, so each costs two integers. Reasons that many messages share are kept once.
+A buried message is not delivered until you kick it back into the channel. There may be a million of them, so each costs
+only two integers, and a reason that many messages share is stored once.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from nsqd.broker.change import ChannelChange
     from nsqd.broker.reclaimer import Reclaimer
 
-BLOCK_BITS: Final = 14  # copying a full block takes a fraction of a millisecond, sorting it a few
-_PLACE_MASK: Final = (1 << BLOCK_BITS) - 1  # of a text in its piece
+BLOCK_BITS: Final = 14  # copying a full block takes a fraction of a millisecond, sorting it a few milliseconds
+_PLACE_MASK: Final = (1 << BLOCK_BITS) - 1  # for a text's index in its piece
 _ENTRIES_PER_CHANGE: Final = 1_000  # a millisecond or two of work
 _ATTEMPTS_BITS: Final = 16
 _ATTEMPTS_MASK: Final = (1 << _ATTEMPTS_BITS) - 1
@@ -30,21 +30,21 @@ _ID_BITS: Final = 64
 _ID_MASK: Final = (1 << _ID_BITS) - 1
 NOTE_SHIFT: Final = _ID_BITS + _TIME_BITS + _ATTEMPTS_BITS
 _REST_MASK: Final = (1 << NOTE_SHIFT) - 1
-_MOST_SHARED: Final = 4_096  # notes; up to twice as many until the next look, which takes a millisecond or two
+_MOST_SHARED: Final = 4_096  # notes; up to twice as many until the next clean-up, which takes a millisecond or two
 _NOTHING: Final[dict[int, int]] = {}
-_NUMBERS: Final = 5  # of each message in a `bury`
-_MOST_OF_WHO: Final = 128  # bytes; a client may call itself by 64 kB, and may give each message a reason of its own
+_NUMBERS: Final = 5  # per message in a `bury` of the journal
+_MOST_OF_WHO: Final = 128  # bytes, because a client's name may have 64 kB, and may differ for each message
 
 
 class Note(NamedTuple):
-    """Why, and by whom or what, a message was buried."""
+    """Why a message was buried, and by whom (a client, an operator or a rule)."""
 
     reason: str
     who: str
 
 
 def note_of(reason: str, who: str) -> Note:
-    """Return the note that is kept of a burial: `who` is cut to 128 bytes, after its last whole character."""
+    """Return the note for a burial, with `who` cut to at most 128 bytes, but not within a character."""
     if len(who) > _MOST_OF_WHO or not who.isascii():
         who = who[:_MOST_OF_WHO].encode("utf-8", "replace")[:_MOST_OF_WHO].decode("utf-8", "ignore")
     return Note(reason, who)
@@ -59,25 +59,25 @@ class BuriedMessage(NamedTuple):
 
 
 class Notes:
-    """The notes of all messages, each with a number. Messages with the same note share it.
+    """The notes of all messages, by number. Messages with the same note share it.
 
-    Consumers may send a reason of its own with each message (an id in it, say), and a million of those in a dict would
-    cost more than the messages. So only frequent and recent notes are shared: now and then those that few messages have
-    are forgotten, and from then on belong to these messages alone. A note is one text, because the garbage collector
-    never looks at a text.
+    A consumer may send a different reason with each message (for example, with an id in it), and a dict of a million
+    reasons would cost more than the messages. So we only share frequent and recent notes: now and then, the rare ones
+    leave the dict, and then only the messages that have them still refer to them. A note is stored as a single string,
+    because the garbage collector doesn't traverse strings.
     """
 
     __slots__ = ("_counts", "_free", "_lent", "_shared", "_texts")
 
     def __init__(self) -> None:
-        self._texts: list[list[str]] = []  # in pieces, because copying a million takes too long
-        self._lent: set[int] = set()  # the pieces that a copy has, too: they are copied before they change
-        self._counts: list[int] = []  # how many messages have it
-        self._shared: dict[str, int] = {}  # the numbers of notes that further messages may share
-        self._free: list[int] = []  # numbers that no message has any more
+        self._texts: list[list[str]] = []  # by number, in pieces, because copying a million takes too long
+        self._lent: set[int] = set()  # pieces that are part of a copy, too: copied before they change
+        self._counts: list[int] = []  # by number: how many messages have the note
+        self._shared: dict[str, int] = {}  # text -> number, for the notes that new messages may share
+        self._free: list[int] = []  # unused numbers
 
     def add(self, note: Note) -> int:
-        """Note that one more message has this note, and return its number."""
+        """Add a reference to the note, and return its number."""
         text = f"{note.reason}\n{note.who}"
         number = self._shared.get(text)
         if number is None:
@@ -101,7 +101,7 @@ class Notes:
         return number
 
     def _own(self, number: int) -> list[str]:
-        """Return the piece with this number, to change it."""
+        """Return the piece that has this number, so that you can change it."""
         piece = number >> BLOCK_BITS
         if piece in self._lent:
             self._lent.remove(piece)
@@ -109,7 +109,7 @@ class Notes:
         return self._texts[piece]
 
     def remove(self, number: int) -> str:
-        """Note that one message less has this note, and return its text."""
+        """Drop a reference to the note, and return its text."""
         text = text_in(self._texts, number)
         self._counts[number] -= 1
         if not self._counts[number]:
@@ -133,24 +133,24 @@ class Notes:
         self._lent.clear()
 
     def shared(self) -> Iterator[tuple[Note, int]]:
-        """Yield each shared note, and how many messages have it."""
+        """Yield (note, number of messages) for each shared note."""
         for text, number in self._shared.items():
             yield parsed_note(text), self._counts[number]
 
 
 class BuriedMessages:
-    """All buried messages of one channel, by sequence.
+    """All buried messages of a channel, by sequence.
 
-    They lie in blocks of neighbouring sequences. Whoever needs all of them as of now, such as the snapshot for a new
-    journal, takes the blocks themselves, which takes no time. From then on a block is copied before it changes.
+    They are stored in blocks of neighbouring sequences, with copy on write: a snapshot for a new journal, for example,
+    gets the blocks themselves, which takes no time, and from then on we copy a block before we change it.
     """
 
     __slots__ = ("_blocks", "_count", "_notes", "_sequences", "_shared")
 
     def __init__(self) -> None:
-        # By block, then by sequence: number of the note, id, time, attempts.
+        # block number -> sequence -> number of the note, id, time and attempts, packed
         self._blocks: dict[int, dict[int, int]] = {}
-        self._shared: set[int] = set()  # blocks that somebody else holds as well
+        self._shared: set[int] = set()  # numbers of blocks that are part of a snapshot, too
         self._count = 0
         self._notes = Notes()
         self._sequences = BitMap64()
@@ -162,15 +162,15 @@ class BuriedMessages:
         return sequence in self._sequences
 
     def lowest(self) -> int | None:
-        """Return the lowest sequence; None: nothing is buried."""
+        """Return the lowest buried sequence, or None if there is none."""
         return self._sequences.min() if self._count else None
 
     def all(self) -> BitMap64:
-        """Return the sequences of all that is buried, for who only reads them, and within this turn."""
+        """Return all buried sequences. Don't change them, and don't keep them after this turn."""
         return self._sequences
 
     def among(self, sequences: BitMap64) -> BitMap64:
-        """Return those of these sequences that are buried."""
+        """Return the ones of these sequences that are buried."""
         return self._sequences & sequences
 
     def add(self, burial: BuriedMessage) -> None:
@@ -191,11 +191,11 @@ class BuriedMessages:
         self._sequences.add(sequence)
 
     def remove(self, sequence: int) -> bool:
-        """Take a message out. Return whether it was there."""
+        """Remove a message. Return whether it was there."""
         return self.take(sequence) is not None
 
     def take(self, sequence: int) -> tuple[int, str] | None:
-        """Take a message out. Return what was noted of it, packed, and the text of its note; None: it was not there."""
+        """Remove a message. Return its packed data and the text of its note, or None if it wasn't there."""
         if sequence not in self:
             return None
         number = sequence >> BLOCK_BITS
@@ -209,14 +209,14 @@ class BuriedMessages:
         return packed & _REST_MASK, text
 
     def _own(self, number: int) -> dict[int, int]:
-        """Return a block that may be changed."""
+        """Return the block with this number, so that you can change it."""
         if number in self._shared:
             self._shared.remove(number)
             self._blocks[number] = self._blocks[number].copy()
         return self._blocks[number]
 
     def _share(self, first: int = 0) -> list[dict[int, int]]:
-        """Return the blocks from this one on in ascending order, as they are now."""
+        """Return a snapshot of the blocks from number `first` on, in ascending order."""
         numbers = sorted(number for number in self._blocks if number >= first)
         self._shared.update(numbers)
         return [self._blocks[number] for number in numbers]
@@ -227,11 +227,17 @@ class BuriedMessages:
         return None if packed is None else unpacked(sequence, packed, self._notes.get(packed >> NOTE_SHIFT))
 
     def find(self, message_ids: Iterable[int]) -> Iterator[list[int]]:
-        """Yield the sequences of these messages, as far as they are buried now, in pieces, so that others have their turn."""
+        """Yield the sequences of the ones of these messages that are buried now, a block at a time.
+
+        The caller can give other work its turn between two blocks.
+        """
         return _found(set(message_ids), _each(self._share()))
 
     def from_place(self, sequence: int) -> Iterator[BuriedMessage]:
-        """Return what is buried at or behind a sequence now, in ascending order; what leaves meanwhile is left out."""
+        """Yield the messages from `sequence` on that are buried now, in ascending order.
+
+        Messages that are removed before their turn are left out.
+        """
         return self._still_buried(_each(self._share(sequence >> BLOCK_BITS)), sequence)
 
     def _still_buried(self, blocks: Iterable[dict[int, int]], first: int) -> Iterator[BuriedMessage]:
@@ -241,14 +247,15 @@ class BuriedMessages:
                     yield burial
 
     def selected(self, before: int, reason: str) -> Iterator[int | None]:
-        """Yield what is buried now, in ascending order; what leaves meanwhile is left out.
+        """Yield the sequences that are buried now, in ascending order. Messages that are removed meanwhile are left out.
 
-        Each is a sequence, or None if it was not buried before this time for a reason that contains this text.
+        Yields None for a message that isn't selected, because it was buried at or after `before` (milliseconds), or its
+        reason doesn't contain `reason`. So you can stop after many of those, too.
         """
         return self._still_selected(_each(self._share()), before, reason)
 
     def _still_selected(self, blocks: Iterable[dict[int, int]], before: int, reason: str) -> Iterator[int | None]:
-        # A kick of a million is in others' way, so this makes no `BuriedMessage` for each.
+        # No `BuriedMessage` here: creating a million of them would slow down everything else during a kick.
         for block in blocks:
             for place in sorted(block):
                 packed = self._blocks.get(place >> BLOCK_BITS, _NOTHING).get(place)
@@ -260,26 +267,26 @@ class BuriedMessages:
                 yield place if takes else None
 
     def ranges(self, start: int, end: int) -> list[tuple[int, int]]:
-        """Return what is buried in [start, end) as ascending ranges."""
+        """Return the buried sequences in [start, end) as ascending ranges."""
         return list(ranges_in(between(self._sequences, start, end)))
 
     def count_ranges(self) -> int:
-        """Return how many ranges all that is buried has."""
+        """Return the number of ranges that all buried sequences form."""
         return number_of_ranges(self._sequences)
 
     def sequences(self) -> Iterator[list[int]]:
-        """Return the sequences of all that is buried now, in pieces."""
+        """Return all sequences that are buried now, in pieces."""
         return in_pieces(self._sequences)
 
     def reasons(self, most: int) -> list[tuple[Note, int]]:
-        """Return up to `most` notes with how many messages have each, the most frequent first.
+        """Return up to `most` notes with their number of messages, the most frequent first.
 
-        Of thousands of notes, those that few messages have may be missing.
+        If there are thousands of notes, rare ones may be missing.
         """
         return nlargest(most, self._notes.shared(), key=lambda counted: counted[1])
 
     def cut(self, tail: int) -> bool:
-        """Drop what lies at or behind the tail. Return whether there was anything."""
+        """Drop messages from the tail on. Return whether there were any."""
         beyond = list(self._sequences.iter_equal_or_larger(tail))
         for sequence in beyond:
             self.remove(sequence)
@@ -297,11 +304,11 @@ class BuriedMessages:
     # The journal
 
     def changes(self, topic: str, channel: str) -> Iterator[ChannelChange]:
-        """Return the changes that tell a new journal of all this, as of this call, even if iterated later."""
+        """Return the changes that recreate the present state in a new journal. You can iterate over them later."""
         return _changes(topic, channel, self._share(), self._notes.copy())
 
     def apply(self, notes: Sequence[str], entries: Sequence[int]) -> None:
-        """Add what a `bury` of the journal names. Older versions did not shorten the names of clients."""
+        """Add the messages of a `bury` in the journal. We cut the clients' names again: older versions didn't."""
         named = [note_of(reason, who) for reason, who in zip(notes[::2], notes[1::2], strict=True)]
         for at in range(0, len(entries), _NUMBERS):
             sequence, message_id, attempts, buried_at, number = entries[at : at + _NUMBERS]
@@ -328,7 +335,7 @@ def bury_change(topic: str, channel: str, burials: Iterable[BuriedMessage]) -> C
 
 
 def buried_sequences(entries: Sequence[int]) -> Sequence[int]:
-    """Return the sequences that a `bury` names."""
+    """Return the sequences in a `bury`."""
     return entries[::_NUMBERS]
 
 
@@ -353,7 +360,7 @@ def parsed_note(text: str) -> Note:
 
 
 def _each(blocks: list[dict[int, int]]) -> Iterator[dict[int, int]]:
-    """Yield these blocks, and hold none that was: those that were copied meanwhile are freed one by one."""
+    """Yield these blocks without keeping them. So those that were copied meanwhile are freed one by one."""
     blocks.reverse()
     while blocks:
         yield blocks.pop()

@@ -1,11 +1,12 @@
-"""What becomes of the messages that a channel has buried: they are kicked, discarded, or stay.
+"""Buries, kicks and discards a channel's messages.
 
-A kick or a discard of more than a few thousand messages is a *job*. It works in steps from the channel's alarm, so that
-others have their turn, and at a rate if one is given. The journal knows the job, so it goes on after a crash, and does
-at most its last step again. It touches only what was buried before it began: a message that fails once more is not
-kicked again by the same job.
+Kicking or discarding more than a few thousand messages is a *job*. It runs in steps from the channel's alarm, so that
+other work has its turn, and at a limited rate if you ask for one. The job is in the journal, so it continues after a
+crash and repeats at most its last step. It only handles messages that were buried before it began: if a kicked message
+fails again, the same job doesn't kick it once more.
 
-A kick can be taken back for a while, as far as nobody got its messages yet; that is a job, too, but a crash ends it.
+For a while, a kick can be undone: messages that were not delivered since are buried again. That is a job, too, but a
+crash ends it.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ if TYPE_CHECKING:
     from nsqd.broker.turn_context import TurnContext
 
 _STEP: Final = 2_000  # messages; a millisecond or two of work
-_UNDONE_IN_STEP: Final = 2_000  # waiting messages that are looked at; a few milliseconds, if all are buried again
-_LOOKED_AT_IN_STEP: Final = 20_000  # messages that may be left out in one step
-_SHORTEST_PAUSE: Final = 0.01  # seconds between two steps at a rate
-_PAUSE_WITHOUT_ROOM: Final = 0.1  # seconds, after which consumers may have made some
-_NOTED_EVERY: Final = 60.0  # seconds between two lines of the log about a job
-KEPT_FOR: Final = 600.0  # seconds after a kick has ended, for which it can be taken back
+_UNDONE_IN_STEP: Final = 2_000  # waiting messages to check; a few milliseconds, if all are buried again
+_LOOKED_AT_IN_STEP: Final = 20_000  # buried messages to check, including those that are not selected
+_SHORTEST_PAUSE: Final = 0.01  # seconds between two steps of a job with a rate
+_PAUSE_WITHOUT_ROOM: Final = 0.1  # seconds; consumers may have made room by then
+_LOGGED_EVERY: Final = 60.0  # seconds between two log lines about a job
+KEPT_FOR: Final = 600.0  # seconds after the end of a kick, for which it can be undone
 
-_FIELDS: Final = 8  # of a job in the journal, without the one that only a kick by force has
+_FIELDS: Final = 8  # of a job in the journal; a forced kick has one more
 
 _NOTHING: Final[dict[int, int]] = {}
 
@@ -40,19 +41,19 @@ Verb = Literal["kick", "discard"]
 
 
 class BuriedSelection(NamedTuple):
-    """Which buried messages a job is about: all, or those to which everything that is given applies."""
+    """Selects buried messages for a job. All conditions must hold."""
 
-    before: int  # buried before this time, in milliseconds of the wall clock
-    reason: str = ""  # a part of the reason
-    limit: int = 0  # at most so many, the earliest in the log first; 0: all
+    before: int  # buried before this time (wall clock, milliseconds)
+    reason: str = ""  # contained in the burial's reason
+    limit: int = 0  # at most this many, the earliest in the log first; 0: all
 
 
 class BuriedJob:
-    """A kick or a discard that takes several steps, or a kick that is taken back."""
+    """A kick or discard in several steps, or the undo of a kick."""
 
     __slots__ = (
         "_counted_from",
-        "_next_note",
+        "_next_log",
         "_paced_from",
         "done",
         "ended_at",
@@ -82,19 +83,19 @@ class BuriedJob:
     ) -> None:
         self.verb = verb
         self.selection = selection
-        self.rate = rate  # messages a second; 0: as many as possible
-        self.force = force  # kick also what has no room in the channel
-        self.who = who  # the holder's name, or the address that has asked for it
-        self.started_at = started_at  # milliseconds of the wall clock
+        self.rate = rate  # messages per second; 0: no limit
+        self.force = force  # kick messages even if the channel is full
+        self.who = who  # name of the token's holder, or address of the requester
+        self.started_at = started_at  # wall clock, milliseconds
         self.ended_at: int | None = None
         self.done = done
-        self.places: Iterator[int | None] = iter(())  # as `BuriedMessages.selected` yields them
-        self.kicked: KickUndo | None = None  # of a kick: what it takes out; of an undo: what it buries again
-        self.left = 0  # waiting messages that an undo has yet to look at
+        self.places: Iterator[int | None] = iter(())  # from `BuriedMessages.selected`
+        self.kicked: KickUndo | None = None  # what a kick has taken out, or an undo buries again
+        self.left = 0  # waiting messages that an undo still has to check
         self.next_step = now
         self._paced_from = now
         self._counted_from = done
-        self._next_note = now + _NOTED_EVERY
+        self._next_log = now + _LOGGED_EVERY
 
     def allowance(self, now: float) -> int:
         """Return how many messages the next step may take."""
@@ -111,7 +112,7 @@ class BuriedJob:
         return self.verb == "kick" and not self.force
 
     def wait_for_room(self, now: float) -> None:
-        """Look again soon. The rate counts from now on, so that what had to wait does not come all at once."""
+        """Try again soon. The rate counts from now on, so that we don't catch up in one burst."""
         self._paced_from, self._counted_from = now, self.done
         self.next_step = max(self.next_step, now + _PAUSE_WITHOUT_ROOM)
 
@@ -122,32 +123,33 @@ class BuriedJob:
             due = self._paced_from + (self.done - self._counted_from + 1) / self.rate
             self.next_step = max(due, now + _SHORTEST_PAUSE)
 
-    def is_worth_a_note(self, now: float) -> bool:
-        """Return whether the log has heard nothing of the job for long; it is told now."""
-        if now < self._next_note:
+    def is_log_due(self, now: float) -> bool:
+        """Return True at most every `_LOGGED_EVERY` seconds: it is time to log the job's progress."""
+        if now < self._next_log:
             return False
-        self._next_note = now + _NOTED_EVERY
+        self._next_log = now + _LOGGED_EVERY
         return True
 
     @property
     def is_kept(self) -> bool:
-        """Whether the journal knows it, so that it goes on after a crash."""
+        """Whether the job is in the journal, and so continues after a crash."""
         return self.verb != "undo"
 
     @property
     def is_complete(self) -> bool:
         return bool(self.selection.limit) and self.done >= self.selection.limit
 
-    def described(self) -> list[object]:
-        """Return what the journal keeps of it."""
+    def journal_fields(self) -> list[object]:
+        """Return the job as it is written to the journal."""
         before, reason, limit = self.selection
-        told: list[object] = [self.verb, before, reason, limit, self.rate, self.who, self.started_at, self.done]
-        return [*told, True] if self.force else told
+        fields: list[object] = [self.verb, before, reason, limit, self.rate, self.who, self.started_at, self.done]
+        return [*fields, True] if self.force else fields
 
 
-def recovered_job(described: Sequence[object], now: float) -> BuriedJob | None:
-    force = list(described[_FIELDS:]) == [True]
-    match described[:_FIELDS]:
+def recovered_job(fields: Sequence[object], now: float) -> BuriedJob | None:
+    """Return the job with these journal fields, or None if there was no job, or we don't know its form."""
+    force = list(fields[_FIELDS:]) == [True]
+    match fields[:_FIELDS]:
         case [
             "kick" | "discard" as verb,
             int(before),
@@ -165,21 +167,22 @@ def recovered_job(described: Sequence[object], now: float) -> BuriedJob | None:
 
 
 class KickUndo:
-    """What one kick has taken out. As of buried messages, there may be a million, so each costs one integer.
+    """The undo record of a kick: the messages that it took out, with their attempts, burial time and reason.
 
-    A kick that was a mistake (the consumer is not mended yet, the selection was too wide) is taken back by burying
-    again what nobody got since, with the attempts, the time and the reason of before. So what a kick takes out is kept
-    for a while. It is in memory only: after a restart there is nothing to take back.
+    A kick may turn out to be a mistake, for example because the consumer still has its bug, or because the selection was
+    too wide. The undo buries the messages that were not delivered since, just as they were. The record is in memory
+    only, so after a restart there is nothing to undo.
 
-    They lie in blocks, because a single dictionary of a million takes too long to grow, and to free.
+    There may be a million messages. So each costs one integer, and they are stored in blocks, because a single dict of a
+    million takes too long to grow and to free.
     """
 
     __slots__ = ("_blocks", "_count", "_numbers", "_texts", "number", "until")
 
     def __init__(self, number: int) -> None:
-        self.number = number  # by which a request names the kick: milliseconds of the wall clock when it began
-        self.until = inf  # when it is forgotten, in monotonic seconds; known once it has ended
-        # By block, then by sequence: the number of the note, and the rest as it was packed.
+        self.number = number  # the kick's name in requests: its start on the wall clock, in milliseconds
+        self.until = inf  # when to drop the record (monotonic seconds); inf until the kick has ended
+        # block number -> sequence -> number of the note, and the rest as in BuriedMessages
         self._blocks: dict[int, dict[int, int]] = {}
         self._count = 0
         self._texts: list[str] = []
@@ -206,7 +209,7 @@ class KickUndo:
         block[sequence] = number << NOTE_SHIFT | packed
 
     def give_back(self, sequences: Iterable[int]) -> list[BuriedMessage]:
-        """Return what was noted of these messages, and forget them."""
+        """Remove these messages and return them as they were buried."""
         burials: list[BuriedMessage] = []
         for sequence in sequences:
             packed = self._take(sequence)
@@ -215,7 +218,7 @@ class KickUndo:
         return burials
 
     def forget(self, sequences: Iterable[int]) -> None:
-        """Forget messages that wait for another reason now."""
+        """Forget messages that have another reason to wait now, so that an undo leaves them alone."""
         for sequence in sequences:
             self._take(sequence)
 
@@ -239,18 +242,18 @@ class KickUndo:
 
 @final
 class BuriedQueue:
-    """The buried messages of one channel, and the job that is at work on them.
+    """A channel's buried messages, and the job that is working on them.
 
-    The messages themselves are in the channel's ledger, which also tells the journal where they go.
+    The messages themselves are in the channel's ledger, which also journals their moves.
     """
 
     __slots__ = ("_ledger", "_turn", "bury_count", "discard_count", "ended", "job", "kick_count", "kicked")
 
     def __init__(self, ledger: Ledger, turn: TurnContext[Any, Any]) -> None:
         self.job: BuriedJob | None = None
-        self.ended: BuriedJob | None = None  # the last one
-        self.kicked: KickUndo | None = None  # the last kick, while it can be taken back
-        self.bury_count = 0  # since the start, as the two others
+        self.ended: BuriedJob | None = None  # the last job that has ended
+        self.kicked: KickUndo | None = None  # the last kick, while it can be undone
+        self.bury_count = 0  # these three count from the start of nsqd
         self.kick_count = 0
         self.discard_count = 0
         self._ledger = ledger
@@ -261,7 +264,7 @@ class BuriedQueue:
         return self._ledger.buried
 
     def bury(self, places: Iterable[tuple[int, int, int]], note: Note) -> None:
-        """Bury messages, each given as sequence, id and attempts, or drop them if the channel is not on disk."""
+        """Bury messages, given as (sequence, id, attempts). If the channel is ephemeral, drop them."""
         at = self._turn.timestamp // 1_000_000
         burials = [BuriedMessage(sequence, message_id, attempts, at, note) for sequence, message_id, attempts in places]
         if self._ledger.ephemeral_batches is None:
@@ -269,9 +272,9 @@ class BuriedQueue:
         self._ledger.bury(burials)
 
     def take(self, verb: Verb, sequences: Iterable[int], kick: int = -1) -> int:
-        """Kick these messages back into the channel, or discard them, if they are buried. Return how many were.
+        """Kick or discard the ones of these messages that are buried. Return how many that were.
 
-        `kick`: the number of a kick of which this is a part; it is the last one again, or else this is a new one.
+        If `kick` is the number of the last kick, they become part of it; otherwise this is a new kick.
         """
         if verb == "discard":
             return self._discard(sequences)
@@ -312,11 +315,11 @@ class BuriedQueue:
         self.buried.clear(self._turn.reclaimer)
 
     def snapshot_changes(self) -> Iterator[ChannelChange]:
-        """Return the changes that tell a new journal of all this, as of this call, even if iterated later."""
+        """Return the changes that recreate the present state in a new journal. You can iterate over them later."""
         topic, channel = self._ledger.feed.name, self._ledger.name
         job: list[ChannelChange] = []
         if self.job is not None and self.job.is_kept:
-            job.append(("job", topic, channel, self.job.described()))
+            job.append(("job", topic, channel, self.job.journal_fields()))
         return chain(self.buried.changes(topic, channel), job)
 
     # Jobs
@@ -324,19 +327,19 @@ class BuriedQueue:
     def begin_job(
         self, verb: Verb, selection: BuriedSelection, *, rate: float, who: str, force: bool = False
     ) -> BuriedJob:
-        """Begin to kick or discard the selected messages step by step. There must be no job under way.
+        """Start a job that kicks or discards the selected messages. No other job may be running.
 
-        A kick waits with what has no room, unless it is told to use `force`. `work_on_job` takes the first step.
+        If the channel is full, a kick waits for room, unless `force` is set. `work_on_job` does the first step.
         """
         now, started_at = self._turn.now, self._turn.timestamp // 1_000_000
         job = BuriedJob(verb, selection, rate=rate, who=who, started_at=started_at, done=0, now=now, force=force)
         self._begin(job)
-        self._tell(job)
+        self._journal(job)
         return job
 
-    def resume(self, described: Sequence[object]) -> None:
-        """Begin again with the job that a crash has interrupted, if the journal knows one."""
-        if (job := recovered_job(described, self._turn.now)) is not None:
+    def resume(self, fields: Sequence[object]) -> None:
+        """Continue the job that was interrupted by a crash, given as in the journal, if there is one."""
+        if (job := recovered_job(fields, self._turn.now)) is not None:
             self._begin(job)
 
     def _begin(self, job: BuriedJob) -> None:
@@ -347,28 +350,28 @@ class BuriedQueue:
 
     @property
     def next_step(self) -> float:
-        """When something is to be done here next."""
-        forgets = self.kicked.until if self.kicked is not None else inf
-        return min(self.job.next_step, forgets) if self.job is not None else forgets
+        """When to call `work_on_job` next."""
+        expiry = self.kicked.until if self.kicked is not None else inf
+        return min(self.job.next_step, expiry) if self.job is not None else expiry
 
     def work_on_job(self, now: float, room: int | None) -> bool:
-        """Take the next step of the job under way, if it is time. Return whether that has kicked anything.
+        """Do the next step of the job, if it is due. Return whether any message was kicked.
 
-        `room`: how many messages fit into the channel; None: any number. A kick leaves the others buried until they fit.
-        Afterwards `job` is None if that was the last step. A kick that can no longer be taken back is forgotten.
+        `room` is the number of messages that fit into the channel, or None for no limit. A kick leaves the others buried
+        until there is room. After the last step, `job` is None. This also drops an undo record that has expired.
         """
         if self.kicked is not None and self.kicked.until <= now:
             self.drop_kick()
         job, has_kicked = self.job, False
         if job is not None:
             if job.verb == "undo":
-                self._take_back(job)
+                self._undo_some(job)
             else:
                 has_kicked = self._step(job, now, room)
             if self.job is None:
-                self._note(job, "has ended")
-            elif job.is_worth_a_note(now):
-                self._note(job, "goes on")
+                self._log(job, "has ended")
+            elif job.is_log_due(now):
+                self._log(job, "is running")
         return has_kicked
 
     def _step(self, job: BuriedJob, now: float, room: int | None) -> bool:
@@ -396,16 +399,16 @@ class BuriedQueue:
         if is_last or job.is_complete:
             self._end(job)
         if done or self.job is None:
-            self._tell(self.job)
+            self._journal(self.job)
         return has_kicked
 
     def stop_job(self) -> None:
-        """End the job under way, if there is one. What it has done stays done."""
+        """Stop the job, if there is one. Its finished steps stay done."""
         if (job := self.job) is not None:
             self._end(job)
             if job.is_kept:
-                self._tell(None)
-            self._note(job, "was stopped")
+                self._journal(None)
+            self._log(job, "was stopped")
 
     def _end(self, job: BuriedJob) -> None:
         job.ended_at = self._turn.timestamp // 1_000_000
@@ -415,21 +418,22 @@ class BuriedQueue:
         job.kicked = None
         self.job, self.ended = None, job
 
-    def _tell(self, job: BuriedJob | None) -> None:
-        """Tell the journal how far the job is; None: there is none any more."""
-        described = job.described() if job is not None else []
-        self._ledger.tell(("job", self._ledger.feed.name, self._ledger.name, described))
+    def _journal(self, job: BuriedJob | None) -> None:
+        """Journal the job's progress. None: there is no job any more."""
+        fields = job.journal_fields() if job is not None else []
+        self._ledger.tell(("job", self._ledger.feed.name, self._ledger.name, fields))
 
-    def _note(self, job: BuriedJob, what: str) -> None:
+    def _log(self, job: BuriedJob, event: str) -> None:
         topic, name, left = self._ledger.feed.name, self._ledger.name, len(self.buried)
-        self._turn.note(f"TOPIC({topic}): channel({name}): {job.verb} {what} messages={job.done} buried={left}")
+        self._turn.note(f"TOPIC({topic}): channel({name}): {job.verb} {event} messages={job.done} buried={left}")
 
-    # Taking a kick back
+    # Undoing a kick
 
     def undo_kick(self, number: int, *, who: str) -> BuriedJob | None:
-        """Begin to bury again what the last kick gave back and nobody got since; None: it is another one, or forgotten.
+        """Start to undo the last kick: bury its messages again unless they were delivered since.
 
-        A kick that is under way ends. There must be no other job. `work_on_job` takes the first step.
+        Return None if `number` isn't the last kick or its undo has expired. This stops a running kick; no other job may
+        be running. `work_on_job` does the first step.
         """
         kicked = self.kicked
         if kicked is None or kicked.number != number:
@@ -443,8 +447,8 @@ class BuriedQueue:
             self.kicked = None
         return job
 
-    def _take_back(self, job: BuriedJob) -> None:
-        """Look through some of what waits for messages that the kick gave back, and bury them as they were."""
+    def _undo_some(self, job: BuriedJob) -> None:
+        """Search some of the waiting messages for ones that were kicked, and bury those as they were."""
         kicked = job.kicked
         if kicked is None:
             return
@@ -459,13 +463,13 @@ class BuriedQueue:
             self._end(job)
 
     def forget_kicked(self, sequences: Iterable[int]) -> None:
-        """Let messages that wait for another reason now wait, even if a kick is taken back."""
+        """Have the undo of a kick leave these messages alone, because they have another reason to wait now."""
         for kicked in (self.kicked, self.job.kicked if self.job is not None else None):
             if kicked is not None:
                 kicked.forget(sequences)
 
     def drop_kick(self) -> None:
-        """Have no kick that can be taken back."""
+        """Drop the undo record of the last kick."""
         if self.kicked is not None:
             self.kicked.clear(self._turn.reclaimer)
             self.kicked = None

@@ -1,8 +1,8 @@
-"""What operators do to a channel beyond pausing it: empty and move it, take messages back, give it messages again.
+"""An operator's actions on a channel, besides pausing: empty it, move it, cancel or reschedule messages, restore some.
 
-Each is a function of a channel. It has the ledger change where messages are, which the journal hears at once, and then
-the channel do what follows: wake consumers, forget a kick, let the log go. None of them waits. What may be long work is
-cut into slices by its caller (recall.py), or is a job that goes on by itself (`begin_job`).
+Each is a function of a channel. It makes the ledger move messages, which goes to the journal right away, and then the
+channel follow up: wake consumers, drop the undo of a kick, release log segments. None of them waits. Long work is split
+into slices by the caller (recall.py), or runs as a job (`begin_job`).
 """
 
 from __future__ import annotations
@@ -22,43 +22,44 @@ if TYPE_CHECKING:
     from nsqd.broker.channel import Channel
     from nsqd.broker.ledger import Ledger
 
-_LOOKED_AT: Final = 10  # messages for each that may be too much: some tens of milliseconds at most
+# A search may look at this many entries for each message that the limit allows: a few dozen milliseconds at most.
+_LOOKED_AT: Final = 10
 
 
 class CancelOutcome(StrEnum):
-    """In which state a channel had messages that somebody wants to take back or to move, the least finished first."""
+    """The result of cancelling or rescheduling a message in a channel, ordered from least to most final."""
 
-    IN_FLIGHT = "in_flight"  # left as they are
-    BURIED = "buried"  # left as they are
-    CANCELLED = "cancelled"  # they waited, and are finished now
-    MOVED = "moved"  # they waited, and are due at another time now
-    DONE = "done"  # finished before, or never the channel's
-    UNKNOWN = "unknown"  # nobody can tell
+    IN_FLIGHT = "in_flight"  # unchanged
+    BURIED = "buried"  # unchanged
+    CANCELLED = "cancelled"  # it waited, and is finished now
+    MOVED = "moved"  # it waited, and has another due time now
+    DONE = "done"  # it was finished already, or was never the channel's
+    UNKNOWN = "unknown"  # unchanged, because no channel has it yet
 
 
 _LEAST_FINISHED: Final = list(CancelOutcome)
 
 
 def least_finished(found: Iterable[CancelOutcome]) -> CancelOutcome:
-    """Return the finding that stands for several messages of one publish: that of the least finished one."""
+    """Return the outcome for a publish of several messages, which is that of the least finished one."""
     return min(found, key=_LEAST_FINISHED.index)
 
 
-# Taking back what waits
+# Cancel and reschedule
 
 
 def cancel(channel: Channel, sequences: BitMap64) -> dict[CancelOutcome, int]:
-    """Finish these messages, which lie before the topic's H, where they wait. Return how many were found how."""
+    """Finish the ones of these messages that wait. They lie before the topic's high watermark. Return the outcomes."""
     finished = channel.ledger.finish_waiting(sequences)
     return _found(channel.ledger, CancelOutcome.CANCELLED, len(finished), sequences - finished)
 
 
 def move(channel: Channel, sequences: BitMap64, delay_ms: int) -> dict[CancelOutcome, int]:
-    """Have those of these messages that wait become due after this delay; 0: now. Return how many were found how."""
+    """Make the ones of these messages that wait due after `delay_ms` (0: now). Return the outcomes."""
     turn = channel.turn
     due_ms = turn.timestamp // 1_000_000 + delay_ms + 1 if delay_ms else 0
     waiting = channel.ledger.move(sequences, turn.due_from_wall(due_ms), due_ms)
-    channel.buried_queue.forget_kicked(waiting)  # taking a kick back leaves them where they are put now
+    channel.buried_queue.forget_kicked(waiting)  # the undo of a kick must not bury them now
     channel.set_alarm()
     channel.schedule_delivery()
     return _found(channel.ledger, CancelOutcome.MOVED, len(waiting), sequences - waiting)
@@ -73,24 +74,24 @@ def _found(ledger: Ledger, done: CancelOutcome, count: int, others: BitMap64) ->
     return found
 
 
-# Going back
+# Empty, seek and restore
 
 
 def empty(channel: Channel) -> None:
-    """Finish everything handed over so far: waiting, in flight, deferred."""
+    """Finish all messages that the channel has got so far: waiting, in flight and deferred."""
     channel.ledger.empty()
     channel.begin_anew()
 
 
 def seek(channel: Channel, cursor: int) -> None:
-    """Empty the channel, and go on at `cursor`, which lies anywhere from the log's first sequence to H."""
+    """Empty the channel and go on at `cursor`, anywhere from the log's first sequence to the high watermark."""
     channel.ledger.seek(cursor)
     channel.begin_anew()
-    channel.topic.let_go()  # at once, so that no segment is removed that is needed again
+    channel.topic.let_go()  # right now, before a segment is removed that we need again
 
 
 def backlog(channel: Channel, most: int) -> Backlog | None:
-    """Return what the channel has to deliver; None: that is more than `most` ranges and exceptions."""
+    """Return everything that the channel has to deliver, or None if that takes more than `most` ranges and messages."""
     ledger, end = channel.ledger, channel.feed.high_watermark
     exceptions = len(ledger.skips) + len(ledger.in_flight) + len(ledger.retries) + len(ledger.deferred)
     if exceptions + ledger.buried.count_ranges() > most:
@@ -107,15 +108,16 @@ def backlog(channel: Channel, most: int) -> Backlog | None:
 
 
 def restore_backlog(channel: Channel, backlog: Backlog, most: int) -> Restored | None:
-    """Have every message before the backlog's end wait as the backlog says, and leave the later ones as they are.
+    """Make the messages before the backlog's end wait as they did in the backlog. Later ones are left alone.
 
-    What is in flight now stays in flight, and what is buried stays buried. A message that was buried then and waits
-    now, because it was kicked or the channel was moved back, still waits. What the log no longer has is left out.
-    Return None, and change nothing, if more than `most` messages are in flight or were buried then: each of them
-    is named by this change of the journal.
+    A message that is in flight or buried now stays so. A message that was buried then and waits now (because it was
+    kicked, for example) still waits. Messages that are no longer in the log are left out.
+
+    The journal's entry names each message that is in flight or was buried then. So if there are more than `most`, change
+    nothing and return None.
     """
     ledger, log = channel.ledger, channel.feed.log
-    assert ledger.ephemeral_batches is None, "what is ephemeral has no past"
+    assert ledger.ephemeral_batches is None, "an ephemeral channel has no log to go back to"
     ledger.record_progress()
     end, readable, buried = backlog.end, log.next_readable, ledger.buried
     held = _in_flight_before(ledger, end, most)
@@ -130,10 +132,11 @@ def restore_backlog(channel: Channel, backlog: Backlog, most: int) -> Restored |
     if left_out:
         requeued = [it for it in requeued if it[0] not in left_out]
         deferred = [it for it in deferred if it[0] not in left_out]
-    # The journal is told as if nothing were buried: if it has lost a burial, the message has to come again.
-    told = [it for sequence, attempts in (*held.items(), *requeued) for it in (sequence, attempts, 0)]
-    told += chain.from_iterable(deferred)
-    here = buried.among(BitMap64(named))  # what was kicked is not buried
+    # The journal's entry lists buried messages as waiting, too. Usually `ChannelState.restore` leaves them buried; but if
+    # the journal has lost a burial, the message is delivered again instead of vanishing.
+    journalled = [it for sequence, attempts in (*held.items(), *requeued) for it in (sequence, attempts, 0)]
+    journalled += chain.from_iterable(deferred)
+    here = buried.among(BitMap64(named))  # not of `kicked`, because those are not buried
     if here:
         requeued = [it for it in requeued if it[0] not in here]
         deferred = [it for it in deferred if it[0] not in here]
@@ -143,7 +146,7 @@ def restore_backlog(channel: Channel, backlog: Backlog, most: int) -> Restored |
     skipped = between(finished | places, cursor, end) | between(buried.all(), cursor, end)
     due = channel.turn.due_from_wall
     again = [(due(due_ms), sequence, attempts) for sequence, attempts, due_ms in deferred]
-    ledger.restore_before(end, cursor, skipped, requeued, again, told)
+    ledger.restore_before(end, cursor, skipped, requeued, again, journalled)
     channel.schedule_delivery()
     channel.set_alarm()
     channel.topic.rewind_to(min(ledger.cursor, places.min()) if places else ledger.cursor)
@@ -154,7 +157,7 @@ def restore_backlog(channel: Channel, backlog: Backlog, most: int) -> Restored |
 
 
 def _in_flight_before(ledger: Ledger, end: int, most: int) -> dict[int, int] | None:
-    """Return the attempts of what is in flight before `end`; None: that is too much."""
+    """Return the attempts of each message in flight before `end`, or None if there are too many."""
     count = len(ledger.in_flight.before(end))
     if count > most or (count and len(ledger.in_flight) > _LOOKED_AT * most):
         return None
@@ -162,7 +165,7 @@ def _in_flight_before(ledger: Ledger, end: int, most: int) -> dict[int, int] | N
 
 
 def _waiting_among(channel: Channel, sequences: BitMap64, most: int) -> list[tuple[int, int, int]] | None:
-    """Return sequence, attempts and due_ms of those of these messages that wait; None: that is too much."""
+    """Return (sequence, attempts, due_ms) of the ones of these messages that wait, or None if there are too many."""
     ledger = channel.ledger
     retried, deferred = ledger.retries.among(sequences), ledger.deferred.among(sequences)
     ahead = ledger.ahead_among(sequences - retried - deferred)
@@ -176,9 +179,9 @@ def _waiting_among(channel: Channel, sequences: BitMap64, most: int) -> list[tup
 
 
 def redeliver(channel: Channel, sequences: Iterable[int]) -> RedeliveryCounts:
-    """Have finished messages delivered once more, with attempts counted anew. They lie before the topic's H."""
+    """Deliver finished messages again, with attempts counted from zero. They lie before the topic's high watermark."""
     ledger = channel.ledger
-    assert ledger.ephemeral_batches is None, "what is ephemeral has no past"
+    assert ledger.ephemeral_batches is None, "an ephemeral channel has no log to go back to"
     ledger.record_progress()
     wanted = BitMap64(sequences)
     waiting = ledger.in_flight.among(wanted) | ledger.buried.among(wanted) | ledger.waiting_among(wanted)
@@ -192,13 +195,13 @@ def redeliver(channel: Channel, sequences: Iterable[int]) -> RedeliveryCounts:
     return RedeliveryCounts(len(again), len(waiting), len(wanted) - len(waiting) - len(again))
 
 
-# What is buried
+# Buried messages
 
 
 def take_buried(channel: Channel, verb: Verb, sequences: Iterable[int], kick: int = -1) -> int:
-    """Kick these messages back into the channel, or discard them, if they are buried. Return how many were.
+    """Kick or discard the ones of these messages that are buried. Return how many that were.
 
-    `kick`: the number of a kick of which this is a part.
+    `kick` continues the kick with that number, so that it can be undone as a whole.
     """
     taken = channel.buried_queue.take(verb, sequences, kick)
     if taken and verb == "kick":
@@ -210,9 +213,9 @@ def take_buried(channel: Channel, verb: Verb, sequences: Iterable[int], kick: in
 def begin_job(
     channel: Channel, verb: Verb, selection: BuriedSelection, *, rate: float, who: str, force: bool = False
 ) -> BuriedJob:
-    """Kick or discard the selected messages step by step. There must be no job under way.
+    """Start a job that kicks or discards the selected messages step by step. No other job may be running.
 
-    A kick waits with what has no room, unless it is told to use `force`.
+    If the channel is full, a kick waits for room, unless `force` is set.
     """
     job = channel.buried_queue.begin_job(verb, selection, rate=rate, who=who, force=force)
     channel.work_on_job(channel.turn.now)
@@ -220,9 +223,10 @@ def begin_job(
 
 
 def undo_kick(channel: Channel, number: int, *, who: str) -> BuriedJob | None:
-    """Bury again what the last kick gave back and nobody got since; None: the last kick is another one, or forgotten.
+    """Undo the last kick: bury its messages again unless they were delivered since.
 
-    A kick that is under way ends. There must be no other job.
+    Return None if `number` isn't the last kick or its undo has expired. This stops a running kick; no other job may be
+    running.
     """
     job = channel.buried_queue.undo_kick(number, who=who)
     if job is not None:

@@ -1,12 +1,12 @@
-"""Messages that somebody takes back, or has become due at another time: as many as a request names, in slices.
+"""Cancels or reschedules messages that a request names, in slices.
 
-A request may name a million messages, by the key of their batch, and each channel has them. So the work is cut into
-slices of a few thousand messages, each of which is a turn of its own with its own change of the journal, and others
-have their turns in between. What a slice has done is done: nothing takes it back if the work is stopped or nsqd dies.
+One request may name a million messages by the key of their batch, and each channel has all of them. So we work in slices
+of a few thousand messages. Each slice has a turn and a journal entry of its own, and other work has its turns in
+between. A slice that is done stays done, even if the request is stopped or nsqd crashes.
 
-    request ──► Recall ──► slice, slice, slice ──► answer
+    request ──► Recall ──► slice, slice, slice ──► response
                   │
-                  └── in `recalls` of its channels, where somebody sees how far it is, and can stop it
+                  └── listed in `recalls` of its channels, where you can watch and stop it
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from nsqd.broker.channel import Channel
     from nsqd.broker.topic import Topic
 
-SLICE: Final = 2_000  # messages; some milliseconds of work
-_COST_OF_CHANNEL: Final = 20  # as that of so many messages
+SLICE: Final = 2_000  # messages; a few milliseconds of work
+_COST_OF_CHANNEL: Final = 20  # each channel costs as much as this many messages
 
 RecallVerb = Literal["cancel", "due"]
 
 
 class Recall:
-    """One request. `step` does a slice, until `is_over`; then `end` has to be called, also if it is not over."""
+    """One request. Call `step` until `is_over`, and then `end`. Call `end` even if you give up early."""
 
     __slots__ = (
         "_channel",
@@ -60,15 +60,16 @@ class Recall:
         who: str,
         started_at: int,
     ) -> None:
-        """Begin. An empty `channel`: all of them. `delay_ms` -1: take the messages back; 0: they are due now.
+        """Start a request for one channel, or for all of them if `channel` is empty.
 
-        `key` is that of the publish, if the sequences are those of a whole one.
+        `delay_ms` is -1 to cancel the messages, 0 to make them due now. If the sequences are a whole publish, `key` is
+        its key.
         """
         self.count = len(sequences)  # of messages
-        self.done = 0  # messages that every channel has dealt with
-        self.who = who  # the holder's name, or the address that has asked for it
-        self.started_at = started_at  # milliseconds of the wall clock
-        self.found: dict[str, dict[CancelOutcome, int]] = {}  # by channel: how many were found how
+        self.done = 0  # messages that are done in all channels
+        self.who = who  # name of the token's holder, or address of the requester
+        self.started_at = started_at  # wall clock, milliseconds
+        self.found: dict[str, dict[CancelOutcome, int]] = {}  # by channel: the number of messages with each outcome
         self.is_over = False
         self.is_stopped = False
         self._topic = topic
@@ -89,7 +90,7 @@ class Recall:
     def step(self) -> None:
         """Do the next slice."""
         left = SLICE
-        # A topic that is deleted and made anew is another one: the journal knows both by their name.
+        # Stop if the topic was deleted: the journal knows topics by name, and there may be a new one with this name.
         while left > 0 and not self.is_stopped and not self._topic.closing:
             part = next(self._parts, None)
             if part is None:
@@ -107,15 +108,15 @@ class Recall:
         self.is_over = self.is_over or self.is_stopped or self._topic.closing
 
     def _forget_key(self) -> None:
-        """Have the topic forget the key of a publish that no channel has kept a message of: it can be made anew."""
+        """If all channels have cancelled all messages of the publish, forget its key, so that it can be used again."""
         is_whole = all(counts == {CancelOutcome.CANCELLED: self.count} for counts in self.found.values())
-        everybody = self._topic.channels.keys() or {""}
-        if self._key and self._delay_ms < 0 and is_whole and self.found.keys() == everybody:
+        all_channels = self._topic.channels.keys() or {""}
+        if self._key and self._delay_ms < 0 and is_whole and self.found.keys() == all_channels:
             start = self._sequences[0]
             self._topic.forget_key(self._key, start, start + self.count)
 
     def stop(self) -> None:
-        """End before it is complete. What it has done stays done."""
+        """Stop after the current slice. Finished slices stay done."""
         self.is_stopped = True
 
     def end(self) -> None:
@@ -130,9 +131,9 @@ class Recall:
         return [channels[self._channel]] if self._channel in channels else []
 
     def _all_parts(self) -> Iterator[tuple[Channel | None, BitMap64, int]]:
-        """Yield what is to be done: some messages of one channel, or some that no channel has got yet.
+        """Yield (channel, messages, done) for each piece of work. `channel` is None if no channel has the messages yet.
 
-        With each comes how many messages of the request are done afterwards.
+        `done` is how many of the request's messages are done after that.
         """
         topic = self._topic
         for at in range(0, self.count, SLICE):
@@ -147,9 +148,9 @@ class Recall:
                     yield channel, piece, at if left else stop
 
     def _recall_beyond(self, sequences: BitMap64) -> None:
-        """Take messages back from all channels that are going to get them. Their delays cannot be changed yet.
+        """Cancel messages that lie beyond the high watermark, for all channels. Their delays can't be changed yet.
 
-        A topic without channels counts as one.
+        The outcomes of a topic without channels go under the name "".
         """
         channels, outcome, fresh = self._channels(), CancelOutcome.UNKNOWN, 0
         if self._delay_ms < 0 and len(channels) == len(self._topic.channels):

@@ -87,7 +87,7 @@ class BuriedModel:
         model = self.job
         if job is not None:
             if model is None or not model.is_active or (model.verb, model.selection) != (job.verb, job.selection):
-                raise Violation(f"{place}: a job from nowhere: {job.described()}")
+                raise Violation(f"{place}: a job from nowhere: {job.journal_fields()}")
         elif model is not None and model.is_active:
             model.ended = number
             self._check_that_all_is_done(model, self.held, place)
@@ -109,7 +109,7 @@ class BuriedModel:
         if job is not None:
             is_known = marks.urgent >= 0  # otherwise an earlier channel of this name may be back, with its job
             if is_known and (model is None or (model.ended is not None and model.ended <= marks.urgent)):
-                raise Violation(f"{place}: a job from nowhere: {job.described()}")
+                raise Violation(f"{place}: a job from nowhere: {job.journal_fields()}")
         elif model is not None and model.is_active and model.number <= marks.urgent:  # its last turn has not ended
             sure = {burial.sequence for burial in found if self.possible(burial.sequence, marks) == [burial]}
             self._check_that_all_is_done(model, sure, place)
