@@ -1,6 +1,6 @@
-"""Consumers without a connection, as their channel sees them: a poller for a holder's polls, a streamer for each stream.
+"""Consumers over HTTP, as their channel sees them: one for all of a holder's polls, and one for each stream.
 
-See leases.py for what a lease is, and for the bounds.
+See leases.py for leases and their limits.
 """
 
 from __future__ import annotations
@@ -17,42 +17,42 @@ if TYPE_CHECKING:
     from nsqd.broker.channel import Channel
     from nsqd.broker.turn_context import TurnContext
 
-VERSION: Final = "HTTP"  # in /stats, where a TCP client has "V2"
+VERSION: Final = "HTTP"  # in /stats, where TCP clients have "V2"
 NANOSECONDS: Final = 1_000_000_000
-_SUBSCRIBED: Final = 3  # the state of a TCP client that has subscribed
-_ID: Final = 18  # where the id begins in a frame, behind size, type, timestamp and attempts
+_SUBSCRIBED: Final = 3  # the state in /stats of a TCP client that has subscribed
+_ID: Final = 18  # where the id starts in a frame, after size, type, timestamp and attempts
 _END_OF_ID: Final = 34
-_FEW: Final = 64  # ids of what is no longer in flight, which are not worth forgetting
+_FEW: Final = 64  # ids of messages no longer in flight that may stay listed without a clean-up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpCaller:
-    """Who makes a request."""
+    """The sender of a request."""
 
-    holder: str  # whose the leases are
+    holder: str  # the owner of the leases: a name or an address
     remote_address: str
     user_agent: str = ""
-    identity: str = ""  # as rights or an AUTH server call it
+    identity: str = ""  # the name in the rights file or from the authorization server
 
 
 class LeaseAccounts(Protocol):
-    """What consumers without a connection need of `Leases`."""
+    """The part of `Leases` that the consumers use."""
 
     def allowed(self, channel: Channel, holder: str, wanted: int) -> int:
-        """Return how many of the wanted leases the bounds allow a poll that waits."""
+        """Return how many of the wanted leases a waiting poll may have."""
 
-    def took(self, consumer: HttpConsumer, count: int) -> None:
-        """Note that a poll has got so many messages."""
+    def count_taken(self, consumer: HttpConsumer, count: int) -> None:
+        """Count `count` messages that a poll has received."""
 
-    def measure_anew(self) -> None:
-        """Count the leases anew before somebody gets another one."""
+    def recount(self) -> None:
+        """Count all leases again before the next one is given."""
 
     def forget(self, consumer: HttpConsumer) -> None:
         """Forget a consumer that has left."""
 
 
 def ids_in(pieces: Sequence[bytes]) -> Iterator[bytes]:
-    """Yield the ids of the message frames that these pieces form when joined, wherever they are cut."""
+    """Yield the message ids in these frames. A piece may end in the middle of a frame."""
     frames = b"".join(pieces)
     at, end = 0, len(frames)
     while at < end:
@@ -61,19 +61,19 @@ def ids_in(pieces: Sequence[bytes]) -> Iterator[bytes]:
 
 
 class HttpConsumer(Consumer):
-    """A consumer without a connection."""
+    """A consumer over HTTP. It stays in the channel between two requests."""
 
     def __init__(
         self, leases: LeaseAccounts, channel: Channel, caller: HttpCaller, turn: TurnContext[Channel, Any]
     ) -> None:
-        """Join the channel. The registry of leases has to know of it."""
+        """Join the channel. The caller must register the consumer in `leases`."""
         super().__init__(
-            send=self.receive, close=self.deleted, describe=self.described, msg_timeout=0.0, takes_headers=True
+            send=self.receive, close=self.on_channel_gone, describe=self.snapshot, msg_timeout=0.0, takes_headers=True
         )
         self.channel = channel
-        self.caller = caller  # the latest
+        self.caller = caller  # of its last request
         self.holder = caller.holder
-        self.seen = turn.now  # when it last asked for something
+        self.seen = turn.now  # time of its last request
         self.since = turn.timestamp // NANOSECONDS
         self.leases = leases
         self.turn = turn
@@ -81,33 +81,33 @@ class HttpConsumer(Consumer):
 
     @property
     def held(self) -> int:
-        """How many leases count against the bounds."""
+        """How many leases count against the limits."""
         return self.in_flight
 
     @property
     def most_in_flight(self) -> int:
-        """What RDY is for a consumer over TCP."""
+        """The equivalent of a TCP consumer's RDY count."""
         return self.ready_count
 
     @property
     def is_asking(self) -> bool:
-        """Whether a request of it is open."""
+        """Whether it has an open request."""
         return False
 
     def receive(self, pieces: list[bytes]) -> None:
         raise NotImplementedError
 
-    def deleted(self) -> None:
-        """Take note that the channel is gone."""
+    def on_channel_gone(self) -> None:
+        """Clean up, because the channel was deleted."""
         self.leases.forget(self)
 
     def give_back(self, ids: Sequence[bytes]) -> None:
-        """Return messages that have not arrived to the channel. The attempt does not count."""
+        """Requeue messages that never arrived at the client. The attempt doesn't count."""
         if self.has_joined:
             for message_id in ids:
                 self.channel.requeue(self, message_id, 0, self.turn.now, counts=False)
 
-    def described(self) -> ClientSnapshot:
+    def snapshot(self) -> ClientSnapshot:
         caller = self.caller
         host = caller.remote_address.rpartition(":")[0] or caller.remote_address
         return ClientSnapshot(
@@ -129,15 +129,15 @@ class HttpConsumer(Consumer):
 
 
 class LeasePoll:
-    """One request for messages: what it has got, and until when that is leased."""
+    """One request for messages: the messages that it has received so far, and when their leases end."""
 
     def __init__(self, poller: PollingConsumer, most: int, lease: float, wake: Callable[[], None]) -> None:
         self.most = most
         self.lease = lease  # seconds
         self.pieces: list[bytes] = []
         self.count = 0
-        self.ends = 0  # of the lease that ends first, wall clock, nanoseconds
-        self.is_over = False  # the channel is gone
+        self.ends = 0  # end of the first lease (wall clock, nanoseconds)
+        self.is_over = False  # the channel was deleted
         self.wake = wake
         self._poller = poller
 
@@ -147,12 +147,12 @@ class LeasePoll:
 
     @property
     def may_get_more_soon(self) -> bool:
-        """Whether messages wait that it may have, and which the disk has still to be read for."""
+        """Whether it is this poll's turn and messages wait for it that must be read from disk first."""
         channel = self._poller.channel
         return not self.count and not channel.paused and channel.depth > 0 and self._poller.is_served(self)
 
     def take(self) -> list[bytes]:
-        """End the request and return what it has got. The next one of its holder has its turn; so finish a turn."""
+        """End the poll and return its messages. This serves the holder's next poll, so call it within a turn."""
         self._poller.end(self)
         pieces, self.pieces = self.pieces, []
         return pieces
@@ -162,12 +162,12 @@ class LeasePoll:
         return bool(self._poller.polls)
 
     def give_back(self) -> None:
-        """End the request, because whoever made it has gone, and give back what it has got."""
+        """End the poll and requeue its messages, because the client is gone."""
         self._poller.give_back(list(ids_in(self.take())))
 
 
 class PollingConsumer(HttpConsumer):
-    """A holder's polls. `ready_count` is what the first of them still wants."""
+    """Serves a holder's polls one after the other. `ready_count` is how many messages the first one still wants."""
 
     def __init__(
         self, leases: LeaseAccounts, channel: Channel, caller: HttpCaller, turn: TurnContext[Channel, Any]
@@ -186,7 +186,7 @@ class PollingConsumer(HttpConsumer):
 
     @property
     def _allowed(self) -> int:
-        """How many more messages the first poll may get."""
+        """How many more messages the first poll may get under the limits."""
         return self.leases.allowed(self.channel, self.holder, self.ready_count) if self.ready_count else 0
 
     @property
@@ -201,13 +201,13 @@ class PollingConsumer(HttpConsumer):
         return bool(self.polls) and self.polls[0] is poll and self.room > 0
 
     def serve(self) -> None:
-        """Let the first poll have messages, as many as the bounds allow, unless it is served already."""
+        """Start delivering to the first poll, within the limits, unless that has begun."""
         if not self.polls or self.ready_count or self.polls[0].count:
             return
         poll = self.polls[0]
         self.msg_timeout = poll.lease
         self.ready_count = poll.most
-        self.leases.measure_anew()
+        self.leases.recount()
         self.channel.schedule_delivery()
 
     def end(self, poll: LeasePoll) -> None:
@@ -229,11 +229,11 @@ class PollingConsumer(HttpConsumer):
             poll.ends = self.turn.timestamp + int(poll.lease * NANOSECONDS)
         poll.count += count
         poll.pieces += pieces
-        self.leases.took(self, count)
+        self.leases.count_taken(self, count)
         poll.wake()
 
-    def deleted(self) -> None:
-        super().deleted()
+    def on_channel_gone(self) -> None:
+        super().on_channel_gone()
         while self.polls:
             poll = self.polls.popleft()
             poll.is_over = True
@@ -241,7 +241,7 @@ class PollingConsumer(HttpConsumer):
 
 
 class StreamingConsumer(HttpConsumer):
-    """A stream: messages come for as long as it is open, up to `ready_count` in flight."""
+    """A stream: receives messages while it is open, with at most `ready_count` in flight."""
 
     def __init__(
         self,
@@ -258,21 +258,22 @@ class StreamingConsumer(HttpConsumer):
         self.msg_timeout = lease
         self.is_open = True
         self.wake = wake
-        # The latest ids, in their order, behind the one that arrived before: a client repeats that if nothing arrives.
+        # The ids of the last messages sent, in order. The first is `after`, the last one of the previous stream that has
+        # arrived: if nothing arrives in this stream either, the client sends `after` again when it reconnects.
         self.sent: deque[bytes] = deque((after,) if after else ())
-        self.ends = 0  # of the leases of what is taken next, wall clock, nanoseconds
+        self.ends = 0  # end of the leases of the next messages that are taken (wall clock, nanoseconds)
         self._most = 0
         self._pieces: list[bytes] = []
-        self._taken: dict[bytes, None] = {}  # what was taken and is in flight, with some of what is no longer
+        self._taken: dict[bytes, None] = {}  # ids that were sent; all those in flight, and some older ones
 
     def begin(self, most: int) -> None:
-        """Let it have messages, up to so many in flight."""
+        """Start delivering, with at most `most` messages in flight."""
         self._most = self.ready_count = most
         self.channel.schedule_delivery()
 
     @property
     def held(self) -> int:
-        return max(self.in_flight, self.ready_count)  # a stream has its room for as long as it lasts
+        return max(self.in_flight, self.ready_count)  # an open stream keeps its room reserved
 
     @property
     def is_asking(self) -> bool:
@@ -285,7 +286,7 @@ class StreamingConsumer(HttpConsumer):
         self.wake()
 
     def take(self) -> list[bytes]:
-        """Return what is to be sent now, when everything before it was sent."""
+        """Return the next bytes to send. Call this after everything before them was sent."""
         pieces, self._pieces = self._pieces, []
         had_room = self.room > 0
         self.unsent_bytes = 0
@@ -296,18 +297,18 @@ class StreamingConsumer(HttpConsumer):
         self._taken.update(dict.fromkeys(ids))
         if len(self._taken) > 2 * self._most + _FEW:
             self._taken = dict.fromkeys(self.held_ids())
-        while len(self.sent) > self._most + 1:  # what has not arrived is in flight, which is no more
+        while len(self.sent) > self._most + 1:  # only messages in flight can have failed to arrive: at most `_most`
             self.sent.popleft()
         self.seen = self.turn.now
         return pieces
 
     def held_ids(self) -> list[bytes]:
-        """Return what was sent and is in flight. A search in everything that is in flight would take too long."""
+        """Return the ids that were sent and are in flight. Searching the channel's in-flight messages is too slow."""
         in_flight = self.channel.in_flight
         return [it for it in self._taken if in_flight.owner(it) is self]
 
     def end(self) -> None:
-        """Close the stream. What was not sent goes back, and what was sent stays leased."""
+        """Close the stream. Unsent messages are requeued, and sent ones stay leased."""
         if not self.is_open:
             return
         self.is_open = False
@@ -317,7 +318,7 @@ class StreamingConsumer(HttpConsumer):
         self._pieces = []
         self.wake()
 
-    def deleted(self) -> None:
-        super().deleted()
+    def on_channel_gone(self) -> None:
+        super().on_channel_gone()
         self.is_open = False
         self.wake()

@@ -1,17 +1,17 @@
-"""Consumers without a connection: they take messages with one HTTP request, and finish them with another.
+"""Consumers over HTTP, which take messages with one request and finish them with another.
 
-What such a consumer has in flight is a *lease*. It belongs to its holder (a name, or an address), whatever connection
-asks for it, and ends by itself when the message's time is over. To the channel a `HttpConsumer` (consumers.py) is a consumer
-like any other.
+A message in flight to such a consumer is a *lease*. It belongs to a holder (a name or an address) and not to a
+connection, and ends with the message timeout. To its channel an `HttpConsumer` (http_consumers.py) is a consumer like
+any other.
 
-    PollingConsumer      serves the polls of one holder, one after the other. Only the first one has room at the channel.
-    StreamingConsumer    sends messages to one stream for as long as it lasts. A reconnect finishes what has arrived.
+    PollingConsumer      serves a holder's polls, one after the other; only the first one has room at the channel
+    StreamingConsumer    sends messages to a stream while it is open; a reconnect finishes the messages that have arrived
 
     joined ──► polls or a stream, or leases ──► neither for LINGER seconds ──► left
                         ▲                                   │
                         └──────── another request ──────────┘
 
-Nothing here waits. The HTTP handlers do (nsqd/http/consuming.py): they are woken when something has come.
+Nothing here waits. The HTTP handlers do (nsqd/http/consuming.py), and we wake them when messages arrive.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from nsqd.broker.channel import Channel
     from nsqd.broker.turn_context import TurnContext
 
-LINGER: Final = 30.0  # seconds between two requests, for which a consumer stays in its channel
+LINGER: Final = 30.0  # seconds after its last request that a consumer stays in its channel
 
 
 class TooMany(Exception):
-    """A bound is reached, so that asking again later may help."""
+    """A limit is reached. It may help to ask again later."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -49,12 +49,12 @@ class TooMany(Exception):
 class LeaseLimits:
     in_channel: int  # leases
     of_holder: int  # leases
-    waiting: int  # polls that wait, and streams
-    consumers: int  # of a channel; 0: no limit
+    waiting: int  # waiting polls, and streams
+    consumers: int  # in a channel; 0: no limit
 
 
 def _ignore() -> None:
-    """Do nothing: nobody waits."""
+    pass
 
 
 def _too_many_leases() -> TooMany:
@@ -62,45 +62,45 @@ def _too_many_leases() -> TooMany:
 
 
 class Leases:
-    """All consumers without a connection, and their bounds."""
+    """All consumers over HTTP, and their limits."""
 
     def __init__(
-        self, turn: TurnContext[Channel, Any], bounds: LeaseLimits, *, on_first_consumer: Callable[[], None] = _ignore
+        self, turn: TurnContext[Channel, Any], limits: LeaseLimits, *, on_first_consumer: Callable[[], None] = _ignore
     ) -> None:
-        """`on_first_consumer` is called whenever `sweep` has to be called every second from then on."""
+        """`on_first_consumer` is called whenever there is a consumer after there was none: then `sweep` must run every second."""
         self._turn = turn
-        self._bounds = bounds
+        self._limits = limits
         self._on_first_consumer = on_first_consumer
         self._pollers: dict[tuple[Channel, str], PollingConsumer] = {}
         self._of_holder: dict[str, dict[HttpConsumer, None]] = {}
-        self.waiting = 0  # polls that wait, and streams
-        # How many more leases the bounds allow, or fewer: measured once, and then only less with each that is taken.
+        self.waiting = 0  # waiting polls, and streams
+        # How many more leases the limits allow, or fewer: counted once, and then reduced with each lease that is taken.
         self._left_in_channel: dict[Channel, int] = {}
         self._left_of_holder: dict[str, int] = {}
-        self._some_starve = False  # a poll waits because of the bounds alone
+        self._some_starve = False  # some poll only waits because of the limits
 
     @property
     def http_consumers(self) -> list[HttpConsumer]:
         return [consumer for consumers in self._of_holder.values() for consumer in consumers]
 
-    # LeaseLimits
+    # Limits
 
     def left(self, channel: Channel, holder: str) -> int:
-        """Return how many more leases the bounds allow."""
+        """Return how many more leases the limits allow."""
         return max(0, min(self._left_in(channel), self._left_of(holder)))
 
     def _left_in(self, channel: Channel) -> int:
-        return self._bounds.in_channel - sum([it.held for it in channel.consumers if isinstance(it, HttpConsumer)])
+        return self._limits.in_channel - sum([it.held for it in channel.consumers if isinstance(it, HttpConsumer)])
 
     def _left_of(self, holder: str) -> int:
-        return self._bounds.of_holder - sum([it.held for it in self._of_holder.get(holder, ())])
+        return self._limits.of_holder - sum([it.held for it in self._of_holder.get(holder, ())])
 
     def allowed(self, channel: Channel, holder: str, wanted: int) -> int:
-        """Return how many of the wanted leases the bounds allow a poll that waits.
+        """Return how many of the wanted leases a waiting poll may have.
 
-        A poll that waits does not count for the bounds. Otherwise a holder that waits on ten channels, for a thousand
-        messages each, would have no room for an eleventh. So each message that one poll gets leaves less to all others,
-        and they ask here whenever there may be something for them: a thousand may wait, and a turn may serve them all.
+        A waiting poll doesn't count against the limits. Otherwise a holder that waits on ten channels, for a thousand
+        messages each, would have no room for an eleventh. So each message that one poll gets reduces the others' share,
+        and they ask here at each delivery. That must be quick, because one turn may serve a thousand polls.
         """
         in_channel = self._left_in_channel.get(channel)
         if in_channel is None:
@@ -114,15 +114,15 @@ class Leases:
         self._some_starve = True
         return left
 
-    def took(self, consumer: HttpConsumer, count: int) -> None:
-        """Note that a poll has got so many messages."""
+    def count_taken(self, consumer: HttpConsumer, count: int) -> None:
+        """Count `count` messages that a poll has received."""
         if consumer.channel in self._left_in_channel:
             self._left_in_channel[consumer.channel] -= count
         if consumer.holder in self._left_of_holder:
             self._left_of_holder[consumer.holder] -= count
 
-    def measure_anew(self) -> None:
-        """Count the leases anew before somebody gets another one."""
+    def recount(self) -> None:
+        """Count all leases again before the next one is given."""
         self._left_in_channel.clear()
         self._left_of_holder.clear()
 
@@ -132,9 +132,9 @@ class Leases:
             raise _too_many_leases()
 
     def begin_waiting(self) -> None:
-        """Count a request that waits from now on. Raise TooMany if too many do."""
-        if self.waiting >= self._bounds.waiting:
-            raise TooMany(f"{self._bounds.waiting} requests are waiting for messages already (--max-waiting-subs)")
+        """Count another waiting request. Raise TooMany if there are too many."""
+        if self.waiting >= self._limits.waiting:
+            raise TooMany(f"{self._limits.waiting} requests are waiting for messages already (--max-waiting-subs)")
         self.waiting += 1
 
     def end_waiting(self) -> None:
@@ -145,7 +145,10 @@ class Leases:
     def poll(
         self, channel: Channel, caller: HttpCaller, *, most: int, lease: float, wake: Callable[[], None] = _ignore
     ) -> LeasePoll:
-        """Ask for messages. Raise TooMany. They come when the turn ends, or later; `wake` is called then."""
+        """Add a poll. Raise TooMany if a limit is reached.
+
+        Its messages arrive at the end of the turn or later, and then `wake` is called.
+        """
         poller = self._pollers.get((channel, caller.holder))
         if poller is None or not poller.polls:
             self._check_leases(channel, caller.holder)
@@ -161,17 +164,20 @@ class Leases:
     def stream(
         self, channel: Channel, caller: HttpCaller, *, most: int, lease: float, after: bytes, wake: Callable[[], None]
     ) -> StreamingConsumer:
-        """Begin a stream, which goes on `after` the message that arrived last. Raise TooMany."""
+        """Start a stream. `after` is the id of the last message that has arrived in the holder's previous stream.
+
+        Raise TooMany if a limit is reached.
+        """
         self._resume(channel, caller.holder, after)
         left = self._check_leases(channel, caller.holder)
         replaced = self._ended_streams(channel, caller.holder)
         self._check_consumers(channel, leaving=len(replaced))
         streamer = StreamingConsumer(self, channel, caller, self._turn, lease=lease, after=after, wake=wake)
         self._note(streamer)
-        for former in replaced:  # now that another consumer is there: an ephemeral channel goes with its last one
+        for former in replaced:  # only now, because an ephemeral channel is deleted with its last consumer
             self._leave(former)
         streamer.begin(min(most, left))
-        self.measure_anew()
+        self.recount()
         return streamer
 
     def _ended_streams(self, channel: Channel, holder: str) -> list[HttpConsumer]:
@@ -189,7 +195,7 @@ class Leases:
         self._of_holder.setdefault(consumer.holder, {})[consumer] = None
 
     def _check_consumers(self, channel: Channel, *, leaving: int = 0) -> None:
-        most = self._bounds.consumers
+        most = self._limits.consumers
         if most and len(channel.consumers) - leaving >= most:
             raise TooMany(f"the channel has {most} consumers already (--max-channel-consumers)")
 
@@ -200,7 +206,10 @@ class Leases:
         return left
 
     def _resume(self, channel: Channel, holder: str, after: bytes) -> None:
-        """End the former stream that has sent this message: what it sent up to there has arrived, the rest has not."""
+        """Close the holder's previous stream, which has sent message `after`.
+
+        Its messages up to and including that one have arrived, so finish them; requeue the others.
+        """
         for consumer in list(self._of_holder.get(holder, ())):
             if isinstance(consumer, StreamingConsumer) and consumer.channel is channel and after in consumer.sent:
                 consumer.end()
@@ -213,7 +222,7 @@ class Leases:
 
     def forget(self, consumer: HttpConsumer) -> None:
         """Forget a consumer that has left."""
-        self.measure_anew()
+        self.recount()
         of_holder = self._of_holder.get(consumer.holder)
         if of_holder is None:
             return
@@ -224,7 +233,7 @@ class Leases:
             del self._pollers[consumer.channel, consumer.holder]
 
     def sweep(self) -> None:
-        """Let those leave that have neither asked nor had a lease for a while. Call this every second."""
+        """Remove consumers that have had no request and no lease for a while. Call this every second."""
         gone = self._turn.now - LINGER
         for consumer in self.http_consumers:
             if consumer.in_flight:
@@ -238,24 +247,24 @@ class Leases:
         consumer.channel.leave(consumer)
 
     def _serve_again(self) -> None:
-        """Serve the polls that had to wait because of the bounds, as something was finished."""
-        self.measure_anew()
+        """Serve polls that had to wait because of the limits, now that there may be room."""
+        self.recount()
         if self._some_starve:
             self._some_starve = False
             for poller in self._pollers.values():
                 if poller.ready_count:
                     poller.channel.schedule_delivery()
 
-    # Answers. Each returns the ids that it could do nothing about, with the reason: mostly, they are not the holder's.
+    # Answers to messages. Each returns the ids that it couldn't handle, with the reason: usually the holder doesn't
+    # have that message.
 
     def finish(self, channel: Channel, holder: str, ids: Sequence[bytes]) -> dict[bytes, bytes]:
         owned, failures = self._owned(channel, holder, ids)
-        for consumer, of_lessee in owned.items():
-            channel.finish(consumer, of_lessee)
+        for consumer, theirs in owned.items():
+            channel.finish(consumer, theirs)
         if owned:
-            channel.ledger.record_progress(
-                urgent=True
-            )  # the answer promises that they are finished, also after a crash
+            # Urgent, because our response promises that the messages stay finished after a crash.
+            channel.ledger.record_progress(urgent=True)
         self._serve_again()
         return failures
 
@@ -263,16 +272,16 @@ class Leases:
         self, channel: Channel, holder: str, ids: Sequence[bytes], delay_ms: int, *, counts: bool
     ) -> dict[bytes, bytes]:
         owned, failures = self._owned(channel, holder, ids)
-        for consumer, of_lessee in owned.items():
-            for message_id in of_lessee:
+        for consumer, theirs in owned.items():
+            for message_id in theirs:
                 channel.requeue(consumer, message_id, delay_ms, self._turn.now, counts=counts)
         self._serve_again()
         return failures
 
     def bury(self, channel: Channel, holder: str, ids: Sequence[bytes], reason: str) -> dict[bytes, bytes]:
         owned, failures = self._owned(channel, holder, ids)
-        for consumer, of_lessee in owned.items():
-            for message_id in of_lessee:
+        for consumer, theirs in owned.items():
+            for message_id in theirs:
                 if refusal := channel.bury(consumer, message_id, reason, self._turn.now):
                     failures[message_id] = refusal
         self._serve_again()
@@ -281,12 +290,12 @@ class Leases:
     def touch(
         self, channel: Channel, holder: str, ids: Sequence[bytes], lease: float
     ) -> tuple[dict[bytes, bytes], dict[bytes, int]]:
-        """Give messages more time. Return also when each lease ends now, by the wall clock in nanoseconds."""
+        """Restart the timeouts of messages. Also return when each lease ends now (wall clock, nanoseconds)."""
         owned, failures = self._owned(channel, holder, ids)
         now, timestamp = self._turn.now, self._turn.timestamp
         ends: dict[bytes, int] = {}
-        for consumer, of_lessee in owned.items():
-            for message_id in of_lessee:
+        for consumer, theirs in owned.items():
+            for message_id in theirs:
                 channel.touch(consumer, message_id, msg_timeout=lease, now=now)
                 delivery = channel.in_flight.find(consumer, message_id)
                 if isinstance(delivery, Delivery):
@@ -296,7 +305,7 @@ class Leases:
     def _owned(
         self, channel: Channel, holder: str, ids: Sequence[bytes]
     ) -> tuple[dict[HttpConsumer, list[bytes]], dict[bytes, bytes]]:
-        """Return which of these messages the holder has, by consumer, and for each of the others why not."""
+        """Return the holder's messages among these, by consumer, and for each of the others why it isn't one."""
         owned: dict[HttpConsumer, list[bytes]] = {}
         failures: dict[bytes, bytes] = {}
         for message_id in ids:

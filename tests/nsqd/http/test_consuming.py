@@ -345,7 +345,7 @@ def test_where_clients_have_to_auth_a_token_is_asked_about(nsqd: Nsqd) -> None:
 
     assert asyncio.run(main()) == [401, 200, 403]
     (client,) = (it for it in leasing.leases.http_consumers if it.holder == "ana")
-    assert client.described().auth_identity == "ana"
+    assert client.snapshot().auth_identity == "ana"
 
 
 def test_an_auth_server_that_does_not_answer_lets_nobody_in(nsqd: Nsqd) -> None:
