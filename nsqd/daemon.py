@@ -46,7 +46,7 @@ from nsqd.http.changes import Changes
 from nsqd.http.consuming import PATHS, TAKING
 from nsqd.http.history import MOST_READERS
 from nsqd.http.leasing import LeaseSettings, Leasing
-from nsqd.listeners import Budgets, Doors, OpenListeners, listening_on, say_what_closes
+from nsqd.listeners import Acceptors, Budgets, OpenListeners, listening_on, log_closing
 from nsqd.log.files import Files
 from nsqd.log.history import MOST_FILES, LogHistory
 from nsqd.log.writing.segment_writer import MOST_DESCRIPTORS
@@ -137,9 +137,9 @@ async def run(
     policy = _policy_of(options)
     trio.socket.set_custom_hostname_resolver(Resolver())
     with opened_store(options, policy) as store, listening_on(options) as listening:
-        _say_who_starts(options)
+        _log_start(options)
         options = await _with_broadcast_address(options)
-        node = _put_together(_with_real_ports(options, listening), trust, policy, store)
+        node = _assemble(_with_real_ports(options, listening), trust, policy, store)
         if policy is not None:
             policy.keep_with(partial(write_copy, store.files, store.data_path.folder))
         budgets = _budgets(listening)
@@ -150,11 +150,11 @@ async def run(
         async with (
             running_store(store, node.broker, node.poller, wake_readers=node.reading.loads.wake),
             _polling(node),
-            _web(node, listening, budgets) as doors,
+            _web(node, listening, budgets) as acceptors,
         ):
             async with trio.open_nursery() as services:
                 _start_upkeep(services, node)
-                await doors.open(services)
+                await acceptors.start(services)
                 services.start_soon(node.lookupds.run, node.turn)
                 await services.start(heed_drain_signal, node.drain)  # before READY: the next signal may come right away
                 suite_version()  # fills its cache: otherwise the first /metrics imports 30 modules, which takes 20 ms
@@ -165,16 +165,16 @@ async def run(
                 notify(STOPPING)
                 if node.drain.end():
                     await node.lookupds.leave(for_good=node.drain.is_for_good)
-                say_what_closes(listening)
+                log_closing(listening)
                 services.cancel_scope.cancel()
             node.reading.stop()
             node.leasing.stop()
-            _close(node, but_tunnels=True)
+            _close(node, keep_tunnels=True)
         timers.record_progress(node.broker, store)
     log.info("NSQ: bye")
 
 
-def _put_together(options: Options, trust: _Trust, policy: PolicyFile | None, store: DiskStore) -> _Node:
+def _assemble(options: Options, trust: _Trust, policy: PolicyFile | None, store: DiskStore) -> _Node:
     broker = recovered_broker(store, options, policy or NO_RULES)
     lookupds = Lookup(broker, settings_of(options, hostname=platform.node(), node=store.data_path.node))
     lookupds.configure(options.lookupd_tcp_address)
@@ -250,7 +250,7 @@ def _turn_of(broker: Broker, store: DiskStore, lookupds: Lookup, flush: Callable
 # Parts
 
 
-def _say_who_starts(options: Options) -> None:
+def _log_start(options: Options) -> None:
     log.info("%s", version_line("nsqd"))
     log.info("core: %s", core_of(protocol))
     log.info("ID: %d", options.node_id)
@@ -311,13 +311,13 @@ async def _polling(node: _Node) -> AsyncIterator[None]:
     _close(node)
 
 
-def _close(node: _Node, *, but_tunnels: bool = False) -> None:
+def _close(node: _Node, *, keep_tunnels: bool = False) -> None:
     """Close the clients' connections without a goodbye, as NSQ does.
 
-    `but_tunnels` leaves the HTTPS tunnels open, so that the web server can finish its responses.
+    `keep_tunnels` leaves the HTTPS tunnels open, so that the web server can finish its responses.
     """
     with in_turn(node.turn):
-        node.poller.close_all(but=is_tunnel if but_tunnels else None)
+        node.poller.close_all(but=is_tunnel if keep_tunnels else None)
 
 
 async def _push_to_statsd(broker: Broker, options: Options) -> None:
@@ -368,9 +368,9 @@ def _budgets(listening: OpenListeners) -> Budgets:
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = int(limit) - min(_RESERVED_DESCRIPTORS, limit // 2)
-    doors = [door for door in (listening.http, listening.https) if door is not None]
-    for_http = most // _SHARE_OF_HTTP if doors else 0
-    each = for_http // max(1, len(doors))
+    web_listeners = [it for it in (listening.http, listening.https) if it is not None]
+    for_http = most // _SHARE_OF_HTTP if web_listeners else 0
+    each = for_http // max(1, len(web_listeners))
     return Budgets(Budget(most - for_http, "TCP"), Budget(each, "HTTP"), Budget(each, "HTTPS"))
 
 
@@ -395,7 +395,7 @@ def _with_real_ports(options: Options, listening: OpenListeners) -> Options:
 
 
 @asynccontextmanager
-async def _web(node: _Node, listening: OpenListeners, budgets: Budgets) -> AsyncIterator[Doors]:
+async def _web(node: _Node, listening: OpenListeners, budgets: Budgets) -> AsyncIterator[Acceptors]:
     """Run the web server, and yield the listeners, which don't accept yet."""
     options, broker = node.options, node.broker
     publishing = Publishing(broker, limits_of(options), max_defer_ms=options.defer_limit // MILLISECOND)
@@ -430,7 +430,7 @@ async def _web(node: _Node, listening: OpenListeners, budgets: Budgets) -> Async
         unfinished=node.unfinished,
     )
     async with web.open_web(app, grace=seconds(options.drain_timeout)) as web_server:
-        yield Doors(
+        yield Acceptors(
             listening=listening,
             budgets=budgets,
             poller=node.poller,

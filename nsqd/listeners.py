@@ -75,7 +75,7 @@ def _tcp_only(address: str) -> str:
     return address
 
 
-def say_what_closes(listening: OpenListeners) -> None:
+def log_closing(listening: OpenListeners) -> None:
     """Log NSQ's own lines about closing, because scripts may wait for them."""
     for name, listener in (("TCP", listening.tcp), ("HTTP", listening.http), ("HTTPS", listening.https)):
         if listener is not None:
@@ -94,7 +94,7 @@ class Budgets:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Doors:
+class Acceptors:
     """The listeners, and the services that handle their connections."""
 
     listening: OpenListeners
@@ -107,7 +107,7 @@ class Doors:
     serves_plain_http: bool
     now: Callable[[], float]
 
-    async def open(self, nursery: trio.Nursery) -> None:
+    async def start(self, nursery: trio.Nursery) -> None:
         """Start accepting connections. By the time this returns, all listeners accept, until `nursery` is cancelled."""
         tcp, http, https = self.listening.tcp, self.listening.http, self.listening.https
         nursery.start_soon(self.poller.accept, tcp, self.make_client, self.budgets.tcp)

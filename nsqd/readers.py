@@ -152,17 +152,17 @@ class Readers:
         if not self._topics[topic]:
             del self._topics[topic]
 
-    def restore(self, written: object) -> None:
-        """Load what `written` has returned. Raises BadReport."""
+    def restore(self, content: object) -> None:
+        """Load the content that `readers_json` has returned. Raises BadReport."""
         topics: dict[str, dict[Key, LogConsumer]] = {}
-        for topic, readers in _expect(dict, written).items():
+        for topic, readers in _expect(dict, content).items():
             for found in _expect(list, readers):
                 reader = _reader_in(_expect(dict, found))
                 topics.setdefault(topic, {})[reader.report.name, reader.report.into] = reader
         self._topics = topics
 
 
-def written(readers: Iterable[tuple[str, LogConsumer]]) -> dict[str, Any]:
+def readers_json(readers: Iterable[tuple[str, LogConsumer]]) -> dict[str, Any]:
     """Return the content of the readers' file, as JSON values: a list of readers for each topic."""
     topics: dict[str, Any] = {}
     for topic, reader in readers:

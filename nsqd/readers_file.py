@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from nsqd.log.data_path import READERS_JSON, DataPathError, FileCondition, keep_small_file_aside
-from nsqd.readers import BadReport, LogConsumer, Readers, written
+from nsqd.readers import BadReport, LogConsumer, Readers, readers_json
 
 if TYPE_CHECKING:
     from nsqd.log.data_path import DataPath
@@ -99,4 +99,4 @@ class ReadersFile:
         Raises OSError.
         """
         with self._writing:
-            self._data_path.write_readers(written(readers))
+            self._data_path.write_readers(readers_json(readers))

@@ -30,10 +30,10 @@ class WorkerEnd:
         self._socket = trio.socket.from_stdlib_socket(socket.socket(fileno=os.dup(_STDIN)))
 
     async def report_ready(self) -> None:
-        with suppress(OSError):  # the supervisor is gone; `wait_until_alone` handles that
+        with suppress(OSError):  # the supervisor is gone; `wait_for_supervisor_exit` handles that
             await self._socket.send(_READY)
 
-    async def wait_until_alone(self) -> None:
+    async def wait_for_supervisor_exit(self) -> None:
         """Wait until the supervisor has exited."""
         with suppress(OSError):
             while await self._socket.recv(1):

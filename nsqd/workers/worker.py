@@ -44,13 +44,13 @@ async def run_worker(whole: Options) -> None:
 
 async def _run_supervised(options: Options, link: WorkerEnd) -> None:
     async def wait_for_the_end() -> None:
-        await first_of(wait_for_signal, partial(_wait_until_alone, link))
+        await first_of(wait_for_signal, partial(_wait_for_supervisor_exit, link))
 
     async with trio.open_nursery() as nursery:
         await nursery.start(partial(daemon.run, options, wait_for_shutdown=wait_for_the_end))
         await link.report_ready()
 
 
-async def _wait_until_alone(link: WorkerEnd) -> None:
-    await link.wait_until_alone()
+async def _wait_for_supervisor_exit(link: WorkerEnd) -> None:
+    await link.wait_for_supervisor_exit()
     log.error("the supervisor is gone: stopping this worker")

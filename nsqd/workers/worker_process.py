@@ -100,10 +100,10 @@ class WorkerProcess:
         self._is_renewed = True
         ended = self._ended  # each process has its own event
         self.send(signal.SIGUSR1)
-        if not await _happens(ended, drain_limit):
+        if not await _wait_at_most(ended, drain_limit):
             log.warning("%s has not drained in %g s, stopping it", self.name, drain_limit)
             self.send(signal.SIGTERM)
-            if not await _happens(ended, stop_limit):
+            if not await _wait_at_most(ended, stop_limit):
                 log.error("%s has not stopped in %g s, killing it", self.name, stop_limit)
                 self.send(signal.SIGKILL)
         await ended.wait()
@@ -190,10 +190,10 @@ class WorkerProcess:
         if trio.current_time() < self._drain_ends:  # it has died during its drain
             self._drains_when_ready = True
         self._poke = trio.Event()
-        await _happens(self._poke, pause)
+        await _wait_at_most(self._poke, pause)
 
 
-async def _happens(event: trio.Event, limit: float) -> bool:
+async def _wait_at_most(event: trio.Event, limit: float) -> bool:
     """Wait for an event for at most `limit` seconds. Return whether it has happened."""
     with trio.move_on_after(limit):
         await event.wait()

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from nsqd.readers import MOST, MOST_OF_A_TOPIC, BadReport, Readers, Report, parse_report, written
+from nsqd.readers import MOST, MOST_OF_A_TOPIC, BadReport, Readers, Report, parse_report, readers_json
 
 SECOND = 1_000_000_000
 
@@ -142,7 +142,7 @@ def test_readers_survive_their_file() -> None:
     readers.heard("t", report(9), 3 * SECOND)
     readers.heard("u", report(1, name="é"), 3 * SECOND)
     other = Readers()
-    other.restore(json.loads(json.dumps(written(readers))))
+    other.restore(json.loads(json.dumps(readers_json(readers))))
     assert list(other) == list(readers)
 
 
