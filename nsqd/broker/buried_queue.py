@@ -116,7 +116,7 @@ class BuriedJob:
         self._paced_from, self._counted_from = now, self.done
         self.next_step = max(self.next_step, now + _PAUSE_WITHOUT_ROOM)
 
-    def took(self, count: int, now: float) -> None:
+    def count_done(self, count: int, now: float) -> None:
         self.done += count
         self.next_step = now
         if self.rate:
@@ -392,7 +392,7 @@ class BuriedQueue:
             if sequence is not None:
                 found.append(sequence)
         done = self._discard(found) if job.kicked is None else self._kick(found, job.kicked)
-        job.took(done, now)
+        job.count_done(done, now)
         if allowed < wanted:
             job.wait_for_room(now)
         has_kicked = bool(done) and job.verb == "kick"

@@ -73,8 +73,8 @@ class HttpConsumer(Consumer):
         self.channel = channel
         self.caller = caller  # of its last request
         self.holder = caller.holder
-        self.seen = turn.now  # time of its last request
-        self.since = turn.timestamp // NANOSECONDS
+        self.last_request = turn.now  # time of its last request
+        self.connected_at = turn.timestamp // NANOSECONDS
         self.leases = leases
         self.turn = turn
         channel.join(self)
@@ -121,7 +121,7 @@ class HttpConsumer(Consumer):
             message_count=self.message_count,
             finish_count=self.finish_count,
             requeue_count=self.requeue_count,
-            connect_ts=self.since,
+            connect_ts=self.connected_at,
             user_agent=caller.user_agent,
             authed=bool(caller.identity),
             auth_identity=caller.identity,
@@ -215,7 +215,7 @@ class PollingConsumer(HttpConsumer):
             return
         was_first = self.polls[0] is poll
         self.polls.remove(poll)
-        self.seen = self.turn.now
+        self.last_request = self.turn.now
         if was_first:
             self.ready_count = self.unsent_bytes = 0
             self.serve()
@@ -299,7 +299,7 @@ class StreamingConsumer(HttpConsumer):
             self._taken = dict.fromkeys(self.held_ids())
         while len(self.sent) > self._most + 1:  # only messages in flight can have failed to arrive: at most `_most`
             self.sent.popleft()
-        self.seen = self.turn.now
+        self.last_request = self.turn.now
         return pieces
 
     def held_ids(self) -> list[bytes]:
@@ -313,7 +313,7 @@ class StreamingConsumer(HttpConsumer):
             return
         self.is_open = False
         self.ready_count = 0
-        self.seen = self.turn.now
+        self.last_request = self.turn.now
         self.give_back(list(ids_in(self._pieces)))
         self._pieces = []
         self.wake()

@@ -110,21 +110,21 @@ class KeyMemory:
     @property
     def has_room_for_deferred(self) -> bool:
         """Whether we can remember the key of another deferred publish without forgetting any key."""
-        return self.count + self._spare() < self._most
+        return self.count + self._reserved() < self._most
 
-    def deferred(self, topic: TopicKeys, change: int) -> None:
+    def count_deferred(self, topic: TopicKeys, change: int) -> None:
         """Add `change`, which may be negative, to the count of the topic's keys of deferred publishes."""
         self.count += change
         if change > 0:
             self._deferring[topic] = None
             newest = self._slices[-1] if self._slices else None
-            if self.count + self._spare() > self._most:
-                self._make_room(self._spare(), newest)
+            if self.count + self._reserved() > self._most:
+                self._make_room(self._reserved(), newest)
 
-    def no_longer_deferring(self, topic: TopicKeys) -> None:
+    def forget_deferring(self, topic: TopicKeys) -> None:
         self._deferring.pop(topic, None)
 
-    def _spare(self) -> int:
+    def _reserved(self) -> int:
         """Return the room that deferred publishes must leave for the newest slice of other keys."""
         return self._room - self._slices[-1].count if self._slices else self._room
 
@@ -197,7 +197,7 @@ class TopicKeys:
         receipt = self._receipts.get(key)
         if receipt is not None and _has_failed(receipt):
             del self._receipts[key]
-            self._take_out([key])
+            self._remove([key])
         if not self._knows(key, timestamp, waits):
             return None
         self.repeats += 1
@@ -256,7 +256,7 @@ class TopicKeys:
     def _remember_deferred(self, key: bytes, start: int, count: int, published: int) -> None:
         before = len(self.deferred)
         self.deferred.add(key, start, count, published)
-        self._memory.deferred(self, len(self.deferred) - before)
+        self._memory.count_deferred(self, len(self.deferred) - before)
 
     def defer_part(self, key: bytes, start: int, count: int, published: int) -> None:
         """At the start, remember a part of a deferred publish that compaction has split.
@@ -298,16 +298,16 @@ class TopicKeys:
         return before - len(self.deferred)
 
     def _note_fewer_deferred(self, before: int) -> None:
-        self._memory.deferred(self, len(self.deferred) - before)
+        self._memory.count_deferred(self, len(self.deferred) - before)
         if not self.deferred:
-            self._memory.no_longer_deferring(self)
+            self._memory.forget_deferring(self)
 
     # Forgetting
 
     def forget_key(self, key: bytes, start: int, count: int, timestamp: int) -> None:
         """Forget the key of a publish, because all of its `count` messages from `start` on were cancelled."""
         key = _stored_form(key)
-        self._take_out([key])
+        self._remove([key])
         if key in self.deferred:
             before = len(self.deferred)
             self.deferred.remove(key)
@@ -397,7 +397,7 @@ class TopicKeys:
         shelf.piece.count += change
         self._memory.count += change
 
-    def _take_out(self, gone: list[bytes]) -> None:
+    def _remove(self, gone: list[bytes]) -> None:
         for shelf in self._shelves:
             before = len(shelf.keys)
             shelf.keys.difference_update(gone)
@@ -448,7 +448,7 @@ class TopicKeys:
             for key in own:
                 del receipts[key]
             if _has_failed(receipt):
-                self._take_out(own)
+                self._remove(own)
 
     def _answer(self, receipt: Receipt) -> Receipt:
         """Return the receipt for a repeat of this publish."""

@@ -156,7 +156,7 @@ class Leases:
             self._check_consumers(channel)
             poller = self._pollers[channel, caller.holder] = PollingConsumer(self, channel, caller, self._turn)
             self._note(poller)
-        poller.caller, poller.seen = caller, self._turn.now
+        poller.caller, poller.last_request = caller, self._turn.now
         poll = LeasePoll(poller, most, lease, wake)
         poller.add(poll)
         return poll
@@ -237,8 +237,8 @@ class Leases:
         gone = self._turn.now - LINGER
         for consumer in self.http_consumers:
             if consumer.in_flight:
-                consumer.seen = self._turn.now
-            elif not consumer.is_asking and consumer.seen <= gone and consumer.has_joined:
+                consumer.last_request = self._turn.now
+            elif not consumer.is_asking and consumer.last_request <= gone and consumer.has_joined:
                 self._leave(consumer)
         self._serve_again()
 
@@ -317,6 +317,6 @@ class Leases:
             elif owner in owned:
                 owned[owner].append(message_id)
             else:
-                owner.seen = self._turn.now
+                owner.last_request = self._turn.now
                 owned[owner] = [message_id]
         return owned, failures

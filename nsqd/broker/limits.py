@@ -77,12 +77,12 @@ def capacity(rules: AnyRules, sample: Usage) -> int | None:
     return most
 
 
-def excess_with(rules: AnyRules, held: Usage, coming: Usage) -> int:
-    """Return how many held messages must go to make room for the bytes of `coming`, going by their mean size.
+def excess_with(rules: AnyRules, held: Usage, incoming: Usage) -> int:
+    """Return how many held messages must go to make room for the bytes of `incoming`, going by their mean size.
 
     This ignores `max_messages`, which is exact because it is applied after the new messages were written.
     """
-    if rules.max_bytes is None or (too_much := held.size + coming.size - rules.max_bytes) <= 0:
+    if rules.max_bytes is None or (too_much := held.size + incoming.size - rules.max_bytes) <= 0:
         return 0
     return min(-(-too_much * held.messages // max(held.size, 1)), held.messages)
 

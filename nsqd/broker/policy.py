@@ -129,9 +129,9 @@ class ChannelPolicy:
         """Return how many of the messages that wait for their first delivery exceed the limit."""
         return min(excess(self.rules, usage_of(ledger)), ledger.ahead) if self.drops else 0
 
-    def beyond_with(self, ledger: Ledger, coming: Usage) -> int:
+    def beyond_with(self, ledger: Ledger, incoming: Usage) -> int:
         """Like `beyond`, but by bytes, and including the messages that are about to be published."""
-        return min(excess_with(self.rules, usage_of(ledger), coming), ledger.ahead)
+        return min(excess_with(self.rules, usage_of(ledger), incoming), ledger.ahead)
 
     # Buried messages
 
@@ -267,9 +267,9 @@ class TopicPolicy:
         """Return how many of the topic's messages exceed a limit that drops."""
         return excess(self.rules, held) if self.drops else 0
 
-    def excess_with(self, held: Usage, coming: Usage) -> int:
+    def excess_with(self, held: Usage, incoming: Usage) -> int:
         """Like `excess`, but by bytes, and including the messages that are about to be published."""
-        return excess_with(self.rules, held, coming)
+        return excess_with(self.rules, held, incoming)
 
     # Publishes of this turn
 

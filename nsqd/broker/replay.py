@@ -305,14 +305,14 @@ class DeletedNames:
 
 def complete(
     topics: dict[str, TopicState],
-    named: object,
+    topology: object,
     firsts: Mapping[str, int],
     *,
     journal_is_whole: bool,
     compacted: Callable[[str], Iterable[tuple[int, int, int]]] = lambda topic: (),
     deleted: Collection[tuple[str, str]] = (),
 ) -> set[str]:
-    """Add topics and channels that the journal has lost, from topology.json (`named`). Return the completed topics.
+    """Add topics and channels that the journal has lost, from topology.json (`topology`). Return the completed topics.
 
     `firsts` maps each existing log to its first sequence. An added channel reads from there, because duplicates are
     better than loss. If the journal is whole, we don't change the topics that it knows, because it is newer than
@@ -322,16 +322,16 @@ def complete(
     `compacted` returns the messages of a log that come before its first sequence, because compaction has kept them, as
     (sequence, count, due_ms); due_ms 0 means now.
     """
-    mended = set()
-    for name, description in (named if isinstance(named, dict) else {}).items():
+    completed = set()
+    for name, description in (topology if isinstance(topology, dict) else {}).items():
         if name not in firsts or (name in topics and journal_is_whole):
             continue
         if name not in topics:
-            mended.add(name)
+            completed.add(name)
         topic = topics.setdefault(name, TopicState(paused=description["paused"], frozen_at=firsts[name]))
         for channel, details in description["channels"].items():
             if channel not in topic.channels and (name, channel) not in deleted:
-                mended.add(name)
+                completed.add(name)
                 state = topic.channels[channel] = ChannelState(firsts[name])
                 state.paused = details["paused"]
                 for start, count, due_ms in compacted(name):
@@ -339,7 +339,7 @@ def complete(
         if topic.channels and not topic.paused:
             topic.frozen_at = None
             topic.parked.clear()  # they are released with the rest, and the cursors will get to them
-    return mended
+    return completed
 
 
 def missing_fronts(topics: Mapping[str, TopicState], firsts: Mapping[str, int]) -> Iterator[tuple[str, int, int]]:
