@@ -20,9 +20,9 @@ You can take a drain back while the process lives (POST /undrain): it accepts me
 reopens its logs. To their readers that looks like a restart after a drain. Only a drain with `retire` is final, because
 readers may have given up on the node already.
 
-Messages that no consumer takes stay in the log for the next start: those of a paused channel, of a channel without
-consumers, and deferred ones. So a drain loses nothing, even when it hits its deadline, unless the node is retired and
-never starts again.
+Messages that can't be delivered now stay in the log for the next start: deferred ones, for example, and any in a paused
+channel or one without consumers. So a drain loses nothing, even when it hits its deadline, unless the node is retired
+and never starts again.
 """
 
 from __future__ import annotations

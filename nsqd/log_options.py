@@ -126,7 +126,7 @@ class LogOptions(BaseOptions):
     )
     idempotence_keys: int = option(
         1_000_000,
-        "how many keys to remember; above it the oldest are forgotten, those of deferred messages last",
+        "how many keys to remember; above it the oldest are forgotten, but keys of deferred messages last",
         at_least=8,
     )
 

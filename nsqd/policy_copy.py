@@ -1,7 +1,7 @@
-"""A copy of the last valid policy file in the data path, so that a node can start when the file itself is broken.
+"""Keeps a copy of the last valid policy file in the data path, so that a node can start even if the file is broken.
 
-A running node keeps its policy when the file breaks. Without the copy you would find out at the next crash, perhaps
-weeks later, when every node that shares the file fails to start.
+A running node keeps its policy when the file breaks. Without the copy you might not notice until a crash weeks later,
+when every node that shares the file fails to start.
 
 This stands alone because it is the only place that knows both `nsqd.policy` and the data path.
 """

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Seconds between two writes. If the process is killed in between, the readers' next reports fill in what was lost.
+# Seconds between two writes. If the process is killed in between, the readers' next reports replace the lost ones.
 INTERVAL: Final = 5.0
 _LAST_WRITE: Final = 5.0  # seconds that a stop waits for the disk
 

@@ -45,7 +45,7 @@ class Backlog:
         return sum(s in exceptions or (self.next <= s < self.end and not is_in(s, self.finished)) for s in asked)
 
     def count_among_ranges(self, ranges: Sequence[tuple[int, int]]) -> int:
-        """Return how many messages in these ranges, which lie within [next, end), wait."""
+        """Return how many messages in these ranges wait. The ranges must be within [next, end)."""
         finished = sum(end - start for start, end in self.finished)
         return sum(end - start for start, end in joined([*ranges, *self.finished])) - finished
 

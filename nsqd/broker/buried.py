@@ -71,7 +71,7 @@ class Notes:
 
     def __init__(self) -> None:
         self._texts: list[list[str]] = []  # by number, in pieces, because copying a million takes too long
-        self._lent: set[int] = set()  # pieces that are part of a copy, too: copied before they change
+        self._lent: set[int] = set()  # pieces shared with a copy: we copy them before we change them
         self._counts: list[int] = []  # by number: how many messages have the note
         self._shared: dict[str, int] = {}  # text -> number, for the notes that new messages may share
         self._free: list[int] = []  # unused numbers
@@ -150,7 +150,7 @@ class BuriedMessages:
     def __init__(self) -> None:
         # block number -> sequence -> number of the note, id, time and attempts, packed
         self._blocks: dict[int, dict[int, int]] = {}
-        self._shared: set[int] = set()  # numbers of blocks that are part of a snapshot, too
+        self._shared: set[int] = set()  # numbers of blocks shared with a snapshot
         self._count = 0
         self._notes = Notes()
         self._sequences = BitMap64()
@@ -170,7 +170,7 @@ class BuriedMessages:
         return self._sequences
 
     def among(self, sequences: BitMap64) -> BitMap64:
-        """Return the ones of these sequences that are buried."""
+        """Return whichever of these sequences are buried."""
         return self._sequences & sequences
 
     def add(self, burial: BuriedMessage) -> None:
@@ -227,7 +227,7 @@ class BuriedMessages:
         return None if packed is None else unpacked(sequence, packed, self._notes.get(packed >> NOTE_SHIFT))
 
     def find(self, message_ids: Iterable[int]) -> Iterator[list[int]]:
-        """Yield the sequences of the ones of these messages that are buried now, a block at a time.
+        """Yield the sequences of whichever of these messages are buried now, a block at a time.
 
         The caller can give other work its turn between two blocks.
         """
@@ -247,10 +247,10 @@ class BuriedMessages:
                     yield burial
 
     def selected(self, before: int, reason: str) -> Iterator[int | None]:
-        """Yield the sequences that are buried now, in ascending order. Messages that are removed meanwhile are left out.
+        """Yield the selected sequences that are buried now, in ascending order, except ones removed before their turn.
 
-        Yields None for a message that isn't selected, because it was buried at or after `before` (milliseconds), or its
-        reason doesn't contain `reason`. So you can stop after many of those, too.
+        A message is selected if it was buried before `before` (milliseconds) and its reason contains `reason`. For each
+        other message this yields None, so that you can pause after many of those.
         """
         return self._still_selected(_each(self._share()), before, reason)
 
@@ -279,7 +279,7 @@ class BuriedMessages:
         return in_pieces(self._sequences)
 
     def reasons(self, most: int) -> list[tuple[Note, int]]:
-        """Return up to `most` notes with their number of messages, the most frequent first.
+        """Return up to `most` notes with their message counts, the most frequent first.
 
         If there are thousands of notes, rare ones may be missing.
         """
@@ -360,7 +360,7 @@ def parsed_note(text: str) -> Note:
 
 
 def _each(blocks: list[dict[int, int]]) -> Iterator[dict[int, int]]:
-    """Yield these blocks without keeping them. So those that were copied meanwhile are freed one by one."""
+    """Yield these blocks without keeping them, so that copied ones are freed one by one."""
     blocks.reverse()
     while blocks:
         yield blocks.pop()

@@ -5,7 +5,7 @@ other work has its turn, and at a limited rate if you ask for one. The job is in
 crash and repeats at most its last step. It only handles messages that were buried before it began: if a kicked message
 fails again, the same job doesn't kick it once more.
 
-For a while, a kick can be undone: messages that were not delivered since are buried again. That is a job, too, but a
+For a while, you can undo a kick: messages that were not delivered since are buried again. The undo is also a job, but a
 crash ends it.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _STEP: Final = 2_000  # messages; a millisecond or two of work
 _UNDONE_IN_STEP: Final = 2_000  # waiting messages to check; a few milliseconds, if all are buried again
-_LOOKED_AT_IN_STEP: Final = 20_000  # buried messages to check, including those that are not selected
+_LOOKED_AT_IN_STEP: Final = 20_000  # buried messages to check, whether they are selected or not
 _SHORTEST_PAUSE: Final = 0.01  # seconds between two steps of a job with a rate
 _PAUSE_WITHOUT_ROOM: Final = 0.1  # seconds; consumers may have made room by then
 _LOGGED_EVERY: Final = 60.0  # seconds between two log lines about a job
@@ -90,7 +90,7 @@ class BuriedJob:
         self.ended_at: int | None = None
         self.done = done
         self.places: Iterator[int | None] = iter(())  # from `BuriedMessages.selected`
-        self.kicked: KickUndo | None = None  # what a kick has taken out, or an undo buries again
+        self.kicked: KickUndo | None = None  # messages that a kick has taken out, or that an undo buries again
         self.left = 0  # waiting messages that an undo still has to check
         self.next_step = now
         self._paced_from = now
@@ -272,7 +272,7 @@ class BuriedQueue:
         self._ledger.bury(burials)
 
     def take(self, verb: Verb, sequences: Iterable[int], kick: int = -1) -> int:
-        """Kick or discard the ones of these messages that are buried. Return how many that were.
+        """Kick or discard whichever of these messages are buried. Return how many that were.
 
         If `kick` is the number of the last kick, they become part of it; otherwise this is a new kick.
         """
@@ -419,7 +419,7 @@ class BuriedQueue:
         self.job, self.ended = None, job
 
     def _journal(self, job: BuriedJob | None) -> None:
-        """Journal the job's progress. None: there is no job any more."""
+        """Journal the job's progress, or its end if `job` is None."""
         fields = job.journal_fields() if job is not None else []
         self._ledger.tell(("job", self._ledger.feed.name, self._ledger.name, fields))
 

@@ -14,7 +14,7 @@ from typing import Literal, TypeGuard, get_args
 
 TopicChange = (
     tuple[Literal["topic"], str]  # a topic is created, with H frozen at 0
-    # no remembered key lies before this sequence; ~sequence (negative): and none after it so far
+    # all remembered keys are from this sequence on; ~sequence (negative): there is none yet
     | tuple[Literal["keys"], str, int]
     | tuple[Literal["keyless"], str, Sequence[int]]  # the publishes that start at these sequences have lost their keys
     | tuple[Literal["drop"], str]  # a topic is deleted
@@ -23,12 +23,12 @@ TopicChange = (
     | tuple[Literal["pause"], str, bool]
     | tuple[Literal["freeze"], str, int]  # H stays here, because the topic is paused or has no channel
     | tuple[Literal["flow"], str]  # H follows the tail again
-    # start, count, delay_ms: an early deferral, which lies beyond H; its delay starts when H passes it
+    # start, count, delay_ms: an early deferral beyond H; its delay starts when H passes it
     | tuple[Literal["park"], str, int, int, int]
-    | tuple[Literal["cancel"], str, int]  # this message, which lies beyond H, is never released to the channels
+    | tuple[Literal["cancel"], str, int]  # this message beyond H is never released to the channels
     # now_ms: all parked messages are released to the channels, and their delays start now; 0.1.0 doesn't know this word
     | tuple[Literal["start"], str, int]
-    # no message is parked or cancelled any more: they were released (as `start`, `defer` or `skip`) or discarded
+    # all parked and cancelled messages were released (as `start`, `defer` or `skip`) or discarded
     | tuple[Literal["unpark"], str]
     | tuple[Literal["cut"], str, int]  # nothing from this sequence on was ever written
     | tuple[Literal["doubt"], str, int]  # changes were lost here: messages from this sequence on may have been cut
@@ -40,7 +40,7 @@ TopicChange = (
 ChannelChange = (
     tuple[Literal["hold"], str, str, bool | str]  # paused or not; a text is the reason of an automatic pause
     | tuple[Literal["empty"], str, str, int]  # everything before this cursor is finished
-    | tuple[Literal["seek"], str, str, int]  # the channel is emptied and its cursor moved here, perhaps backwards
+    | tuple[Literal["seek"], str, str, int]  # the channel is emptied and its cursor moved here, possibly backwards
     # cursor, end, [a, b, c, d ...] (skip [a, b), [c, d) ...), [sequence, attempts, due_ms ...] (due_ms 0: now):
     # before `end`, these messages wait and all from the cursor on that aren't skipped; later ones are left alone
     | tuple[Literal["restore"], str, str, int, int, Sequence[int], Sequence[int]]

@@ -17,14 +17,14 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import Final
 
-_FEW: Final = 64  # runs; with no more than that we don't check whether they are still needed
+_FEW: Final = 64  # runs; up to this many we don't check whether they are still needed
 _LOOKED_AT: Final = 4  # runs to check for each one that is added
 
 
 class DeferredIds:
-    """The runs, oldest first. If a message is in none of them, look for it in the log.
+    """The runs, oldest first. If a message is in none of them, search the log.
 
-    Runs whose messages are no longer deferred are dropped, once there are twice as many runs (and 64 more) as after the
+    Stale runs, which have no deferred message left, are dropped once there are twice as many runs (plus 64) as after the
     last clean-up. Each `add` checks a few, and moves the ones to keep to the front:
 
         kept │ stale │ not checked yet

@@ -3,7 +3,7 @@
 Other channels read from the log, which keeps what they need. But the log doesn't wait for ephemeral channels, and the
 log of an ephemeral topic only keeps messages until they are released to the channels. So such a channel holds on to the
 batches that it gets, and drops each one when all of its messages are finished. There may be gaps: for example, one
-message that stays in flight for long keeps its own batch, while later batches come and go.
+message that stays in flight for an hour keeps its own batch, while later batches come and go.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class EphemeralBatches:
         self.bytes += batch.held
 
     def release(self, start: int, end: int) -> None:
-        """Drop the messages [start, end). Drop each message only once; those that aren't kept are ignored."""
+        """Drop the messages [start, end). Drop each message only once. Messages that aren't kept are ignored."""
         bases = self._bases
         index = max(0, bisect_right(bases, start) - 1)
         while index < len(bases) and bases[index] < end:

@@ -329,7 +329,7 @@ class TopicKeys:
         return start, start + (max(places) & _COUNT_MASK)
 
     def forgotten_starts(self) -> list[int]:
-        """Return the first sequences of publishes whose keys were forgotten and would be found in the log by a start."""
+        """Return where the publishes with forgotten keys begin, as far as a start would still find their keys."""
         return [it >> _COUNT_BITS for shelf in self._shelves for it in (shelf.forgotten or {}).values()]
 
     def forget(self) -> None:
@@ -375,9 +375,7 @@ class TopicKeys:
             shelf.forgotten = {}
         forgotten = shelf.forgotten
         before = len(forgotten)
-        if (
-            earlier := forgotten.get(key)
-        ) is not None:  # forgotten before: keep that, too, under a name that no key has
+        if (earlier := forgotten.get(key)) is not None:  # keep the earlier entry as well, under a name that no key has
             forgotten[b"\1%d" % (earlier >> _COUNT_BITS)] = earlier
         forgotten[key] = start << _COUNT_BITS | count
         self._count_on(shelf, len(forgotten) - before)

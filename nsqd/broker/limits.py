@@ -1,4 +1,4 @@
-"""The limits of a policy: what a topic or channel may hold, and how much room this turn's publishes have.
+"""The limits of a policy: how much a topic or channel may hold, and how much room this turn's publishes have.
 
 A channel's usage counts its waiting and deferred messages. A topic's usage runs from its slowest channel's cursor to the
 tail. Finished messages that only retention keeps don't count; `retention_bytes` limits those.
@@ -105,7 +105,7 @@ class Headroom:
         self._bytes_of = ""
 
     def narrow(self, name: str, rules: AnyRules, held: Usage) -> None:
-        """Apply the limits of a topic or a channel, too."""
+        """Reduce the room to what the limits of a topic or channel leave."""
         if not refuses(rules):
             return
         if rules.max_messages is not None and rules.max_messages - held.messages < self._messages:

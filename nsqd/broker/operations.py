@@ -49,13 +49,13 @@ def least_finished(found: Iterable[CancelOutcome]) -> CancelOutcome:
 
 
 def cancel(channel: Channel, sequences: BitMap64) -> dict[CancelOutcome, int]:
-    """Finish the ones of these messages that wait. They lie before the topic's high watermark. Return the outcomes."""
+    """Finish whichever of these messages wait, and count the outcomes. All must be before the high watermark."""
     finished = channel.ledger.finish_waiting(sequences)
     return _found(channel.ledger, CancelOutcome.CANCELLED, len(finished), sequences - finished)
 
 
 def move(channel: Channel, sequences: BitMap64, delay_ms: int) -> dict[CancelOutcome, int]:
-    """Make the ones of these messages that wait due after `delay_ms` (0: now). Return the outcomes."""
+    """Make whichever of these messages wait due after `delay_ms` (0: now), and count the outcomes."""
     turn = channel.turn
     due_ms = turn.timestamp // 1_000_000 + delay_ms + 1 if delay_ms else 0
     waiting = channel.ledger.move(sequences, turn.due_from_wall(due_ms), due_ms)
@@ -132,8 +132,8 @@ def restore_backlog(channel: Channel, backlog: Backlog, most: int) -> Restored |
     if left_out:
         requeued = [it for it in requeued if it[0] not in left_out]
         deferred = [it for it in deferred if it[0] not in left_out]
-    # The journal's entry lists buried messages as waiting, too. Usually `ChannelState.restore` leaves them buried; but if
-    # the journal has lost a burial, the message is delivered again instead of vanishing.
+    # The journal's entry lists buried messages as waiting. Normally `ChannelState.restore` leaves them buried. But if the
+    # journal has lost a burial, this makes sure that the message is delivered again and doesn't vanish.
     journalled = [it for sequence, attempts in (*held.items(), *requeued) for it in (sequence, attempts, 0)]
     journalled += chain.from_iterable(deferred)
     here = buried.among(BitMap64(named))  # not of `kicked`, because those are not buried
@@ -165,7 +165,7 @@ def _in_flight_before(ledger: Ledger, end: int, most: int) -> dict[int, int] | N
 
 
 def _waiting_among(channel: Channel, sequences: BitMap64, most: int) -> list[tuple[int, int, int]] | None:
-    """Return (sequence, attempts, due_ms) of the ones of these messages that wait, or None if there are too many."""
+    """Return (sequence, attempts, due_ms) of whichever of these messages wait, or None if there are too many."""
     ledger = channel.ledger
     retried, deferred = ledger.retries.among(sequences), ledger.deferred.among(sequences)
     ahead = ledger.ahead_among(sequences - retried - deferred)
@@ -179,7 +179,7 @@ def _waiting_among(channel: Channel, sequences: BitMap64, most: int) -> list[tup
 
 
 def redeliver(channel: Channel, sequences: Iterable[int]) -> RedeliveryCounts:
-    """Deliver finished messages again, with attempts counted from zero. They lie before the topic's high watermark."""
+    """Deliver finished messages again, with attempts counted from zero. All must be before the high watermark."""
     ledger = channel.ledger
     assert ledger.ephemeral_batches is None, "an ephemeral channel has no log to go back to"
     ledger.record_progress()
@@ -199,7 +199,7 @@ def redeliver(channel: Channel, sequences: Iterable[int]) -> RedeliveryCounts:
 
 
 def take_buried(channel: Channel, verb: Verb, sequences: Iterable[int], kick: int = -1) -> int:
-    """Kick or discard the ones of these messages that are buried. Return how many that were.
+    """Kick or discard whichever of these messages are buried. Return how many that were.
 
     `kick` continues the kick with that number, so that it can be undone as a whole.
     """

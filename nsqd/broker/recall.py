@@ -144,13 +144,13 @@ class Recall:
                 yield None, beyond, at if piece else stop
             channels = self._channels() if piece else []
             for left, channel in zip(range(len(channels) - 1, -1, -1), channels, strict=True):
-                if topic.channels.get(channel.name) is channel:  # otherwise it was deleted meanwhile
+                if topic.channels.get(channel.name) is channel:  # otherwise it was deleted since the last slice
                     yield channel, piece, at if left else stop
 
     def _recall_beyond(self, sequences: BitMap64) -> None:
-        """Cancel messages that lie beyond the high watermark, for all channels. Their delays can't be changed yet.
+        """Handle messages beyond the high watermark. We can cancel them for all channels, but not reschedule them yet.
 
-        The outcomes of a topic without channels go under the name "".
+        For a topic without channels, the outcomes have the name "".
         """
         channels, outcome, fresh = self._channels(), CancelOutcome.UNKNOWN, 0
         if self._delay_ms < 0 and len(channels) == len(self._topic.channels):

@@ -27,9 +27,9 @@ waiting as above:
 
 **Doubt.** If a frame of the journal is damaged, we can't know its contents. Perhaps it deferred message 820. Or it said
 that the end of a log was cut off after a failure, so that the sequences after the last sync are other messages now. So
-the store puts a `doubt` in place of the frame, with the sequence up to which the log was synced then. Each channel that
-is further than that reads the messages from there again, because duplicates are better than loss. Messages that wait
-keep waiting, and are not read twice.
+the store puts a `doubt` in place of the frame, with the sequence up to which the log was synced then. Each channel with
+a cursor after that goes back to it, because duplicates are better than loss. Messages that wait keep waiting, and are
+not read twice.
 
 For example, the log was synced up to 800, and the next entry is ("progress", "t", "c", 950, [900, 950]). Without the
 doubt, 800 to 899 would now be in flight. A channel in doubt doesn't assume that: its cursor stays at 800, and only 900
@@ -77,7 +77,7 @@ class ChannelState:
         self.paused = False
         self.paused_why = ""  # the reason of an automatic pause
         self.in_doubt = False  # some of its changes were lost, see above
-        self.skips: deque[tuple[int, int]] = deque()  # ascending; perhaps as many as there are deferred messages
+        self.skips: deque[tuple[int, int]] = deque()  # ascending; up to one per deferred message
         self.waiting: dict[int, tuple[int, int]] = {}  # sequence -> (attempts, due_ms)
         self.buried = BuriedMessages()
         self.job: Sequence[object] = ()  # the job that was running, if any
@@ -282,7 +282,7 @@ def replay(changes: Iterable[Sequence[object]]) -> dict[str, TopicState]:
 
 
 class DeletedNames:
-    """The topics and channels whose last change in the journal is their deletion."""
+    """The topics and channels that the journal has deleted and not created again."""
 
     def __init__(self) -> None:
         self.topics: set[str] = set()
@@ -338,7 +338,7 @@ def complete(
                     state.waiting.update((sequence, (0, due_ms)) for sequence in range(start, start + count))
         if topic.channels and not topic.paused:
             topic.frozen_at = None
-            topic.parked.clear()  # they are released with the rest, and the cursors will get to them
+            topic.parked.clear()  # they are released with the rest, so the cursors will reach them
     return completed
 
 
@@ -428,7 +428,7 @@ def _apply_to_channel(channel: ChannelState, change: ChannelChange) -> None:
 
 
 def _overlaps(some: list[tuple[int, int]], others: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield the intersection of two lists of ranges, each ascending and without overlaps in itself."""
+    """Yield the intersection of two lists of ascending, non-overlapping ranges."""
     i = j = 0
     while i < len(some) and j < len(others):
         start, end = max(some[i][0], others[j][0]), min(some[i][1], others[j][1])

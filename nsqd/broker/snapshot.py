@@ -1,4 +1,4 @@
-"""The broker's report on itself: frozen records, with the fields in the order of `/stats`.
+"""Snapshots of the broker's state: frozen records, with the fields in the order of `/stats`.
 
 HTTP, statsd and tests all read these records. Nothing here computes. `None` and an empty sequence differ, because NSQ
 prints `null` for the one and `[]` for the other.

@@ -1,7 +1,7 @@
 """The storage interface of the broker, declared where it is used.
 
-`nsqd.log` implements it with files, `tests/support` in memory. Nothing here waits: `append` fills a buffer, a read
-returns what is in memory or None, and a task elsewhere moves bytes between buffers and files.
+`nsqd.log` implements it with files, `tests/support` in memory. Nothing here waits: `append` fills a buffer, a read from
+memory succeeds or returns None, and a task elsewhere moves bytes between buffers and files.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class BatchSource(Protocol):
         """Return `sequence`, or the next readable one if it is damaged or lies before `first`."""
 
     def end_of_refused(self, sequence: int) -> int:
-        """If reads of this sequence have been failing for long, return where to go on, otherwise the sequence itself.
+        """Return where to go on if reads of this sequence keep failing, otherwise the sequence itself.
 
         Call this after `batch_at` has returned None. The messages that you pass this way still exist, so try them again
         later.
@@ -73,7 +73,7 @@ class TopicLog(BatchSource, Protocol):
 
     @property
     def keys_from(self) -> int:
-        """No remembered key lies before this sequence. ~sequence (negative): and none after it so far."""
+        """All remembered keys are from this sequence on. ~sequence (negative): there is none yet."""
 
     def has_room(self, count: int, size: int) -> bool:
         """Return whether there is room for `count` messages of `size` bytes. Only a log in memory can run out of it."""
@@ -90,8 +90,8 @@ class TopicLog(BatchSource, Protocol):
     def waits_for_removal(self, passed: int) -> bool:
         """Return whether publishes must wait for the removal of old files. If so, start the removal.
 
-        They wait while there is more than one file's worth of bytes before `passed`, which no channel needs any more,
-        and some of that is about to be removed.
+        They wait while there is more than one file's worth of unneeded bytes before `passed`, and some of that is about
+        to be removed.
         """
 
     def append(self, batch: Batch, receipt: Receipt) -> None:
@@ -102,7 +102,7 @@ class TopicLog(BatchSource, Protocol):
         """
 
     def release(self, sequence: int, passed: int | None = None) -> None:
-        """Allow the removal of messages before `sequence`, unless retention keeps them: no channel needs them any more.
+        """Allow the removal of messages before `sequence`, unless retention keeps them. No channel needs them.
 
         `passed` is the slowest channel's cursor; `sequence` <= `passed`. Between the two, only single messages are still
         needed, because they wait or are in flight. For example, if all cursors are at 900 and only message 17 is in

@@ -74,7 +74,7 @@ def refuse_folders_of_workers(data_path: str) -> None:
     try:
         names = os.listdir(folder)
     except OSError:
-        return  # opening the data path fails, too, and with a better message
+        return  # opening the data path fails later, with a better message
     _refuse_left_behind(folder, names, 0)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from itertools import product
 from typing import Final
 
-# With a step of 2, worker 1 would get our HTTPS port; with a step of 10, those of nsqlookupd and nsqadmin.
+# With a step of 2, worker 1 would get our HTTPS port; with a step of 10, the ports of nsqlookupd and nsqadmin.
 STEP: Final = 100
 _LAST_PORT: Final = 65_535
 _PREFIX: Final = "worker-"

@@ -1,4 +1,4 @@
-"""Runs this process as what its options ask for: a single nsqd, the supervisor of workers, or one worker."""
+"""Runs this process in the role that its options ask for: a single nsqd, the supervisor of workers, or one worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Derives one worker's options from those of `nsqd --workers`."""
+"""Derives one worker's options from the supervisor's."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class _Workers:
             await worker.ready.wait()
 
     async def renew(self) -> None:
-        """Restart the workers one by one. During a rolling restart, this only starts those that are down."""
+        """Restart the workers one by one. If that is in progress already, only start workers that are down."""
         if self._renewing is not None:
             log.info("a rolling restart is already running")
             for worker in self.all:
@@ -148,8 +148,8 @@ def command_of(
 ) -> list[str]:
     """Return the command that starts a worker: this process's command, with two more flags before its own.
 
-    Everything before the flags stays, for example `-m nsqd`. We pass --workers, too, because the --config file may have
-    changed by the time the worker starts.
+    Everything before the flags stays, for example `-m nsqd`. The second flag is --workers, because the number in the
+    --config file may have changed by the time the worker starts.
     """
     given = list(argv[1:])
     start = list(original[1 : len(original) - len(given)])
