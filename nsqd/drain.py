@@ -112,7 +112,7 @@ class Drain:
         return True
 
     def end(self) -> bool:
-        """If the node drains, make sure that it refuses publishing. Return whether it drains."""
+        """Refuse publishing from now on if the node drains. Return whether it does."""
         if self.is_draining and self._broker.refusal is None:
             self._refuse()
         return self.is_draining

@@ -65,7 +65,7 @@ class DeferredKeys:
         return _range_of(place) if place is not None else None
 
     def find_published(self, key: bytes, published: int) -> tuple[int, int] | None:
-        """Like `find`, but also return None if the messages were published at another time."""
+        """Return what `find` does if the messages were published at this time, otherwise None."""
         place = self._places.get(key)
         if place is None or place >> _COUNT_BITS & _TIME_MASK != published // _MILLISECOND + 1:
             return None

@@ -259,7 +259,7 @@ class TopicKeys:
         self._memory.count_deferred(self, len(self.deferred) - before)
 
     def defer_part(self, key: bytes, start: int, count: int, published: int) -> None:
-        """At the start, remember a part of a deferred publish that compaction has split.
+        """Remember a part of a deferred publish that compaction has split. For the start of nsqd.
 
         If we know other parts already, the range grows. But if a slice that began after this publish has the key, it
         belongs to a later publish: the key was free by then, because this publish's messages had been due before. Then

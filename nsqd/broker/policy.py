@@ -65,7 +65,7 @@ class ChannelPolicy:
     # Attempts
 
     def last_attempt(self, attempts: int, how: str = "") -> str | None:
-        """If a message has used up its attempts, return the reason for burying it, otherwise None.
+        """Return the reason for burying a message that has used up its attempts, or None if it hasn't.
 
         `how` says how the last attempt ended, if it has just ended; it becomes part of the reason.
         """
@@ -130,7 +130,7 @@ class ChannelPolicy:
         return min(excess(self.rules, usage_of(ledger)), ledger.ahead) if self.drops else 0
 
     def beyond_with(self, ledger: Ledger, incoming: Usage) -> int:
-        """Like `beyond`, but by bytes, and including the messages that are about to be published."""
+        """Return how many of them exceed the limit of bytes, counting the messages that are about to be published."""
         return min(excess_with(self.rules, usage_of(ledger), incoming), ledger.ahead)
 
     # Buried messages
@@ -268,7 +268,7 @@ class TopicPolicy:
         return excess(self.rules, held) if self.drops else 0
 
     def excess_with(self, held: Usage, incoming: Usage) -> int:
-        """Like `excess`, but by bytes, and including the messages that are about to be published."""
+        """Return how many of them exceed the limit of bytes, counting the messages that are about to be published."""
         return excess_with(self.rules, held, incoming)
 
     # Publishes of this turn

@@ -192,7 +192,7 @@ class ChannelState:
         return needed
 
     def doubt(self, sequence: int) -> None:
-        """Go back to this sequence. Messages that wait or are buried stay so, and are skipped."""
+        """Move the cursor back to this sequence. Messages that wait or are buried stay so, and are skipped."""
         self.in_doubt = True
         waiting = sorted(s for s in self.waiting if s >= sequence)
         buried = self.buried.ranges(sequence, _NO_SEQUENCE)
