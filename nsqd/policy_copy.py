@@ -3,7 +3,7 @@
 A running node keeps its policy when the file breaks. Without the copy you might not notice until a crash weeks later,
 when every node that shares the file fails to start.
 
-This stands alone because it is the only place that knows both `nsqd.policy` and the data path.
+This stands alone because `nsqd.policy` knows nothing of the data path, and the log nothing of policy files.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class DeferredKeys:
             self._removed.put(key, 0)
 
     def _was_removed(self, key: bytes) -> bool:
-        """Take a key out of the removed ones. Return whether it was one."""
+        """Return whether this key was removed, and forget that it was."""
         removed = self._removed
         return removed.count > 0 and removed.pop(key) is not None
 

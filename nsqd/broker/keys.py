@@ -162,7 +162,7 @@ class TopicKeys:
     notices that it has failed, and forgets the key.
 
     **Cancelled publishes.** When all messages of a publish are cancelled, its key is forgotten. The log still has the
-    key, so we journal that, and keep the messages' place in a shelf for as long as a start would find the key in the log.
+    key, so we journal that, and keep the messages' place in a shelf while a restart would still find the key in the log.
     """
 
     __slots__ = ("_is_indexed", "_memory", "_receipts", "_refusal", "_shelves", "_waiting", "deferred", "repeats")
@@ -259,7 +259,7 @@ class TopicKeys:
         self._memory.count_deferred(self, len(self.deferred) - before)
 
     def defer_part(self, key: bytes, start: int, count: int, published: int) -> None:
-        """Remember a part of a deferred publish that compaction has split. For the start of nsqd.
+        """Remember a part of a deferred publish that compaction has split. Only used when nsqd starts.
 
         If we know other parts already, the range grows. But if a slice that began after this publish has the key, it
         belongs to a later publish: the key was free by then, because this publish's messages had been due before. Then
@@ -273,7 +273,7 @@ class TopicKeys:
         self.defer(key, start, end - start, published)
 
     def learn_deferred(self, key: bytes, start: int, count: int) -> bool:
-        """Remember a deferred publish from before the start. Return False if there is no room."""
+        """Remember a deferred publish from before the restart. Return False if there is no room."""
         if not self._memory.has_room_for_deferred:
             return False
         self._remember_deferred(_stored_form(key), start, count, 0)
@@ -315,7 +315,7 @@ class TopicKeys:
         self._put_forgotten(key, start, count, timestamp)
 
     def know_forgotten(self, found: Iterable[tuple[bytes, int, int, int]]) -> None:
-        """Add keys that were forgotten before the start of nsqd, given as (key, start, count, publish time)."""
+        """Add keys that were forgotten before the restart, given as (key, start, count, publish time)."""
         for key, start, count, timestamp in found:
             self._put_forgotten(_stored_form(key), start, count, timestamp)
 
@@ -329,7 +329,7 @@ class TopicKeys:
         return start, start + (max(places) & _COUNT_MASK)
 
     def forgotten_starts(self) -> list[int]:
-        """Return where the publishes with forgotten keys begin, as far as a start would still find their keys."""
+        """Return where the publishes with forgotten keys begin, if a restart would still find their keys."""
         return [it >> _COUNT_BITS for shelf in self._shelves for it in (shelf.forgotten or {}).values()]
 
     def forget(self) -> None:

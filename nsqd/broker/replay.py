@@ -13,7 +13,7 @@ sent the messages 0 to 5 and finishes 1, 2 and 4 (a range is written as start an
 
     ("progress", "t", "c", 6, [1, 3, 4, 5])     cursor 6; 0, 3 and 5 were in flight, so they wait with one attempt each
     ("progress", "t", "c", 6, [3, 4])           3 is finished, too; 0 and 5 still wait
-    ("defer", "t", 7, 1, due_ms)                7 waits until it is due; as a skip, it isn't in flight when it is passed
+    ("defer", "t", 7, 1, due_ms)                7 waits until it is due; it is a skip, so passing it doesn't put it in flight
     ("progress", "t", "c", 9, [6, 7])           cursor 9; 0 and 5 wait as before, 7 until it is due, 8 with one attempt
 
 If a crash loses the last entry, a few finished messages are delivered again.
@@ -282,7 +282,7 @@ def replay(changes: Iterable[Sequence[object]]) -> dict[str, TopicState]:
 
 
 class DeletedNames:
-    """The topics and channels that the journal has deleted and not created again."""
+    """The topics and channels that were deleted and not created again, according to the journal."""
 
     def __init__(self) -> None:
         self.topics: set[str] = set()

@@ -47,8 +47,8 @@ class Next(Enum):
 def next_after(ending: Ending, *, is_renewed: bool, has_been_ready: bool) -> Next:
     """Decide what to do after a worker's exit. `is_renewed`: it was stopped in order to restart it.
 
-    If a worker has never been ready, we give up, as a single nsqd would. Once it has been, we keep trying, because the
-    other workers have clients that must not lose them just because this worker's disk is full.
+    If a worker exits with an error and has never been ready, we give up, as a single nsqd would. Once it has been ready,
+    we keep trying: the other workers have clients, and must not go down just because this worker's disk is full.
     """
     if is_renewed:
         return Next.START
