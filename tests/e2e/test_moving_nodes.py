@@ -47,7 +47,7 @@ def test_publishers_leave_a_node_that_drains_before_it_refuses(tmp_path: Path, c
             async with open_producer(lookupd=lookupds, retry="never", config=CONFIG) as producer:
                 await publish_until(lambda: bool(count_of(drained) and count_of(other)))
                 drained.post("/drain")
-                await publish_until(lambda: "refused from now on" in drained.log)
+                await publish_until(lambda: "refusing publishes from now on" in drained.log)
                 before = count_of(drained)
                 for _ in range(50):
                     await producer.publish("t", b"m")

@@ -210,7 +210,7 @@ def test_a_client_is_not_lost_between_refusal_and_end(start_nsqd: StartNsqd) -> 
         assert slow.message().body == b"slow"
         nsqd.post("/drain")
         assert nsqd.wait() == 0  # the drain's deadline has come
-    assert "messages stay for the next start" in nsqd.log
+    assert "messages for the next start" in nsqd.log
     nsqd.start()
     with nsqd.connect() as client:
         client.subscribe("topic", ready=1)
