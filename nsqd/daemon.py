@@ -77,6 +77,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# Logs keep files open for writing and for reading, up to MOST_DESCRIPTORS each. 128 are for everything else.
 _RESERVED_DESCRIPTORS: Final = 2 * MOST_DESCRIPTORS + MOST_READERS * MOST_FILES + auth_servers.AT_ONCE + 128
 _READING_THREADS: Final = 4  # for requests that read history
 _SHARE_OF_HTTP: Final = 4  # HTTP and HTTPS get a quarter of the descriptors for connections
@@ -210,7 +211,7 @@ def _assemble(options: Options, trust: _Trust, policy: PolicyFile | None, store:
             deadline=seconds(options.drain_deadline),
             stay=seconds(options.drain_stay),
             announce=lookupds.set_draining,
-            closed=reading.logs_closed,
+            on_closed=reading.logs_closed,
         ),
         reading=reading,
         leasing=Leasing(
@@ -385,6 +386,7 @@ async def _with_broadcast_address(options: Options) -> Options:
 
 
 def _with_real_ports(options: Options, listening: OpenListeners) -> Options:
+    # max(0, ...), because the port of a unix socket is -1.
     http_port = options.broadcast_http_port or max(0, listening.http_port)
     return replace(
         options,

@@ -65,15 +65,15 @@ class Drain:
         *,
         deadline: float,
         announce: Announce = _without_lookupd,
-        closed: Callable[[], None] = lambda: None,
+        on_closed: Callable[[], None] = lambda: None,
         stay: float = 0.0,
     ) -> None:
-        """`closed` is called once publishing is refused, because nothing is appended to the logs after that."""
+        """`on_closed` is called once publishing is refused, because nothing is appended to the logs after that."""
         self._broker = broker
         self._deadline = deadline
         self._stay = self._usual_stay = stay
         self._announce = announce
-        self._closed = closed
+        self._on_closed = on_closed
         self._has_ended = False
         self.is_for_good = False
         self._asked = trio.Event()
@@ -120,7 +120,7 @@ class Drain:
     def _refuse(self) -> None:
         log.info("NSQ: draining, refusing publishes from now on")
         self._broker.refusal = REFUSAL
-        self._closed()
+        self._on_closed()
 
     async def wait(self) -> None:
         """Wait until a drain is requested and completes. One that is taken back doesn't count."""

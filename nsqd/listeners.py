@@ -114,6 +114,7 @@ class Acceptors:
         log.info("TCP: listening on %s", format_listener(tcp))
         if http is not None:
             if self.serves_plain_http:
+                # Plain HTTP has no handshakes to finish first, so accept all waiting connections in one go.
                 accept = partial(self.poller.accept, at_once=True)
                 nursery.start_soon(accept, http, self._make_http, self.budgets.http)
             else:

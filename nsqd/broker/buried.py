@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from nsqd.broker.change import ChannelChange
     from nsqd.broker.reclaimer import Reclaimer
 
+# An entry is one integer: the number of its note, id (64 bits), time (48), attempts (16).
 BLOCK_BITS: Final = 14  # copying a full block takes a fraction of a millisecond, sorting it a few milliseconds
 _PLACE_MASK: Final = (1 << BLOCK_BITS) - 1  # for a text's index in its piece
 _ENTRIES_PER_CHANGE: Final = 1_000  # a millisecond or two of work

@@ -57,6 +57,7 @@ class DeferredKeys:
             if self._order is None:  # most topics never have a key, and an empty deque takes 800 bytes
                 self._order = deque()
             self._order.append(key)
+        # The publish time is rounded up to the next millisecond, so that a key never expires too early.
         self._places.put(key, (start << _TIME_BITS | published // _MILLISECOND + 1) << _COUNT_BITS | count)
 
     def find(self, key: bytes) -> tuple[int, int] | None:

@@ -47,7 +47,7 @@ class QuantileSummary:
         self._entries.clear()
         self._width = 0.0
 
-    def take_in(self, other: QuantileSummary) -> None:
+    def merge(self, other: QuantileSummary) -> None:
         self._merge(other.samples())
 
     def quantile(self, target: float) -> float:
@@ -165,7 +165,7 @@ def merged_snapshot(settings: LatencySettings, latencies: Iterable[LatencyWindow
     whole = QuantileSummary(settings.percentiles)
     for latency in latencies:
         for half in latency.halves(now):
-            whole.take_in(half)
+            whole.merge(half)
     count = len(whole)
     return LatencySnapshot(
         count=count, percentiles=tuple((target, whole.quantile(target)) for target in settings.percentiles)

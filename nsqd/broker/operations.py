@@ -57,6 +57,7 @@ def cancel(channel: Channel, sequences: BitMap64) -> dict[CancelOutcome, int]:
 def move(channel: Channel, sequences: BitMap64, delay_ms: int) -> dict[CancelOutcome, int]:
     """Make whichever of these messages wait due after `delay_ms` (0: now), and count the outcomes."""
     turn = channel.turn
+    # + 1, because the division rounds down: the message must not be due early after a crash.
     due_ms = turn.timestamp // 1_000_000 + delay_ms + 1 if delay_ms else 0
     waiting = channel.ledger.move(sequences, turn.due_from_wall(due_ms), due_ms)
     channel.buried_queue.forget_kicked(waiting)  # the undo of a kick must not bury them now
@@ -150,6 +151,8 @@ def restore_backlog(channel: Channel, backlog: Backlog, most: int) -> Restored |
     channel.schedule_delivery()
     channel.set_alarm()
     channel.topic.rewind_to(min(ledger.cursor, places.min()) if places else ledger.cursor)
+    # Count the messages that wait as in the backlog, are in flight or are buried now. `kicked` ones don't count, because
+    # they were buried in the backlog.
     ahead = end - cursor - len(skipped)
     lies_buried = len(between(buried.all(), backlog.next, end) - finished) + len(between(here, 0, backlog.next))
     restored = ahead + len(requeued) + len(deferred) - len(kicked) + backlog.count_among(held) + lies_buried

@@ -79,6 +79,7 @@ class Recall:
         self._sequences = sequences
         self._parts = self._all_parts()
         channels = self._channels()
+        # A request of a single slice isn't listed: it is over before anyone could look.
         self._recalled = channels if self.count + _COST_OF_CHANNEL * len(channels) > SLICE else []
         for it in self._recalled:
             it.recalls.append(self)

@@ -236,7 +236,7 @@ class TopicState:
                 if delay_ms < 0:
                     channel.skip(start, start + count)
                 else:
-                    channel.defer(start, count, now_ms + delay_ms + 1)
+                    channel.defer(start, count, now_ms + delay_ms + 1)  # + 1, because now_ms was rounded down
         self.parked.clear()
 
     def cut(self, tail: int) -> bool:

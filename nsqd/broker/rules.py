@@ -35,7 +35,7 @@ class BackoffRule:
         """Return the delay after attempt number `attempts`, counted from 1. `random_percent` is from 0 to 99."""
         times = 1 << min(attempts - 1, 62) if self.exponential else attempts
         delay = min(self.shortest_ms * times, self.longest_ms)
-        return int(delay * (1 + self.jitter * (random_percent / 49.5 - 1)))
+        return int(delay * (1 + self.jitter * (random_percent / 49.5 - 1)))  # 0..99 becomes -1..1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -162,7 +162,7 @@ def test_publishers_have_a_second_to_go_elsewhere_before_they_are_refused(node: 
     closed: list[float] = []
     told = Told(are_there=True)
     drain = Drain(
-        node.broker, deadline=5.0, stay=60.0, announce=told, closed=lambda: closed.append(trio.current_time())
+        node.broker, deadline=5.0, stay=60.0, announce=told, on_closed=lambda: closed.append(trio.current_time())
     )
     client = node.client()
 
