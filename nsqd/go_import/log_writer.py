@@ -11,7 +11,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from nsqd.broker.batch import Batch
-from nsqd.log.record import HEADER_SIZE, INDEX_INTERVAL, encode_header
+from nsqd.log.record import HEADER_SIZE, INDEX_INTERVAL, encode
 from nsqd.log.segment import Segment, SegmentIndex, save_index, segment_name
 
 if TYPE_CHECKING:
@@ -40,8 +40,7 @@ class LogWriter:
             payload = _pack_size(len(body)) + body
             batch = Batch(self.tail, number, timestamp, payload, (0, len(payload)))
             self._make_room(HEADER_SIZE + len(payload))
-            self._buffers.append(encode_header(batch, payload))
-            self._buffers.append(payload)
+            self._buffers += encode(batch)
             self._end += HEADER_SIZE + len(payload)
             self.tail += 1
         self._flush()

@@ -8,10 +8,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from nsqd.broker.batch import Batch
     from nsqd.log.reading.log_reader import LogReader
     from nsqd.log.reading.reads import Reads
-    from nsqd.log.segment import Segment
     from nsqd.log.segment_list import SegmentList
     from nsqd.log.settings import LogSettings
     from nsqd.log.writing.unsynced import Unsynced
@@ -57,13 +55,6 @@ class Expiry:
         settings = self._host.settings
         self.retention = settings.retention_of(self._topic)
         self._is_own = settings.is_own_retention(self._topic)
-
-    def written(self, segment: Segment, batches: list[Batch]) -> None:
-        """Update the segment's age for these batches, which are now in it."""
-        newest = batches[-1].timestamp
-        segment.newest = max(segment.newest, newest)
-        if self._key_window and any(batch.key for batch in batches):
-            segment.keyed = max(segment.keyed, newest)
 
     def age_now(self) -> int:
         """Return the time from which ages are counted; 0 if nothing depends on it."""

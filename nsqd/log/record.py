@@ -39,7 +39,6 @@ __all__ = [
     "decode_batch",
     "decode_header",
     "encode",
-    "encode_header",
     "find_header",
     "find_id",
     "message_offsets",
@@ -57,32 +56,18 @@ _unpack: Final = Struct(">4sIIIQQqQIHH").unpack_from
 
 
 def encode(batch: Batch) -> tuple[bytes, bytes]:
-    """Return the buffers that form the record when they are written one after the other: what precedes the payload, and
-    the payload, which is not copied.
+    """Return the record in two buffers, to be written one after the other: header, key and headers, then the payload.
+
+    The payload is the batch's own, because a copy of it would cost more than all the rest.
     """
-    payload = batch.payload
-    if not batch.key and not batch.headers:
-        return encode_header(batch, payload), payload
-    headers = batch.headers
-    lead = batch.key + _pack_size(len(headers)) if headers else batch.key
-    crc = extend_crc32c(extend_crc32c(crc32c(lead), headers), payload)
-    flags = (batch.flags if batch.key else 0) | (HEADERS if headers else 0)
-    header = _header_of(batch, len(lead) + len(headers) + len(payload), crc, flags, len(batch.key))
-    return b"".join((header, lead, headers)), payload
-
-
-def size_of(batch: Batch) -> int:
-    """Return the size of its record."""
-    headers = 4 + len(batch.headers) if batch.headers else 0
-    return HEADER_SIZE + len(batch.key) + headers + len(batch.payload)
-
-
-def encode_header(batch: Batch, payload: bytes) -> bytes:
-    """Return the header of a record that has neither a key nor headers."""
-    return _header_of(batch, len(payload), crc32c(payload), 0, 0)
-
-
-def _header_of(batch: Batch, length: int, crc: int, flags: int, key_length: int) -> bytes:
+    payload, key, headers = batch.payload, batch.key, batch.headers
+    if not key and not headers:
+        lead, flags, length, crc = b"", 0, len(payload), crc32c(payload)
+    else:
+        lead = key + _pack_size(len(headers)) if headers else key
+        flags = (batch.flags if key else 0) | (HEADERS if headers else 0)
+        length = len(lead) + len(headers) + len(payload)
+        crc = extend_crc32c(extend_crc32c(crc32c(lead), headers), payload)
     checked = _pack_checked(
         length,
         crc,
@@ -92,9 +77,16 @@ def _header_of(batch: Batch, length: int, crc: int, flags: int, key_length: int)
         batch.delay_ms,
         batch.count,
         flags,
-        key_length,
+        len(key),
     )
-    return _pack_front(MAGIC, crc32c(checked)) + checked
+    header = _pack_front(MAGIC, crc32c(checked)) + checked
+    return b"".join((header, lead, headers)) if lead else header, payload
+
+
+def size_of(batch: Batch) -> int:
+    """Return how many bytes the record of this batch takes."""
+    headers = 4 + len(batch.headers) if batch.headers else 0
+    return HEADER_SIZE + len(batch.key) + headers + len(batch.payload)
 
 
 def decode_batch(header: Header, buffer: bytes, position: int) -> Batch | None:

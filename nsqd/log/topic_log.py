@@ -50,8 +50,8 @@ BUFFER_BYTES: Final = 1 << 20  # acknowledged messages that may wait in memory, 
 class LogSyncer(Protocol):
     """What a log asks of the syncer."""
 
-    def log_written(self, log: DiskLog, messages: int) -> None:
-        """Sync the log soon, to which this many messages were written."""
+    def log_written(self, log: DiskLog, messages: int, *, is_awaited: bool = False) -> None:
+        """Sync this log soon, to which `messages` messages were written. `is_awaited`: a publisher waits for the sync."""
 
     def wanted_result(self) -> object:
         """Begin the next sync at once, as somebody waits for it."""
@@ -120,7 +120,9 @@ class DiskLog:
         self._is_dirty = False  # and in the store's list of dirty logs
         self._refusal: str | None = None  # the error for publishers, decided once in each turn
         self._segments = SegmentList(state.segments, state.tail)
-        self.writer = SegmentWriter(folder, host.writers, self._segments)
+        self.writer = SegmentWriter(
+            folder, host.writers, self._segments, remembers_keys=settings.options.idempotence_window > 0
+        )
         self._unsynced = Unsynced(folder, state)
         self._fault = LogFault(topic, folder, self._unsynced, host.faults, host.now)
         self._cache = TailCache(
@@ -231,7 +233,7 @@ class DiskLog:
         return self._buffer.size
 
     def write(self) -> None:
-        """Move the buffer to the file, with one system call unless a segment ends in between."""
+        """Write what waits in the buffer to the file, with one system call unless a segment ends in between."""
         self._is_dirty = False
         self._refusal = None
         buffer = self._buffer
@@ -244,16 +246,31 @@ class DiskLog:
         segment = self._segments.active
         if segment is None or segment.size + size > self._max_bytes:
             self._write_over_segments()
-        elif self._write_to(segment, buffer.buffers, size):
-            batches, receipts = buffer.take_all()
-            self._take_over(segment, size, batches, receipts)
+        else:
+            self._write_to(segment, buffer.batches, buffer.buffers, size)
 
-    def _write_to(self, segment: Segment, buffers: list[bytes], size: int) -> bool:
+    def _write_to(self, segment: Segment, batches: list[Batch], buffers: list[bytes], size: int) -> bool:
+        """Write the buffer's first batches, and answer those publishers who do not wait for a sync.
+
+        Return False if the disk refuses. Then all publishers who wait for a write have got the error.
+        """
         try:
-            self.writer.write(segment, buffers, size)
+            self.writer.write(segment, batches, buffers, size)
         except OSError as error:
             self._write_failed(DiskError.of("write", segment.path, error))
             return False
+        written, receipts = self._buffer.take(len(batches), size)
+        if self._fault.error is not None:
+            self._repaired()
+        if self._ack is not Ack.SYNCED:
+            for receipt in receipts:
+                receipt.settle()
+        else:
+            self._unsynced.add_receipts(written, receipts)
+        messages = self._segments.tail - written[0].base_sequence
+        self._syncer.log_written(self, messages, is_awaited=self._unsynced.is_awaited)
+        if dropped := self._cache.written(written):
+            self._host.batches_dropped(dropped)
         return True
 
     def _write_over_segments(self) -> None:
@@ -271,25 +288,8 @@ class DiskLog:
                     self._write_failed(DiskError.of("open", self.folder / segment_name(base), error))
                     return
                 continue
-            if not self._write_to(segment, buffer.buffers[: 2 * count], size):
+            if not self._write_to(segment, buffer.batches[:count], buffer.buffers[: 2 * count], size):
                 return
-            batches, receipts = buffer.take(count, size)
-            self._take_over(segment, size, batches, receipts)
-
-    def _take_over(self, segment: Segment, size: int, batches: list[Batch], receipts: list[Receipt]) -> None:
-        """Count these batches as written, now that they are in the file."""
-        self.writer.written(segment, size, batches)
-        self.expiry.written(segment, batches)
-        if self._fault.error is not None:
-            self._repaired()
-        if self._ack is not Ack.SYNCED:
-            for receipt in receipts:
-                receipt.settle()
-        else:
-            self._unsynced.add_receipts(batches, receipts)
-        self._syncer.log_written(self, batches[-1].end_sequence - batches[0].base_sequence)
-        if dropped := self._cache.written(batches):
-            self._host.batches_dropped(dropped)
 
     def _roll(self, base: int) -> None:
         """Begin a new segment. Raises OSError."""
@@ -298,7 +298,7 @@ class DiskLog:
         self._unsynced.rolled(sealed)
         # Needed even if nothing is written to the segment. The segments before it may be removed, and then only its
         # name tells how far the log had got.
-        self._syncer.log_written(self, 0)
+        self._syncer.log_written(self, 0, is_awaited=self._unsynced.is_awaited)
 
     def release(self, sequence: int, passed: int | None = None) -> None:
         self._cache.forget_before(sequence)
@@ -458,7 +458,7 @@ class DiskLog:
 
     def _repaired(self) -> None:
         self._fault.end()
-        self._syncer.log_written(self, 0)
+        self._syncer.log_written(self, 0, is_awaited=self._unsynced.is_awaited)
 
     def _prove(self) -> None:
         """Create what is missing of the log's folder, and check what its segments hold. Raises OSError."""

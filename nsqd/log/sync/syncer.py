@@ -117,14 +117,14 @@ class Syncer:
 
     # What makes a sync necessary
 
-    def log_written(self, log: DiskLog, messages: int) -> None:
-        """Sync this log soon, to which `messages` messages were written."""
+    def log_written(self, log: DiskLog, messages: int, *, is_awaited: bool = False) -> None:
+        """Sync this log soon, to which `messages` messages were written. `is_awaited`: a publisher waits for the sync."""
         if not self._unsynced:
             self._wakeups.sync.set()
         self._unsynced[log] = None
         before = self._unsynced_messages
         self._unsynced_messages = before + messages
-        if log.waits_for_sync:
+        if is_awaited:
             self.holds_up_clients = True
             self._wakeups.hurry.set()
         elif before < self._sync_every <= before + messages:

@@ -23,23 +23,32 @@ MOST_DESCRIPTORS: Final = 256  # for writing, and as many again for reading
 class SegmentWriter:
     """Appends to the active segment of one log, and begins a new one.
 
-    May touch the files in the log's folder, the list of segments, and of the active segment its size and its index.
-    Knows nothing of publishers: the log handles an OSError.
+    Touches the files in the log's folder, the list of segments, and the active segment's size, index and age. Publishers
+    are the log's concern: it handles the OSError of a write.
     """
 
-    def __init__(self, folder: Path, open_writers: OpenWriters, segments: SegmentList) -> None:
+    def __init__(
+        self, folder: Path, open_writers: OpenWriters, segments: SegmentList, *, remembers_keys: bool = False
+    ) -> None:
+        """Make the writer of one log. With `remembers_keys`, a segment stays for as long as its newest key counts."""
         self._folder = folder
         self._open_writers = open_writers
         self._files = open_writers.files
         self._write_at = open_writers.files.write_at
         self._segments = segments
+        self._remembers_keys = remembers_keys
         self._descriptor = -1  # of the active segment, if it is open
         index = segments.active.index if segments.active is not None else None
         self._indexed_at = index.offsets[-1] if index else 0
         self._used = False  # since the last `take_used`
 
-    def write(self, segment: Segment, buffers: list[bytes], size: int) -> None:
-        """Write behind the segment's end, with one system call if that is possible and not too much. Raises OSError."""
+    def write(self, segment: Segment, batches: list[Batch], buffers: list[bytes], size: int) -> None:
+        """Append batches to the segment: their records, which are `size` bytes in `buffers`. Raises OSError.
+
+        This is one system call, unless there are too many buffers or bytes. Only when all of it is in the file do the
+        segment's size, index and age count the batches. So a write that fails leaves the segment as it was, although
+        the file may have some of the bytes: see `cut_back`.
+        """
         descriptor = self._descriptor
         if descriptor < 0:
             descriptor = self._open(segment)
@@ -48,13 +57,17 @@ class SegmentWriter:
             self._files.write_in_pieces(descriptor, buffers, offset)
         elif len(buffers) > MOST_BUFFERS or self._write_at(descriptor, buffers, offset) != size:
             self._files.write_fully(descriptor, buffers, offset)  # a short write's bytes are written again
-
-    def written(self, segment: Segment, size: int, batches: list[Batch]) -> None:
-        """Count these batches, which `write` has put into the file, as part of the segment."""
-        if segment.size + size - self._indexed_at > INDEX_INTERVAL:
+        end, last = offset + size, batches[-1]
+        if end - self._indexed_at > INDEX_INTERVAL:
             self._add_to_index(segment, batches)
-        segment.size += size
-        self._segments.tail = batches[-1].end_sequence
+        segment.size = end
+        self._segments.tail = last.base_sequence + last.count
+        if last.timestamp > segment.newest:
+            segment.newest = last.timestamp
+        if self._remembers_keys:
+            for batch in batches:
+                if batch.key and last.timestamp > segment.keyed:
+                    segment.keyed = last.timestamp
         self._used = True
 
     def _add_to_index(self, segment: Segment, batches: list[Batch]) -> None:

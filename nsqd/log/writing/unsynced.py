@@ -36,6 +36,7 @@ class Unsynced:
         self.files: list[Path] = list(state.unsynced_files)  # in the order in which they were written
         self.folders: list[Path] = list(state.unsynced_folders)
         self.has_failed = False  # a sync has failed, and what it should have made durable is not proven yet
+        self.is_awaited = False  # a publisher waits for the next sync
         self._folder = folder
         self._sealed_indexes: list[Segment] = []  # sealed segments with entries that are not in the index's file
         # Ascending. A list, because an empty deque takes 600 bytes, and most topics have no publisher that waits.
@@ -46,11 +47,6 @@ class Unsynced:
         """The sequence before which everything survives a power cut."""
         _, _, sequence = self.checkpoint
         return sequence
-
-    @property
-    def is_awaited(self) -> bool:
-        """Whether a publisher waits for the next sync."""
-        return bool(self._receipts)
 
     def add_new_folder(self) -> None:
         """Sync the folder that was just made: a sync may have passed before there was anything to sync."""
@@ -78,10 +74,12 @@ class Unsynced:
         self._receipts.extend(
             [(batch.base_sequence + batch.count, receipt) for batch, receipt in zip(batches, receipts, strict=True)]
         )
+        self.is_awaited = bool(self._receipts)
 
     def take_receipts(self) -> list[Receipt]:
         """Take the receipts of all publishers that wait for a sync."""
         taken, self._receipts = self._receipts, []
+        self.is_awaited = False
         return [receipt for _, receipt in taken]
 
     def begin_sync(self, segments: SegmentList) -> LogSync:
@@ -131,6 +129,7 @@ class Unsynced:
         waiting = self._receipts
         count = bisect_right(waiting, job.sequence, key=itemgetter(0))
         settled, self._receipts = waiting[:count], waiting[count:]
+        self.is_awaited = bool(self._receipts)
         for _, receipt in settled:
             receipt.settle()
         return bool(settled)

@@ -28,10 +28,10 @@ class WriteBuffer:
         self.receipts: list[Receipt] = []
 
     def add(self, batch: Batch) -> None:
-        front, payload = encode(batch)
-        self.buffers.append(front)
-        self.buffers.append(payload)
-        self.size += len(front) + len(payload)
+        """Encode the batch and put it behind the others."""
+        record = encode(batch)
+        self.buffers += record
+        self.size += len(record[0]) + len(record[1])
         self.batches.append(batch)
 
     def fitting(self, room: int, *, takes_any: bool) -> tuple[int, int]:

@@ -11,7 +11,6 @@ from nsqd.log.segment import Segment
 from nsqd.log.segment_list import SegmentList
 from nsqd.log.store import DiskStore
 from nsqd.log.writing.unsynced import Unsynced
-from tests.nsqd.log.batches import make_batch
 from tests.support.log_settings import log_settings
 
 
@@ -43,7 +42,7 @@ def test_a_topics_own_retention_lets_go_of_what_is_too_old(tmp_path: Path) -> No
     log = Log(tmp_path, [0, 10], topic_retention={"t": Retention(time=100)})
     active = log.segments.active
     assert active is not None
-    log.expiry.written(active, [make_batch(10, [b"x"], timestamp=950)])
+    active.newest = 950
     assert log.expiry.outdated_before(is_all_written=True) == 10
     log.now = 1_050
     assert log.expiry.outdated_before(is_all_written=False) == 10
@@ -59,9 +58,7 @@ def test_retention_of_all_topics_does_not_let_go_of_what_no_channel_got(tmp_path
 
 def test_segments_with_young_keys_stay(tmp_path: Path) -> None:
     log = Log(tmp_path, [0, 10, 20], idempotence_window=100)
-    batch = make_batch(10, [b"x"], timestamp=980)
-    batch.key = b"k"
-    log.expiry.written(log.segments.holding(10), [batch])
+    log.segments.holding(10).keyed = 980
     assert log.expiry.unwanted_before(log.expiry.age_now()) == 10
     assert log.expiry.unwanted_before(1_080) == 20
     log.close()

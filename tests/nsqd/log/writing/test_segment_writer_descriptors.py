@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from nsqcommon.wakeup import Wakeup
-from nsqd.log.files import Files
+from nsqd.log.files import Buffers, Files
 from nsqd.log.segment_list import SegmentList
 from nsqd.log.writing.segment_writer import MOST_DESCRIPTORS, OpenWriters, SegmentWriter
 from tests.nsqd.log.batches import make_batch
@@ -22,6 +22,9 @@ class Disk(Files):
         self.opened += 1
         self.open.add(self.opened)
         return self.opened
+
+    def write_at(self, descriptor: int, buffers: Buffers, offset: int) -> int:
+        return sum(map(len, buffers))
 
     def close(self, descriptor: int) -> None:
         self.open.remove(descriptor)
@@ -58,7 +61,7 @@ def test_what_is_not_written_to_between_two_looks_is_closed() -> None:
     used, _ = node.open(), node.open()
     segments = used._segments
     assert segments.active is not None
-    used.written(segments.active, 10, [make_batch(0, [b"x"])])
+    used.write(segments.active, [make_batch(0, [b"x"])], [b"ten bytes."], 10)
     assert not node.writers.close_idle()
     assert node.disk.open == {1}
     assert node.writers.close_idle()
