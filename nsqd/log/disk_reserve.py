@@ -76,10 +76,10 @@ class DiskReserve:
             reserve.could_not_look(self._now())
             return
         reserve.looked(free, unwritten=self._unwritten(), now=self._now())
-        if reserve.is_open:
-            self._fault.end()
-        else:
+        if not reserve.is_open:
             self._low_space()
+        elif self._fault.error is not None:
+            self._fault.end()
 
     def is_low(self) -> bool:
         """Return whether less than the reserve is free. Blocks on the disk, and may be called from any thread."""

@@ -315,7 +315,8 @@ class DiskStore:
 
     def hurry(self) -> None:
         """Begin a sync if clients wait for one."""
-        self.syncer.hurry()
+        if self.syncer.holds_up_clients:
+            self.syncer.hurry()
 
     @property
     def journal_error(self) -> str | None:
@@ -450,8 +451,10 @@ class DiskStore:
         self.compaction[compaction] = None
 
     def _unwritten_bytes(self) -> int:
-        waiting = {**dict.fromkeys(self.dirty), **self._buffered}
-        return sum([topic_log.unwritten_bytes for topic_log in waiting])
+        size = 0
+        for topic_log in {**dict.fromkeys(self.dirty), **self._buffered}:
+            size += topic_log.unwritten_bytes
+        return size
 
     def remove(self, paths: list[Path]) -> None:
         self.removals.remove(paths)
