@@ -21,10 +21,13 @@ class Journal(Generic[L]):
         self._store = store
         self.unsaved: dict[L, None] = {}  # ledgers with progress that the journal does not know
         self.urgent_changes = 0  # recorded since the start
+        self.is_urgent = False  # the turn has to write the journal: one of them is not written yet
 
     def record(self, change: Change, *, urgent: bool = True) -> None:
         """Record a change. Nothing ephemeral is ever recorded: its owner sees to that."""
-        self.urgent_changes += urgent
+        if urgent:
+            self.urgent_changes += 1
+            self.is_urgent = True
         self._store.record(change, urgent=urgent)
 
     def take_unsaved(self) -> list[L]:

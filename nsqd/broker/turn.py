@@ -4,19 +4,23 @@
    wait until files of its log are removed is left to a later turn.
 1. **Deferrals.** The journal is told which publishes are deferred, before their logs have them. Otherwise a crash after
    the logs were written would deliver them at once.
-2. **Journal.** Urgent changes are written. A client that was told of a new channel finds it after a crash, too.
+2. **Journal.** Urgent changes are written, if there are any. A new channel, whose client is about to get its OK, is still
+   there after a crash.
 3. **Promise.** Clients that wait for these changes learn whether the journal has them.
 4. **Seal.** What was published becomes batches in the buffers of the logs: one for the PUBs and small MPUBs of the turn,
    and one for each large MPUB, DPUB and MPUB with a key or headers. Where the journal or the disk fails, publishers are
    refused instead.
 5. **Write.** One write for each log. Only then is there an OK.
 6. **Hand over.** Channels get what is on disk, and pass it on to consumers that have room.
-7. **Journal** again: it is told what delivering has changed, before the frames of these deliveries are sent.
+7. **Journal** again, if delivering has made urgent changes: they are written before the frames of these deliveries leave.
 8. **Tell nsqlookupd** of topics that came, went or have other channels. A client that hears of a message must find its
    topic.
 9. **Flush.** Answers and messages go to the sockets. That makes room, so all of this may begin again.
 
 Nothing in here waits. nsqd, the models in tests, the simulation of faults and the benchmarks all end their turns here.
+
+Most turns have nothing unusual. So each unusual step has a list or a flag, which is kept by the code that adds to it, and
+the turn looks at that before it calls anything: `turn.deferring`, `turn.postponed`, `journal.is_urgent` and so on.
 """
 
 from __future__ import annotations
@@ -41,8 +45,8 @@ class Disk(Protocol):
     def publishing_error(self) -> str | None:
         """Why nothing may be published; None: messages that the logs take may be acknowledged."""
 
-    def write_journal(self) -> object:
-        """Write the journal's buffer if it holds an urgent change."""
+    def write_journal(self) -> bool:
+        """Write the journal's buffer if it holds an urgent change. Return False if the disk does not take it now."""
 
     def write_logs(self) -> None:
         """Write each log that has new messages, once, and settle the receipts of what was written."""
@@ -54,14 +58,15 @@ def finish_turn(broker: Broker, disk: Disk, *, announce: Announce, flush: Callab
     `announce` tells nsqlookupd which topics came, went or have other channels. `flush` sends clients their answers and
     messages.
     """
-    turn = broker.turn
+    turn, journal = broker.turn, broker.turn.journal
     while True:
         if turn.dropping or turn.postponed:
             broker.make_room(disk.publishing_error)
         if turn.unsealed or broker.promised is not None:
             if turn.deferring:
                 broker.record_deferred()
-            disk.write_journal()
+            if journal.is_urgent:
+                journal.is_urgent = not disk.write_journal()
             if broker.promised is not None:
                 broker.settle_promised(disk.journal_error)
             broker.seal(disk.publishing_error)
@@ -69,7 +74,8 @@ def finish_turn(broker: Broker, disk: Disk, *, announce: Announce, flush: Callab
         broker.release_to_channels()
         # If the disk does not take these changes, the frames leave anyway: consuming goes on. After a crash a message
         # may then come earlier than a REQ has asked for, or with fewer attempts.
-        disk.write_journal()
+        if journal.is_urgent:
+            journal.is_urgent = not disk.write_journal()
         # A client that hears of a message must be able to find its topic by nsqlookupd.
         if turn.reshaped:
             reshaped, turn.reshaped = turn.reshaped, {}

@@ -48,10 +48,7 @@ class Alarms(Generic[C]):
         self._heap: list[tuple[float, int, C]] = []
         self._known: set[tuple[float, C]] = set()
         self._serial = 0
-
-    @property
-    def next(self) -> float:
-        return self._heap[0][0] if self._heap else inf
+        self.next = inf  # the first of these times
 
     def add(self, when: float, channel: C) -> None:
         if (when, channel) in self._known:
@@ -59,6 +56,7 @@ class Alarms(Generic[C]):
         self._known.add((when, channel))
         self._serial += 1
         heappush(self._heap, (when, self._serial, channel))
+        self.next = self._heap[0][0]
 
     def pop_due(self, now: float) -> Iterator[tuple[float, C]]:
         """Yield each time that has come, and the channel that wanted to be called then."""
@@ -66,6 +64,7 @@ class Alarms(Generic[C]):
         while heap and heap[0][0] <= now:
             when, _, channel = heappop(heap)
             self._known.discard((when, channel))
+            self.next = heap[0][0] if heap else inf
             yield when, channel
 
 

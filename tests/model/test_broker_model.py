@@ -113,12 +113,13 @@ class _Disk:
     def publishing_error(self) -> str | None:
         return self._machine.store.publishing_error
 
-    def write_journal(self) -> None:
+    def write_journal(self) -> bool:
         self._called()
-        self._machine.store.write_journal()
         self.journal_is_written = True
+        return self._machine.store.write_journal()
 
     def write_logs(self) -> None:
+        self.journal_is_written = True  # or it did not have to be
         self._called()
         self._machine.store.write_logs()
         self._machine.written()
@@ -130,6 +131,10 @@ class _Disk:
 
     def die(self) -> None:
         raise Died
+
+    def flush(self) -> None:
+        self.journal_is_written = True  # or it did not have to be
+        self.die()
 
 
 class BrokerMachine(RuleBasedStateMachine):
@@ -854,7 +859,7 @@ class BrokerMachine(RuleBasedStateMachine):
             client.consumer.send = lambda pieces: None  # it is never sent
         disk = _Disk(self, calls=stage)
         with suppress(Died):
-            finish_turn(self.broker, disk, announce=tell_nobody, flush=disk.die)
+            finish_turn(self.broker, disk, announce=tell_nobody, flush=disk.flush)
         return self.topics if disk.journal_is_written else self.before
 
     def _adopt(self, expected: dict[str, TopicModel], *, never_left: int) -> None:

@@ -127,7 +127,8 @@ class FakeTurn:
     def publishing_error(self) -> str | None:
         return self.journal_error
 
-    def write_journal(self) -> None: ...
+    def write_journal(self) -> bool:
+        return True
 
     def write_logs(self) -> None: ...
 

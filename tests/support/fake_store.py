@@ -209,11 +209,12 @@ class FakeStore:
         for log in dirty.values():
             self.unsynced += log.write(self.error, settle=not self.ack_synced)
 
-    def write_journal(self, *, force: bool = False) -> None:
+    def write_journal(self, *, force: bool = False) -> bool:
         if (force or self.urgent) and self.journal_error is None:
             self.journal += (msgpack.unpackb(msgpack.packb(change), use_list=False) for change in self.unwritten)
             self.unwritten = []
             self.urgent = False
+        return not self.urgent
 
     @property
     def publishing_error(self) -> str | None:

@@ -180,8 +180,8 @@ class TurnStore:
         self.journal_error: str | None = None
         self.publishing_error: str | None = None
 
-    def write_journal(self) -> None:
-        self._store.write_journal()
+    def write_journal(self) -> bool:
+        return self._store.write_journal()
 
     def write_logs(self) -> None:
         self._store.write_logs()
