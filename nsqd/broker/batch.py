@@ -129,10 +129,6 @@ class Batch:
         """Bytes of memory that its messages and their headers take."""
         return len(self.payload) + len(self.headers)
 
-    @property
-    def body_bytes(self) -> int:
-        return len(self.payload) - 4 * self.count
-
     def body(self, sequence: int) -> bytes:
         position = sequence - self.base_sequence
         return self.payload[self.offsets[position] + 4 : self.offsets[position + 1]]

@@ -200,12 +200,17 @@ class Channel:
         """Keep batches that are about to be handed over, because the log does not: only an ephemeral channel does so."""
         self.ledger.keep(batches, self.turn.mem_queue_size, self.turn.mem_queue_bytes)
 
-    def take_new(self, before: int) -> None:
-        """Note that the topic's messages from `before` on belong to the channel now."""
+    def take_new(self, before: int, batch: Batch | None = None) -> None:
+        """Deliver the topic's messages from `before` on, which now belong to the channel, when the turn ends.
+
+        `batch` is the first one of these messages, if the topic has it at hand.
+        """
         if self.ledger.ephemeral_batches is not None:
             self.turn.overflowing.setdefault(self, before)
         if self.consumers:
             self.turn.to_deliver[self] = None
+            if batch is not None:
+                self.ledger.offer(batch)
         if self.is_ruled and self.policy.ttl is not None:
             self.wake_at(self.turn.now + self.policy.rules.expiry_pause)
 
@@ -284,7 +289,11 @@ class Channel:
         return taken
 
     def _distribute(self, available: int, now: float) -> int:
-        """Deliver up to `available` messages in fair shares. Return how many were delivered."""
+        """Deliver up to `available` messages in fair shares. Return how many were delivered.
+
+        Say 10 messages wait, and three consumers have room for 1, 9 and 9. The first one gets 1 of its share of 4, the
+        second one gets 5 (half of the 9 that are left), and the third one 4.
+        """
         wanted = available
         while available > 0:
             ready = [consumer for consumer in self.consumers if consumer.room > 0]
@@ -299,7 +308,10 @@ class Channel:
             may_want_more = self.turn.prefers_near_consumers
             for position, consumer in enumerate(ready):
                 room, share = consumer.room, -(-available // (len(ready) - position))
-                taken = self._take(consumer, min(room, share), now)
+                if self.ledger.retries.members.count:
+                    taken = self._take_both(consumer, min(room, share), now)
+                else:
+                    taken = self._take_new(consumer, min(room, share), now)
                 available -= taken
                 if available <= 0:
                     break
@@ -309,10 +321,8 @@ class Channel:
                 break  # either the log must read first (it calls `Broker.loaded` then), or nobody has room left
         return wanted - available
 
-    def _take(self, consumer: Consumer, limit: int, now: float) -> int:
+    def _take_both(self, consumer: Consumer, limit: int, now: float) -> int:
         """Give up to `limit` messages to one consumer. Retries and new messages take turns, so that neither starves."""
-        if not self.ledger.retries:
-            return self._take_new(consumer, limit, now)
         if limit == 1:
             self._retry_first = not self._retry_first
             first, second = self._take_retries, self._take_new

@@ -123,7 +123,7 @@ class Ledger:
     @property
     def depth(self) -> int:
         """How many messages could be taken now."""
-        return self.feed.high_watermark - self.cursor - self.skips.total + len(self.retries)
+        return self.feed.high_watermark - self.cursor - self.skips.total + self.retries.members.count
 
     @property
     def ahead(self) -> int:
@@ -232,6 +232,14 @@ class Ledger:
         if batch is None or not batch.base_sequence <= cursor < batch.base_sequence + batch.count:
             return None
         return batch
+
+    def offer(self, batch: Batch) -> None:
+        """Take in hand a batch that was just handed over, if the cursor is at its beginning.
+
+        Then a delivery in this turn need not look for it in the log: `advance` and `batch_ahead` find it here.
+        """
+        if batch.base_sequence == self.cursor and self.ephemeral_batches is None:
+            self.batch = batch
 
     def batch_ahead(self) -> Batch | None:
         """Return the batch at the cursor, where `advance` has found a message; None: it has to be read from the disk."""

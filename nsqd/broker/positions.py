@@ -355,7 +355,7 @@ class Members:
 class RetryQueue:
     """Positions that wait for their next delivery, first come first served."""
 
-    __slots__ = ("_former", "_leftovers", "_members", "_queue", "passed")
+    __slots__ = ("_former", "_leftovers", "_queue", "members", "passed")
 
     def __init__(self, reclaimer: Reclaimer) -> None:
         self._leftovers = reclaimer
@@ -363,37 +363,37 @@ class RetryQueue:
         # Entries that come before those of the queue, while some are dropped. There are thousands of channels, and an empty
         # deque takes 800 bytes.
         self._former: deque[int] | None = None
-        self._members = Members()
+        self.members = Members()  # a delivery reads their `count`, as `len()` would be a call
         self.passed = 0  # entries of what was taken out that somebody met on the way to the first position
 
     def __len__(self) -> int:
-        return self._members.count
+        return self.members.count
 
     def __contains__(self, sequence: int) -> bool:
-        return sequence in self._members.sequences
+        return sequence in self.members.sequences
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         """Yield (sequence, attempts so far) of each position."""
-        return filter(None, _still_retried(chain(self._former or (), self._queue), self._members))
+        return filter(None, _still_retried(chain(self._former or (), self._queue), self.members))
 
     def copy(self) -> Iterator[tuple[int, int]]:
         """Return an iterator over a copy of the present positions, in ascending order.
 
         It has no copy of a million entries, over which the garbage collector would go.
         """
-        return _with_attempts(self._members.sequences.copy(), self._members.attempts.copy())
+        return _with_attempts(self.members.sequences.copy(), self.members.attempts.copy())
 
     def sequences(self) -> Iterator[list[int]]:
         """Return the sequences of all present positions, in pieces."""
-        return in_pieces(self._members.sequences)
+        return in_pieces(self.members.sequences)
 
     def among(self, sequences: BitMap64) -> BitMap64:
         """Return those of these sequences that are here."""
-        return self._members.sequences & sequences
+        return self.members.sequences & sequences
 
     def lowest(self) -> int | None:
         """Return the lowest sequence; None: there is none."""
-        return self._members.lowest()
+        return self.members.lowest()
 
     @property
     def entries(self) -> int:
@@ -408,7 +408,7 @@ class RetryQueue:
     def _packed(self, sequence: int, attempts: int) -> int:
         """Note a position, and return its entry."""
         attempts &= _ATTEMPTS_MASK
-        generation = self._members.add(sequence, attempts)
+        generation = self.members.add(sequence, attempts)
         return (generation << _SEQUENCE_BITS | sequence) << _ATTEMPTS_BITS | attempts
 
     def turn(self, count: int, wanted: Container[int]) -> list[int]:
@@ -427,24 +427,24 @@ class RetryQueue:
                 self._queue.append(packed)
             else:
                 taken.append(sequence)
-                self._members.remove(sequence, sequence + 1, 0)
-        if not self._members.count:
+                self.members.remove(sequence, sequence + 1, 0)
+        if not self.members.count:
             self.clear()
         return taken
 
     def attempts_of(self, sequence: int) -> int:
         """Return how often one of these was delivered so far."""
-        return self._members.attempts.get(sequence)
+        return self.members.attempts.get(sequence)
 
     def take_out(self, wanted: BitMap64) -> BitMap64:
         """Take out those of the wanted sequences that are here, and return them."""
-        if here := self._members.take_out(wanted):
+        if here := self.members.take_out(wanted):
             self._drop_some(min(_DROPPED_WITH_EACH * len(here), _DROPPED_AT_ONCE))
         return here
 
     def _drop_some(self, most: int) -> None:
         """Look at so many entries, from the last one to the first, and drop those that were taken out, if these are many."""
-        count = self._members.count
+        count = self.members.count
         if not count:
             self.clear()
         elif not self._former and (len(self._queue) - count) * 2 > len(self._queue) + _FEW:
@@ -461,11 +461,11 @@ class RetryQueue:
         some = [former.pop() for _ in range(min(most, len(former)))]
         generations = [packed >> (_SEQUENCE_BITS + _ATTEMPTS_BITS) for packed in some]
         sequences = [packed >> _ATTEMPTS_BITS & _SEQUENCE_MASK for packed in some]
-        queue.extendleft(compress(some, self._members.which_count(sequences, generations)))
+        queue.extendleft(compress(some, self.members.which_count(sequences, generations)))
 
     def replace_before(self, end: int, positions: Sequence[tuple[int, int]]) -> None:
         """Replace all positions before `end` by these (sequence, attempts), which come first."""
-        members = self._members
+        members = self.members
         taken = members.take_out(between(members.sequences, 0, end))
         if not members.count:
             self.clear()
@@ -486,12 +486,12 @@ class RetryQueue:
 
     def next_ones(self, count: int) -> list[tuple[int, int]]:
         """Return about the first `count` positions, as (sequence, attempts so far)."""
-        if not self._members.count:
+        if not self.members.count:
             return []
         queue = self._first()
         rest = self._queue if queue is self._former else ()
         some = islice(chain(queue, rest), count + _LEFT_OVER_AT_ONCE)
-        return list(islice(filter(None, _still_retried(some, self._members)), count))
+        return list(islice(filter(None, _still_retried(some, self.members)), count))
 
     def pop_run(self, limit: int, end: int) -> tuple[int, int, int]:
         """Take out up to `limit` neighbours below `end` with equal attempts. Return (first, end, attempts)."""
@@ -502,12 +502,12 @@ class RetryQueue:
         sequence = first + 1
         step = 1 << _ATTEMPTS_BITS
         while sequence < stop and queue and queue[0] == packed + step:
-            if self._members.generations and not self._is_here(queue[0]):
+            if self.members.generations and not self._is_here(queue[0]):
                 break
             packed = queue.popleft()
             sequence += 1
-        self._members.remove(first, sequence, attempts)
-        if not self._members.count:
+        self.members.remove(first, sequence, attempts)
+        if not self.members.count:
             self.clear()
         return first, sequence, attempts
 
@@ -518,7 +518,7 @@ class RetryQueue:
         for the end of a search.
         """
         queue = self._former or self._queue
-        if not self._members.generations:
+        if not self.members.generations:
             return queue
         for _ in range(_LEFT_OVER_AT_ONCE):
             if self._is_here(queue[0]):
@@ -527,8 +527,8 @@ class RetryQueue:
             self.passed += 1
             if not queue:
                 queue = self._queue
-        lowest = self._members.sequences.min()
-        attempts = self._members.attempts.get(lowest)
+        lowest = self.members.sequences.min()
+        attempts = self.members.attempts.get(lowest)
         self.take_out(BitMap64((lowest,)))
         queue = self._former or self._queue
         queue.appendleft(self._packed(lowest, attempts))
@@ -536,7 +536,7 @@ class RetryQueue:
 
     def _is_here(self, packed: int) -> bool:
         """Return whether an entry still counts: it was not taken out."""
-        return self._members.counts(_retried(packed), packed >> (_SEQUENCE_BITS + _ATTEMPTS_BITS))
+        return self.members.counts(_retried(packed), packed >> (_SEQUENCE_BITS + _ATTEMPTS_BITS))
 
     def clear(self) -> None:
         if self.entries > MANY:
@@ -545,7 +545,7 @@ class RetryQueue:
         else:
             self._queue.clear()
         self._former = None
-        self._members.clear()
+        self.members.clear()
 
 
 class DeferredQueue:

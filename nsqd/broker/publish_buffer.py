@@ -50,7 +50,6 @@ class PublishBuffer:
         self._shared_headers: list[tuple[int, bytes]] = []  # of those messages that have some
         self._shared_header_bytes = 0
         self._drafts: list[_Draft] = []
-        self._sealed: list[tuple[Batch, Receipt]] = []
 
     @property
     def is_empty(self) -> bool:
@@ -138,11 +137,6 @@ class PublishBuffer:
         payload = shared[0] if len(shared) == 1 else b"".join(shared)
         self._drafts.append((payload, offsets, 0, self._shared_receipt, key, flags, headers))
 
-    def _take_drafts(self) -> list[_Draft]:
-        self.close_shared()
-        drafts, self._drafts = self._drafts, []
-        return drafts
-
     def _take_headers(self, count: int) -> bytes:
         """Return the headers of the shared batch as they lie in the record."""
         found, self._shared_headers, self._shared_header_bytes = self._shared_headers, [], 0
@@ -199,30 +193,24 @@ class PublishBuffer:
                 yield sequence, count, delay_ms
             sequence += count
 
-    def seal(self, timestamp: int, *, drops: bool) -> Usage | None:
-        """Give the drafts their places in the log, and append them to its buffer. Return what is dropped, if anything.
+    def seal(self, timestamp: int, dropped: list[Usage] | None = None) -> list[tuple[Batch, Receipt]]:
+        """Give the drafts their places in the log, append them to its buffer, and return the batches with their receipts.
 
-        `drops`: only what the log has room for is appended.
+        Whether the log has taken a batch, you learn from its receipt once the log is written. With `dropped`, only those
+        messages are appended for which the log has room, and the others are counted there.
         """
-        drafts: Iterable[_Draft] = self._take_drafts()
-        dropped: list[Usage] | None = None
-        if drops:
-            dropped = []
+        self.close_shared()
+        drafts: Iterable[_Draft] = self._drafts
+        self._drafts = []
+        if dropped is not None:
             drafts = self._fitted(drafts, dropped)
-        log, ids = self._log, self._turn.ids
+        log, ids, sealed = self._log, self._turn.ids, []
         for payload, offsets, delay_ms, receipt, key, flags, headers in drafts:
             base_sequence = log.tail
             count = len(offsets) - 1
             batch = Batch(base_sequence, ids.take(count), timestamp, payload, offsets, delay_ms, key, flags, headers)
             log.append(batch, receipt)
-            self._sealed.append((batch, receipt))
-        if not dropped:
-            return None
-        return Usage(sum(it.messages for it in dropped), sum(it.size for it in dropped))
-
-    def take_sealed(self) -> list[tuple[Batch, Receipt]]:
-        """Return what was sealed since the last call. Its receipts tell whether the log has taken it."""
-        sealed, self._sealed = self._sealed, []
+            sealed.append((batch, receipt))
         return sealed
 
     def _fitted(self, drafts: Iterable[_Draft], dropped: list[Usage]) -> Iterator[_Draft]:
@@ -253,7 +241,8 @@ class PublishBuffer:
 
     def fail(self, cause: str) -> bool:
         """Fail all of it. Return whether something was deferred, so that the journal has to hear that it never came."""
-        drafts = self._take_drafts()
+        self.close_shared()
+        drafts, self._drafts = self._drafts, []
         for _, _, _, receipt, _, _, _ in drafts:
             receipt.settle(cause)
         return any(delay_ms for _, _, delay_ms, _, _, _, _ in drafts)

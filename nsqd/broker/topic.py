@@ -88,6 +88,7 @@ class Topic:
         self._keys.know_forgotten(forgotten)
         self._keys_from = log.keys_from  # as the journal knows it
         self._buffer = PublishBuffer(log, self._keys, turn)
+        self._sealed: list[tuple[Batch, Receipt]] = []  # in this turn, and not released to the channels yet
         self._deferred_ids = DeferredIds()
         # The policy
         rules = turn.rules.topic(name)
@@ -210,10 +211,11 @@ class Topic:
         """
         if self._is_guarded:
             self._forget_room()
-        dropped = self._buffer.seal(timestamp, drops=self.ephemeral and not self.flowing)
-        if dropped is not None:
-            self.message_count += dropped.messages
-            self.message_bytes += dropped.size
+        dropped: list[Usage] | None = [] if self.ephemeral and not self.flowing else None
+        self._sealed += self._buffer.seal(timestamp, dropped)
+        if dropped:
+            self.message_count += sum(it.messages for it in dropped)
+            self.message_bytes += sum(it.size for it in dropped)
 
     def refuse(self, cause: str) -> None:
         """Fail this turn's publishes. A `cut` takes back what the journal was told of them, once it works again."""
@@ -225,7 +227,7 @@ class Topic:
 
     def release_to_channels(self, now: float) -> None:
         """Count what the log has taken and, if the topic flows, give it to the channels."""
-        sealed = self._buffer.take_sealed()
+        sealed, self._sealed = self._sealed, []
         failed = False
         deferred: list[tuple[int, int, int]] = []
         for batch, receipt in sealed:
@@ -233,7 +235,7 @@ class Topic:
                 failed = failed or batch.delay_ms > 0
                 continue
             self.message_count += batch.count
-            self.message_bytes += batch.body_bytes
+            self.message_bytes += len(batch.payload) - 4 * batch.count  # without the sizes of the messages
             if batch.delay_ms:
                 deferred.append((batch.base_sequence, batch.count, batch.delay_ms))
                 self._deferred_ids.add(batch.base_id, batch.base_sequence, batch.count, self.waits)
@@ -243,12 +245,12 @@ class Topic:
         self._written_tail = self.log.tail
         if failed:
             self.record(("cut", self.name, self._written_tail))
-        before = self.feed.high_watermark
-        if self.flowing and not self.early_deferrals:
+        before, early = self.feed.high_watermark, self.early_deferrals
+        if self.flowing and not (early.pieces or early.cancelled):
             self._advance(now, sealed, deferred)
         else:
             for start, count, delay_ms in deferred:
-                self.early_deferrals.add(start, count, delay_ms)
+                early.add(start, count, delay_ms)
             if self.flowing:  # something was taken back before it was handed over
                 self._start_flowing()
         if self._drops:
@@ -278,8 +280,9 @@ class Topic:
             due = microseconds(now) + delay_ms * 1000
             for channel in self.channels.values():
                 channel.defer(start, count, due)
+        batch = fresh[0][0] if fresh and fresh[0][1].error is None else None
         for channel in tuple(self.channels.values()):
-            channel.take_new(before)
+            channel.take_new(before, batch)
         if self.ephemeral:
             self.log.release(self.high_watermark)
 

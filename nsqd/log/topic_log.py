@@ -328,6 +328,8 @@ class DiskLog:
         )
 
     def next_readable(self, sequence: int) -> int:
+        if sequence >= self._segments.first and not self.reader.holes:  # nearly always
+            return sequence
         return self.reader.next_readable(sequence)
 
     def end_of_refused(self, sequence: int) -> int:

@@ -716,8 +716,8 @@ BUGS: Final = (
         "nsqd/broker/publish_buffer.py",
         (
             (
-                "drafts, self._drafts = self._drafts, []\n        return drafts",
-                "drafts, self._drafts = self._drafts, []\n        return drafts[::-1]",
+                "drafts: Iterable[_Draft] = self._drafts\n",
+                "drafts: Iterable[_Draft] = self._drafts[::-1]\n",
             ),
         ),
         ("broker", "broker model"),

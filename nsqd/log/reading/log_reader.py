@@ -60,7 +60,7 @@ class LogReader:
         self._topic = topic
         self._reads = reads
         self._segments = segments
-        self._holes = sorted([(hole.first, hole.end) for hole in holes])
+        self.holes = sorted([(hole.first, hole.end) for hole in holes])  # damaged, so nothing has these sequences
         self._behind_holes: dict[int, tuple[int, int]] = {}  # end of a hole -> segment's base, offset
         self._blocks: ColdBlocks | None = None
         self._streams = SequentialReaders()
@@ -73,7 +73,7 @@ class LogReader:
             if self.compacted and self.compacted.holds(sequence):
                 return sequence
             sequence = first
-        for start, end in self._holes:
+        for start, end in self.holes:
             if start <= sequence < end:
                 sequence = end
         return sequence
@@ -180,9 +180,9 @@ class LogReader:
             segment.index.cut(load.index_is_bad_at)
         if load.block is not None:
             self._opened_blocks().add(load.block)
-        load.holes = [hole for hole in load.holes if (hole.first, hole.end) not in self._holes]
+        load.holes = [hole for hole in load.holes if (hole.first, hole.end) not in self.holes]
         for hole in load.holes:
-            insort(self._holes, (hole.first, hole.end))
+            insort(self.holes, (hole.first, hole.end))
             self._behind_holes[hole.end] = (segment.base, hole.end_offset)
         if load.holes:
             self._reads.damaged(self._topic, load)
@@ -215,7 +215,7 @@ class LogReader:
         if self.refusals:
             self.refusals.forget(lambda gone: gone < sequence)
             self._reads.read_again(self)
-        self._holes = [hole for hole in self._holes if hole[1] > sequence]
+        self.holes = [hole for hole in self.holes if hole[1] > sequence]
         self._behind_holes = {end: place for end, place in self._behind_holes.items() if end > sequence}
 
     def drop(self) -> None:

@@ -104,6 +104,21 @@ def test_what_the_log_lost_is_passed_over_and_counts_as_finished() -> None:
     assert it.told() == [("progress", "t", "c", 4, [0, 2])]
 
 
+def test_a_batch_that_is_offered_at_the_cursor_need_not_be_read() -> None:
+    it = Bench()
+    batch = it.publish(2)
+    it.log.evict()
+    it.ledger.offer(batch)
+    assert it.take(9) == (0, 2)
+
+
+def test_a_batch_that_is_offered_elsewhere_is_not_taken() -> None:
+    it = Bench()
+    it.publish(2)
+    it.ledger.offer(it.publish(2))
+    assert it.take(9) == (0, 2)
+
+
 def test_a_batch_that_has_to_be_read_leaves_the_cursor_where_it_is() -> None:
     it = Bench()
     it.publish(2)
