@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class WaitingFrame:
-    """Responses that wait for a receipt: the OK of the command it belongs to, and all frames queued after it."""
+    """Responses that wait for a receipt: the OK of its command, and all frames queued after it."""
 
     __slots__ = ("command", "frames", "message_pieces", "receipt", "watched")
 
@@ -43,45 +43,39 @@ class Outbox:
     commands nor the connection: if a held OK turns into an error, `release` returns the error to the client.
     """
 
-    __slots__ = ("_consumed", "_frames", "_held", "_held_messages", "owed", "wake")
+    __slots__ = ("_consumed", "_frames", "_held_messages", "held", "owed", "wake")
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self.wake = wake  # tells the connection to call `take`
         self.owed = 0  # answers that are held; beyond a limit the client is no longer read from
         self._consumed: TopicFeed | None = None  # the topic whose messages it gets, once it has subscribed
         self._frames: list[Piece] = []  # may be sent now
-        self._held: list[WaitingFrame] = []  # a deque would be most of what an idle client costs
-        self._held_messages: WaitingFrame | None = (
-            None  # where messages wait, behind the last OK that they must not overtake
-        )
-
-    @property
-    def holds(self) -> bool:
-        """Whether answers wait for the log. All other answers are in `take`."""
-        return bool(self._held)
+        # Answers that wait for the log; `take` returns all others. A deque would be most of what an idle client costs.
+        self.held: list[WaitingFrame] = []
+        # Where messages wait, after the last OK that they must not overtake.
+        self._held_messages: WaitingFrame | None = None
 
     def respond(self, frame: bytes) -> None:
-        """Add an answer that needs no receipt, behind all that is owed already."""
-        if self._held:
-            self._held[-1].frames.append(frame)
+        """Add an answer that needs no receipt. It leaves after all that is owed already."""
+        if self.held:
+            self.held[-1].frames.append(frame)
             self.owed += 1
         else:
             self._frames.append(frame)
 
-    def owe(self, receipt: Receipt, command: bytes) -> None:
-        """Add the OK of `command`, to be sent once the receipt is settled."""
-        held = self._held
+    def owe(self, receipt: Receipt, command: bytes, topic: TopicFeed | None = None) -> None:
+        """Add the OK of `command`, to be sent once the receipt is settled.
+
+        `topic` is where a publish goes. If the client consumes that topic, messages wait for this OK.
+        """
+        held = self.held
         if held and held[-1].receipt is receipt:
             held[-1].frames.append(OK_FRAME)
         else:
             held.append(WaitingFrame(receipt, command))
         self.owed += 1
-
-    def owe_publish(self, receipt: Receipt, command: bytes, topic: TopicFeed) -> None:
-        """Add the OK of a publish. If the client consumes the topic, messages wait for this OK."""
-        self.owe(receipt, command)
-        if topic is self._consumed:
-            self._held_messages = self._held[-1]
+        if topic is not None and topic is self._consumed:
+            self._held_messages = held[-1]
 
     def owe_subscription(self, receipt: Receipt | None, topic: TopicFeed, release: Callable[[], None]) -> None:
         """Add the OK of SUB, which waits for the receipt if one is given. Messages from `topic` wait for this OK.
@@ -94,8 +88,8 @@ class Outbox:
         else:
             self.owe(receipt, b"SUB")
         self._consumed = topic
-        if self._held:
-            self._held_messages = self._held[-1]
+        if self.held:
+            self._held_messages = self.held[-1]
             self._held_messages.receipt.when_settled(release)
 
     def send_messages(self, pieces: list[bytes]) -> None:
@@ -122,9 +116,9 @@ class Outbox:
     def release(self) -> ProtocolError | None:
         """Move the responses whose receipts are settled to those that may be sent.
 
-        If a publish has failed, forget all that is held behind it and return the error, which ends the client.
+        If a publish has failed, forget all that is held after it, and return the error, which ends the client.
         """
-        held = self._held
+        held = self.held
         released = 0
         for first in held:
             if not first.receipt.settled:
@@ -152,5 +146,5 @@ class Outbox:
 
     def clear(self) -> None:
         """Forget all frames: nothing will be sent any more."""
-        self._held.clear()
+        self.held.clear()
         self._frames.clear()

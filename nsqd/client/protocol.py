@@ -164,7 +164,8 @@ class ClientProtocol:
             self._ask()
         if complete and self._holdup is None and self.state is not _CLOSED:
             self._keep_alive.heard(now)
-        self._find_out_whether_to_read()
+        if self._outbox.owed >= _MOST_OWED:
+            self.reading = False
         self._outbox.wake()
         # Enum members are slow to look up from compiled code, so a plain command does without.
         if self._holdup is not None and self._holdup is Holdup.UPGRADE:
@@ -239,21 +240,23 @@ class ClientProtocol:
 
     def bytes_to_send(self) -> list[Piece]:
         """Return the pieces that may be sent now, and hand them over to the caller."""
-        if self._outbox.holds:
+        outbox = self._outbox
+        if outbox.held:
             self._release()
-        return self._outbox.take()
+        return outbox.take()
 
     def _release(self) -> None:
         """Move answers whose receipts are settled to those that may be sent."""
         if (error := self._outbox.release()) is not None:
             self._fail(error)
-        self._find_out_whether_to_read()
-        self.finished = self.state is _CLOSED and not self._outbox.holds
+        if not self.reading:
+            self._find_out_whether_to_read()
+        self.finished = self.state is _CLOSED and not self._outbox.held
 
     @property
     def owes_answers(self) -> bool:
         """Whether answers wait for the log. All other answers are in `bytes_to_send`."""
-        return self._outbox.holds
+        return bool(self._outbox.held)
 
     @property
     def write_timeout(self) -> float:
@@ -266,7 +269,10 @@ class ClientProtocol:
             self._subscription.sent(unsent)
 
     def _find_out_whether_to_read(self) -> None:
-        """Stop reading from a client that sends on without waiting for its answers: what we owe it stays bounded."""
+        """Read from the client, unless it is held up or we owe it too many answers.
+
+        So a client that goes on sending without waiting for its answers makes us keep a bounded number of them.
+        """
         self.reading = self._outbox.owed < _MOST_OWED and self._holdup is None
 
     def _fail(self, error: ProtocolError) -> None:
@@ -284,7 +290,7 @@ class ClientProtocol:
             self._note("exit", b"")
         self.state = ClientState.CLOSED
         self._holdup = None
-        self.finished = not self._outbox.holds
+        self.finished = not self._outbox.held
         self._keep_alive.stop()
         self.next_deadline = inf
         self._broker.producers.pop(self, None)
@@ -324,13 +330,17 @@ class ClientProtocol:
 
     # Commands
 
-    def _admit(self, params: list[bytes]) -> None:
-        """Check state, parameters and topic of a command with a body before the body is read."""
+    def _admit(self, params: list[bytes]) -> bool:
+        """Check state, parameters and topic of a command with a body before the body is read.
+
+        Return whether the same line is admitted again without these checks. That is so for PUB: it is legal until the
+        client is closed, is authorized after its body is read, and goes to a topic that may be gone by then anyway.
+        """
         word, publisher = params[0], self._publisher
-        # An MPUB is authorized before its body is read, a PUB after that.
+        # An MPUB is authorized before its body is read.
         is_known = word == b"PUB" or (word == b"MPUB" and self._authorization is None)
         if is_known and publisher.is_as_before(params):
-            return
+            return word == b"PUB"
         self._check_transport(word)
         self._check_state(word)
         if word == b"PUB" or word == b"MPUB" or word == b"DPUB":
@@ -341,6 +351,7 @@ class ClientProtocol:
                 publisher.make_topic()  # even if the body turns out bad, as in NSQ
         elif word == b"AUTH" and len(params) != 1:
             raise ProtocolError(Fault.INVALID, "AUTH invalid number of parameters")
+        return word == b"PUB"
 
     def _check_transport(self, word: bytes) -> None:
         if self.profile.must_secure and word != b"IDENTIFY":
@@ -356,7 +367,8 @@ class ClientProtocol:
                 if self._authorization is not None:
                     topic = self._publisher.topic_name
                     self._authorization.check(command.params[0], topic, "", command, self._broker.turn.now)
-                self._become_producer()
+                if not self._publisher.counts:
+                    self._become_producer()
                 self._publisher.publish(command)
             case Finishes():
                 if self._subscription is not None:
@@ -364,7 +376,8 @@ class ClientProtocol:
                 else:
                     self._check_state(b"FIN")  # always raises here
             case Publications():
-                self._become_producer()
+                if not self._publisher.counts:
+                    self._become_producer()
                 self._publisher.publish_many(command)
             case LineCommand():
                 self._handle_line(command.params, now)
@@ -407,8 +420,7 @@ class ClientProtocol:
 
     def _become_producer(self) -> None:
         """Show the client in /stats from its first publish on."""
-        if not self._publisher.counts:
-            self._broker.producers[self] = self.describe
+        self._broker.producers[self] = self.describe
 
     # Consuming
 

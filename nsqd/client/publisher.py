@@ -65,7 +65,8 @@ class ClientPublisher:
 
     def is_as_before(self, params: list[bytes]) -> bool:
         """Return whether this PUB or MPUB goes to the same topic as the last command, so it needs no further checks."""
-        if len(params) < 2 or params[1] != self._topic_raw or not self._has_topic():
+        topic = self._topic
+        if len(params) < 2 or params[1] != self._topic_raw or topic is None or topic.closing:
             return False
         return len(params) == 2 or not self.takes_keys or is_valid_key(params[2])
 
@@ -74,7 +75,7 @@ class ClientPublisher:
         if len(params) < (3 if word == b"DPUB" else 2):
             raise ProtocolError(Fault.INVALID, word + b" insufficient number of parameters")
         raw = params[1]
-        if raw != self._topic_raw or not self._has_topic():
+        if raw != self._topic_raw or self._topic is None or self._topic.closing:
             name = decode_name(raw)
             if name is None:
                 # NSQ sends this code twice for MPUB, and clients may compare the text.
@@ -116,7 +117,7 @@ class ClientPublisher:
             raise _failed(word, refused.cause) from refused
         counts, name = self.counts, topic.name
         counts[name] = counts.get(name, 0) + 1
-        self._outbox.owe_publish(receipt, word, topic.feed)
+        self._outbox.owe(receipt, word, topic.feed)
 
     def publish_many(self, command: Publications) -> None:
         """Carry out MPUB, whose topic was created when it was admitted."""
@@ -129,10 +130,7 @@ class ClientPublisher:
             raise _failed(b"MPUB", refused.cause) from refused
         counts, name = self.counts, topic.name
         counts[name] = counts.get(name, 0) + len(command.offsets) - 1
-        self._outbox.owe_publish(receipt, b"MPUB", topic.feed)
-
-    def _has_topic(self) -> bool:
-        return self._topic is not None and not self._topic.closing
+        self._outbox.owe(receipt, b"MPUB", topic.feed)
 
     def _parse_delay(self, raw: bytes) -> int:
         delay_ms = parse_decimal(raw)

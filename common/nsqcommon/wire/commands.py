@@ -177,12 +177,16 @@ class CommandReader:
     used any more. If `admit` raises anything else, the line stays: the next `next_command` cuts it again, and asks
     again. That is how an MPUB waits for an AUTH server.
 
+    If `admit` returns True, the same line is admitted without a question until another one is asked about, because most
+    clients send one `PUB topic` after the other.
+
     `hold` is called with the memory that a payload takes whenever more of it is needed, and with 0 when it is complete;
     it may close the reader.
     """
 
     __slots__ = (
         "_admit",
+        "_admitted",
         "_at",
         "_data",
         "_half",
@@ -199,7 +203,7 @@ class CommandReader:
     def __init__(
         self,
         limits: SizeLimits,
-        admit: Callable[[list[bytes]], None],
+        admit: Callable[[list[bytes]], bool | None],
         hold: Callable[[int], None] | None = None,
     ) -> None:
         self._hold = hold or _hold_nothing
@@ -208,6 +212,7 @@ class CommandReader:
         self._max_line = limits.max_line
         self._max_message = limits.max_message
         self._admit = admit
+        self._admitted: list[bytes] | None = None  # the line that need not be asked about
         self._data = b""
         self._at = 0
         self._line = bytearray()
@@ -221,6 +226,7 @@ class CommandReader:
         self._headed_limits = _with_headers(self._limits)
 
     def receive(self, data: bytes) -> None:
+        """Take the next bytes of the stream; `next_command` cuts them."""
         if self._line:
             self._line += data
             if data.find(b"\n") < 0 and len(self._line) < self._max_line:
@@ -263,7 +269,10 @@ class CommandReader:
         is_headed = form is _HEADED_MESSAGE or form is _HEADED_MESSAGES
         if is_headed:
             params[0] = params[0][1:]
-        self._admit(params)
+        if params != self._admitted:
+            self._admitted = None
+            if self._admit(params):
+                self._admitted = params
         if form is _MESSAGE:
             # The usual case: the payload is complete and valid. These lines save a microsecond per message.
             stop = start + _SIZE

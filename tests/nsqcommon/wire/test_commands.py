@@ -326,6 +326,20 @@ def test_commands_without_payload_are_not_asked_for() -> None:
     assert asked == [[b"PUB", b"t"], [b"MPUB", b"t"]]
 
 
+def test_a_line_that_is_known_is_not_asked_about_until_another_one_is() -> None:
+    asked: list[bytes] = []
+
+    def admit(params: list[bytes]) -> bool:
+        asked.append(b" ".join(params))
+        return params[0] == b"PUB"
+
+    reader = CommandReader(LIMITS, admit)
+    for command in (b"PUB t\n", b"PUB t\n", b"DPUB u 1\n", b"DPUB u 1\n", b"PUB t\n", b"PUB t k\n"):
+        reader.receive(command + size(1) + b"x")
+        assert reader.next_command() is not None
+    assert asked == [b"PUB t", b"DPUB u 1", b"DPUB u 1", b"PUB t", b"PUB t k"]
+
+
 def test_refusal_comes_before_any_error_of_the_payload() -> None:
     def refuse(params: list[bytes]) -> None:
         raise ProtocolError(Fault.BAD_TOPIC, "no")

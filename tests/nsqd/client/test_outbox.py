@@ -32,7 +32,7 @@ class Owed:
 
     def publish(self, topic: Topic | None = None, receipt: Receipt | None = None) -> Receipt:
         receipt = receipt or Receipt()
-        self.outbox.owe_publish(receipt, b"PUB", (topic or self.topic).feed)
+        self.outbox.owe(receipt, b"PUB", (topic or self.topic).feed)
         return receipt
 
     def subscribe(self, receipt: Receipt | None = None) -> None:
@@ -50,7 +50,7 @@ def owed() -> Owed:
 
 def test_an_answer_that_waits_for_nothing_leaves_at_once(owed: Owed) -> None:
     owed.outbox.respond(b"a")
-    assert not owed.outbox.holds
+    assert not owed.outbox.held
     assert owed.outbox.take() == [b"a"]
     assert owed.outbox.take() == []
 
@@ -59,10 +59,10 @@ def test_an_ok_waits_for_its_receipt_and_what_follows_waits_with_it(owed: Owed) 
     receipt = owed.publish()
     owed.outbox.respond(b"a")
     assert owed.get() == []
-    assert owed.outbox.holds
+    assert owed.outbox.held
     receipt.settle()
     assert owed.get() == [OK_FRAME, b"a"]
-    assert not owed.outbox.holds
+    assert not owed.outbox.held
 
 
 def test_a_receipt_that_is_settled_early_waits_for_the_one_before(owed: Owed) -> None:
@@ -111,7 +111,7 @@ def test_a_failed_publish_is_the_last_answer(owed: Owed) -> None:
     assert isinstance(error, ProtocolError)
     assert (error.fault, error.detail) == (Fault.PUB_FAILED, b"PUB failed no space left on device")
     assert owed.outbox.take() == [OK_FRAME]
-    assert not owed.outbox.holds
+    assert not owed.outbox.held
     assert owed.outbox.owed == 0
 
 
@@ -129,7 +129,7 @@ def test_messages_overtake_publishes_to_other_topics(owed: Owed) -> None:
     owed.publish(topic=owed.other_topic())
     owed.outbox.send_messages([b"m"])
     assert owed.get() == [OK_FRAME, b"m"]
-    assert owed.outbox.holds
+    assert owed.outbox.held
 
 
 def test_messages_wait_for_the_ok_of_a_subscription_that_waits_for_the_journal(owed: Owed) -> None:
@@ -175,4 +175,4 @@ def test_nothing_is_left_of_what_was_cleared(owed: Owed) -> None:
     owed.publish()
     owed.outbox.clear()
     assert owed.get() == []
-    assert not owed.outbox.holds
+    assert not owed.outbox.held
