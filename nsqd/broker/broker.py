@@ -186,11 +186,13 @@ class Broker:
     def record_progress(self) -> None:
         """Tell the journal what was finished, and logs what they can remove. Up to twenty times a second."""
         topics: dict[Topic, None] = {}
-        for ledger in self.turn.journal.take_unsaved():
+        turn, journal = self.turn, self.turn.journal
+        unsaved, journal.unsaved = journal.unsaved, {}
+        for ledger in unsaved:
             ledger.record_progress()
             if (topic := self.topics.get(ledger.feed.name)) is not None:
                 topics[topic] = None
-        to_release, self.turn.to_release = self.turn.to_release, {}
+        to_release, turn.to_release = turn.to_release, {}
         topics.update(to_release)
         for topic in topics:
             topic.let_go()

@@ -251,8 +251,10 @@ class InFlight:
 
     def lowest(self) -> int | None:
         """Return the lowest sequence in flight; None: none is in flight."""
+        if not self._entries:
+            return None
         self._settle()
-        return self._sequences.min() if self._entries else None
+        return self._sequences.min()
 
     def find_oldest(self, holders: set[Consumer], since: dict[Consumer, float]) -> Iterator[None]:
         """Note for each of these consumers when it got the oldest of the messages that it still has.
@@ -305,6 +307,8 @@ class InFlight:
 
     def take_finished(self) -> list[tuple[int, int]]:
         """Return the sequences finished since the last call, as ascending [start, end) ranges."""
+        if not self._finished and not self._finished_ranges:
+            return []
         self._settle()
         ranges, self._finished_ranges = self._finished_ranges, []
         return sorted(ranges) if len(ranges) > 1 else ranges

@@ -30,11 +30,6 @@ class Journal(Generic[L]):
             self.is_urgent = True
         self._store.record(change, urgent=urgent)
 
-    def take_unsaved(self) -> list[L]:
-        """Return the ledgers on the list, and begin a new one."""
-        unsaved, self.unsaved = list(self.unsaved), {}
-        return unsaved
-
     def forget(self, ledger: L) -> None:
         """Take a ledger off the list, because its channel is deleted."""
         self.unsaved.pop(ledger, None)

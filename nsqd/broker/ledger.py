@@ -172,9 +172,12 @@ class Ledger:
 
     def low_watermark(self) -> int:
         """Return the sequence before which this channel needs nothing any more."""
-        places = (self.in_flight, self.retries, self.deferred, self.buried)
-        lows = [self.cursor, *(place.lowest() for place in places)]
-        return min(low for low in lows if low is not None)
+        low = self.cursor
+        places = self.in_flight.lowest(), self.retries.lowest(), self.deferred.lowest(), self.buried.lowest()
+        for lowest in places:
+            if lowest is not None and lowest < low:
+                low = lowest
+        return low
 
     def waits_before(self, cursor: int) -> bool:
         """Return whether `seek(cursor)` would lose a message: one before it that waits, is deferred or is in flight."""
@@ -662,8 +665,8 @@ class Ledger:
                 self.ephemeral_batches.release(start, end)
         if finished or self.cursor != self._saved_cursor:
             self._saved_cursor = self.cursor
-            flat = [sequence for bounds in finished for sequence in bounds]
             if self.ephemeral_batches is None:
+                flat = list(chain.from_iterable(finished))
                 self._journal.record(("progress", self.feed.name, self.name, self.cursor, flat), urgent=urgent)
 
     def tell(self, change: ChannelChange) -> None:

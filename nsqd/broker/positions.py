@@ -336,9 +336,6 @@ class Members:
             self.count -= len(here)
         return here
 
-    def lowest(self) -> int | None:
-        return self.sequences.min() if self.count else None
-
     def copy(self) -> Members:
         """Return a copy that tells which entries count."""
         copied = Members()
@@ -393,7 +390,7 @@ class RetryQueue:
 
     def lowest(self) -> int | None:
         """Return the lowest sequence; None: there is none."""
-        return self.members.lowest()
+        return self.members.sequences.min() if self.members.count else None
 
     @property
     def entries(self) -> int:
@@ -622,7 +619,7 @@ class DeferredQueue:
 
     def lowest(self) -> int | None:
         """Return the lowest sequence; None: there is none."""
-        return self._members.lowest()
+        return self._members.sequences.min() if self._members.count else None
 
     def earliest(self, count: int, after: tuple[int, int] = (-1, -1)) -> Iterator[tuple[int, int, int] | None]:
         """Yield the first positions behind a (due, sequence), in the order in which they become due.

@@ -318,17 +318,21 @@ class Topic:
                 self.record(("defer", self.name, start, count, now_ms + delay_ms + 1))
 
     def let_go(self) -> None:
-        """Tell the log what it need not keep any more, after telling the journal why."""
+        """Tell the log which messages it need not keep any more, after telling the journal why."""
         if self._keys_from >= 0:
             self._turn.keys.forget_old(self._turn.timestamp)
             self._keys.drop_unneeded(_MOST_LOOKED_AT, self._turn.timestamp, self.waits)
             if not self._keys and not self._buffer.has_keys:
                 self._note_no_keys()
-        for channel in self.channels.values():
-            channel.ledger.record_progress()
         if not self.channels and not self.learning:
             self._drop_outdated()
-        self.log.release(self.low_watermark(), self.passed())
+        low = passed = self.feed.high_watermark  # as `low_watermark` and `passed` return, in one loop over the channels
+        for channel in self.channels.values():
+            ledger = channel.ledger
+            ledger.record_progress()
+            if ledger.ephemeral_batches is None:
+                low, passed = min(low, ledger.low_watermark()), min(passed, ledger.cursor)
+        self.log.release(low, passed)
 
     def passed(self) -> int:
         """Return the sequence before which channels need single messages only; see `exceptions`."""

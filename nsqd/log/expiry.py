@@ -54,6 +54,7 @@ class Expiry:
     def settings_changed(self) -> None:
         settings = self._host.settings
         self.retention = settings.retention_of(self._topic)
+        self._keeps_history = bool(self.retention)
         self._is_own = settings.is_own_retention(self._topic)
 
     def age_now(self) -> int:
@@ -73,13 +74,13 @@ class Expiry:
         active = self._segments.active
         if active is None or not active.size:
             return False
-        if self.retention:
+        if self._keeps_history:
             return not self.retention.wants(active.newest, 0, timestamp)
         return active.size > self._max_bytes // 4
 
     def outdated_before(self, *, is_all_written: bool) -> int:
         """Return the sequence before which the topic's own retention drops even messages that no channel ever got."""
-        if not (self._is_own and self.retention):
+        if not (self._is_own and self._keeps_history):
             return 0
         timestamp = self._host.age_clock()
         unwanted = self.unwanted_before(timestamp)

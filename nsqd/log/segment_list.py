@@ -55,11 +55,13 @@ class SegmentList:
 
     def take_before(self, sequence: int) -> list[Segment]:
         """Take out, and return, the segments that end at or before the sequence; never the active one."""
+        segments = self._segments
+        if len(segments) < 2 or segments[1].base > sequence:
+            return []
         place = self._place_of(sequence)
-        gone = self._segments[:place]
-        del self._segments[:place]
-        if gone:
-            self.first = self._segments[0].base
+        gone = segments[:place]
+        del segments[:place]
+        self.first = segments[0].base
         self._sealed_bytes -= sum(segment.size for segment in gone)
         return gone
 

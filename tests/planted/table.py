@@ -119,8 +119,8 @@ BUGS: Final = (
         "nsqd/broker/ledger.py",
         (
             (
-                "places = (self.in_flight, self.retries, self.deferred, self.buried)",
-                "places = (self.in_flight, self.retries, self.deferred)",
+                "self.deferred.lowest(), self.buried.lowest()\n",
+                "self.deferred.lowest()\n",
             ),
         ),
         ("simulation", "broker model", "ledger model"),

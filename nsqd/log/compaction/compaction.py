@@ -93,9 +93,9 @@ class Compaction:
             self._epoch += 1
         self._passed = passed
         compacted = self._compacted
-        if compacted and sequence >= self._segments.first:  # nothing before the segments is needed any more
+        if compacted.files and sequence >= self._segments.first:  # nothing before the segments is needed any more
             self._host.remove(compacted.take_out(compacted.files))
-        if compacted or self._segments.ends_before(min(passed, unwanted)):
+        if compacted.files or self._segments.ends_before(min(passed, unwanted)):
             self._host.wants_compaction(self)
 
     def synced(self) -> None:

@@ -112,8 +112,9 @@ class Journal:
         self._files = files
         self._on_waiting = on_waiting
         self._on_written = on_written
-        self._number = 0
-        self._descriptor = -1
+        self._number = 0  # of the newest file; 0: there is none
+        self._path = folder  # of the newest file, once there is one
+        self._descriptor = -1  # of the newest file, if it is open
         self._allocate_at = 0  # size of the file at which more space is reserved
         self._write_failed = False  # changes still wait that a write should have taken
         self._is_unproven = False  # set by `distrust`, until everything is synced
@@ -177,9 +178,8 @@ class Journal:
         """Have the next sync take everything that is written by then, also what was recorded quietly."""
         if not self._number:
             return
-        path = self._path(self._number)
-        if path not in self._to_sync:
-            self._to_sync.append(path)
+        if self._path not in self._to_sync:
+            self._to_sync.append(self._path)
         self._on_written()
 
     def _append(self, frames: list[bytes]) -> bool:
@@ -188,13 +188,14 @@ class Journal:
                 self._open()
             self._files.write_fully(self._descriptor, frames, self.size)
         except OSError as error:
-            self.error = DiskError.of("write", self._path(self._number), error)
+            self.error = DiskError.of("write", self._path, error)
             self._write_failed = True
             self._cut_back()
             return False
         self.size += sum(map(len, frames))
         self._write_failed = False
-        self._heal()
+        if self.error is not None:
+            self._heal()
         if self.size >= self._allocate_at:
             self._allocate()
         return True
@@ -231,14 +232,16 @@ class Journal:
 
     # Files
 
-    def _path(self, number: int) -> Path:
-        return journal_path(self._folder, number)
+    def _go_to(self, number: int) -> None:
+        """Write to the file of this number from now on."""
+        self._number = number
+        self._path = journal_path(self._folder, number)
 
     def _open(self) -> None:
         if self._number == 0:
-            self._number = 1
+            self._go_to(1)
             self._folder_is_new = True
-        self._descriptor = self._files.open_to_write(self._path(self._number))
+        self._descriptor = self._files.open_to_write(self._path)
         self._allocate_at = 0
 
     def close(self) -> None:
@@ -260,14 +263,14 @@ class Journal:
         yield from recovery.changes()
         numbers = recovery.numbers
         if numbers:
-            self._number = numbers[-1]
+            self._go_to(numbers[-1])
             self.size = recovery.size
             self._rotation.recovered(
                 self.size,
-                [self._path(number) for number in numbers[:-1]],
+                [journal_path(self._folder, number) for number in numbers[:-1]],
                 is_due=recovery.has_bad_bytes or len(numbers) > 1,
             )
-            self._to_sync = [self._path(number) for number in numbers]
+            self._to_sync = [journal_path(self._folder, number) for number in numbers]
             self._folder_is_new = True  # the machine may have stopped before a new file's name was synced
 
     @property
@@ -290,30 +293,32 @@ class Journal:
         self.write()
         if not self.has_lost:
             self.needs_sync()  # or nothing would sync what was recorded quietly in this file
-        old, old_descriptor, old_size = self._number, self._descriptor, self.size
+        old, old_path, old_descriptor, old_size = self._number, self._path, self._descriptor, self.size
         self._descriptor = -1
-        self._number += 1
+        self._go_to(old + 1)
         self.size = 0
         try:
             self._open()
             self._files.truncate(self._descriptor, 0)
         except OSError as error:
-            self.error = DiskError.of("open", self._path(self._number), error)
+            self.error = DiskError.of("open", self._path, error)
             self.close()
-            self._number, self._descriptor, self.size = old, old_descriptor, old_size
+            self._go_to(old)
+            self._descriptor, self.size = old_descriptor, old_size
             return False
         if self.error is None and not self._allocate(AHEAD + self._rotation.size_after):
             self.close()
             with suppress(OSError):
-                remove_file(self._files, self._path(self._number))
-            self._number, self._descriptor, self.size = old, old_descriptor, old_size
+                remove_file(self._files, self._path)
+            self._go_to(old)
+            self._descriptor, self.size = old_descriptor, old_size
             self._rotation.put_off(self.size + ASK_AGAIN_AFTER)
             return False
         if old_descriptor >= 0:
             close_quietly(self._files, old_descriptor)
         self._write_failed = bool(self._changes)
         self._folder_is_new = True
-        self.record_quietly([self._rotation.begin(self._path(old), topics)])
+        self.record_quietly([self._rotation.begin(old_path, topics)])
         self.needs_sync()
         return True
 
@@ -342,7 +347,7 @@ class Journal:
 
     def begin_sync(self, *, also_quiet: bool = False) -> JournalSync | None:
         if also_quiet and self._descriptor >= 0:
-            self._to_sync = [*self._to_sync, self._path(self._number)]
+            self._to_sync = [*self._to_sync, self._path]
         rotated = self._rotation.is_complete
         if not self._to_sync and not rotated:
             return None

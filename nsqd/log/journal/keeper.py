@@ -40,18 +40,20 @@ class JournalKeeper:
         self._rests_until = 0.0
 
     def write(self) -> bool:
-        """Write the waiting changes. Return False if the disk does not take them now."""
+        """Write the waiting changes. Return False if the disk does not take them, or has refused others a moment ago."""
         if self._rests_until and self._now() < self._rests_until:
             # A full disk stays full for a while, and each try would encode all waiting changes again, in every turn.
             self.journal.bound_waiting()
             return False
-        return self.write_now()
-
-    def write_now(self) -> bool:
         written = self.journal.write()
         self._rests_until = 0.0 if written else self._now() + RETRY_AFTER
         self.check()
         return written
+
+    def write_now(self) -> bool:
+        """Write the waiting changes even if the disk has refused others a moment ago. Return False if it refuses again."""
+        self._rests_until = 0.0
+        return self.write()
 
     def check(self) -> None:
         """Report among the faults whether the journal can be relied on."""

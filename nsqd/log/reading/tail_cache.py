@@ -94,8 +94,9 @@ class TailCache:
         if self._recent and self._recent[-1].end_sequence <= sequence:
             self._recent = []
         batches = self._batches
-        while batches and batches[0].end_sequence <= sequence:
-            self._forget_oldest()
+        while batches and (end := batches[0].base_sequence + batches[0].count) <= sequence:
+            self._account_for(batches.popleft())
+            self.start = end
 
     def forget_from(self, sequence: int) -> None:
         """Take back the batches that start at or after `sequence`, which is the tail again."""
@@ -105,12 +106,8 @@ class TailCache:
             self._account_for(batch)
         self.start = min(self.start, sequence)
 
-    def _forget_oldest(self) -> None:
-        batch = self._batches.popleft()
-        self._account_for(batch)
-        self.start = batch.end_sequence
-
     def _account_for(self, batch: Batch) -> None:
+        """Count a batch no longer, which was just taken out."""
         del self._by_base[batch.base_sequence]
         self.messages -= batch.count
         self.bytes -= batch.held + BATCH_OVERHEAD

@@ -157,7 +157,7 @@ def test_a_fin_is_told_with_the_next_progress() -> None:
     it.take(4)
     it.finish(1, 2)
     assert it.told() == []
-    assert it.journal.take_unsaved() == [it.ledger]
+    assert list(it.journal.unsaved) == [it.ledger]
     it.ledger.record_progress()
     it.ledger.record_progress()
     assert it.told() == [("progress", "t", "c", 4, [1, 3])]
