@@ -87,6 +87,7 @@ class Batch:
         "delay_ms",
         "flags",
         "headers",
+        "held",
         "key",
         "offsets",
         "payload",
@@ -115,7 +116,8 @@ class Batch:
         # them: they are not read from disk.
         self.key = key
         self.flags = flags
-        self.headers = headers  # of all messages, one behind the other as they are encoded; empty: none has any
+        self.headers = headers  # of all messages, one after the other as they are encoded; empty: none has any
+        self.held = len(payload) + len(headers)  # bytes of memory that its messages and their headers take
         self._places: Sequence[int] | None = None  # where in `headers` those of each message begin, and the end
         self._may_expire: bool | None = None  # None: nobody has asked yet
         self.count = len(offsets) - 1
@@ -123,11 +125,6 @@ class Batch:
     @property
     def end_sequence(self) -> int:
         return self.base_sequence + self.count
-
-    @property
-    def held(self) -> int:
-        """Bytes of memory that its messages and their headers take."""
-        return len(self.payload) + len(self.headers)
 
     def body(self, sequence: int) -> bytes:
         position = sequence - self.base_sequence
