@@ -318,7 +318,7 @@ class Poller(Generic[T]):
         """Serve all connections until cancelled. The caller closes them afterwards with `close_all`."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._keep_deadlines)
-            await self._ready.run(self._serve_for_a_while)
+            nursery.start_soon(self._ready.run, self._serve_for_a_while)
 
     def _serve_for_a_while(self) -> None:
         poll = self._ready.poll
