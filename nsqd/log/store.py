@@ -313,11 +313,6 @@ class DiskStore:
             return True
         return self.journal_keeper.write()
 
-    def hurry(self) -> None:
-        """Begin a sync if clients wait for one."""
-        if self.syncer.holds_up_clients:
-            self.syncer.hurry()
-
     @property
     def journal_error(self) -> str | None:
         """Why the journal cannot be relied on: a write or a sync has failed, and has not been made up for yet."""

@@ -172,11 +172,20 @@ class Node:
         return next(c for c in self.topic(topic).channels if c.channel_name == channel)
 
 
+class NoSyncer:
+    """What a turn of nsqd sees of a syncer for which no client ever waits."""
+
+    holds_up_clients = False
+
+    def hurry(self) -> None: ...
+
+
 class TurnStore:
     """A node's store as a turn of nsqd sees it."""
 
     def __init__(self, node: Node) -> None:
         self._store = node.store
+        self.syncer = NoSyncer()
         self.journal_error: str | None = None
         self.publishing_error: str | None = None
 
@@ -185,8 +194,6 @@ class TurnStore:
 
     def write_logs(self) -> None:
         self._store.write_logs()
-
-    def hurry(self) -> None: ...
 
     async def sync(self) -> None: ...
 

@@ -82,7 +82,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 def test_a_turn_begins_the_sync_that_a_publisher_waits_for(node: Node) -> None:
     receipt = node.publish(b"1")
-    node.store.hurry()
+    node.store.syncer.hurry()
     assert node.syncer.is_busy
     assert node.end()
     assert receipt.settled
@@ -90,14 +90,14 @@ def test_a_turn_begins_the_sync_that_a_publisher_waits_for(node: Node) -> None:
 
 
 def test_a_turn_begins_no_sync_when_nobody_waits(node: Node) -> None:
-    node.store.hurry()
+    node.store.syncer.hurry()
     assert not node.syncer.is_busy
 
 
 def test_a_sync_has_not_ended_before_the_disk_has_answered(node: Node) -> None:
     node.files.answers.clear()
     receipt = node.publish(b"1")
-    node.store.hurry()
+    node.store.syncer.hurry()
     assert not node.syncer.end()
     assert node.syncer.is_busy
     assert not receipt.settled
@@ -106,17 +106,17 @@ def test_a_sync_has_not_ended_before_the_disk_has_answered(node: Node) -> None:
 def test_publishers_that_come_during_a_sync_share_the_next_one(node: Node) -> None:
     node.files.answers.clear()
     first = node.publish(b"1")
-    node.store.hurry()
+    node.store.syncer.hurry()
     later = []
     for body in (b"2", b"3"):
         later.append(node.publish(body))
-        node.store.hurry()
+        node.store.syncer.hurry()
     node.files.answers.set()
     assert node.end()
     assert (first.settled, [receipt.settled for receipt in later]) == (True, [False, False])
     assert node.syncer.holds_up_clients
-    node.store.hurry()
-    node.store.hurry()
+    node.store.syncer.hurry()
+    node.store.syncer.hurry()
     assert node.end()
     assert [receipt.settled for receipt in later] == [True, True]
 
@@ -124,31 +124,31 @@ def test_publishers_that_come_during_a_sync_share_the_next_one(node: Node) -> No
 def test_who_has_just_been_answered_can_share_the_next_sync(node: Node) -> None:
     node.files.answers.clear()
     node.publish(b"1")
-    node.store.hurry()
+    node.store.syncer.hurry()
     other = node.publish(b"2")
     node.files.answers.set()
     assert node.end()
-    node.store.hurry()  # the turn that has answered the first publisher ends
+    node.store.syncer.hurry()  # the turn that has answered the first publisher ends
     assert not node.syncer.is_busy
     again = node.publish(b"3")
-    node.store.hurry()
+    node.store.syncer.hurry()
     assert node.end()
     assert (other.settled, again.settled) == (True, True)
 
 
 def test_an_answer_comes_soon_while_the_disk_is_quick(node: Node) -> None:
     node.publish(b"1")
-    node.store.hurry()
+    node.store.syncer.hurry()
     assert node.syncer.answers_soon()
     node.now += QUICK  # the disk has become slow
     node.end()
     assert not node.syncer.answers_soon()
     node.publish(b"2")
-    node.store.hurry()
+    node.store.syncer.hurry()
     assert not node.syncer.answers_soon()
     node.end()
     node.publish(b"3")
-    node.store.hurry()
+    node.store.syncer.hurry()
     assert node.syncer.answers_soon()
     node.end()
 
@@ -156,7 +156,7 @@ def test_an_answer_comes_soon_while_the_disk_is_quick(node: Node) -> None:
 def test_no_answer_comes_soon_from_a_disk_that_hangs_although_it_was_quick_before(node: Node) -> None:
     node.files.answers.clear()
     node.publish(b"1")
-    node.store.hurry()
+    node.store.syncer.hurry()
     assert node.syncer.answers_soon()
     node.now += QUICK
     assert not node.syncer.answers_soon()
@@ -165,7 +165,7 @@ def test_no_answer_comes_soon_from_a_disk_that_hangs_although_it_was_quick_befor
 def test_a_bug_in_the_thread_is_raised_on_the_loop(node: Node) -> None:
     node.files.bug = ZeroDivisionError()
     node.publish(b"1")
-    node.store.hurry()
+    node.store.syncer.hurry()
     with pytest.raises(ZeroDivisionError):
         node.end()
     assert not node.syncer.is_busy

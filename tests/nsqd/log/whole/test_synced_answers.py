@@ -55,7 +55,7 @@ class Turn:
     def finish(self) -> None:
         self._store.write_logs()
         self._flush()
-        self._store.hurry()
+        self._store.syncer.hurry()
 
 
 class Publisher:
@@ -223,7 +223,7 @@ def test_an_end_waits_for_a_sync_that_a_turn_has_begun(tmp_path: Path) -> None:
             files.answers.clear()  # nothing is awaited between this and the end of the node
             receipt = opened.append(b"x")
             opened.store.write_logs()
-            opened.store.hurry()
+            opened.store.syncer.hurry()
             assert syncer.is_busy
             nursery.cancel_scope.cancel()
             files.answers.set()

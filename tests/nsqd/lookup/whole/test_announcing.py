@@ -17,7 +17,7 @@ from nsqd.turn import Turn
 from tests.support.fake_lookupd import FakeLookupd
 from tests.support.fake_store import FakeStore
 from tests.support.jumping import jumping
-from tests.support.node import Client, Node
+from tests.support.node import Client, Node, NoSyncer
 
 LIMIT = 30.0
 SETTINGS = LookupSettings(me=b"{}", most=1000, connect_timeout=LIMIT, request_timeout=LIMIT, tls=None)
@@ -31,6 +31,7 @@ class Disk:
 
     def __init__(self, store: FakeStore) -> None:
         self._store = store
+        self.syncer = NoSyncer()
 
     def write_logs(self) -> None:
         self._store.write_logs()
@@ -38,8 +39,6 @@ class Disk:
     def write_journal(self, *, force: bool = False) -> bool:
         self._store.write_journal()
         return True
-
-    def hurry(self) -> None: ...
 
     async def sync(self) -> None: ...
 
