@@ -1,8 +1,8 @@
 """The choices of `--ack`.
 
 The log implements them in `nsqd/log/topic_log.py`: for `memory`, `DiskLog.append` settles a publisher's receipt right
-away; for the others, `_take_over` settles it after the write or the sync. `nsqd/client/outbox.py` holds back each OK
-until the receipt is settled.
+away; for `written`, `_write_to` settles it after the write; for `synced`, `Unsynced.synced` settles it after the sync.
+`nsqd/client/outbox.py` holds back each OK until the receipt is settled.
 """
 
 from __future__ import annotations
