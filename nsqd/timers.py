@@ -57,10 +57,10 @@ async def expire_messages(broker: Broker, turn: Turn) -> None:
 
 
 async def save_progress(broker: Broker, turn: Turn, store: ProgressStore) -> None:
-    """Save what was finished, and the names of topics and channels, many times a second while there are changes.
+    """Save progress, and the names of topics and channels, up to twenty times a second while there are changes.
 
-    Each time, collect young garbage, because the interpreter may not: it begins after so many new objects, but subtracts
-    those that are freed, old ones as well. So while as many come as go, it would begin none, and then a long one.
+    Collect young garbage each time, because the interpreter may not: it counts new objects, but subtracts the freed ones,
+    also old ones. So while as many objects go as come, it would not collect at all, and then for a long time.
     """
     while True:
         turn.progress_made.clear()

@@ -151,7 +151,7 @@ class Broker:
             self._sealed[topic] = None
 
     def release_to_channels(self) -> None:
-        """Give what the logs have taken to the channels, and from there to consumers that have room."""
+        """Give the messages that the logs have taken to the channels, and from there to consumers that have room."""
         if self._sealed:
             sealed, self._sealed = self._sealed, {}
             for topic in sealed:
@@ -184,7 +184,11 @@ class Broker:
                 channel.schedule_delivery()
 
     def record_progress(self) -> None:
-        """Tell the journal what was finished, and logs what they can remove. Up to twenty times a second."""
+        """Tell the journal which messages were finished, and then the logs which they need not keep.
+
+        This happens up to twenty times a second. The order matters, because after a crash a log must still have each
+        message that the journal does not know as finished.
+        """
         topics: dict[Topic, None] = {}
         turn, journal = self.turn, self.turn.journal
         unsaved, journal.unsaved = journal.unsaved, {}

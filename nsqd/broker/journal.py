@@ -1,4 +1,4 @@
-"""The way from the broker to the journal, and the list of ledgers that have more to tell it."""
+"""The way from the broker to the journal, and the list of ledgers with progress that the journal does not know yet."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Journal(Generic[L]):
         self._store = store
         self.unsaved: dict[L, None] = {}  # ledgers with progress that the journal does not know
         self.urgent_changes = 0  # recorded since the start
-        self.is_urgent = False  # the turn has to write the journal: one of them is not written yet
+        self.is_urgent = False  # whether the turn has to write the journal, because the disk does not have them all
 
     def record(self, change: Change, *, urgent: bool = True) -> None:
-        """Record a change. Nothing ephemeral is ever recorded: its owner sees to that."""
+        """Record a change. Do not call this for anything ephemeral, because nothing of it outlives the process."""
         if urgent:
             self.urgent_changes += 1
             self.is_urgent = True

@@ -360,7 +360,7 @@ class RetryQueue:
         # Entries that come before those of the queue, while some are dropped. There are thousands of channels, and an empty
         # deque takes 800 bytes.
         self._former: deque[int] | None = None
-        self.members = Members()  # a delivery reads their `count`, as `len()` would be a call
+        self.members = Members()  # a delivery reads their `count`, because `len()` of the queue would be one more call
         self.passed = 0  # entries of what was taken out that somebody met on the way to the first position
 
     def __len__(self) -> int:

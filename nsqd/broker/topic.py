@@ -207,7 +207,7 @@ class Topic:
     def seal(self, timestamp: int) -> None:
         """Give this turn's publishes their places in the log, and append them to its buffer.
 
-        What a log in memory has no room for is dropped, but counts as published, as in NSQ.
+        A log in memory may have no room for some of them. These are dropped, but count as published, as in NSQ.
         """
         if self._is_guarded:
             self._forget_room()
@@ -226,7 +226,7 @@ class Topic:
     # Handing over
 
     def release_to_channels(self, now: float) -> None:
-        """Count what the log has taken and, if the topic flows, give it to the channels."""
+        """Count the messages that the log has taken and, if the topic flows, give them to the channels."""
         sealed, self._sealed = self._sealed, []
         failed = False
         deferred: list[tuple[int, int, int]] = []
@@ -264,7 +264,8 @@ class Topic:
     ) -> None:
         """Move H to the tail, and hand over what is parked.
 
-        `fresh`: the batches of this turn with their receipts, if nothing is parked; None: take them from the log.
+        `fresh`: the batches of this turn with their receipts, if nothing is parked; None: take them from the log. Each
+        channel gets the first of them, so that a consumer that keeps up need not wait for a look into the log.
         `deferred`: start, count and delay_ms of those among them that are deferred.
         """
         for channel in self.channels.values():

@@ -1,4 +1,4 @@
-"""Which segments of a log are removed once nobody needs them. Their files go with a sync (sync/removals.py)."""
+"""Which segments of a log are removed once no channel needs them. Their files go with a sync (sync/removals.py)."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ class TailCache:
         self.start = min(self.start, sequence)
 
     def _account_for(self, batch: Batch) -> None:
-        """Count a batch no longer, which was just taken out."""
+        """Subtract a batch that was just taken out."""
         del self._by_base[batch.base_sequence]
         self.messages -= batch.count
         self.bytes -= batch.held + BATCH_OVERHEAD
