@@ -1,6 +1,8 @@
-"""A turn of nsqd: when it is full."""
+"""A turn of nsqd: when it is full, and when it begins a sync."""
 
 from __future__ import annotations
+
+import pytest
 
 from nsqcommon.turn import in_turn
 from nsqd.turn import MOST_TOPICS, Turn
@@ -20,3 +22,22 @@ def test_a_turn_is_full_when_many_logs_have_to_be_written() -> None:
         assert turn.is_full()
     assert not turn.is_full()
     assert {topic.message_count for topic in topics} == {1, 2}
+
+
+class Syncer:
+    def __init__(self, *, holds_up_clients: bool) -> None:
+        self.holds_up_clients = holds_up_clients
+        self.hurried = 0
+
+    def hurry(self) -> None:
+        self.hurried += 1
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_turn_begins_a_sync_if_clients_wait_for_it(*, waits: bool) -> None:
+    store = TurnStore(node := Node())
+    store.syncer = syncer = Syncer(holds_up_clients=waits)
+    turn = Turn(node.broker, store, announce=tell_nobody, flush=lambda: None)
+    with in_turn(turn):
+        assert not syncer.hurried
+    assert syncer.hurried == waits

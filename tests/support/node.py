@@ -29,6 +29,7 @@ from tests.support.fake_store import FakeStore, finish_turn, tell_nobody
 if TYPE_CHECKING:
     from nsqd.broker.latency import LatencySettings
     from nsqd.broker.snapshot import ChannelSnapshot, TopicSnapshot
+    from nsqd.turn import TurnSyncer
 
 START = 1_700_000_000_000_000_000  # wall clock
 
@@ -185,7 +186,7 @@ class TurnStore:
 
     def __init__(self, node: Node) -> None:
         self._store = node.store
-        self.syncer = NoSyncer()
+        self.syncer: TurnSyncer = NoSyncer()
         self.journal_error: str | None = None
         self.publishing_error: str | None = None
 
