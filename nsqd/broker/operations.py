@@ -155,7 +155,8 @@ def restore_backlog(channel: Channel, backlog: Backlog, most: int) -> Restored |
     # they were buried in the backlog.
     ahead = end - cursor - len(skipped)
     lies_buried = len(between(buried.all(), backlog.next, end) - finished) + len(between(here, 0, backlog.next))
-    restored = ahead + len(requeued) + len(deferred) - len(kicked) + backlog.count_among(held) + lies_buried
+    still_kicked = sum(it[0] not in left_out for it in kicked)
+    restored = ahead + len(requeued) + len(deferred) - still_kicked + backlog.count_among(held) + lies_buried
     return Restored(restored, backlog.count - restored)
 
 

@@ -177,6 +177,16 @@ def test_a_restored_backlog_leaves_what_was_buried_then_and_waits_now() -> None:
     assert comes(node) == [(b"a", 1), (b"d", 1)]
 
 
+def test_a_kicked_message_that_the_log_has_lost_is_not_counted_against_the_restored_ones() -> None:
+    node = node_with_two_buried()
+    backlog = operations.backlog(channel_of(node), 100)
+    assert backlog is not None
+    operations.empty(channel_of(node))
+    take(node, "kick", 0)
+    node.store.logs["t"].first = 1  # the first of the two
+    assert operations.restore_backlog(channel_of(node), backlog, 10_000) == (1, 0)
+
+
 def test_one_that_waits_again_because_the_channel_was_moved_back_is_left_as_well() -> None:
     node = node_with_two_buried()
     backlog = operations.backlog(channel_of(node), 100)
