@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from nsqd.broker.batch import Receipt
 from nsqd.broker.idle import Expired, verdicts_on
-from nsqd.broker.snapshot import BrokerSnapshot, ClientSnapshot, TopicSnapshot
+from nsqd.broker.stats_records import BrokerSnapshot, ClientSnapshot, TopicSnapshot
 from nsqd.broker.topic import Topic
 from nsqd.broker.turn_context import TurnContext
 

@@ -39,7 +39,7 @@ from nsqd.broker.ledger import Ledger
 from nsqd.broker.limits import MOST_LOOKS, count_cause
 from nsqd.broker.policy import dry_run_of, policy_of, usage_of
 from nsqd.broker.rules import NO_CHANNEL_RULES, deletion_at
-from nsqd.broker.snapshot import NO_LATENCY, ChannelSnapshot, ClientSnapshot
+from nsqd.broker.stats_records import NO_LATENCY, ChannelSnapshot, ClientSnapshot
 
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from nsqcommon.wire.frames import Piece
-    from nsqd.broker.snapshot import ClientSnapshot
+    from nsqd.broker.stats_records import ClientSnapshot
 
 # A consumer that does not read gets no more than about this. Without it, RDY 2,500 of large messages would be
 # gigabytes.

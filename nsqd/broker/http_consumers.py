@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from nsqd.broker.consumer import MOST_UNSENT_BYTES, Consumer
-from nsqd.broker.snapshot import ClientSnapshot
+from nsqd.broker.stats_records import ClientSnapshot
 
 if TYPE_CHECKING:
     from nsqd.broker.channel import Channel

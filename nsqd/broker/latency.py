@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from math import ceil, floor
 from typing import Final
 
-from nsqd.broker.snapshot import LatencySnapshot
+from nsqd.broker.stats_records import LatencySnapshot
 
 _BUFFER_SIZE: Final = 500
 _ERROR: Final = 0.01

@@ -36,7 +36,7 @@ from nsqd.broker.policy import TopicDryRun, TopicPolicy
 from nsqd.broker.positions import bitmap_of
 from nsqd.broker.publish_buffer import PublishBuffer
 from nsqd.broker.rules import deletion_at
-from nsqd.broker.snapshot import NO_LATENCY, ChannelSnapshot, LatencySnapshot, TopicSnapshot
+from nsqd.broker.stats_records import NO_LATENCY, ChannelSnapshot, LatencySnapshot, TopicSnapshot
 
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch, Receipt

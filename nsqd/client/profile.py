@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from nsqcommon.wire.faults import Fault, ProtocolError
 from nsqcommon.wire.identify import ClientSettings, IdentifyRequest, Negotiation, apply_identify, negotiate
 from nsqd.broker.consumer import Consumer, Locality
-from nsqd.broker.snapshot import ClientSnapshot
+from nsqd.broker.stats_records import ClientSnapshot
 
 if TYPE_CHECKING:
     from nsqd.client.authorization import Authorization

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from nsqcommon.wire.unfinished import UnfinishedBodies
     from nsqd.auth.grants import Grant
     from nsqd.broker.broker import Broker
-    from nsqd.broker.snapshot import ClientSnapshot
+    from nsqd.broker.stats_records import ClientSnapshot
     from nsqd.client.note import Note
     from nsqd.client.rules import ClientRules
 

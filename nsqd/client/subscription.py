@@ -18,7 +18,7 @@ from nsqd.client.work_budget import COST_OF_DEFERRAL, COST_OF_FAILURE, COST_OF_T
 if TYPE_CHECKING:
     from nsqd.broker.broker import Broker
     from nsqd.broker.channel import Channel
-    from nsqd.broker.snapshot import ClientSnapshot
+    from nsqd.broker.stats_records import ClientSnapshot
     from nsqd.client.note import Note, NoteKind
     from nsqd.client.outbox import Outbox
     from nsqd.client.profile import ClientProfile

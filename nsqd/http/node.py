@@ -12,7 +12,7 @@ from nsqcommon.http_api import EMPTY, JSON, V1, HttpError, Request, Response, js
 from nsqcommon.prometheus import CONTENT_TYPE, exposition_pieces
 from nsqcommon.version import NSQ_VERSION
 from nsqcommon.wire.lookup import DRAINING
-from nsqd.broker.snapshot import only_about
+from nsqd.broker.stats_records import only_about
 from nsqd.http.lines import handler_slices
 from nsqd.http.quick import ping_answer
 from nsqd.stats.json import stats_json
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sized
 
     from nsqcommon.slices import Slices
-    from nsqd.broker.snapshot import BrokerSnapshot
+    from nsqd.broker.stats_records import BrokerSnapshot
     from nsqd.http.calls import Calls
     from nsqd.http.config import ConfigSettings
     from nsqd.policy.policy_file import PolicyFile

@@ -7,10 +7,16 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from nsqcommon.nsq_json import dumps
-from nsqd.broker.snapshot import CHANNEL_COUNTERS
+from nsqd.broker.stats_records import CHANNEL_COUNTERS
 
 if TYPE_CHECKING:
-    from nsqd.broker.snapshot import BrokerSnapshot, ChannelSnapshot, ClientSnapshot, LatencySnapshot, TopicSnapshot
+    from nsqd.broker.stats_records import (
+        BrokerSnapshot,
+        ChannelSnapshot,
+        ClientSnapshot,
+        LatencySnapshot,
+        TopicSnapshot,
+    )
     from nsqd.stats.memory import MemorySnapshot
 
 Object = dict[str, object]

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Final
 
 from nsqcommon.prometheus import Metric, Sample, gauge
 from nsqcommon.version import NSQ_VERSION, suite_version
-from nsqd.broker.snapshot import CHANNEL_COUNTERS
+from nsqd.broker.stats_records import CHANNEL_COUNTERS
 from nsqd.readers import silence
 
 if TYPE_CHECKING:
     from nsqd.broker.broker import Broker
-    from nsqd.broker.snapshot import ChannelSnapshot, LatencySnapshot, TopicSnapshot
+    from nsqd.broker.stats_records import ChannelSnapshot, LatencySnapshot, TopicSnapshot
     from nsqd.broker.store import DiskSnapshot
     from nsqd.readers import LogConsumer
     from nsqd.stats.memory import MemorySnapshot

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from nsqcommon.wire.names import is_ephemeral
 
 if TYPE_CHECKING:
-    from nsqd.broker.snapshot import BrokerSnapshot, ChannelSnapshot, LatencySnapshot, TopicSnapshot
+    from nsqd.broker.stats_records import BrokerSnapshot, ChannelSnapshot, LatencySnapshot, TopicSnapshot
     from nsqd.stats.memory import MemorySnapshot
 
 

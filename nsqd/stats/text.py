@@ -11,7 +11,13 @@ from nsqcommon.options import SECOND, format_duration
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nsqd.broker.snapshot import BrokerSnapshot, ChannelSnapshot, ClientSnapshot, LatencySnapshot, TopicSnapshot
+    from nsqd.broker.stats_records import (
+        BrokerSnapshot,
+        ChannelSnapshot,
+        ClientSnapshot,
+        LatencySnapshot,
+        TopicSnapshot,
+    )
     from nsqd.stats.memory import MemorySnapshot
 
 

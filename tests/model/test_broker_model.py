@@ -40,7 +40,7 @@ from nsqd.broker.in_flight import NOT_IN_FLIGHT, NOT_OWNER
 from nsqd.broker.message_id import IdSource
 from nsqd.broker.replay import replay
 from nsqd.broker.rules import BackoffRule, ChannelRules
-from nsqd.broker.snapshot import ClientSnapshot
+from nsqd.broker.stats_records import ClientSnapshot
 from nsqd.broker.turn import finish_turn
 from tests.model.reference import EPHEMERAL_BOUND, ChannelModel, Entry, Place, TopicModel
 from tests.support.broker_settings import broker_settings

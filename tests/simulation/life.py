@@ -22,7 +22,7 @@ from nsqd.broker.channel import NOT_ON_DISK, Channel
 from nsqd.broker.consumer import Consumer
 from nsqd.broker.operations import CancelOutcome
 from nsqd.broker.rules import NO_CHANNEL_RULES, NO_TOPIC_RULES, ChannelRules, TopicRules
-from nsqd.broker.snapshot import ClientSnapshot
+from nsqd.broker.stats_records import ClientSnapshot
 from nsqd.broker.topic import PublishRefused
 from nsqd.log.data_path import DataPathError, is_journal
 from nsqd.log.faults import FaultKind

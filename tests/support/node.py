@@ -28,7 +28,7 @@ from tests.support.fake_store import FakeStore, finish_turn, tell_nobody
 
 if TYPE_CHECKING:
     from nsqd.broker.latency import LatencySettings
-    from nsqd.broker.snapshot import ChannelSnapshot, TopicSnapshot
+    from nsqd.broker.stats_records import ChannelSnapshot, TopicSnapshot
     from nsqd.turn import TurnSyncer
 
 START = 1_700_000_000_000_000_000  # wall clock

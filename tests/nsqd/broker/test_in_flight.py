@@ -11,7 +11,7 @@ from nsqd.broker.batch import hex_ids
 from nsqd.broker.consumer import Consumer
 from nsqd.broker.in_flight import NOT_IN_FLIGHT, NOT_OWNER, Delivery, InFlight
 from nsqd.broker.reclaimer import Reclaimer
-from nsqd.broker.snapshot import ClientSnapshot
+from nsqd.broker.stats_records import ClientSnapshot
 
 OFFSET = -1000  # from id to sequence
 

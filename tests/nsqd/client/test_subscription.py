@@ -6,7 +6,7 @@ import pytest
 
 from nsqcommon.wire.commands import MOST_FINISHES, CommandReader
 from nsqcommon.wire.faults import Fault, ProtocolError
-from nsqd.broker.snapshot import ClientSnapshot
+from nsqd.broker.stats_records import ClientSnapshot
 from nsqd.client.note import NoteKind
 from nsqd.client.outbox import Outbox
 from nsqd.client.profile import ClientProfile

@@ -67,7 +67,7 @@ def test_one_message_unless_the_request_says_how_many(nsqd: Nsqd) -> None:
 
 
 def test_the_channel_is_created_as_by_sub_and_nsqd_shows_its_consumer(nsqd: Nsqd) -> None:
-    (client,) = nsqd.broker.snapshot("t", "c").topics[0].channels[0].clients or ()  # type: ignore[index]
+    (client,) = nsqd.broker.stats_records("t", "c").topics[0].channels[0].clients or ()  # type: ignore[index]
     assert (client.version, client.client_id, client.remote_address) == ("HTTP", "10.0.0.1", "10.0.0.1:5555")
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from nsqd.broker.consumer import Consumer
 from nsqd.broker.in_flight import Delivery
-from nsqd.broker.snapshot import (
+from nsqd.broker.stats_records import (
     NO_LATENCY,
     BrokerSnapshot,
     ChannelSnapshot,
