@@ -36,6 +36,7 @@ from nsqcommon.wire.unfinished import UnfinishedBodies
 from nsqd import timers
 from nsqd.auth import servers as auth_servers
 from nsqd.auth.rights_file import RightsFile
+from nsqd.broker import stats
 from nsqd.broker.leases import LeaseLimits, Leases
 from nsqd.broker.rules import NO_RULES
 from nsqd.client import protocol
@@ -327,7 +328,7 @@ async def _push_to_statsd(broker: Broker, options: Options) -> None:
     async def take_packets() -> list[bytes]:
         slices = Slices(trio.lowlevel.checkpoint)
         memory = memory_now() if options.statsd_mem_stats else None
-        snapshot = broker.snapshot_of(await slices.all_of(broker.snapshots(clients=False)), ())
+        snapshot = stats.snapshot_of(broker, await slices.all_of(stats.topic_snapshots(broker, clients=False)), ())
         return packets(await slices.all_of(statsd.lines(snapshot, memory)), options.statsd_udp_packet_size)
 
     await push_to_statsd(options.statsd_address, seconds(options.statsd_interval), take_packets)

@@ -6,13 +6,12 @@ published and, when the log has written it, `hand_over` to the channels. `turn.p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from nsqd.broker.batch import Receipt
 from nsqd.broker.idle import Expired, verdicts_on
-from nsqd.broker.stats_records import BrokerSnapshot, ClientSnapshot, TopicSnapshot
 from nsqd.broker.topic import Topic
 from nsqd.broker.turn_context import TurnContext
 
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from nsqd.broker.replay import TopicState
     from nsqd.broker.rules import RuleSource
     from nsqd.broker.settings import BrokerSettings
+    from nsqd.broker.stats_records import ClientSnapshot
     from nsqd.broker.store import Store, TopicLog
 
 MOST_POSTPONED: Final = 64 << 20  # bytes of a topic that wait in memory until files of its log are removed
@@ -325,39 +325,3 @@ class Broker:
                 self._learn_channels(topic)
             topic.let_go()  # nsqd may have stopped between the last FIN of a segment and its removal
         self.turn.shape_unsaved = True  # the second place may be older than what was found
-
-    # Seen from outside
-
-    def snapshot(
-        self, topic: str = "", channel: str = "", *, clients: bool = True, ages_at: float | None = None
-    ) -> BrokerSnapshot:
-        """Return the figures of everything, or of one topic (`topics` is None if it is unknown) and one channel.
-
-        With `ages_at`, a monotonic time, each client has the age of its oldest message in flight at that time,
-        and each channel the time of publication of its oldest waiting message.
-        """
-        topics = tuple(it for it in self.snapshots(topic, channel, clients=clients, ages_at=ages_at) if it is not None)
-        is_known = not topic or topic in self.topics
-        producers = tuple(self.producer_snapshots(topic)) if clients and is_known else ()
-        return self.snapshot_of(topics if is_known else None, producers)
-
-    def snapshot_of(
-        self, topics: Sequence[TopicSnapshot] | None, producers: Sequence[ClientSnapshot]
-    ) -> BrokerSnapshot:
-        """Return the figures of the broker itself, with these of its parts."""
-        health, start_time = self.store.health, self.start_time
-        return BrokerSnapshot(health=health, start_time=start_time, topics=topics, producers=producers or None)
-
-    def snapshots(
-        self, topic: str = "", channel: str = "", *, clients: bool = True, ages_at: float | None = None
-    ) -> Iterator[TopicSnapshot | None]:
-        """Yield the figures of topics one by one, and None after each channel: a turn may end at every step."""
-        for name in [topic] if topic else sorted(self.topics):
-            found = self.topics.get(name)
-            if found is not None and (not channel or channel in found.channels):
-                yield from found.snapshots(channel=channel, clients=clients, ages_at=ages_at)
-
-    def producer_snapshots(self, topic: str = "") -> Iterator[ClientSnapshot]:
-        """Yield the figures of connections that have published. A turn may end at every step."""
-        for describe in list(self.producers.values()):
-            yield describe(topic)

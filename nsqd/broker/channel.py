@@ -23,8 +23,7 @@ What was delivered once, deferred, or given back by an operator neither expires 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
@@ -39,7 +38,6 @@ from nsqd.broker.ledger import Ledger
 from nsqd.broker.limits import MOST_LOOKS, count_cause
 from nsqd.broker.policy import dry_run_of, policy_of, usage_of
 from nsqd.broker.rules import NO_CHANNEL_RULES, deletion_at
-from nsqd.broker.stats_records import NO_LATENCY, ChannelSnapshot, ClientSnapshot
 
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch
@@ -153,7 +151,7 @@ class Channel:
         self.timeout_count = 0
         self.requeue_count = 0
         self.latency = LatencyWindow(turn.latency, turn.now) if turn.latency is not None else None
-        self._taken = [0] * len(Locality)  # number of messages, by the consumer's closeness
+        self.taken = [0] * len(Locality)  # number of messages, by the consumer's closeness
 
     @property
     def depth(self) -> int:
@@ -459,14 +457,14 @@ class Channel:
             if self.turn.random_percent() > consumer.sample_rate:
                 if keep_from < sequence:
                     self._deliver(consumer, batch, keep_from, sequence, attempts, now, retry=retry)
-                self._taken[consumer.locality] += counts
+                self.taken[consumer.locality] += counts
                 self.ledger.finish_unseen(sequence, sequence + 1)
                 keep_from = sequence + 1
         if keep_from < stop:
             self._deliver(consumer, batch, keep_from, stop, attempts, now, retry=retry)
 
     def _counts_as_taken(self, first: int, *, retry: bool) -> bool:
-        """Return whether `_taken` counts messages from this one on: NSQ counts only what was in memory."""
+        """Return whether `taken` counts messages from this one on: NSQ counts only what was in memory."""
         return retry or self.ledger.ephemeral_batches is not None or first >= self.feed.log.cached_from
 
     def _deliver(
@@ -478,7 +476,7 @@ class Channel:
         count = stop - first
         # As in `_counts_as_taken`, which would be a call for each message.
         if retry or ledger.ephemeral_batches is not None or first >= self.feed.log.cached_from:
-            self._taken[consumer.locality] += count
+            self.taken[consumer.locality] += count
         offset = batch.base_sequence - batch.base_id
         ids = (b"%016x" % (first - offset),) if count == 1 else batch.ids(first, stop)
         if self.is_ruled:
@@ -908,60 +906,13 @@ class Channel:
 
     # Seen from outside
 
-    def snapshots(self, *, clients: bool, ages_at: float | None = None) -> Iterator[ChannelSnapshot | None]:
-        """Yield the figures, and before them None where a turn may end."""
-        since: dict[Consumer, float] = {}
-        if clients and ages_at is not None:
-            # This may look at everything in flight, so it is done only where asked for.
-            for _ in self.in_flight.find_oldest({it for it in self.consumers if it.in_flight}, since):
-                yield None
-        yield self._snapshot(since, clients=clients, ages_at=ages_at)
-
-    def _snapshot(self, since: Mapping[Consumer, float], *, clients: bool, ages_at: float | None) -> ChannelSnapshot:
-        ledger, buried = self.ledger, self.buried_queue
-        return ChannelSnapshot(
-            channel_name=self.name,
-            depth=ledger.depth,
-            backend_depth=ledger.backend_depth,
-            in_flight_count=len(self.in_flight),
-            deferred_count=len(ledger.deferred),
-            buried_count=len(ledger.buried),
-            bury_count=buried.bury_count,
-            kick_count=buried.kick_count,
-            discard_count=buried.discard_count,
-            paused_why=self.paused_why,
-            policy_counts=dict(self.policy_counts),
-            message_count=ledger.message_count,
-            zone_local_msg_count=self._taken[Locality.SAME_ZONE],
-            region_local_msg_count=self._taken[Locality.SAME_REGION],
-            global_msg_count=self._taken[Locality.ELSEWHERE],
-            requeue_count=self.requeue_count,
-            timeout_count=self.timeout_count,
-            client_count=len(self.consumers),
-            clients=self._describe_clients(since, ages_at) if clients else None,
-            paused=self.paused,
-            e2e_processing_latency=self.latency.snapshot(self.turn.now) if self.latency else NO_LATENCY,
-            oldest_timestamp=ledger.oldest_timestamp() if ages_at is not None else None,
-            expires_at=self._expires_at() if ages_at is not None else None,
-        )
-
-    def _expires_at(self) -> int | None:
+    def expires_at(self) -> int | None:
+        """Return when the policy deletes the channel, because nothing consumes it, or None."""
         if self.consumers:
             return None
         return deletion_at(
             self.policy.rules, self.idle_since, is_empty=self.is_empty, now=self.turn.now, at=self.turn.timestamp
         )
-
-    def _describe_clients(self, since: Mapping[Consumer, float], ages_at: float | None) -> list[ClientSnapshot]:
-        described = [consumer.describe() for consumer in self.consumers]
-        if ages_at is None:
-            return described
-        return [
-            replace(client, oldest_in_flight_ms=max(0, int((ages_at - since[consumer]) * 1000)))
-            if consumer in since
-            else client
-            for consumer, client in zip(self.consumers, described, strict=True)
-        ]
 
 
 def places_in(batch: Batch, first: int, stop: int, attempts: int) -> list[tuple[int, int, int]]:

@@ -1,6 +1,6 @@
 """Snapshots of the broker's state: frozen records, with the fields in the order of `/stats`.
 
-HTTP, statsd and tests all read these records. Nothing here computes. `None` and an empty sequence differ, because NSQ
+HTTP, statsd and tests all read these records. stats.py collects them. `None` and an empty sequence differ, because NSQ
 prints `null` for the one and `[]` for the other.
 """
 
@@ -68,7 +68,7 @@ class Counter(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelSnapshot:
-    """To add a counter that NSQ doesn't have, add a line here and one in `Channel._snapshot`. That is all."""
+    """To add a counter that NSQ doesn't have, add a line here and one in `_channel_snapshot` of stats.py. That is all."""
 
     channel_name: str
     depth: int

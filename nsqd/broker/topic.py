@@ -36,7 +36,7 @@ from nsqd.broker.policy import TopicDryRun, TopicPolicy
 from nsqd.broker.positions import bitmap_of
 from nsqd.broker.publish_buffer import PublishBuffer
 from nsqd.broker.rules import deletion_at
-from nsqd.broker.stats_records import NO_LATENCY, ChannelSnapshot, LatencySnapshot, TopicSnapshot
+from nsqd.broker.stats_records import NO_LATENCY, LatencySnapshot
 
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch, Receipt
@@ -801,36 +801,13 @@ class Topic:
         no_channel_got = self._written_tail - self.high_watermark
         return not no_channel_got and all(channel.is_empty for channel in self.channels.values())
 
-    def snapshots(self, *, channel: str, clients: bool, ages_at: float | None = None) -> Iterator[TopicSnapshot | None]:
-        """Yield None where a turn may end, at least after each channel, and then the figures of the topic."""
-        channels: list[ChannelSnapshot] = []
-        for name in [channel] if channel else sorted(self.channels):
-            if (found := self.channels.get(name)) is None:
-                continue
-            for snapshot in found.snapshots(clients=clients, ages_at=ages_at):
-                if snapshot is not None:
-                    channels.append(snapshot)
-                yield None
-                if self.channels.get(name) is not found:
-                    break  # it was deleted
-        yield self._snapshot(channels, ages_at)
+    @property
+    def repeat_count(self) -> int:
+        """Publishes that were ignored because their keys were known."""
+        return self._keys.repeats
 
-    def _snapshot(self, channels: Sequence[ChannelSnapshot], ages_at: float | None) -> TopicSnapshot:
-        return TopicSnapshot(
-            topic_name=self.name,
-            channels=tuple(channels),
-            depth=self.depth,
-            backend_depth=self.backend_depth,
-            message_count=self.message_count,
-            message_bytes=self.message_bytes,
-            paused=self.paused,
-            policy_counts=dict(self.policy_counts),
-            repeat_count=self._keys.repeats,
-            expires_at=self._expires_at() if ages_at is not None else None,
-            e2e_processing_latency=self._latency_snapshot(),
-        )
-
-    def _expires_at(self) -> int | None:
+    def expires_at(self) -> int | None:
+        """Return when the policy deletes the topic, because nothing uses it, or None."""
         if (
             self.policy.rules.expire_after is None or not self.is_unused
         ):  # the channels of most topics need not be looked at
@@ -839,7 +816,8 @@ class Topic:
             self.policy.rules, self.idle_since, is_empty=self.is_empty, now=self._turn.now, at=self._turn.timestamp
         )
 
-    def _latency_snapshot(self) -> LatencySnapshot:
+    def latency(self) -> LatencySnapshot:
+        """Return how long messages take from publish to FIN, over all channels."""
         latencies = [channel.latency for channel in self.channels.values() if channel.latency is not None]
         if self._turn.latency is None or not latencies:
             return NO_LATENCY

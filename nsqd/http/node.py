@@ -12,6 +12,7 @@ from nsqcommon.http_api import EMPTY, JSON, V1, HttpError, Request, Response, js
 from nsqcommon.prometheus import CONTENT_TYPE, exposition_pieces
 from nsqcommon.version import NSQ_VERSION
 from nsqcommon.wire.lookup import DRAINING
+from nsqd.broker import stats
 from nsqd.broker.stats_records import only_about
 from nsqd.http.lines import handler_slices
 from nsqd.http.quick import ping_answer
@@ -101,7 +102,7 @@ class NodeEndpoints:
     async def metrics(self, request: Request) -> Response:
         slices = handler_slices()
         with self._calls.turn():  # a turn updates the broker's clock, which the ages are measured against
-            snapshots = self._broker.snapshots(clients=False, ages_at=monotonic())
+            snapshots = stats.topic_snapshots(self._broker, clients=False, ages_at=monotonic())
         topics = await slices.all_of(snapshots)
         metrics = nsqd_metrics(
             self._broker,
@@ -164,13 +165,13 @@ class NodeEndpoints:
         """Return the requested figures. Slices lie between topics, so some are a moment older than others."""
         broker, topic = self._broker, query.get("topic", "")
         if topic and topic not in broker.topics:
-            return broker.snapshot_of(None, ())
+            return stats.snapshot_of(broker, None, ())
         clients = truth(query, "include_clients")
         ages_at = monotonic() if query.get("ages") == "true" else None
-        snapshots = broker.snapshots(topic, query.get("channel", ""), clients=clients, ages_at=ages_at)
+        snapshots = stats.topic_snapshots(broker, topic, query.get("channel", ""), clients=clients, ages_at=ages_at)
         topics = await slices.all_of(snapshots)
-        producers = await slices.all_of(broker.producer_snapshots(topic)) if clients else ()
-        return broker.snapshot_of(topics, producers)
+        producers = await slices.all_of(stats.producer_snapshots(broker, topic)) if clients else ()
+        return stats.snapshot_of(broker, topics, producers)
 
 
 def _policy_members(policy: PolicyFile | None, *, ages: bool) -> dict[str, str | bool]:

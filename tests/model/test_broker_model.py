@@ -30,7 +30,7 @@ from hypothesis.stateful import (
 )
 
 from nsqcommon.wire.names import is_ephemeral
-from nsqd.broker import operations
+from nsqd.broker import operations, stats
 from nsqd.broker.backlog import Backlog, is_in
 from nsqd.broker.broker import Broker
 from nsqd.broker.buried_queue import BuriedSelection, Verb
@@ -1005,7 +1005,7 @@ class BrokerMachine(RuleBasedStateMachine):
                 assert all(consumer.room <= 0 for consumer in real.consumers)
 
     def figures_agree(self) -> None:
-        topics = self.broker.snapshot(clients=False).topics
+        topics = stats.snapshot(self.broker, clients=False).topics
         assert topics is not None
         assert [t.topic_name for t in topics] == sorted(self.topics)
         for topic in topics:

@@ -13,6 +13,7 @@ from nsqcommon.wire.identify import ClientSettings, Negotiation, ServerFeatures
 from nsqcommon.wire.limits import SizeLimits
 from nsqcommon.wire.unfinished import UnfinishedBodies
 from nsqd.auth.grants import AuthQuestion, Grant, decode_grant
+from nsqd.broker import stats
 from nsqd.broker.broker import Broker
 from nsqd.broker.message_id import IdSource
 from nsqd.broker.replay import replay
@@ -165,7 +166,7 @@ class Node:
         self.turn()
 
     def topic(self, name: str = "t") -> TopicSnapshot:
-        topics = self.broker.snapshot(name).topics
+        topics = stats.snapshot(self.broker, name).topics
         assert topics
         return topics[0]
 

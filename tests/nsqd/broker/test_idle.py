@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from nsqd.broker import stats
 from nsqd.broker.idle import Expired
 from nsqd.broker.rules import ChannelRules, TopicRules
 from tests.support.given_rules import GivenRules
@@ -131,7 +132,7 @@ def test_dry_run_rules_delete_nothing() -> None:
 
 def told(node: Node) -> tuple[int | None, int | None]:
     """Return in how many seconds the topic and the channel go."""
-    (topic,) = node.broker.snapshot(ages_at=0.0).topics or ()
+    (topic,) = stats.snapshot(node.broker, ages_at=0.0).topics or ()
     (channel,) = topic.channels
     return _seconds_until(topic.expires_at, node), _seconds_until(channel.expires_at, node)
 
@@ -143,10 +144,10 @@ def _seconds_until(at: int | None, node: Node) -> int | None:
 def test_it_is_told_when_something_unused_goes() -> None:
     node = node_with(CHANNELS, TopicRules(expire_after=200.0))
     assert told(node) == (200, 100)
-    first = node.broker.snapshot(ages_at=0.0).topics
+    first = stats.snapshot(node.broker, ages_at=0.0).topics
     node.pass_time(60.25)
     assert told(node) == (140, 40)
-    assert node.broker.snapshot(ages_at=0.0).topics == first  # at each look the same, to the nanosecond
+    assert stats.snapshot(node.broker, ages_at=0.0).topics == first  # at each look the same, to the nanosecond
     consumer = node.consumer()
     assert told(node) == (None, None)
     consumer.protocol.close()
@@ -161,7 +162,7 @@ def test_what_does_not_go_has_no_such_time() -> None:
     dry = frozenset({"expire_after"})
     node = node_with(ChannelRules(expire_after=100.0, dry=dry), TopicRules(expire_after=100.0, dry=dry))
     assert told(node) == (None, None)
-    assert [topic.expires_at for topic in node_with(CHANNELS, TOPICS).broker.snapshot().topics or ()] == [None]
+    assert [topic.expires_at for topic in stats.snapshot(node_with(CHANNELS, TOPICS).broker).topics or ()] == [None]
 
 
 def test_what_may_go_with_its_messages_has_such_a_time_once_nobody_publishes() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nsqcommon.wire.commands import dpub, fin, identify, mpub, nop, pub, rdy, req, sub, touch
+from nsqd.broker import stats
 from nsqd.client.states import LEGAL, ClientState
 from tests.support.node import RULES, Node
 
@@ -392,13 +393,13 @@ def test_stats_of_a_client() -> None:
 def test_producer_is_listed_from_its_first_publish_until_it_leaves() -> None:
     node = Node()
     client = node.client()
-    assert node.broker.snapshot().producers is None
+    assert stats.snapshot(node.broker).producers is None
     client.say(pub("t", b"x"))
-    producers = node.broker.snapshot().producers
+    producers = stats.snapshot(node.broker).producers
     assert producers is not None
     assert [producer.pub_counts for producer in producers] == [(("t", 1),)]
     client.protocol.end()
-    assert node.broker.snapshot().producers is None
+    assert stats.snapshot(node.broker).producers is None
 
 
 def test_deleted_channel_closes_its_consumers_without_a_word() -> None:

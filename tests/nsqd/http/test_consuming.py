@@ -11,6 +11,7 @@ import pytest
 from nsqcommon.http_api import Request, Stream
 from nsqcommon.wire.limits import SizeLimits
 from nsqd.auth.grants import AuthQuestion, decode_grant
+from nsqd.broker import stats
 from nsqd.broker.leases import Leases
 from nsqd.http.calls import Calls
 from nsqd.http.consuming import MOST_MESSAGES, ConsumeEndpoints
@@ -67,7 +68,7 @@ def test_one_message_unless_the_request_says_how_many(nsqd: Nsqd) -> None:
 
 
 def test_the_channel_is_created_as_by_sub_and_nsqd_shows_its_consumer(nsqd: Nsqd) -> None:
-    (client,) = nsqd.broker.stats_records("t", "c").topics[0].channels[0].clients or ()  # type: ignore[index]
+    (client,) = stats.snapshot(nsqd.broker, "t", "c").topics[0].channels[0].clients or ()  # type: ignore[index]
     assert (client.version, client.client_id, client.remote_address) == ("HTTP", "10.0.0.1", "10.0.0.1:5555")
 
 

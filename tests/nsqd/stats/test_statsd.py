@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from nsqd.broker import stats
 from nsqd.broker.latency import LatencySettings
 from nsqd.stats.memory import MemorySnapshot
 from nsqd.stats.statsd import StatsdLines, full_prefix, packets
@@ -15,7 +16,7 @@ MEMORY = MemorySnapshot(heap_objects=1, heap_in_use_bytes=2, gc_total_runs=3)
 
 
 def lines_of(node: Node, statsd: StatsdLines, memory: MemorySnapshot | None = None) -> list[str]:
-    return [line.rstrip("\n") for line in statsd.lines(node.broker.snapshot(clients=False), memory)]
+    return [line.rstrip("\n") for line in statsd.lines(stats.snapshot(node.broker, clients=False), memory)]
 
 
 @pytest.fixture
@@ -76,7 +77,7 @@ def test_counters_tell_what_came_since(node: Node) -> None:
 
 
 def test_buried_messages_are_told_once_there_are_any(node: Node) -> None:
-    shown = node.broker.snapshot(clients=False)
+    shown = stats.snapshot(node.broker, clients=False)
     (topic,) = [it for it in shown.topics or () if it.topic_name == "a"]
     channel = replace(topic.channels[0], channel_name="c", buried_count=2, bury_count=5, kick_count=2, discard_count=1)
     told = StatsdLines("", exclude_ephemeral=True).lines(
