@@ -85,6 +85,7 @@ class Batch:
         "base_sequence",
         "count",
         "delay_ms",
+        "end_sequence",
         "flags",
         "headers",
         "held",
@@ -121,10 +122,7 @@ class Batch:
         self._places: Sequence[int] | None = None  # where in `headers` those of each message begin, and the end
         self._may_expire: bool | None = None  # None: nobody has asked yet
         self.count = len(offsets) - 1
-
-    @property
-    def end_sequence(self) -> int:
-        return self.base_sequence + self.count
+        self.end_sequence = base_sequence + self.count
 
     def body(self, sequence: int) -> bytes:
         position = sequence - self.base_sequence

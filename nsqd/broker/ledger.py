@@ -212,7 +212,7 @@ class Ledger:
         batch, cursor = self.batch, self.cursor
         if (
             batch is not None
-            and batch.base_sequence <= cursor < batch.base_sequence + batch.count
+            and batch.base_sequence <= cursor < batch.end_sequence
             and not self.skips.total
             and self.ephemeral_batches is None
         ):
@@ -232,7 +232,7 @@ class Ledger:
     def batch_in_hand(self) -> Batch | None:
         """The batch at the cursor, if it was read already."""
         batch, cursor = self.batch, self.cursor
-        if batch is None or not batch.base_sequence <= cursor < batch.base_sequence + batch.count:
+        if batch is None or not batch.base_sequence <= cursor < batch.end_sequence:
             return None
         return batch
 
@@ -247,13 +247,13 @@ class Ledger:
     def batch_ahead(self) -> Batch | None:
         """Return the batch at the cursor, where `advance` has found a message; None: it has to be read from the disk."""
         batch, cursor = self.batch, self.cursor
-        if batch is None or not batch.base_sequence <= cursor < batch.base_sequence + batch.count:
+        if batch is None or not batch.base_sequence <= cursor < batch.end_sequence:
             batch = self.batch = self._source.batch_at(cursor)
         return batch
 
     def run_end(self, batch: Batch) -> int:
         """Return the end of the run at the cursor: neighbours in this batch that are the channel's, up to a skip range."""
-        stop = batch.base_sequence + batch.count
+        stop = batch.end_sequence
         if self.feed.high_watermark < stop:
             stop = self.feed.high_watermark
         if self.skips.total and (next_skip := self.skips.next_start()) is not None:
@@ -270,7 +270,7 @@ class Ledger:
     def take_run(self, batch: Batch, most: int) -> int:
         """Take the run at the cursor: up to `most` messages of this batch, which is the one at the cursor. Return its end."""
         cursor = self.cursor
-        stop = batch_end = batch.base_sequence + batch.count
+        stop = batch_end = batch.end_sequence
         if self.feed.high_watermark < stop:
             stop = self.feed.high_watermark
         if self.skips.total and (next_skip := self.skips.next_start()) is not None:
@@ -287,7 +287,7 @@ class Ledger:
         """Take the messages from the cursor to `stop`: they are about to be in flight, or buried."""
         self.cursor = stop
         batch = self.batch
-        if batch is not None and stop >= batch.base_sequence + batch.count:
+        if batch is not None and stop >= batch.end_sequence:
             self.batch = None
         self._journal.unsaved[self] = None
 

@@ -211,7 +211,7 @@ class DiskLog:
         buffer = self._buffer
         buffer.add(batch)
         self._cache.add(batch)
-        self.tail = batch.base_sequence + batch.count
+        self.tail = batch.end_sequence
         # A broken log acknowledges nothing before it is written; otherwise it would promise what a full disk cannot
         # keep.
         if self._ack is Ack.MEMORY and self._fault.error is None:

@@ -595,8 +595,8 @@ BUGS: Final = (
         "nsqd/log/writing/unsynced.py",
         (
             (
-                "        self._receipts.extend(\n",
-                "        for receipt in receipts:\n            receipt.settle()\n        self._receipts.extend(\n",
+                "        self._receipts.extend([",
+                "        for receipt in receipts:\n            receipt.settle()\n        self._receipts.extend([",
             ),
         ),
         ("simulation", "power cuts"),

@@ -86,7 +86,7 @@ class TailCache:
             del by_base[batch.base_sequence]
             messages -= batch.count
             size -= batch.held + BATCH_OVERHEAD
-            start = batch.base_sequence + batch.count
+            start = batch.end_sequence
         self.messages, self.bytes, self.start = messages, size, start
 
     def forget_before(self, sequence: int) -> None:
@@ -94,9 +94,9 @@ class TailCache:
         if self._recent and self._recent[-1].end_sequence <= sequence:
             self._recent = []
         batches = self._batches
-        while batches and (end := batches[0].base_sequence + batches[0].count) <= sequence:
+        while batches and batches[0].end_sequence <= sequence:
+            self.start = batches[0].end_sequence
             self._account_for(batches.popleft())
-            self.start = end
 
     def forget_from(self, sequence: int) -> None:
         """Take back the batches that start at or after `sequence`, which is the tail again."""

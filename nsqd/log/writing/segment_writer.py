@@ -61,7 +61,7 @@ class SegmentWriter:
         if end - self._indexed_at > INDEX_INTERVAL:
             self._add_to_index(segment, batches)
         segment.size = end
-        self._segments.tail = last.base_sequence + last.count
+        self._segments.tail = last.end_sequence
         if last.timestamp > segment.newest:
             segment.newest = last.timestamp
         if self._remembers_keys:
