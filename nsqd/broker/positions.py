@@ -1,20 +1,20 @@
-"""Sequences that a channel keeps besides its cursor: gaps, retries and deferrals, as plain integers and bitmaps.
+"""The sequences a channel tracks besides its cursor: skip ranges, retries and deferrals, as integers and bitmaps.
 
-An integer of packed fields costs 36 to 48 bytes, and the garbage collector never looks at it; a tuple of three costs
-150. With a million deferred messages, that difference is 100 MB. A bitmap costs two bytes for each sequence, and much
-less where they are neighbours.
+We pack each entry into one integer, because that costs 36 to 48 bytes and the garbage collector never visits it. A
+tuple of three costs 150 bytes, so a million deferred messages would take 100 MB more. A bitmap costs two bytes per
+sequence, and much less where the sequences are neighbours.
 
-**Taking one out of the middle.** A queue or a heap of a million cannot be searched while others wait. So bitmaps tell
-*what* is here, and the queue or the heap only *in which order*: whoever takes a sequence out leaves its entry where it
-is, and the entry is dropped when it is met. The same sequence may come back meanwhile, so each entry has the
-*generation* of its sequence: how often that was taken out before. Say 7 is deferred until noon, and then moved to
-midnight:
+**Removing from the middle.** We can't search a queue or a heap of a million entries within a turn. So a bitmap says
+*which* sequences are here, and the queue or heap only *in which order*. To take a sequence out, we clear its bit and
+leave its entry, which is now *stale*; we drop it when we come across it. The sequence may come back before that, so
+each entry also has a *generation*: how often its sequence had been taken out before. For example, 7 is deferred until
+noon, and then moved to midnight:
 
-    7 until noon, generation 0        7 was taken out once: an entry counts if its generation is 1
-    7 until midnight, generation 1
+    7 until noon, generation 0        stale, because 7 has been taken out once
+    7 until midnight, generation 1    valid
 
-Where too many entries are left over, they are dropped little by little, by whoever takes more out: the entries move
-from a former queue, or from former blocks, to new ones.
+When there are too many stale entries, each call that changes something drops a few more of them: it moves the valid
+entries from the *former* queue, or the former blocks, to new ones.
 """
 
 from __future__ import annotations
@@ -34,40 +34,40 @@ _ATTEMPTS_BITS: Final = 16
 _ATTEMPTS_MASK: Final = (1 << _ATTEMPTS_BITS) - 1
 _SEQUENCE_BITS: Final = 64
 _SEQUENCE_MASK: Final = (1 << _SEQUENCE_BITS) - 1
-_GENERATION_BITS: Final = 40  # of a deferral: it cannot be taken out and come back so often
+_GENERATION_BITS: Final = 40  # of a deferral; no sequence is taken out and put back that often
 _GENERATION_MASK: Final = (1 << _GENERATION_BITS) - 1
 _REST_BITS: Final = _ATTEMPTS_BITS + _GENERATION_BITS
-_PIECE: Final = 4_000  # positions; copying them takes a fraction of a millisecond
+_PIECE: Final = 4_000  # sequences; copying them takes a fraction of a millisecond
 _BLOCK: Final = 1_024  # entries; sorting them takes a fraction of a millisecond
-_SMALL_BLOCK: Final = 128  # entries, which go back to the heap
-_COPIED_AS_ONE: Final = 8  # entries that are copied in the time in which one is taken out
-_BLOCKS_AT_ONCE: Final = 2_000  # blocks in which a page looks for its beginning; a millisecond or two
-_WALKED_AT_ONCE: Final = 1_000  # entries of a page; a millisecond
-_FEW: Final = 64  # entries that were taken out and are not worth dropping
-# Entries that are looked at for each one that is taken out or added, while there are too many; so they never come to
-# more than twice as many as there are positions.
+_SMALL_BLOCK: Final = 128  # entries; when a block is down to this many, they go back to the heap
+_COPIED_AS_ONE: Final = 8  # copying this many entries takes as long as taking one out
+_BLOCKS_AT_ONCE: Final = 2_000  # blocks to search for the start of a page between two yields; a millisecond or two
+_WALKED_AT_ONCE: Final = 1_000  # entries of a page between two yields; a millisecond
+_FEW: Final = 64  # stale entries; up to this many aren't worth dropping
+# While there are too many stale entries, we check this many for each one that is added or taken out. So there are never
+# more than about twice as many entries as positions.
 _DROPPED_WITH_EACH: Final = 4
-_DROPPED_AT_ONCE: Final = 8_000  # some milliseconds
-# The same when as many as a document has are replaced, or this part of all entries: the more were left over by one
-# document after the other, the more are looked at, so they do not grow without end.
+_DROPPED_AT_ONCE: Final = 8_000  # entries to check in one call; a few milliseconds
+# `replace_before` may check more, because it changes many positions: up to this many, or this fraction of all entries.
+# With the fraction, stale entries don't add up without end when one backlog after another is restored.
 _DROPPED_WITH_MANY: Final = 12_000
 _DROPPED_PART: Final = 4
-_UNPACKED_AT_ONCE: Final = 5_000  # messages of a run; some milliseconds
-_LEFT_OVER_AT_ONCE: Final = 5_000  # entries that were taken out, before the first one that counts
-_PASSED_OVER: Final = 2_000  # entries that were taken out, before others have their turn: a millisecond or two
+_UNPACKED_AT_ONCE: Final = 5_000  # messages of a run; a few milliseconds
+_LEFT_OVER_AT_ONCE: Final = 5_000  # stale entries to skip while looking for the first valid one
+_PASSED_OVER: Final = 2_000  # stale entries between two yields; a millisecond or two
 
-# Batches that were deferred together: when, in microseconds; start, count and delay in milliseconds of each; which of
-# their sequences are deferred; and from which batch on, and which message of it, they are not on the heap yet. Several
-# channels share the batches and the bitmap, which nobody changes.
+# Batches that were deferred together: when their delays begin, in microseconds; (start, count, delay in ms) of each;
+# the sequences that were deferred; and which batch, and which message in it, to put onto the heap next. Channels share
+# the batches and the bitmap, so these never change.
 _Run = tuple[int, list[tuple[int, int, int]], BitMap64, int, int]
 
-# The next entry, its place, and all entries in order. Several iterators share the list, which nobody changes.
+# The next entry, its index, and all entries in ascending order. Iterators share the list, so it never changes.
 _Block = tuple[int, int, list[int]]
 _NO_BLOCKS: Final[list[_Block]] = []
 
 
 def ranges_in(sequences: BitMap64) -> Iterator[tuple[int, int]]:
-    """Return these sequences as ascending [start, end) ranges. This looks at no single sequence before it is asked."""
+    """Return these sequences as ascending [start, end) ranges. The call itself is cheap: it only combines bitmaps."""
     moved = sequences.shift(1)
     return zip(sequences - moved, moved - sequences, strict=True)
 
@@ -93,7 +93,7 @@ def bitmap_of_ranges(ranges: Iterable[tuple[int, int]]) -> BitMap64:
 
 
 def between(sequences: BitMap64, start: int, end: int) -> BitMap64:
-    """Return those of these sequences that lie in [start, end), where there may be a gulf on either side."""
+    """Return the sequences that lie in [start, end). The bounds may be far from the nearest sequence."""
     found = sequences.copy()
     found.remove_range(0, start)
     if found and found.max() >= end:
@@ -102,7 +102,7 @@ def between(sequences: BitMap64, start: int, end: int) -> BitMap64:
 
 
 def in_pieces(sequences: BitMap64) -> Iterator[list[int]]:
-    """Return these sequences, as they are now, in pieces."""
+    """Return a copy of these sequences, in lists of a few thousand."""
     rest = iter(sequences.copy())
     return iter(lambda: list(islice(rest, _PIECE)), [])
 
@@ -114,10 +114,10 @@ class SkipRanges:
 
     def __init__(self, covered: BitMap64 | None = None) -> None:
         self._covered = BitMap64() if covered is None else covered
-        self.total = len(self._covered)  # how many sequences lie in all ranges
+        self.total = len(self._covered)  # number of sequences in all ranges
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        """Yield the ranges, as they are now, as [start, end) in ascending order."""
+        """Return the current ranges as [start, end), in ascending order."""
         return ranges_in(self._covered)
 
     def __len__(self) -> int:
@@ -127,13 +127,13 @@ class SkipRanges:
         return SkipRanges(self._covered.copy())
 
     def add(self, start: int, end: int) -> None:
-        """Cover the sequences [start, end), of which no range covers any yet; they may lie anywhere."""
+        """Cover the sequences [start, end), none of which is covered yet."""
         if start < end:
             self._covered.add_range(start, end)
             self.total += end - start
 
     def cover(self, sequences: BitMap64) -> None:
-        """Cover these sequences, of which no range covers any yet."""
+        """Cover these sequences, none of which is covered yet."""
         self._covered |= sequences
         self.total += len(sequences)
 
@@ -141,19 +141,19 @@ class SkipRanges:
         return sequence in self._covered
 
     def free_among(self, sequences: BitMap64) -> BitMap64:
-        """Return those of these sequences that no range covers."""
+        """Return the sequences that no range covers."""
         return sequences - self._covered
 
     def behind(self, sequence: int) -> BitMap64:
-        """Return what is covered at or behind a sequence."""
+        """Return the covered sequences from `sequence` on."""
         covered = self._covered.copy()
         covered.remove_range(0, sequence)
         return covered
 
     def add_newest(self, count: int, floor: int, end: int) -> list[tuple[int, int]]:
-        """Cover the `count` newest sequences of [floor, end) that no range covers yet; `end` is beyond all ranges.
+        """Cover the `count` newest sequences of [floor, end) that aren't covered yet; no range goes beyond `end`.
 
-        Return the sequences as ranges, from the newest to the oldest.
+        Return them as ranges, newest first.
         """
         free = bitmap_of(floor, end) - self._covered
         if len(free) > count:
@@ -163,11 +163,11 @@ class SkipRanges:
         return list(ranges_in(free))[::-1]
 
     def free_ranges(self, floor: int, end: int) -> list[tuple[int, int]]:
-        """Return the ascending ranges of [floor, end) that no range covers."""
+        """Return the uncovered parts of [floor, end) as ascending ranges."""
         return list(ranges_in(bitmap_of(floor, end) - self._covered))
 
     def pass_over(self, sequence: int) -> int:
-        """Return where a cursor at `sequence` stands after the ranges there. Ranges before that place are dropped."""
+        """Return where a cursor at `sequence` ends up after skipping the range there. Drop all ranges before that."""
         covered = self._covered
         if not self.total or covered.min() > sequence:
             return sequence
@@ -177,7 +177,7 @@ class SkipRanges:
         return stop
 
     def _end_of_range(self, sequence: int) -> int:
-        """Return the end of the range that covers a sequence, by steps that double and then halve."""
+        """Return the end of the range that covers a sequence, by galloping: the steps double, and then halve."""
         covered, end, step = self._covered, sequence + 1, 1
         while covered.contains_range(end, end + step):
             end += step
@@ -197,7 +197,10 @@ class SkipRanges:
 
 
 class AttemptCounts:
-    """A small number for each sequence, 0 unless it was set: a bitmap for each bit of the numbers."""
+    """A small number per sequence, 0 by default, stored as one bitmap for each bit of the numbers.
+
+    For example, if 7 has the number 5 (binary 101), it is in the first and the third bitmap.
+    """
 
     __slots__ = ("_bits",)
 
@@ -216,7 +219,7 @@ class AttemptCounts:
         return number
 
     def set(self, sequence: int, number: int) -> None:
-        """Set the number of a sequence that has none."""
+        """Set the number of a sequence, which is 0 so far."""
         place = 0
         while number:
             if place == len(self._bits):
@@ -227,11 +230,11 @@ class AttemptCounts:
             place += 1
 
     def of_all(self, sequences: Sequence[int]) -> list[int]:
-        """Return the number of each of these sequences, in their order. Thousands of calls of `get` take far longer."""
+        """Return the numbers of these sequences, in the same order. Much faster than thousands of calls of `get`."""
         wanted, numbers, value = BitMap64(sequences), [0] * len(sequences), 1
         for bits in self._bits:
             here = bits & wanted
-            if len(here) == len(wanted):  # mostly all of them were taken out once, and no other time
+            if len(here) == len(wanted):  # the usual case: all of them have been taken out exactly once
                 numbers = [number + value for number in numbers]
             elif here:
                 chosen = set(here)
@@ -243,7 +246,7 @@ class AttemptCounts:
         return numbers
 
     def set_all(self, sequences: Sequence[int], numbers: Sequence[int]) -> None:
-        """Set the number of each of these sequences, which have none."""
+        """Set the numbers of these sequences, which are all 0 so far."""
         for place in range(max(numbers, default=0).bit_length()):
             chosen = BitMap64(
                 [sequence for sequence, number in zip(sequences, numbers, strict=True) if number >> place & 1]
@@ -254,7 +257,7 @@ class AttemptCounts:
                 self._bits[place].update(chosen)
 
     def increment(self, sequences: BitMap64) -> None:
-        """Add 1 to the numbers of these sequences."""
+        """Add 1 to the numbers of these sequences, by binary addition on the bitmaps."""
         carried = sequences
         for bits in self._bits:
             both = bits & carried
@@ -265,7 +268,7 @@ class AttemptCounts:
         self._bits += (carried.copy(),)
 
     def forget(self, start: int, end: int) -> None:
-        """Have the sequences [start, end) no number any more."""
+        """Reset the numbers of [start, end) to 0."""
         for bits in self._bits:
             bits.remove_range(start, end)
 
@@ -281,7 +284,10 @@ class AttemptCounts:
 
 
 class Members:
-    """Which sequences are in a queue or a heap, whatever entries it has: with their attempts and generations."""
+    """The sequences that are really in a queue or heap, with their attempts and generations.
+
+    The queue or heap itself may also have stale entries.
+    """
 
     __slots__ = ("attempts", "count", "generations", "sequences")
 
@@ -292,7 +298,7 @@ class Members:
         self.count = 0
 
     def add(self, sequence: int, attempts: int) -> int:
-        """Add a sequence that is not here. Return its generation, for its entry."""
+        """Add a sequence that isn't here yet. Return the generation to put into its entry."""
         self.sequences.add(sequence)
         self.count += 1
         if attempts:
@@ -300,18 +306,18 @@ class Members:
         return self.generations.get(sequence) if self.generations else 0
 
     def add_all(self, sequences: Sequence[int], attempts: Sequence[int]) -> list[int]:
-        """Add sequences that are not here, each with its attempts. Return their generations, for their entries."""
+        """Add sequences that aren't here yet, each with its attempts. Return the generations for their entries."""
         self.sequences |= BitMap64(sequences)
         self.count += len(sequences)
         self.attempts.set_all(sequences, attempts)
         return self.generations.of_all(sequences)
 
     def counts(self, sequence: int, generation: int) -> bool:
-        """Return whether an entry with this generation is not one that was taken out."""
+        """Return whether an entry with this generation is valid, not stale."""
         return sequence in self.sequences and (not self.generations or generation == self.generations.get(sequence))
 
     def which_count(self, sequences: Sequence[int], generations: Sequence[int]) -> list[bool]:
-        """Return what `counts` says of each of these entries. Thousands of calls of it take far longer."""
+        """Return for each of these entries whether it is valid. Much faster than thousands of calls of `counts`."""
         here = set(self.sequences & BitMap64(sequences))
         present = self.generations.of_all(sequences)
         return [
@@ -320,14 +326,14 @@ class Members:
         ]
 
     def remove(self, start: int, end: int, attempts: int) -> None:
-        """Remove [start, end), whose entries are gone; all of them had so many attempts."""
+        """Remove [start, end), whose entries were popped; all of them had this number of attempts."""
         self.sequences.remove_range(start, end)
         if attempts:
             self.attempts.forget(start, end)
         self.count -= end - start
 
     def take_out(self, wanted: BitMap64) -> BitMap64:
-        """Take out those of the wanted sequences that are here, and return them. Their entries count no longer."""
+        """Take out the wanted sequences that are here, and return them. Their entries become stale."""
         here = self.sequences & wanted
         if here:
             self.sequences -= here
@@ -337,7 +343,7 @@ class Members:
         return here
 
     def copy(self) -> Members:
-        """Return a copy that tells which entries count."""
+        """Return a copy for checking entries. It has no attempts, because the entries have them."""
         copied = Members()
         copied.sequences, copied.generations = self.sequences.copy(), self.generations.copy()
         return copied
@@ -350,18 +356,18 @@ class Members:
 
 
 class RetryQueue:
-    """Positions that wait for their next delivery, first come first served."""
+    """Messages that wait for redelivery, first come first served. A *position* is a sequence with its attempts."""
 
-    __slots__ = ("_former", "_leftovers", "_queue", "members", "passed")
+    __slots__ = ("_former", "_queue", "_reclaimer", "members", "passed")
 
     def __init__(self, reclaimer: Reclaimer) -> None:
-        self._leftovers = reclaimer
+        self._reclaimer = reclaimer
         self._queue: deque[int] = deque()  # generation, sequence, attempts
-        # Entries that come before those of the queue, while some are dropped. There are thousands of channels, and an empty
-        # deque takes 800 bytes.
+        # The entries before the ones in `_queue`, while we drop stale ones. None instead of an empty deque, because
+        # that takes 800 bytes, and there are thousands of channels.
         self._former: deque[int] | None = None
-        self.members = Members()  # a delivery reads their `count`, because `len()` of the queue would be one more call
-        self.passed = 0  # entries of what was taken out that somebody met on the way to the first position
+        self.members = Members()  # deliveries read `members.count`, because `len()` of the queue would be one more call
+        self.passed = 0  # stale entries dropped while looking for the first position; channels stop after too many
 
     def __len__(self) -> int:
         return self.members.count
@@ -371,55 +377,55 @@ class RetryQueue:
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         """Yield (sequence, attempts so far) of each position."""
-        return filter(None, _still_retried(chain(self._former or (), self._queue), self.members))
+        return filter(None, _valid_retries(chain(self._former or (), self._queue), self.members))
 
     def copy(self) -> Iterator[tuple[int, int]]:
-        """Return an iterator over a copy of the present positions, in ascending order.
+        """Return an iterator over the positions as of this call, in ascending order.
 
-        It has no copy of a million entries, over which the garbage collector would go.
+        It copies only bitmaps: a copy of a million entries would be a list that the garbage collector goes through.
         """
         return _with_attempts(self.members.sequences.copy(), self.members.attempts.copy())
 
     def sequences(self) -> Iterator[list[int]]:
-        """Return the sequences of all present positions, in pieces."""
+        """Return the current sequences, in lists of a few thousand."""
         return in_pieces(self.members.sequences)
 
     def among(self, sequences: BitMap64) -> BitMap64:
-        """Return those of these sequences that are here."""
+        """Return the sequences that are in this queue."""
         return self.members.sequences & sequences
 
     def lowest(self) -> int | None:
-        """Return the lowest sequence; None: there is none."""
+        """Return the lowest sequence, or None if the queue is empty."""
         return self.members.sequences.min() if self.members.count else None
 
     @property
     def entries(self) -> int:
-        """How many positions `turn` has to see so that it has seen all; some of them were taken out."""
+        """The number of entries, including stale ones: `turn` has to go through this many to see them all."""
         return len(self._former or ()) + len(self._queue)
 
     def add(self, sequence: int, attempts: int) -> None:
-        self._queue.append(self._packed(sequence, attempts))
+        self._queue.append(self._add_member(sequence, attempts))
         if self._former:
             self._drop_some(_DROPPED_WITH_EACH)
 
-    def _packed(self, sequence: int, attempts: int) -> int:
-        """Note a position, and return its entry."""
+    def _add_member(self, sequence: int, attempts: int) -> int:
+        """Add a position to the members, and return its entry."""
         attempts &= _ATTEMPTS_MASK
         generation = self.members.add(sequence, attempts)
         return (generation << _SEQUENCE_BITS | sequence) << _ATTEMPTS_BITS | attempts
 
     def turn(self, count: int, wanted: Container[int]) -> list[int]:
-        """Move the first `count` entries to the end, but take out those that are wanted and were never delivered.
+        """Move the first `count` entries to the end, but take out wanted messages that were never delivered.
 
-        Whoever turns as many as there were `entries` at first, in several calls, has seen all of them, whatever comes
-        and goes meanwhile.
+        Call it until `count` adds up to the initial `entries` to visit every entry, even if others are added or removed
+        in between.
         """
         taken: list[int] = []
         for _ in range(min(count, self.entries)):
             packed = (self._former or self._queue).popleft()
-            if not self._is_here(packed):
+            if not self._is_valid(packed):
                 continue
-            sequence = _retried(packed)
+            sequence = _retry_sequence(packed)
             if packed & _ATTEMPTS_MASK or sequence not in wanted:
                 self._queue.append(packed)
             else:
@@ -430,17 +436,17 @@ class RetryQueue:
         return taken
 
     def attempts_of(self, sequence: int) -> int:
-        """Return how often one of these was delivered so far."""
+        """Return the attempts of this message so far."""
         return self.members.attempts.get(sequence)
 
     def take_out(self, wanted: BitMap64) -> BitMap64:
-        """Take out those of the wanted sequences that are here, and return them."""
+        """Take out the wanted sequences that are in this queue, and return them."""
         if here := self.members.take_out(wanted):
             self._drop_some(min(_DROPPED_WITH_EACH * len(here), _DROPPED_AT_ONCE))
         return here
 
     def _drop_some(self, most: int) -> None:
-        """Look at so many entries, from the last one to the first, and drop those that were taken out, if these are many."""
+        """Check up to `most` entries, from the last to the first, and drop the stale ones, if there are many."""
         count = self.members.count
         if not count:
             self.clear()
@@ -452,7 +458,7 @@ class RetryQueue:
         if most <= _FEW:
             for _ in range(min(most, len(former))):
                 packed = former.pop()
-                if self._is_here(packed):
+                if self._is_valid(packed):
                     queue.appendleft(packed)
             return
         some = [former.pop() for _ in range(min(most, len(former)))]
@@ -461,7 +467,7 @@ class RetryQueue:
         queue.extendleft(compress(some, self.members.which_count(sequences, generations)))
 
     def replace_before(self, end: int, positions: Sequence[tuple[int, int]]) -> None:
-        """Replace all positions before `end` by these (sequence, attempts), which come first."""
+        """Replace all positions before `end` with these (sequence, attempts), which go to the front."""
         members = self.members
         taken = members.take_out(between(members.sequences, 0, end))
         if not members.count:
@@ -479,7 +485,7 @@ class RetryQueue:
 
     def peek(self) -> tuple[int, int]:
         packed = self._first()[0]
-        return _retried(packed), packed & _ATTEMPTS_MASK
+        return _retry_sequence(packed), packed & _ATTEMPTS_MASK
 
     def next_ones(self, count: int) -> list[tuple[int, int]]:
         """Return about the first `count` positions, as (sequence, attempts so far)."""
@@ -488,18 +494,18 @@ class RetryQueue:
         queue = self._first()
         rest = self._queue if queue is self._former else ()
         some = islice(chain(queue, rest), count + _LEFT_OVER_AT_ONCE)
-        return list(islice(filter(None, _still_retried(some, self.members)), count))
+        return list(islice(filter(None, _valid_retries(some, self.members)), count))
 
     def pop_run(self, limit: int, end: int) -> tuple[int, int, int]:
-        """Take out up to `limit` neighbours below `end` with equal attempts. Return (first, end, attempts)."""
+        """Take out up to `limit` neighbours before `end` with equal attempts. Return (first, end, attempts)."""
         queue = self._first()
         packed = queue.popleft()
-        first, attempts = _retried(packed), packed & _ATTEMPTS_MASK
+        first, attempts = _retry_sequence(packed), packed & _ATTEMPTS_MASK
         stop = min(first + limit, end)
         sequence = first + 1
         step = 1 << _ATTEMPTS_BITS
         while sequence < stop and queue and queue[0] == packed + step:
-            if self.members.generations and not self._is_here(queue[0]):
+            if self.members.generations and not self._is_valid(queue[0]):
                 break
             packed = queue.popleft()
             sequence += 1
@@ -509,16 +515,16 @@ class RetryQueue:
         return first, sequence, attempts
 
     def _first(self) -> deque[int]:
-        """Return the queue that has the first position as its first entry. There is one.
+        """Return the deque that starts with the first position. Must not be called on an empty queue.
 
-        Where thousands of entries before it were taken out, the lowest sequence has its turn instead: nobody can wait
-        for the end of a search.
+        After thousands of stale entries we stop searching and move the lowest sequence to the front instead, because
+        the rest of the search could take longer than a turn may.
         """
         queue = self._former or self._queue
         if not self.members.generations:
             return queue
         for _ in range(_LEFT_OVER_AT_ONCE):
-            if self._is_here(queue[0]):
+            if self._is_valid(queue[0]):
                 return queue
             queue.popleft()
             self.passed += 1
@@ -528,16 +534,16 @@ class RetryQueue:
         attempts = self.members.attempts.get(lowest)
         self.take_out(BitMap64((lowest,)))
         queue = self._former or self._queue
-        queue.appendleft(self._packed(lowest, attempts))
+        queue.appendleft(self._add_member(lowest, attempts))
         return queue
 
-    def _is_here(self, packed: int) -> bool:
-        """Return whether an entry still counts: it was not taken out."""
-        return self.members.counts(_retried(packed), packed >> (_SEQUENCE_BITS + _ATTEMPTS_BITS))
+    def _is_valid(self, packed: int) -> bool:
+        """Return whether an entry is valid, not stale."""
+        return self.members.counts(_retry_sequence(packed), packed >> (_SEQUENCE_BITS + _ATTEMPTS_BITS))
 
     def clear(self) -> None:
         if self.entries > MANY:
-            self._leftovers.add(self._queue, self._former or [])
+            self._reclaimer.add(self._queue, self._former or [])
             self._queue = deque()
         else:
             self._queue.clear()
@@ -546,32 +552,31 @@ class RetryQueue:
 
 
 class DeferredQueue:
-    """Positions that become deliverable at a time, the earliest first. Times are in microseconds.
+    """Messages that wait for their time, earliest first. Times are in microseconds.
 
-    A publish may defer a million messages at once, and so may a topic that begins to flow; making entries of them takes
-    a second. So they wait as a *run*, from which `unpack` takes some thousands each time.
+    One publish may defer a million messages, and so may a topic that releases its early deferrals. Making their entries
+    takes a second. So they wait as a *run*, and each call of `unpack` makes entries of some thousands.
 
         run ──► heap of up to 1,023 ──► sorted blocks of 1,024 ──► due
                           ▲                     │
                           └── the last 128 ◄────┘
 
-    A snapshot needs a million entries as of one moment, and copying them takes 9 to 30 ms. So the entries of a block
-    never change: the snapshot takes the blocks themselves, and copies only the heap. What changes is the place of the
-    next entry of each block. When half of the entries are behind that place, a shorter block replaces this one, because
-    memory is to be given back; and the last entries go back to the heap, because many small blocks would be as slow to
-    copy as many entries.
+    A snapshot needs all entries as of one moment, and copying a million takes 9 to 30 ms. So the list of a block never
+    changes: the snapshot shares the blocks, and copies only the heap. To take an entry out of a block, we move on the
+    index of its next entry. Once half of a block is used up, we replace it with a shorter one to free memory. The last
+    128 entries go back to the heap, because copying many small blocks would be as slow as copying many entries.
     """
 
-    __slots__ = ("_blocks", "_former", "_heap", "_in_blocks", "_leftovers", "_looks", "_members", "_runs")
+    __slots__ = ("_blocks", "_checks_owed", "_former", "_heap", "_in_blocks", "_members", "_reclaimer", "_runs")
 
     def __init__(self, reclaimer: Reclaimer) -> None:
-        self._leftovers = reclaimer
+        self._reclaimer = reclaimer
         self._heap: list[int] = []  # due, sequence, attempts, generation
-        self._blocks: list[_Block] = []  # a heap as well
-        self._former: list[_Block] = []  # another one, while its blocks are looked through for what was taken out
-        self._in_blocks = 0  # entries that are still to come in both
-        self._looks = 0  # at entries of former blocks that are owed; below 0, as the last block had more of them
-        # Of messages that were never here before, nor delivered. None: there was no run yet.
+        self._blocks: list[_Block] = []  # a heap, too
+        self._former: list[_Block] = []  # another heap, while we drop the stale entries of its blocks
+        self._in_blocks = 0  # entries left in the blocks of both
+        self._checks_owed = 0  # former entries still to check; negative if the last block had more than we had to check
+        # Their messages were never here before, and never delivered. None: there was no run yet.
         self._runs: deque[_Run] | None = None
         self._members = Members()
 
@@ -580,52 +585,53 @@ class DeferredQueue:
 
     def __iter__(self) -> Iterator[tuple[int, int, int]]:
         """Yield (due, sequence, attempts so far) of each position, in no order."""
-        entries = chain(self._heap, _taken_from([*self._blocks, *self._former]), _unpacked(self._runs or ()))
-        return filter(None, _still_deferred(entries, self._members))
+        entries = chain(self._heap, _entries_of([*self._blocks, *self._former]), _entries_of_runs(self._runs or ()))
+        return filter(None, _valid_deferrals(entries, self._members))
 
     def __contains__(self, sequence: int) -> bool:
         return sequence in self._members.sequences
 
     def has_any(self, start: int, end: int) -> bool:
-        """Return whether one of the sequences [start, end) is among them."""
+        """Return whether any sequence of [start, end) is deferred."""
         here = self._members.sequences
         return start in here or (end - start > 1 and here.range_cardinality(start, end) > 0)
 
     def among(self, sequences: BitMap64) -> BitMap64:
-        """Return those of these sequences that are here."""
+        """Return the sequences that are deferred."""
         return self._members.sequences & sequences
 
     def copy(self) -> Iterator[tuple[int, int, int] | None]:
         """Return an iterator over the positions as of this call.
 
-        Now and then it yields None, so that others can have their turn: thousands of entries in a row may be left over.
+        It also yields None now and then, so that you can let others have their turn: thousands of entries in a row may
+        be stale.
         """
         blocks = [*self._blocks, *self._former]
-        entries = chain(self._heap.copy(), _taken_from(blocks), _unpacked(list(self._runs or ())))
-        return _still_deferred(entries, self._members.copy())
+        entries = chain(self._heap.copy(), _entries_of(blocks), _entries_of_runs(list(self._runs or ())))
+        return _valid_deferrals(entries, self._members.copy())
 
     def sequences(self) -> Iterator[list[int]]:
-        """Return the sequences of all present positions, in pieces."""
+        """Return the current sequences, in lists of a few thousand."""
         return in_pieces(self._members.sequences)
 
     def positions_of(self, wanted: BitMap64) -> list[tuple[int, int, int]]:
-        """Return (due, sequence, attempts so far) of those of the wanted sequences that are here, in no order.
+        """Return (due, sequence, attempts so far) of the wanted sequences that are deferred, in no order.
 
-        This looks at all entries, a hundred thousand in some milliseconds.
+        It goes through all entries: a few milliseconds for a hundred thousand.
         """
-        entries = chain(self._heap, _taken_from([*self._blocks, *self._former]), _unpacked(self._runs or ()))
+        entries = chain(self._heap, _entries_of([*self._blocks, *self._former]), _entries_of_runs(self._runs or ()))
         found = [packed for packed in entries if packed >> _REST_BITS & _SEQUENCE_MASK in wanted]
-        return list(filter(None, _still_deferred(found, self._members)))
+        return list(filter(None, _valid_deferrals(found, self._members)))
 
     def lowest(self) -> int | None:
-        """Return the lowest sequence; None: there is none."""
+        """Return the lowest sequence, or None if none is deferred."""
         return self._members.sequences.min() if self._members.count else None
 
     def earliest(self, count: int, after: tuple[int, int] = (-1, -1)) -> Iterator[tuple[int, int, int] | None]:
-        """Yield the first positions behind a (due, sequence), in the order in which they become due.
+        """Yield the next `count` positions after a (due, sequence), in the order in which they become due.
 
-        Yield None now and then, so that others can have their turn. What they add meanwhile may be
-        missing, and what they move may still have its former time.
+        It also yields None now and then, so that you can let others have their turn. If they add positions, these may
+        be missing here; if they move some, these may still have their former time.
         """
         bound = (after[0] << _SEQUENCE_BITS | after[1] + 1) << _REST_BITS if after[0] >= 0 else 0
         while self._runs:
@@ -643,7 +649,7 @@ class DeferredQueue:
         left = _WALKED_AT_ONCE
         while blocks and count:
             packed = _next_of(blocks)
-            if self._is_here(packed):
+            if self._is_valid(packed):
                 yield _unpack_deferred(packed)
                 count -= 1
             left -= 1
@@ -651,27 +657,27 @@ class DeferredQueue:
                 left = _WALKED_AT_ONCE
                 yield None
 
-    def _is_here(self, packed: int) -> bool:
-        """Return whether an entry of the heap still counts: it was not taken out."""
-        return self._members.counts(_deferred(packed), packed & _GENERATION_MASK)
+    def _is_valid(self, packed: int) -> bool:
+        """Return whether an entry is valid, not stale."""
+        return self._members.counts(_deferred_sequence(packed), packed & _GENERATION_MASK)
 
     @property
     def entries(self) -> int:
-        """How many entries there are, with those of what was taken out."""
+        """The number of entries, including stale ones."""
         return len(self._heap) + self._in_blocks
 
     def add(self, due: int, sequence: int, attempts: int) -> None:
-        heappush(self._heap, self._packed(due, sequence, attempts))
+        heappush(self._heap, self._add_member(due, sequence, attempts))
         if len(self._heap) >= _BLOCK:
             self._push_all([])
         if self._former:
             self._drop_some(_DROPPED_WITH_EACH)
 
     def add_runs(self, at: int, pieces: Iterable[list[tuple[int, int, int]]], sequences: BitMap64) -> None:
-        """Add these sequences of batches, as (start, count, delay in ms), whose delays begin at a time.
+        """Add these sequences of batches, given as (start, count, delay in ms). The delays begin at `at`.
 
-        They were never here before, nor delivered. `unpack` has to be called soon. Whoever else has the batches or the
-        bitmap must not change them any more.
+        The sequences must never have been here before, nor delivered. Call `unpack` soon. Don't change the batches or
+        the bitmap afterwards.
         """
         if self._runs is None:
             self._runs = deque()
@@ -684,17 +690,17 @@ class DeferredQueue:
         return bool(self._runs)
 
     def unpack(self, most: int) -> int:
-        """Make entries of up to so many messages of runs. Return how many were looked at."""
+        """Make entries for up to `most` messages of the runs. Return how many messages were checked."""
         left, entries = most, list[int]()
         while left > 0 and self._runs:
             at, batches, sequences, place, passed = self._runs.popleft()
             start, count, delay_ms = batches[place]
             stop = min(count, passed + left)
             left -= stop - passed
-            first = _first_of(at, delay_ms)
+            first = _entry_base(at, delay_ms)
             for sequence in range(start + passed, start + stop):
                 packed = first | sequence << _REST_BITS
-                if sequence in sequences and self._is_here(packed):
+                if sequence in sequences and self._is_valid(packed):
                     entries.append(packed)
             if stop < count:
                 self._runs.appendleft((at, batches, sequences, place, stop))
@@ -704,13 +710,13 @@ class DeferredQueue:
         return most - left
 
     def fill(self, entries: Iterator[tuple[int, int, int]]) -> None:
-        """Add many (due, sequence, attempts) at once, as recovery has them."""
+        """Add many (due, sequence, attempts) in one call, for recovery."""
         entries = iter(entries)
-        while some := [self._packed(*it) for it in islice(entries, _BLOCK)]:
+        while some := [self._add_member(*it) for it in islice(entries, _BLOCK)]:
             self._push_all(some)
 
     def _push_all(self, entries: list[int]) -> None:
-        """Push entries onto the heap, and make blocks of those that it has no room for."""
+        """Push entries onto the heap, and turn the ones that don't fit into blocks."""
         self._heap += entries
         if len(self._heap) < _BLOCK:
             heapify(self._heap)
@@ -723,24 +729,24 @@ class DeferredQueue:
         self._in_blocks += stop
         self._heap = self._heap[stop:]
 
-    def _packed(self, due: int, sequence: int, attempts: int) -> int:
-        """Note a position, and return its entry."""
+    def _add_member(self, due: int, sequence: int, attempts: int) -> int:
+        """Add a position to the members, and return its entry."""
         attempts &= _ATTEMPTS_MASK
         generation = self._members.add(sequence, attempts)
         return ((due << _SEQUENCE_BITS | sequence) << _ATTEMPTS_BITS | attempts) << _GENERATION_BITS | generation
 
     def attempts_of(self, sequence: int) -> int:
-        """Return how often one of these was delivered so far."""
+        """Return the attempts of this message so far."""
         return self._members.attempts.get(sequence)
 
     def take_out(self, wanted: BitMap64) -> BitMap64:
-        """Take out those of the wanted sequences that are here, before their time, and return them."""
+        """Take out the wanted sequences that are deferred, before their time, and return them."""
         if here := self._members.take_out(wanted):
             self._drop_some(min(_DROPPED_WITH_EACH * len(here), _DROPPED_AT_ONCE))
         return here
 
     def _drop_some(self, most: int) -> None:
-        """Look at about so many entries, block by block, and drop those that were taken out, if these are many."""
+        """Check about `most` entries, block by block, and drop the stale ones, if there are many."""
         count, entries = self._members.count, self.entries
         if not count:
             self.clear()
@@ -748,18 +754,18 @@ class DeferredQueue:
         if not self._former:
             if (entries - count) * 2 <= entries + _FEW:
                 return
-            self._former, self._blocks, self._looks = self._blocks, [], 0
+            self._former, self._blocks, self._checks_owed = self._blocks, [], 0
             some, self._heap = self._heap, []
-            self._push_again(some)
-        self._looks += most
-        while self._looks > 0 and self._former:
+            self._push_valid(some)
+        self._checks_owed += most
+        while self._checks_owed > 0 and self._former:
             _, place, block = self._former.pop()  # a heap stays one when it loses its last
-            self._looks -= len(block) - place
+            self._checks_owed -= len(block) - place
             self._in_blocks -= len(block) - place
-            self._push_again(block[place:])
+            self._push_valid(block[place:])
 
-    def _push_again(self, entries: list[int]) -> None:
-        """Push entries onto the heap, without those that were taken out."""
+    def _push_valid(self, entries: list[int]) -> None:
+        """Push the valid ones of these entries onto the heap."""
         if self._members.generations:
             generations = [packed & _GENERATION_MASK for packed in entries]
             sequences = [packed >> _REST_BITS & _SEQUENCE_MASK for packed in entries]
@@ -767,7 +773,7 @@ class DeferredQueue:
         self._push_all(entries)
 
     def replace_before(self, end: int, positions: Sequence[tuple[int, int, int]]) -> None:
-        """Replace all positions before `end` by these (due, sequence, attempts)."""
+        """Replace all positions before `end` with these (due, sequence, attempts)."""
         members = self._members
         taken = members.take_out(between(members.sequences, 0, end))
         if not members.count:
@@ -784,26 +790,26 @@ class DeferredQueue:
         self._drop_some(_dropped_with(len(taken) + len(positions), self.entries))
 
     def next_due(self) -> int | None:
-        """Return when to look next: when the first position is due, or one was that has been taken out.
+        """Return the time of the earliest entry, without the runs. None if there is no entry.
 
-        This leaves runs out.
+        The entry may be stale, so the first position may be due later.
         """
         blocks = self._first()
         packed = blocks[0][0] if blocks else self._heap[0] if self._heap else None
         return packed >> (_SEQUENCE_BITS + _REST_BITS) if packed is not None else None
 
     def _first(self) -> list[_Block]:
-        """Return the blocks with the earliest entry; none: the heap has it, or there is no entry."""
+        """Return the heap of blocks with the earliest entry. It is empty if `_heap` has it, or if there is no entry."""
         blocks = self._blocks
         if self._former and (not blocks or self._former[0] < blocks[0]):
             blocks = self._former
         return _NO_BLOCKS if blocks and self._heap and self._heap[0] < blocks[0][0] else blocks
 
     def pop_due(self, until: int, most: int) -> Iterator[tuple[int, int]]:
-        """Take out what is due at `until` or before, and yield its (sequence, attempts), the earliest first.
+        """Take out the positions that are due by `until`, and yield their (sequence, attempts), earliest first.
 
-        This looks at `most` entries, or fewer where it has shortened very many blocks. Afterwards `next_due` tells whether
-        there are more.
+        It checks up to `most` entries, and fewer if it has to shorten very many blocks. Use `next_due` afterwards to
+        find out whether there are more.
         """
         bound = (until + 1) << (_SEQUENCE_BITS + _REST_BITS)
         shortening = 0
@@ -825,36 +831,36 @@ class DeferredQueue:
                 if not self._heap or self._heap[0] >= bound:
                     break
                 packed = heappop(self._heap)
-            if not self._is_here(packed):
+            if not self._is_valid(packed):
                 continue
-            sequence, attempts = _deferred(packed), packed >> _GENERATION_BITS & _ATTEMPTS_MASK
+            sequence, attempts = _deferred_sequence(packed), packed >> _GENERATION_BITS & _ATTEMPTS_MASK
             self._members.remove(sequence, sequence + 1, attempts)
             yield sequence, attempts
         if not self._members.count:
             self.clear()
 
     def _shorten(self, blocks: list[_Block], rest: list[int]) -> int:
-        """Replace the first of these blocks by the rest of its entries. Return as how many entries that counts."""
+        """Replace the first of these blocks with the rest of its entries. Return the cost, in entries."""
         if len(rest) > _SMALL_BLOCK:
             heapreplace(blocks, (rest[0], 0, rest))
             return len(rest) // _COPIED_AS_ONE
         heappop(blocks)
         self._in_blocks -= len(rest)
-        self._push_again(rest)
+        self._push_valid(rest)
         return len(rest)
 
     def clear(self) -> None:
         if self._in_blocks:
-            self._leftovers.add_blocks([block for _, _, block in chain(self._blocks, self._former)])
+            self._reclaimer.add_blocks([block for _, _, block in chain(self._blocks, self._former)])
             self._blocks, self._former, self._in_blocks = [], [], 0
         self._heap.clear()
-        self._leftovers.add_blocks([batches for _, batches, _, _, _ in self._runs or ()])
+        self._reclaimer.add_blocks([batches for _, batches, _, _, _ in self._runs or ()])
         self._runs = None
         self._members.clear()
 
 
 def _dropped_with(changed: int, entries: int) -> int:
-    """Return how many of the entries are looked at where so many positions are replaced."""
+    """Return how many entries `replace_before` checks when it changes this many positions."""
     return min(_DROPPED_WITH_EACH * changed, max(_DROPPED_WITH_MANY, entries // _DROPPED_PART))
 
 
@@ -863,21 +869,21 @@ def _with_attempts(sequences: BitMap64, attempts: AttemptCounts) -> Iterator[tup
         yield sequence, attempts.get(sequence)
 
 
-def _retried(packed: int) -> int:
+def _retry_sequence(packed: int) -> int:
     """Return the sequence of an entry of a queue."""
     return packed >> _ATTEMPTS_BITS & _SEQUENCE_MASK
 
 
-def _deferred(packed: int) -> int:
+def _deferred_sequence(packed: int) -> int:
     """Return the sequence of an entry of a heap."""
     return packed >> _REST_BITS & _SEQUENCE_MASK
 
 
-def _still_retried(entries: Iterable[int], members: Members) -> Iterator[tuple[int, int] | None]:
-    """Yield the positions of these entries, and None after each few thousand entries that were taken out."""
+def _valid_retries(entries: Iterable[int], members: Members) -> Iterator[tuple[int, int] | None]:
+    """Yield the positions of the valid entries, and None after every few thousand stale ones."""
     passed = 0
     for packed in entries:
-        sequence = _retried(packed)
+        sequence = _retry_sequence(packed)
         if members.counts(sequence, packed >> (_SEQUENCE_BITS + _ATTEMPTS_BITS)):
             yield sequence, packed & _ATTEMPTS_MASK
             continue
@@ -886,11 +892,11 @@ def _still_retried(entries: Iterable[int], members: Members) -> Iterator[tuple[i
             yield None
 
 
-def _still_deferred(entries: Iterable[int], members: Members) -> Iterator[tuple[int, int, int] | None]:
-    """Yield the positions of these entries, and None after each few thousand entries that were taken out."""
+def _valid_deferrals(entries: Iterable[int], members: Members) -> Iterator[tuple[int, int, int] | None]:
+    """Yield the positions of the valid entries, and None after every few thousand stale ones."""
     passed = 0
     for packed in entries:
-        if members.counts(_deferred(packed), packed & _GENERATION_MASK):
+        if members.counts(_deferred_sequence(packed), packed & _GENERATION_MASK):
             yield _unpack_deferred(packed)
             continue
         passed += 1
@@ -899,7 +905,7 @@ def _still_deferred(entries: Iterable[int], members: Members) -> Iterator[tuple[
 
 
 def _next_of(blocks: list[_Block]) -> int:
-    """Move on to the next entry of a heap of blocks. Return the one before it."""
+    """Take the earliest entry out of a heap of blocks."""
     packed, place, block = blocks[0]
     place += 1
     if place < len(block):
@@ -909,28 +915,32 @@ def _next_of(blocks: list[_Block]) -> int:
     return packed
 
 
-def _taken_from(blocks: list[_Block]) -> Iterator[int]:
-    """Yield the entries of these blocks, and let go of each block: to free a million at once takes too long."""
+def _entries_of(blocks: list[_Block]) -> Iterator[int]:
+    """Yield the entries of these blocks. Drop each one after use, because freeing a million entries at a time stalls."""
     while blocks:
         _, place, block = blocks.pop()
         yield from islice(block, place, None)
 
 
-def _unpacked(runs: Iterable[_Run]) -> Iterator[int]:
-    """Yield what would be on the heap instead of these runs."""
+def _entries_of_runs(runs: Iterable[_Run]) -> Iterator[int]:
+    """Yield the entries that `unpack` would make of these runs."""
     for at, batches, sequences, place, passed in runs:
         for start, count, delay_ms in islice(batches, place, None):
-            first = _first_of(at, delay_ms)
+            first = _entry_base(at, delay_ms)
             for sequence in range(start + passed, start + count):
-                if sequence in sequences:  # otherwise it was taken back before, and has no entry
+                if sequence in sequences:  # otherwise it was cancelled as an early deferral, and has no entry
                     yield first | sequence << _REST_BITS
             passed = 0
 
 
-def _first_of(at: int, delay_ms: int) -> int:
-    """Return what the entries of a batch of a run have in common: all but the sequence."""
+def _entry_base(at: int, delay_ms: int) -> int:
+    """Return the part that all entries of a batch of a run share: everything but the sequence."""
     return (at + delay_ms * 1000 << _SEQUENCE_BITS) << _REST_BITS
 
 
 def _unpack_deferred(packed: int) -> tuple[int, int, int]:
-    return packed >> (_SEQUENCE_BITS + _REST_BITS), _deferred(packed), packed >> _GENERATION_BITS & _ATTEMPTS_MASK
+    return (
+        packed >> (_SEQUENCE_BITS + _REST_BITS),
+        _deferred_sequence(packed),
+        packed >> _GENERATION_BITS & _ATTEMPTS_MASK,
+    )

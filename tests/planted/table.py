@@ -569,9 +569,9 @@ BUGS: Final = (
         "nsqd/broker/positions.py",
         (
             (
-                "        self._queue.append(self._packed(sequence, attempts))\n",
+                "        self._queue.append(self._add_member(sequence, attempts))\n",
                 "        attempts = max(0, attempts - 2) if sequence % 10 == 9 else attempts\n"
-                "        self._queue.append(self._packed(sequence, attempts))\n",
+                "        self._queue.append(self._add_member(sequence, attempts))\n",
             ),
         ),
         ("kills", "burying kills", "ledger model"),
