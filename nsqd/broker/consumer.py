@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from nsqcommon.wire.frames import Piece
     from nsqd.broker.stats_records import ClientSnapshot
 
-# A consumer that does not read gets no more than about this. Without it, RDY 2,500 of large messages would be
-# gigabytes.
+# A consumer that doesn't read gets no more than about this. Otherwise RDY 2,500 with large messages would take
+# gigabytes of memory.
 MOST_UNSENT_BYTES: Final = 1 << 20
 
 
@@ -24,13 +24,13 @@ class Locality(IntEnum):
 
 
 class Consumer:
-    """What a channel must know of a client: how much it may have, and how to send to it.
+    """A client's subscription, as its channel sees it: how many messages it may have, and how to send them.
 
-    `send` takes the pieces of message frames. `close` ends the connection without a word, because the channel was
-    deleted. The client's side of it is `Subscription` in nsqd/client/subscription.py, which bounds RDY.
+    `send` takes the pieces of message frames. `close` ends the connection without an error frame; the channel calls it
+    when it is deleted. The client's side is `ClientSubscription` in nsqd/client/subscription.py, which limits RDY.
 
     `send_views`, if given, takes the pieces of large messages as views of their batch. A view keeps the whole batch in
-    memory, so it has to be sent or copied within the turn.
+    memory, so send or copy it within the turn.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Consumer:
 
     @property
     def room(self) -> int:
-        """How many messages the consumer may get now."""
+        """The number of messages that the consumer may get now."""
         if self.unsent_bytes > MOST_UNSENT_BYTES:
             return 0
         return self.ready_count - self.in_flight

@@ -1,13 +1,14 @@
-"""What a topic knows of messages that no channel has got yet: delays that have not begun, and what was taken back.
+"""A topic's early deferrals and cancelled messages: the ones that no channel has received yet.
 
-A paused topic, or one without a channel, hands nothing over. Deferred messages are *parked* there as batches: start,
-count, delay in milliseconds. A message that is taken back meanwhile is noted, so that no channel ever gets it.
+While a topic is paused or has no channel, it releases nothing. Its deferred messages stay here as batches (start,
+count, delay in milliseconds), and their delays haven't begun. If such a topic's message is cancelled, we keep its
+sequence, so that no channel ever gets it.
 
-When the topic flows, its channels take over all of it in one turn, however many batches there are:
+When the topic releases its messages, its channels take over all of this in one turn, however many batches there are:
 
-    pieces  ── the same lists of batches for all channels, each of which makes entries of them later (`Deferred.unpack`)
-    bitmaps ── which sequences are deferred or taken back: so cursors, counts and cancels are right from the first moment
-    journal ── one word, if there are many: a start knows from it what every channel has got
+    pieces  ── lists of batches; all channels share them, and make entries of them later (`DeferredQueue.unpack`)
+    bitmaps ── the deferred and cancelled sequences, so that cursors, counts and cancels are right immediately
+    journal ── a single entry if there are many batches; recovery derives from it what each channel got
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ class EarlyDeferrals:
     __slots__ = ("cancelled", "deferred", "pieces")
 
     def __init__(self) -> None:
-        # Lists of batches: start, count, delay_ms, also of messages that were taken back. There are several because a
-        # million batches can neither be copied nor freed in one turn; only the last list changes.
+        # Lists of (start, count, delay_ms). The batches still include cancelled messages. We need several lists because
+        # copying or freeing a million batches takes longer than a turn may. Only the last list changes.
         self.pieces: list[list[tuple[int, int, int]]] = []
-        self.deferred = BitMap64()  # the messages of batches, without those that were taken back
-        self.cancelled = BitMap64()  # what was taken back
+        self.deferred = BitMap64()  # the sequences of the batches, without the cancelled ones
+        self.cancelled = BitMap64()  # deferred or not
 
     def __bool__(self) -> bool:
         return bool(self.pieces or self.cancelled)
@@ -47,7 +48,7 @@ class EarlyDeferrals:
         return copied
 
     def add(self, start: int, count: int, delay_ms: int) -> None:
-        """Park a batch, which lies behind all others."""
+        """Add a batch, which comes after all earlier ones."""
         if not self.pieces or len(self.pieces[-1]) >= _PIECE:
             self.pieces.append([])
         self.pieces[-1].append((start, count, delay_ms))
@@ -57,22 +58,22 @@ class EarlyDeferrals:
 
     @property
     def parts(self) -> int:
-        """How many batches there are, and ranges of what was taken back."""
+        """The number of batches and of cancelled ranges."""
         return sum([len(piece) for piece in self.pieces]) + number_of_ranges(self.cancelled)
 
     def cancel(self, sequences: BitMap64) -> BitMap64:
-        """Take messages back. Return those that were not taken back before."""
+        """Cancel messages. Return the ones that weren't cancelled before."""
         fresh = sequences - self.cancelled
         self.cancelled |= fresh
         self.deferred -= fresh
         return fresh
 
     def holds(self, sequence: int) -> bool:
-        """Return whether this message was taken back."""
+        """Return whether this message is cancelled."""
         return sequence in self.cancelled
 
     def delayed(self) -> Iterator[tuple[int, int, int]]:
-        """Yield start, count and delay of the batches, without what was taken back."""
+        """Yield start, count and delay of the batches, cut so that they have no cancelled messages."""
         for start, count, delay_ms in self.batches:
             if not self.cancelled.range_cardinality(start, start + count):
                 yield start, count, delay_ms
@@ -81,14 +82,14 @@ class EarlyDeferrals:
                     yield first, end - first, delay_ms
 
     def in_order(self) -> Iterator[tuple[int, int, int]]:
-        """Yield start, count and delay of the batches, and among them what was taken back, with the delay -1."""
+        """Return `delayed` and the cancelled ranges, sorted by sequence. A cancelled range has the delay -1."""
         taken_back = [(start, end - start, -1) for start, end in ranges_in(self.cancelled)]
         return iter(sorted([*self.delayed(), *taken_back]))
 
     def pass_over(self, end: int) -> list[list[tuple[int, int, int]]]:
-        """Forget what lies before `end`. That may be within a batch, as a bound may have dropped its beginning.
+        """Forget everything before `end`, and return the pieces that are forgotten entirely.
 
-        Return the pieces that are forgotten as a whole.
+        `end` may be within a batch, because a limit may have dropped the first part of one.
         """
         passed = 0
         while passed < len(self.pieces) and _end_of(self.pieces[passed][-1]) <= end:
@@ -102,7 +103,7 @@ class EarlyDeferrals:
         return forgotten
 
     def cut(self, tail: int) -> bool:
-        """Forget what begins at the tail or behind it. Return whether there was anything."""
+        """Forget the batches and cancelled messages from `tail` on. Return whether there were any."""
         before = self.parts, len(self.cancelled)
         kept = [[batch for batch in piece if batch[0] < tail] for piece in self.pieces]
         self.pieces = [piece for piece in kept if piece]

@@ -1,12 +1,12 @@
-"""The messages that consumers hold right now, as positions without bodies.
+"""The messages of a channel that are in flight, without their bodies.
 
-A *delivery* is a chunk of neighbouring messages that one consumer got at one time; they share a deadline. One
-dictionary leads from a message's wire id to its delivery. So a chunk is entered, and a run of FINs taken out, at the
-speed of `dict`, without a Python object for each message.
+A *delivery* is a run of neighbouring messages that one consumer received together; they share a deadline. One
+dictionary maps each message's wire id to its delivery. So we add a delivery, and remove a run of FINs, at the speed of
+`dict`, and no message needs a Python object of its own.
 
-A bitmap tells which sequences are in flight, because a request about a million messages cannot look through all
-deliveries for each. It is brought up to date only when somebody asks: messages are mostly delivered in order, so what
-was delivered since then is one open range, and what was finished since then waits for `take_finished` anyway.
+There is also a bitmap of the sequences in flight, because a request about a million messages can't search the
+deliveries for each one. We only update the bitmap when it is needed. Until then, new deliveries are one open range,
+because messages are mostly delivered in order, and finished messages wait for `take_finished` anyway.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from nsqd.broker.consumer import Consumer
     from nsqd.broker.reclaimer import Reclaimer
 
-_LOOKED_AT: Final = 5_000  # messages whose deadlines are looked at, before others have their turn: some milliseconds
+_LOOKED_AT: Final = 5_000  # messages whose deadlines are checked before others have their turn; a few milliseconds
 NOT_IN_FLIGHT: Final = b"ID not in flight"
 NOT_OWNER: Final = b"client does not own message"
 
 
 class Delivery:
-    """Neighbouring messages given to one consumer at one time. A message's sequence is its id plus `offset`.
+    """Neighbouring messages that one consumer received together. A message's sequence is its id plus `offset`.
 
-    `left` of them are still in flight. `first` stays, even if the first message is finished: it bounds the others.
+    `left` of them are still in flight. `first` is the sequence of the first message, even if that one is finished.
     """
 
     __slots__ = ("attempts", "consumer", "deadline", "delivered_at", "first", "left", "offset", "published_at")
@@ -66,17 +66,17 @@ class Delivery:
 
 
 class InFlight:
-    """All deliveries of one channel, and which messages were finished since the last `take_finished`."""
+    """All deliveries of one channel, and the messages finished since the last `take_finished`."""
 
     __slots__ = (
         "_entries",
         "_finished",
         "_finished_ranges",
-        "_leftovers",
         "_looked_at",
         "_looking",
         "_open_end",
         "_open_start",
+        "_reclaimer",
         "_sequences",
         "_spare_deliveries",
         "_spare_ids",
@@ -84,16 +84,16 @@ class InFlight:
     )
 
     def __init__(self, reclaimer: Reclaimer) -> None:
-        self._leftovers = reclaimer
+        self._reclaimer = reclaimer
         self._entries: dict[bytes, Delivery] = {}
         self._finished: dict[int, list[bytes]] = {}  # offset -> ids
-        self._finished_ranges: list[tuple[int, int]] = []  # those that were taken out of `_sequences`
-        self._sequences = BitMap64()  # without those of the open range, and with those in `_finished`
-        self._open_start = self._open_end = 0
-        self._looking: list[bytes] = []  # the messages that `expire` is looking at
+        self._finished_ranges: list[tuple[int, int]] = []  # the finished messages that `_sequences` no longer has
+        self._sequences = BitMap64()  # in flight, but without the open range, and still with those in `_finished`
+        self._open_start = self._open_end = 0  # the latest deliveries, in order
+        self._looking: list[bytes] = []  # the messages that `expire` is checking
         self._spare_ids, self._spare_deliveries = SpareList(), SpareList()
-        self._looked_at = 0  # so many of them
-        self.next_deadline = inf  # no later than the first deadline; it may be too early
+        self._looked_at = 0  # the number of them that it has checked
+        self.next_deadline = inf  # never after the earliest deadline, but perhaps before it
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -112,11 +112,12 @@ class InFlight:
             self.next_deadline = delivery.deadline
 
     def finish(self, consumer: Consumer, ids: Sequence[bytes]) -> tuple[int, list[tuple[bytes, bytes]]]:
-        """Take out the messages that this consumer has finished. Return how many, and (id, reason) of the others.
+        """Remove the messages that this consumer has finished. Return their number, and (id, reason) of the failures.
 
-        All are taken out first, which is right nearly always; `_finish_some` puts back what another consumer has.
+        We remove all ids first, because nearly always all of them are right. If not, `_finish_some` puts back the
+        messages of other consumers.
         """
-        if len(ids) == 1:  # the usual case of a consumer with few messages in hand
+        if len(ids) == 1:  # the usual case if a consumer has only a few messages in flight
             delivery = self._entries.pop(ids[0], None)
             if delivery is None or delivery.consumer is not consumer:
                 return self._finish_some(consumer, ids, [delivery])
@@ -140,7 +141,7 @@ class InFlight:
     ) -> tuple[int, list[tuple[bytes, bytes]]]:
         done, failures = 0, []
         for message_id, delivery in zip(ids, deliveries, strict=True):
-            if delivery is None and message_id in self._entries:  # named twice, and put back the first time
+            if delivery is None and message_id in self._entries:  # the second FIN of an id that was just put back
                 failures.append((message_id, NOT_OWNER))
             elif delivery is None:
                 failures.append((message_id, NOT_IN_FLIGHT))
@@ -154,7 +155,7 @@ class InFlight:
         return done, failures
 
     def take_out(self, consumer: Consumer, message_id: bytes) -> Delivery | bytes:
-        """Take out one message of this consumer, to be queued again. Return its delivery, or why it cannot be taken."""
+        """Remove one message of this consumer, to be queued again. Return its delivery, or the reason if that fails."""
         delivery = self.find(consumer, message_id)
         if isinstance(delivery, Delivery):
             del self._entries[message_id]
@@ -164,7 +165,7 @@ class InFlight:
         return delivery
 
     def touch(self, consumer: Consumer, message_id: bytes, deadline: float) -> bytes | None:
-        """Give one message a deadline of its own. Return why that is not possible, or None."""
+        """Give one message a deadline of its own. Return the reason if that fails, or None."""
         delivery = self.find(consumer, message_id)
         if not isinstance(delivery, Delivery):
             return delivery
@@ -193,28 +194,28 @@ class InFlight:
         return delivery
 
     def owner(self, message_id: bytes) -> Consumer | None:
-        """Return the consumer that has this message, or None if it is not in flight."""
+        """Return the consumer of this message, or None if it is not in flight."""
         delivery = self._entries.get(message_id)
         return delivery.consumer if delivery is not None else None
 
     @property
     def is_looking(self) -> bool:
-        """Whether `expire` has to be called again at once, because it has not looked at everything."""
+        """Whether `expire` hasn't checked everything yet, so that it has to be called again right away."""
         return bool(self._looking)
 
     def expire(self, now: float) -> list[tuple[int, Delivery]]:
-        """Take out messages whose deadline has come, as (sequence, delivery), the oldest delivery first.
+        """Remove the messages that have timed out. Return their (sequence, delivery), the oldest delivery first.
 
-        This looks at some thousands of messages, and at the others in the next calls, but only when the earliest
-        deadline has really come. With consumers that finish their work, that is about once in a message timeout.
+        A call checks some thousands of messages and leaves the rest to the next calls. Before `next_deadline`, it
+        checks none. If consumers finish their work in time, that means one round of checks per message timeout.
         """
         if not self._looking:
             if now < self.next_deadline:
                 return []
-            self._looking.extend(self._entries)  # not a new list: see SpareList
+            self._looking.extend(self._entries)  # instead of making a new list: see SpareList
             self.next_deadline = inf
             if len(self._looking) > _LOOKED_AT:
-                return []  # the copy of a million takes as long as a look at some thousands
+                return []  # enough for this call: copying a million ids takes as long as checking some thousands
         expired: list[tuple[int, Delivery]] = []
         entries, next_deadline = self._entries, self.next_deadline
         stop = self._looked_at + _LOOKED_AT
@@ -231,7 +232,7 @@ class InFlight:
         self.next_deadline = next_deadline
         self._looked_at = stop
         if stop >= len(self._looking):
-            self._leftovers.add(self._looking)
+            self._reclaimer.add(self._looking)
             self._looking = []
             self._looked_at = 0
         if expired:
@@ -240,27 +241,27 @@ class InFlight:
         return expired
 
     def among(self, sequences: BitMap64) -> BitMap64:
-        """Return those of these sequences that are in flight."""
+        """Return the sequences that are in flight."""
         self._settle()
         return self._sequences & sequences
 
     def before(self, end: int) -> BitMap64:
-        """Return what is in flight before a sequence."""
+        """Return the sequences before `end` that are in flight."""
         self._settle()
         return between(self._sequences, 0, end)
 
     def lowest(self) -> int | None:
-        """Return the lowest sequence in flight; None: none is in flight."""
+        """Return the lowest sequence in flight, or None if nothing is in flight."""
         if not self._entries:
             return None
         self._settle()
         return self._sequences.min()
 
     def find_oldest(self, holders: set[Consumer], since: dict[Consumer, float]) -> Iterator[None]:
-        """Note for each of these consumers when it got the oldest of the messages that it still has.
+        """Find the delivery time of each consumer's oldest message in flight, and put it into `since`.
 
-        Messages are in the order of delivery, so this ends with the consumer whose oldest message is the youngest. It
-        yields after some thousands of messages, when others may have their turn.
+        It goes through the messages in the order of delivery, and stops as soon as it has a time for each of the
+        `holders`. It yields after every few thousand messages, so that you can let others have their turn.
         """
         deliveries = list(islice(self._entries.values(), _LOOKED_AT))
         if _note_oldest(deliveries, holders, since) or len(self._entries) <= _LOOKED_AT:
@@ -272,12 +273,12 @@ class InFlight:
             if _note_oldest(deliveries[start : start + _LOOKED_AT], holders, since):
                 break
             yield
-        self._leftovers.add(deliveries)
+        self._reclaimer.add(deliveries)
 
     def positions(self) -> Iterator[tuple[int, int]]:
-        """Return an iterator over (sequence, attempts) of everything that is in flight now.
+        """Return an iterator over (sequence, attempts) of all messages in flight, as of this call.
 
-        The copies take some milliseconds for a million; unpacking them takes half a second.
+        For a million messages, the call takes a few milliseconds, and the iteration half a second.
         """
         ids, deliveries = self._spare_ids.take(), self._spare_deliveries.take()
         ids.extend(self._entries)
@@ -287,9 +288,9 @@ class InFlight:
         return _positions(ids, deliveries)
 
     def attempts_before(self, end: int) -> dict[int, int]:
-        """Return the attempts of each message in flight before a sequence.
+        """Return the attempts of each message in flight before `end`, by sequence.
 
-        This looks at everything in flight, a hundred thousand messages in some milliseconds.
+        It goes through everything in flight: a few milliseconds for a hundred thousand messages.
         """
         if not self._entries:
             return {}
@@ -301,7 +302,7 @@ class InFlight:
         }
 
     def sequences(self) -> Iterator[list[int]]:
-        """Return the sequences of everything in flight now, in pieces."""
+        """Return the sequences of all messages in flight, in lists of a few thousand."""
         self._settle()
         return in_pieces(self._sequences)
 
@@ -330,7 +331,7 @@ class InFlight:
             self._open_start = self._open_end
 
     def clear(self) -> None:
-        self._leftovers.add(self._entries, self._looking)
+        self._reclaimer.add(self._entries, self._looking)
         self._entries = {}
         self._finished.clear()
         self._finished_ranges = []
@@ -342,7 +343,7 @@ class InFlight:
 
 
 def _note_oldest(deliveries: Sequence[Delivery], holders: set[Consumer], since: dict[Consumer, float]) -> bool:
-    """Move each of these consumers that has one of these deliveries from `holders` to `since`. Return whether all have."""
+    """Move each consumer of these deliveries from `holders` to `since`. Return whether `holders` is empty now."""
     last: Delivery | None = None
     for delivery in deliveries:
         if delivery is not last:
@@ -354,7 +355,7 @@ def _note_oldest(deliveries: Sequence[Delivery], holders: set[Consumer], since: 
 
 
 def _positions(ids: list[bytes], deliveries: list[Delivery]) -> Iterator[tuple[int, int]]:
-    """Yield what these are, the last one first, and let go of each: to free a million at once takes too long."""
+    """Yield (sequence, attempts) from the last to the first, and drop each entry: freeing a million at once stalls."""
     while ids:
         delivery = deliveries.pop()
         yield delivery.sequence_of(ids.pop()), delivery.attempts
@@ -368,7 +369,7 @@ def _numbers(count: int) -> Struct:
 def _ranges(ids: list[bytes], offset: int) -> list[tuple[int, int]]:
     numbers = sorted(_numbers(len(ids)).unpack(unhexlify(b"".join(ids))))
     first, last = numbers[0] + offset, numbers[-1] + offset
-    if last - first + 1 == len(numbers):  # no holes: each id is finished only once
+    if last - first + 1 == len(numbers):  # no gaps, because no id occurs twice: each is finished only once
         return [(first, last + 1)]
     ranges = []
     start = previous = first

@@ -1,8 +1,8 @@
-"""Message ids: one counter for the whole daemon, never going back.
+"""Message ids: one counter for the whole daemon, which never goes back.
 
-An id is a 64-bit number: the node id in the top 10 bits, then a counter that starts from the clock (in microseconds)
-and from then on only counts up. The data path keeps a reservation ahead of the counter, so that neither a crash nor a
-clock that was set back can make an id appear twice.
+An id has 64 bits: the node id in the top 10, and then a counter. The counter starts at the clock's microseconds and
+only counts up. The data path stores a reservation: all ids that we give out are below it, and after a restart the
+counter starts no lower. So no id is used twice, even after a crash or if the clock is set back.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 COUNTER_BITS: Final = 54
-RESERVATION: Final = 1 << 24  # 16.7 million ids: one small synced write each, so seconds apart even at full speed
+RESERVATION: Final = 1 << 24  # 16.7 million ids: even at full speed, the small synced writes are seconds apart
 
 
 class IdSource:
@@ -31,6 +31,9 @@ class IdSource:
         return self._node | first
 
     def _renew(self) -> None:
-        """Reserve more ids, early enough to refuse publishing before any id is given out that could come again."""
+        """Reserve more ids while half of the last reservation is left.
+
+        If that fails, we can still refuse publishes before we run out of reserved ids.
+        """
         self._renew_at = self._next + RESERVATION // 2
         self._reserve(self._next + RESERVATION)

@@ -916,7 +916,7 @@ def _next_of(blocks: list[_Block]) -> int:
 
 
 def _entries_of(blocks: list[_Block]) -> Iterator[int]:
-    """Yield the entries of these blocks. Drop each one after use, because freeing a million entries at a time stalls."""
+    """Yield the entries of these blocks. Drop each one after use, because freeing a million entries at once stalls."""
     while blocks:
         _, place, block = blocks.pop()
         yield from islice(block, place, None)
