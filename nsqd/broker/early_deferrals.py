@@ -83,8 +83,8 @@ class EarlyDeferrals:
 
     def in_order(self) -> Iterator[tuple[int, int, int]]:
         """Return `delayed` and the cancelled ranges, sorted by sequence. A cancelled range has the delay -1."""
-        taken_back = [(start, end - start, -1) for start, end in ranges_in(self.cancelled)]
-        return iter(sorted([*self.delayed(), *taken_back]))
+        cancelled = [(start, end - start, -1) for start, end in ranges_in(self.cancelled)]
+        return iter(sorted([*self.delayed(), *cancelled]))
 
     def pass_over(self, end: int) -> list[list[tuple[int, int, int]]]:
         """Forget everything before `end`, and return the pieces that are forgotten entirely.

@@ -1,9 +1,9 @@
-"""Where each message of a channel is: a cursor into the topic's log, and a short list of exceptions.
+"""Tracks where each message of a channel is: a cursor into the topic's log, and a short list of exceptions.
 
-Everything before the cursor is finished, except what is in flight, waits to be tried again, is deferred, or is buried.
-What the cursor must pass over ahead of it is in skip ranges: deferred batches, emptied stretches, buried messages after
-a seek, overflow of an ephemeral channel. A message is in exactly one of these places, and leaves only by FIN, empty,
-seek, restore, discard or delete. The verbs are the ledger's:
+All messages before the cursor are finished, except for the ones in flight, in the retry queue, deferred or buried.
+Ahead of the cursor, skip ranges cover the sequences that it must pass over: deferred batches, emptied ranges, buried
+messages after a seek, overflow of an ephemeral channel. A message is in exactly one of these places, and leaves only by
+FIN, empty, seek, restore, discard or delete. The arrows are methods of the ledger:
 
                    take_run
 (ahead of the cursor) ──────────► in flight ───── FIN ───────────► gone
@@ -15,19 +15,21 @@ seek, restore, discard or delete. The verbs are the ledger's:
                                 │      ▼
                                buried ───── finish ──────► gone
 
-What is gone can come back while the log has it: by a seek, a restored backlog, or a redelivery (`give_back`).
+A message that is gone can come back while the log still has it: by a seek, a restored backlog, or a redelivery
+(`give_back`).
 
-Only the ledger moves the cursor, and only the ledger tells the journal where messages are. Say a channel at 0 has
-delivered 0 to 5, 1 and 2 are finished, and 4 was requeued with a delay. Then the cursor is at 6, 0, 3 and 5 are in
-flight, 4 is deferred, and the journal hears of it in two ways. That 4 is deferred it hears at once, because after a
-crash it would come too early. That 1 and 2 are finished it hears within 100 ms (`record_progress`): after a crash
-before that they come once more. But before anything that it hears at once, it hears of all progress (`tell`). Otherwise
-its cursor would still stand at 0 when it reads that 4 waits, and 4 would come twice: from the cursor, and when it is due.
+**The journal.** Only the ledger moves the cursor, and only the ledger records in the journal where messages are. For
+example, a channel at 0 has delivered 0 to 5, 1 and 2 are finished, and 4 was requeued with a delay. So the cursor is at
+6; 0, 3 and 5 are in flight; 4 is deferred. The deferral is recorded immediately, because otherwise 4 would come too
+early after a crash. The progress (1 and 2 are finished) is recorded within 100 ms (`record_progress`); if we crash
+before that, 1 and 2 are delivered again. Before each immediate entry, we record all progress (`tell`). Otherwise the
+journal would say that 4 waits while its cursor is still at 0, and after a crash 4 would be delivered twice: from the
+cursor, and when it is due.
 
-The ledger has no consumers, follows no rules and asks no clock. You hand it the times: `due` is monotonic microseconds,
-as deadlines are, and `due_ms` is the same moment in milliseconds of the wall clock, because the journal outlives the
-process. It also wakes no consumer. When you call a verb, you look after what follows from it: a delivery, an alarm, a
-log that may let go.
+The ledger has no consumers, follows no rules and reads no clock. You pass in the times: `due` is in monotonic
+microseconds, like deadlines, and `due_ms` is the same moment in wall-clock milliseconds, because the journal outlives
+the process. The ledger doesn't wake consumers either. After calling it, do whatever follows from the change: schedule a
+delivery, set an alarm, or release log segments.
 """
 
 from __future__ import annotations
@@ -63,13 +65,13 @@ if TYPE_CHECKING:
     from nsqd.broker.store import BatchSource
 
 _WAIT_ENTRIES_PER_CHANGE: Final = 2_000  # a millisecond or two of work
-_DEFERRED_ONE_BY_ONE: Final = 500  # messages of a batch; more of them are not put onto the heap at once
-_FINISHED_WORTH_LETTING_GO: Final = 1000  # messages
+_DEFERRED_ONE_BY_ONE: Final = 500  # messages of a batch; with more, we put them onto the heap later
+_FINISHED_WORTH_RELEASING: Final = 1000  # messages
 
 
 @final
 class Ledger:
-    """The places of a channel's messages, and what the journal knows of them."""
+    """The state of a channel's messages, and how much of it the journal has."""
 
     __slots__ = (
         "_counted_from",
@@ -103,41 +105,42 @@ class Ledger:
         self.name = name  # the channel's
         self.feed = feed
         self.cursor = cursor
-        self.batch: Batch | None = None  # the batch at the cursor, if it was read already
+        self.batch: Batch | None = None  # usually the batch at the cursor; see `batch_in_hand`
         self.skips = SkipRanges()
         self.in_flight = InFlight(reclaimer)
         self.retries = RetryQueue(reclaimer)
         self.deferred = DeferredQueue(reclaimer)
         self.buried = BuriedMessages()
-        # What the log does not keep for us, if the channel or its topic is ephemeral. Then the journal hears nothing.
+        # If the channel or its topic is ephemeral, the log doesn't wait for us, so we keep batches ourselves. We also
+        # record nothing in the journal then.
         self.ephemeral_batches = EphemeralBatches(feed.log) if ephemeral or feed.ephemeral else None
         self._source: BatchSource = self.ephemeral_batches if self.ephemeral_batches is not None else feed.log
         self._journal = journal
-        self._counted_from = cursor  # `message_count` is what was handed over from here on
+        self._counted_from = cursor  # `message_count` counts the messages released from here on
         self._finished: list[tuple[int, int]] = []  # ranges that were finished without having been in flight
-        self._saved_cursor = cursor  # as the journal knows it
-        self._furthest = feed.high_watermark  # before here, the cursor may meet deferred messages: nothing skips them
+        self._saved_cursor = cursor  # the cursor in the journal
+        self._furthest = feed.high_watermark  # before this, deferred messages may lack a skip range
 
-    # What waits
+    # Waiting messages
 
     @property
     def depth(self) -> int:
-        """How many messages could be taken now."""
+        """The number of messages that can be delivered now."""
         return self.feed.high_watermark - self.cursor - self.skips.total + self.retries.members.count
 
     @property
     def ahead(self) -> int:
-        """How many messages wait for their first delivery."""
+        """The number of messages that wait for their first delivery."""
         return self.feed.high_watermark - self.cursor - self.skips.total
 
     @property
     def unfinished(self) -> int:
-        """How many messages are ready, deferred or in flight."""
+        """The number of messages that are ready, deferred or in flight."""
         return self.depth + len(self.in_flight) + len(self.deferred)
 
     @property
     def is_empty(self) -> bool:
-        """Whether the channel has no message: none that waits, is in flight, deferred or buried."""
+        """Whether the channel has no messages: ready, in flight, deferred or buried."""
         return not (self.unfinished or len(self.buried))
 
     @property
@@ -146,22 +149,22 @@ class Ledger:
 
     @property
     def backend_depth(self) -> int:
-        """How many messages of the depth are no longer in memory."""
+        """The number of messages in `depth` that are no longer in memory."""
         if self.ephemeral_batches is not None:
             return 0
         end = min(self.feed.log.cached_from, self.feed.high_watermark)
         return max(0, min(self.depth, end - self.cursor))
 
     def mean_of(self, messages: int) -> int:
-        """Estimate the bytes of a number of messages by the mean size of those ahead of the cursor."""
+        """Estimate the bytes of a number of messages, based on the mean size of the ones ahead of the cursor."""
         log = self.feed.log
         start = self.cursor if self.cursor < log.tail else log.first
         return messages * log.bytes_from(start) // max(log.tail - start, 1)
 
     def oldest_timestamp(self) -> int | None:
-        """Return when the oldest waiting message was published, in nanoseconds; None: nothing waits, or not in memory.
+        """Return the publish time (ns) of the oldest waiting message. None if nothing waits, or if it isn't in memory.
 
-        A message that is not in memory is fetched, so a caller that asks every few seconds gets its time later.
+        In the latter case it is read from disk; call again a few seconds later.
         """
         waiting = [self.retries.peek()[0]] if self.retries else []
         if (cursor := self.advance()) < self.feed.high_watermark:
@@ -171,7 +174,7 @@ class Ledger:
         return min(times) if times and len(times) == len(batches) else None
 
     def low_watermark(self) -> int:
-        """Return the sequence before which this channel needs nothing any more."""
+        """Return the sequence before which this channel no longer needs anything."""
         low = self.cursor
         places = self.in_flight.lowest(), self.retries.lowest(), self.deferred.lowest(), self.buried.lowest()
         for lowest in places:
@@ -180,35 +183,35 @@ class Ledger:
         return low
 
     def waits_before(self, cursor: int) -> bool:
-        """Return whether `seek(cursor)` would lose a message: one before it that waits, is deferred or is in flight."""
+        """Return whether `seek(cursor)` would lose a ready, deferred or in-flight message before `cursor`."""
         lows = self.advance(), self.in_flight.lowest(), self.retries.lowest(), self.deferred.lowest()
         return any(low is not None and low < cursor for low in lows)
 
     def exceptions(self) -> Iterator[Iterable[int]]:
-        """Return the sequences of what waits, is in flight or is buried, as of now.
+        """Return the sequences in flight, in the retry queue, deferred or buried, as of this call.
 
-        They come in pieces, each of which takes a fraction of a millisecond.
+        They come in lists, each of which takes a fraction of a millisecond.
         """
         waiting = chain(self.in_flight.sequences(), self.retries.sequences(), self.deferred.sequences())
         return chain(waiting, self.buried.sequences())
 
     def ahead_among(self, sequences: BitMap64) -> BitMap64:
-        """Return those of these messages, which lie before H, that the cursor is going to meet."""
+        """Return the sequences that the cursor hasn't reached and won't skip. All have to be before H."""
         return self.skips.free_among(between(sequences, self.advance(), self.feed.high_watermark))
 
     def waiting_among(self, sequences: BitMap64) -> BitMap64:
-        """Return those of these messages, which lie before H, that wait, now or for their time."""
+        """Return the sequences of waiting messages, deferred ones included. All have to be before H."""
         retried, deferred = self.retries.among(sequences), self.deferred.among(sequences)
         return retried | deferred | self.ahead_among(sequences - retried - deferred)
 
     def attempts_of(self, sequence: int) -> int:
-        """Return how often a message that waits was delivered so far."""
+        """Return the attempts of a waiting message so far."""
         return self.deferred.attempts_of(sequence) or self.retries.attempts_of(sequence)
 
     # New messages, from the cursor on
 
     def advance(self) -> int:
-        """Move the cursor over what it has to pass, and return it. It stands at the next new message then, or at H."""
+        """Move the cursor past skip ranges and gaps to the next new message, or else to H. Return it."""
         batch, cursor = self.batch, self.cursor
         if (
             batch is not None
@@ -216,43 +219,43 @@ class Ledger:
             and not self.skips.total
             and self.ephemeral_batches is None
         ):
-            return cursor  # within the batch in hand, a channel on disk meets no gap: the log keeps what is needed
+            return cursor  # a channel on disk finds no gap inside a batch, because the log keeps what the channel needs
         while True:
             if self.skips.total:
                 self.cursor = self.skips.pass_over(self.cursor)
             readable = min(self._source.next_readable(self.cursor), self.feed.high_watermark)
             if readable == self.cursor:
                 return readable
-            # Damage, or an ephemeral channel for which the log has not waited. Skip ranges may end in this gap or
-            # follow it.
+            # The log has a gap here: a damaged record, or messages that it dropped because it doesn't wait for
+            # ephemeral channels. Skip ranges may end in this gap or follow it.
             self._finished.append((self.cursor, readable))
             self.cursor = readable
 
     @property
     def batch_in_hand(self) -> Batch | None:
-        """The batch at the cursor, if it was read already."""
+        """The batch at the cursor, if it has been read already."""
         batch, cursor = self.batch, self.cursor
         if batch is None or not batch.base_sequence <= cursor < batch.end_sequence:
             return None
         return batch
 
     def offer(self, batch: Batch) -> None:
-        """Take in hand a batch that was just handed over, if the cursor is at its beginning.
+        """Remember a batch that was just released, if it begins at the cursor.
 
-        Then a delivery in this turn need not look for it in the log: `advance` and `batch_ahead` find it here.
+        A delivery in this turn can then use it without a lookup in the log.
         """
         if batch.base_sequence == self.cursor and self.ephemeral_batches is None:
             self.batch = batch
 
     def batch_ahead(self) -> Batch | None:
-        """Return the batch at the cursor, where `advance` has found a message; None: it has to be read from the disk."""
+        """Return the batch at the cursor. None if it has to be read from disk. `advance` must have found a message."""
         batch, cursor = self.batch, self.cursor
         if batch is None or not batch.base_sequence <= cursor < batch.end_sequence:
             batch = self.batch = self._source.batch_at(cursor)
         return batch
 
     def run_end(self, batch: Batch) -> int:
-        """Return the end of the run at the cursor: neighbours in this batch that are the channel's, up to a skip range."""
+        """Return the end of the run at the cursor: up to the end of this batch, to H, or to the next skip range."""
         stop = batch.end_sequence
         if self.feed.high_watermark < stop:
             stop = self.feed.high_watermark
@@ -261,14 +264,14 @@ class Ledger:
         return stop
 
     def next_stop(self, most: int) -> int:
-        """Return the end of the run at the cursor: up to `most` messages with no skip range between them."""
+        """Return the end of the run at the cursor: up to `most` messages, or up to the next skip range."""
         stop = self.cursor + most
         if (next_skip := self.skips.next_start()) is not None:
             stop = min(stop, next_skip)
         return stop
 
     def take_run(self, batch: Batch, most: int) -> int:
-        """Take the run at the cursor: up to `most` messages of this batch, which is the one at the cursor. Return its end."""
+        """Take the run at the cursor, up to `most` messages. Return its end. `batch` must be the one at the cursor."""
         cursor = self.cursor
         stop = batch_end = batch.end_sequence
         if self.feed.high_watermark < stop:
@@ -284,7 +287,7 @@ class Ledger:
         return stop
 
     def take_ahead(self, stop: int) -> None:
-        """Take the messages from the cursor to `stop`: they are about to be in flight, or buried."""
+        """Take the messages from the cursor to `stop`, to put them in flight or bury them."""
         self.cursor = stop
         batch = self.batch
         if batch is not None and stop >= batch.end_sequence:
@@ -292,22 +295,22 @@ class Ledger:
         self._journal.unsaved[self] = None
 
     def finish_ahead(self, stop: int) -> None:
-        """Finish the messages from the cursor to `stop`, which no consumer gets."""
+        """Finish the messages from the cursor to `stop` without delivering them."""
         start = self.cursor
         self.take_ahead(stop)
         self.finish_unseen(start, stop)
 
     def finish_unseen(self, start: int, end: int) -> None:
-        """Note that [start, end), which the cursor has passed or skips, is finished without having been in flight."""
+        """Record [start, end) as finished without a delivery. The cursor has passed it already, or skips it."""
         if self._finished and self._finished[-1][1] == start:
             start = self._finished.pop()[0]
         self._finished.append((start, end))
         self._journal.unsaved[self] = None
 
     def finish_before(self, end: int, most_behind_skip: int) -> int:
-        """Finish the messages ahead of the cursor and before `end`. Return their number.
+        """Finish the messages from the cursor to `end` that it doesn't skip. Return their number.
 
-        Where there are skip ranges, stop `most_behind_skip` sequences after the first one begins, because there may be as
+        If there is a skip range, stop at most `most_behind_skip` sequences after its start, because there may be as
         many ranges as messages.
         """
         start, count = self.cursor, 0
@@ -321,7 +324,7 @@ class Ledger:
 
     @property
     def may_meet_deferred(self) -> bool:
-        """Whether the cursor has gone back, so that a deferred message ahead of it is not skipped."""
+        """Whether the cursor has gone back, so that it may come to a deferred message without a skip range."""
         return self.cursor < self._furthest
 
     def defer_ahead(self, stop: int, due: int, due_ms: int) -> None:
@@ -331,35 +334,36 @@ class Ledger:
         self.retry_later([(sequence, 0, due, due_ms) for sequence in range(start, stop)])
 
     def end_of_refused(self) -> int:
-        """Return where reading can go on if the disk has refused the message at the cursor for long, else the cursor."""
+        """Return where to continue if the disk has refused to read at the cursor for a long time, else the cursor."""
         return min(self._source.end_of_refused(self.cursor), self.feed.high_watermark)
 
     def batch_of(self, sequence: int) -> Batch | None:
-        """Return the batch of a message that is not finished; None: it has to be read from the disk."""
+        """Return the batch of an unfinished message. None if it has to be read from disk."""
         return self._source.batch_at(sequence)
 
     # In flight
 
     def hand_out(self, start: int, end: int) -> None:
-        """Note, for an ephemeral channel, that a consumer has messages in hand: they count less for the bound of memory."""
+        """Tell an ephemeral channel's batches that a consumer has [start, end), so these don't count as overflow."""
         assert self.ephemeral_batches is not None
         self.ephemeral_batches.hand_out(start, end)
 
     def note_progress(self) -> None:
-        """Put the ledger on the list of those that have progress to tell, because something in flight is finished."""
+        """Schedule `record_progress`, because a message in flight was finished."""
         self._journal.unsaved[self] = None
 
     def take_back(self, sequence: int) -> None:
-        """Note that a consumer no longer has this message, although it is not finished: the next verb says where it goes."""
+        """Undo `hand_out` for an unfinished message. The next call decides where the message goes."""
         if self.ephemeral_batches is not None:
             self.ephemeral_batches.take_back(sequence, sequence + 1)
 
-    # What is to be tried again
+    # Retries
 
     def batch_of_retry(self) -> Batch | None:
-        """Return the batch of the next retry; None: there is none, or it has to be read from the disk.
+        """Return the batch of the next retry. None if there is none, or if it has to be read from disk.
 
-        What the log no longer has is finished: damage, or messages of an ephemeral channel for which it has not waited.
+        Finishes retries that the log no longer has, because of damage or because it didn't wait for an ephemeral
+        channel.
         """
         source = self._source
         while self.retries:
@@ -371,15 +375,15 @@ class Ledger:
         return None
 
     def take_retries(self, most: int, batch: Batch) -> tuple[int, int, int]:
-        """Take the next retries that lie side by side in their batch: first, stop, and their attempts so far."""
+        """Take the next retries that are neighbours in their batch. Return (first, stop, attempts so far)."""
         return self.retries.pop_run(most, batch.end_sequence)
 
     def note_redelivery(self, first: int, stop: int, attempts: int) -> None:
-        """Tell the journal that these messages are delivered for the attempts-th time."""
+        """Record in the journal that these messages are now on attempt number `attempts`."""
         self.tell(("try", self.feed.name, self.name, attempts, list(range(first, stop))))
 
     def put_off_retries(self, most: int, due: int, due_ms: int) -> bool:
-        """Defer retries, from the first one on, that the disk has refused for long. Return whether there were any."""
+        """Defer the first retries if the disk has refused to read them for long. Return whether there were any."""
         refused: list[tuple[int, int, int, int]] = []
         while self.retries and len(refused) < most:
             sequence, _ = self.retries.peek()
@@ -392,16 +396,19 @@ class Ledger:
         return bool(refused)
 
     def retry(self, sequence: int, attempts: int) -> None:
-        """Have a message wait to be tried again at once, because its consumer has said so."""
+        """Put a message into the retry queue because its consumer requeued it without a delay."""
         self._tell_waiting([sequence, attempts, 0])
         self.retries.add(sequence, attempts)
 
     def retry_untold(self, sequence: int, attempts: int) -> None:
-        """Have a message that has timed out wait. The journal need not know: after a crash, all in flight waits."""
+        """Put a timed-out message into the retry queue.
+
+        The journal needs no entry for that: after a crash, everything that was in flight is retried.
+        """
         self.retries.add(sequence, attempts)
 
     def retry_later(self, places: Sequence[tuple[int, int, int, int]]) -> None:
-        """Defer messages, each given as sequence, attempts, due and due_ms."""
+        """Defer messages, each given as (sequence, attempts, due, due_ms)."""
         entries: list[int] = []
         for sequence, attempts, due, due_ms in places:
             self.deferred.add(due, sequence, attempts)
@@ -409,12 +416,12 @@ class Ledger:
         self._tell_waiting(entries)
 
     def release_due(self, until: int, most: int) -> None:
-        """Move up to `most` deferred messages that are due by `until` to the retries."""
+        """Move up to `most` deferred messages that are due by `until` to the retry queue."""
         for sequence, attempts in self.deferred.pop_due(until, most):
             self.retries.add(sequence, attempts)
 
     def give_back(self, sequences: Sequence[int]) -> None:
-        """Have messages that were buried or finished wait to be tried again, with attempts counted anew."""
+        """Put buried or finished messages into the retry queue, with their attempts reset to 0."""
         for sequence in sequences:
             self.retries.add(sequence, 0)
         self._tell_waiting([it for sequence in sequences for it in (sequence, 0, 0)])
@@ -425,13 +432,13 @@ class Ledger:
     # The end of a message
 
     def finish(self, sequences: Iterable[int]) -> None:
-        """Finish messages that have just been taken out of another place, say discarded ones. The journal hears at once."""
+        """Finish messages that were just taken out of another place (for example, discarded). Record it immediately."""
         self._finished += joined([(sequence, sequence + 1) for sequence in sequences])
         self.record_progress(urgent=True)
         self._journal.unsaved[self] = None  # the log may be able to remove something
 
     def finish_waiting(self, sequences: BitMap64) -> BitMap64:
-        """Finish those of these messages, which lie before H, that wait. Return them."""
+        """Finish the waiting messages among these, and return them. All have to be before H."""
         self.record_progress()
         waiting = self.deferred.take_out(sequences) | self.retries.take_out(sequences)
         self._finished += ranges_in(waiting)
@@ -445,7 +452,7 @@ class Ledger:
         return waiting | ahead
 
     def bury(self, burials: Sequence[BuriedMessage]) -> None:
-        """Bury messages that have just been taken out of another place. A channel that is not on disk drops them."""
+        """Bury messages that were just taken out of another place. An ephemeral channel drops them instead."""
         if self.ephemeral_batches is not None:
             self._finished += [(burial.sequence, burial.sequence + 1) for burial in burials]
             self._journal.unsaved[self] = None
@@ -454,12 +461,12 @@ class Ledger:
             self.buried.add(burial)
         self.tell(bury_change(self.feed.name, self.name, burials))
 
-    # Handing over
+    # Messages that the topic releases
 
     def defer(self, start: int, count: int, due: int) -> None:
-        """Make the messages of a batch wait until `due`, even if they are ahead of the cursor.
+        """Defer the messages of a batch until `due`, even if they are ahead of the cursor.
 
-        The topic has told the journal already, for all of its channels.
+        There is no journal entry here, because the topic has made one for all of its channels.
         """
         self.skips.add(start, start + count)
         if self.ephemeral_batches is not None and self.feed.ephemeral and self.ephemeral_batches.find(start) is None:
@@ -471,9 +478,9 @@ class Ledger:
                 self.deferred.add(due, sequence, 0)
 
     def take_early_deferrals(self, parked: EarlyDeferrals, at: int) -> None:
-        """Take over what a topic had parked, as its messages are handed over: delays begin at a time (microseconds).
+        """Take over the early deferrals of the topic when it releases them. Their delays begin at `at` (microseconds).
 
-        This looks at no batch, unless the channel keeps them for itself.
+        This takes the same time for any number of batches, unless the channel keeps its own.
         """
         self.skips.cover(parked.deferred | parked.cancelled)
         pieces, deferred = parked.pieces, parked.deferred
@@ -485,10 +492,10 @@ class Ledger:
     def _early_deferrals_kept_by(
         self, kept: EphemeralBatches, parked: EarlyDeferrals
     ) -> tuple[list[list[tuple[int, int, int]]], BitMap64]:
-        """Return the batches that this ephemeral channel gets, with their sequences, and let go what was taken back."""
+        """Return the batches that this ephemeral channel keeps, and their sequences. Release the cancelled messages."""
         pieces, deferred = parked.pieces, parked.deferred
         if self.feed.ephemeral:
-            # Those for which `keep` had room.
+            # `keep` may have had no room for some.
             batches = [batch for batch in parked.batches if kept.find(batch[0]) is not None]
             pieces = [batches]
             deferred = bitmap_of_ranges([(start, start + count) for start, count, _ in batches]) - parked.cancelled
@@ -497,15 +504,15 @@ class Ledger:
         return pieces, deferred
 
     def pass_over(self, start: int, end: int) -> None:
-        """Skip messages that were never handed over, because the topic was emptied."""
+        """Skip messages that were never released, because the topic was emptied."""
         self._counted_from += end - start
         self._skip(start, end)
-        # Nobody has to consume for the cursor to pass them, and until it does, they count as held by the topic.
+        # Advance the cursor now; otherwise the topic keeps counting these messages until a consumer shows up.
         self.cursor = self.skips.pass_over(self.cursor)
         self._journal.unsaved[self] = None
 
     def skip_untold(self, start: int, end: int) -> None:
-        """Skip messages ahead of the cursor that the next verb finishes or buries, so the journal hears of that."""
+        """Skip messages ahead of the cursor without a journal entry: the caller finishes or buries them next."""
         self.skips.add(start, end)
 
     def _skip(self, start: int, end: int) -> None:
@@ -514,21 +521,21 @@ class Ledger:
             self.record_skip(start, end)
 
     def record_skip(self, start: int, end: int) -> None:
-        """Tell the journal that [start, end) is never delivered here."""
+        """Record in the journal that [start, end) is never delivered here."""
         self.tell(("skip", self.feed.name, self.name, start, end))
 
-    # Keeping what the log does not keep for us: ephemeral channels, and those of ephemeral topics
+    # Batches that we keep ourselves: of ephemeral channels, and of ephemeral topics
 
     def keep(self, batches: Iterable[Batch], most: int, most_bytes: int) -> None:
-        """Keep batches that are about to be handed over, within a limit of messages and one of bytes."""
+        """Keep batches that are about to be released, up to a number of messages and of bytes."""
         assert self.ephemeral_batches is not None
-        if self.ephemeral_batches.messages > 2 * self.unfinished + _FINISHED_WORTH_LETTING_GO:
+        if self.ephemeral_batches.messages > 2 * self.unfinished + _FINISHED_WORTH_RELEASING:
             self.record_progress()
-        # Nobody can take a deferred message away at once, so whether it has room is decided now.
+        # We can't drop deferred messages quickly later on, so we decide now whether there is room for them.
         room = most - len(self.deferred)
         if self.feed.ephemeral:
             room -= self.depth
-        else:  # The log may still have a deferred message when it is due, and others need the memory more.
+        else:  # the log may still have the deferred messages when they are due, so leave more memory to the others
             most_bytes //= 2
         for batch in batches:
             if batch.delay_ms:
@@ -538,7 +545,7 @@ class Ledger:
             self.ephemeral_batches.add(batch)
 
     def drop_overflow(self, before: int, most: int, most_bytes: int) -> None:
-        """Drop the newest messages from `before` on that exceed a limit of messages or one of bytes."""
+        """Drop the newest messages, none before `before`, if there are too many messages or bytes."""
         if (excess := self._excess(before, most, most_bytes)) > 0:
             assert self.ephemeral_batches is not None
             floor = max(before, self.cursor)
@@ -546,7 +553,7 @@ class Ledger:
                 self.ephemeral_batches.release(start, end)
 
     def _excess(self, before: int, most: int, most_bytes: int) -> int:
-        """Return how many of the newest messages exceed one of the two limits."""
+        """Return the number of newest messages to drop, so that both limits are kept."""
         kept = self.ephemeral_batches
         assert kept is not None
         excess = self.depth - most
@@ -565,10 +572,10 @@ class Ledger:
             count += newest
         return max(excess, count)
 
-    # As operators change it
+    # Changes by operators
 
     def move(self, sequences: BitMap64, due: int, due_ms: int) -> BitMap64:
-        """Have those of these messages that wait become due then; `due_ms` 0: now. Return those that wait."""
+        """Make the waiting messages among these due at `due`, or now if `due_ms` is 0. Return the waiting ones."""
         retried, deferred = self.retries.among(sequences), self.deferred.among(sequences)
         ahead = self.ahead_among(sequences - retried - deferred)
         waiting = retried | deferred | ahead
@@ -589,13 +596,13 @@ class Ledger:
         return waiting
 
     def empty(self) -> None:
-        """Finish everything handed over so far: waiting, in flight, deferred."""
+        """Finish everything released so far: ready, in flight and deferred messages."""
         self._forget_all(self.feed.high_watermark)
         self._record(("empty", self.feed.name, self.name, self.cursor))
 
     def seek(self, cursor: int) -> None:
-        """Empty the channel, and go on at `cursor`, which lies anywhere from the log's first sequence to H."""
-        assert self.ephemeral_batches is None, "what is ephemeral has no past"
+        """Empty the channel, and continue at `cursor`: anywhere from the log's first sequence to H."""
+        assert self.ephemeral_batches is None, "ephemeral channels can't seek, because the log doesn't wait for them"
         self._counted_from = min(self._counted_from, cursor)
         self._forget_all(cursor)
         self.skips.cover(between(self.buried.all(), cursor, self.feed.high_watermark))
@@ -610,7 +617,7 @@ class Ledger:
         self._journal.unsaved[self] = None  # the log may be able to remove something
 
     def clear(self) -> None:
-        """Forget what waits and what is in flight, without a word to the journal."""
+        """Forget the waiting messages and the ones in flight, without a journal entry."""
         self.in_flight.clear()
         self.retries.clear()
         self.deferred.clear()
@@ -627,16 +634,18 @@ class Ledger:
         deferred: Sequence[tuple[int, int, int]],
         told: Sequence[int],
     ) -> None:
-        """Have every message before `end` wait as these say, and leave the later ones, and what is in flight, as they are.
+        """Replace the waiting messages before `end`. Later ones, and the ones in flight, stay as they are.
 
-        What lies from `cursor` on waits for its first delivery, except for what is `skipped`: buried messages are. `retried` are sequence and
-        attempts, `deferred` are due, sequence and attempts. `told` is what the journal hears of both and of what is in
-        flight, as sequence, attempts and due_ms. It is told as if nothing were buried: if it has lost a burial, the
-        message has to come again.
+        From `cursor` on, messages wait for their first delivery, except for the `skipped` ones, which include the
+        buried ones. `retried` has (sequence, attempts), and `deferred` has (due, sequence, attempts). `told` is the
+        journal's version of both and of the messages in flight: sequence, attempts and due_ms of each.
+
+        The skip ranges in the journal entry leave buried messages out. So if the journal has lost a burial, that
+        message is delivered again.
         """
         flat = [sequence for bounds in ranges_in(skipped - self.buried.all()) for sequence in bounds]
         self._record(("restore", self.feed.name, self.name, cursor, end, flat, told))
-        # What the cursor has passed behind `end` stays passed.
+        # From `end` on, messages that the cursor has passed stay passed.
         later, self.skips = self.skips.behind(max(end, self.cursor)), SkipRanges()
         self.skips.cover(skipped | later)
         self.skips.add(end, self.cursor)
@@ -652,7 +661,7 @@ class Ledger:
     # The journal
 
     def record_progress(self, *, urgent: bool = False) -> None:
-        """Tell the journal what was finished, and how far the cursor came, since the last call."""
+        """Record in the journal which messages were finished since the last call, and the new cursor."""
         finished = self.in_flight.take_finished()
         if self.ephemeral_batches is not None:
             for start, end in finished:
@@ -670,9 +679,9 @@ class Ledger:
                 self._journal.record(("progress", self.feed.name, self.name, self.cursor, flat), urgent=urgent)
 
     def tell(self, change: ChannelChange) -> None:
-        """Tell the journal of a change at once, and of all progress before it."""
-        # If the journal's cursor lagged behind a sequence that the journal is told about, its message would come
-        # twice.
+        """Record a change in the journal immediately, after all progress."""
+        # Otherwise the journal's cursor could be before the sequences of the change, and after a crash their messages
+        # would be delivered twice.
         self.record_progress()
         self._record(change)
 
@@ -681,9 +690,10 @@ class Ledger:
             self._journal.record(change)
 
     def snapshot_changes(self, wall_milliseconds: Callable[[int], int]) -> Iterator[Change | None]:
-        """Return the changes that tell a new journal where all messages are, as of this call, even if iterated later.
+        """Return changes for a new journal that say where all messages are, except for the buried ones.
 
-        A None among them is an opportunity for others to have their turn. Buried messages are not among them.
+        They have the state as of this call, even if iterated later. At a None among them, you can let others have their
+        turn.
         """
         return self._snapshot_changes(self.skips.copy(), self.waiting(wall_milliseconds))
 
@@ -706,16 +716,17 @@ class Ledger:
             yield "wait", topic, name, entries
 
     def waiting(self, wall_milliseconds: Callable[[int], int]) -> Iterator[tuple[int, int, int] | None]:
-        """Return sequence, attempts and due_ms (0: at once) of all that waits or is in flight as of now.
+        """Return (sequence, attempts, due_ms) of all in flight, in the retry queue or deferred, as of this call.
 
-        A None among them is an opportunity for others to have their turn. `wall_milliseconds` makes due_ms of due.
+        `due_ms` is 0 unless a message is deferred; `wall_milliseconds` converts `due` to it. At a None among them, you
+        can let others have their turn.
         """
-        # Copies of packed integers: a million take some milliseconds, where yielding them takes half a second.
+        # Copying a million packed integers takes a few milliseconds, whereas yielding them takes half a second.
         at_once = chain(self.in_flight.positions(), self.retries.copy())
         return _waiting(at_once, self.deferred.copy(), wall_milliseconds)
 
     def restore(self, state: ChannelState, wall_ms_to_due: Callable[[int], int]) -> None:
-        """Take over the places that recovery found, and free its memory. What was in flight is deliverable at once."""
+        """Take over the state from recovery, and free its memory. Messages that were in flight are retried."""
         for start, end in state.skips:
             self.skips.add(start, end)
         self.deferred.fill(self._restored(state.waiting, wall_ms_to_due))
@@ -727,7 +738,7 @@ class Ledger:
     def _restored(
         self, waiting: dict[int, tuple[int, int]], wall_ms_to_due: Callable[[int], int]
     ) -> Iterator[tuple[int, int, int]]:
-        """Yield (due, sequence, attempts) of what waits for its time. The rest is added to the retries."""
+        """Yield (due, sequence, attempts) of the deferred messages. Put the others into the retry queue."""
         for sequence in sorted(waiting):
             attempts, due_ms = waiting[sequence]
             if due_ms == 0:
