@@ -1,4 +1,4 @@
-"""How long a client may be silent, and when it is sent a heartbeat."""
+"""When a client gets a heartbeat, and how long it may be silent. Stands alone because it is pure timing: no I/O."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from math import inf
 class KeepAlive:
     """The heartbeats and the read deadline of one client.
 
-    Keeps times in monotonic seconds, decides what is due, and touches nothing else: the client sends the heartbeat, or
-    ends. Everything is switched off until the first call, which comes with the magic.
+    It only decides what is due; the client then sends the heartbeat, or closes. Times are in monotonic seconds. Both
+    are switched off until the client has sent its magic.
     """
 
     __slots__ = ("_heartbeat_at", "_interval", "_patience", "_read_deadline")
@@ -18,7 +18,7 @@ class KeepAlive:
         self._interval = inf  # between heartbeats
         self._heartbeat_at = inf
         self._patience = inf  # how long the client may take for its next complete command
-        self._read_deadline = inf  # when that time is over
+        self._read_deadline = inf  # the end of that time
 
     @property
     def next_deadline(self) -> float:
@@ -30,16 +30,16 @@ class KeepAlive:
         self._heartbeat_at = now + self._interval
 
     def expect_commands(self, now: float, interval_ms: int) -> None:
-        """Wait two heartbeat intervals for each command, or forever if heartbeats are off."""
+        """Allow two heartbeat intervals for each command, or any time if heartbeats are off."""
         self._patience = 2 * interval_ms / 1000 if interval_ms > 0 else inf
         self._read_deadline = now + self._patience
 
     def heard(self, now: float) -> None:
-        """Restart the client's time: it has sent a complete command, or is no longer held up by us."""
+        """Restart the read deadline: the client has sent a complete command, or we no longer hold it up."""
         self._read_deadline = now + self._patience
 
     def excuse(self) -> None:
-        """Suspend the read deadline until `heard`: the client is waiting for us."""
+        """Suspend the read deadline until `heard` is called, because the client is waiting for us."""
         self._read_deadline = inf
 
     def stop(self) -> None:
@@ -51,7 +51,7 @@ class KeepAlive:
         return now >= self._read_deadline
 
     def take_heartbeat(self, now: float) -> bool:
-        """Return whether a heartbeat is due, and if so plan the next one. Missed heartbeats are not made up for."""
+        """Return whether a heartbeat is due, and if so, schedule the next one. We don't make up for missed ones."""
         if now < self._heartbeat_at:
             return False
         self._heartbeat_at = max(now, self._heartbeat_at + self._interval)

@@ -1,4 +1,4 @@
-"""The states of a client, and which commands are legal in each."""
+"""The table of client states and legal commands. It stands alone because each new command gets a row here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from nsqcommon.wire.extensions import BURY
 
 
 class ClientState(IntEnum):
-    """The numbers are those that /stats shows. CLOSED is not one of NSQ's."""
+    """The numbers appear in /stats, and are NSQ's. NSQ has no CLOSED."""
 
     INIT = 0
     SUBSCRIBED = 3
@@ -18,14 +18,14 @@ class ClientState(IntEnum):
 
 
 class Holdup(Enum):
-    """Why an open client does not carry out its next command now.
+    """The reason why an open client doesn't carry out its next command yet.
 
-    Incoming bytes are kept meanwhile, and heartbeats go on.
+    Meanwhile, we keep incoming bytes, and heartbeats continue.
     """
 
-    QUESTION = "an authorization server is asked first"
-    OTHERS = "others have their turn first"
-    UPGRADE = "TLS or compression comes first"
+    QUESTION = "waiting for an authorization server"
+    OTHERS = "other clients have their turn first"
+    UPGRADE = "waiting for TLS or compression"
 
 
 OPEN: Final = frozenset({ClientState.INIT, ClientState.SUBSCRIBED, ClientState.CLOSING})
@@ -44,6 +44,6 @@ LEGAL: Final = {
     b"DPUB": OPEN,
     b"NOP": OPEN,
 }
-EXTENDED: Final = {  # the commands of an extension, which are unknown to a client that was not granted it
+EXTENDED: Final = {  # commands of extensions; invalid unless the client was granted the extension
     b"BURY": (BURY, CONSUMING),
 }
