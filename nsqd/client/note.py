@@ -1,10 +1,10 @@
-"""The log lines of a client's protocol, which has no logger itself: the shell writes them."""
+"""The kinds of log lines of a client's protocol. The protocol has no logger; tcp.py writes the lines."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Literal
 
-# "lost": why nothing more can be read; "magic": the client's first four bytes; "exit": the client is no longer served.
+# "lost": the reason why we stop reading; "magic": the client's first four bytes; "exit": the client is closed.
 NoteKind = Literal["info", "error", "lost", "magic", "exit"]
 Note = Callable[[NoteKind, bytes], None]

@@ -1,12 +1,12 @@
 """The frames owed to one client, in the order in which it may get them.
 
-Responses leave in the order of their commands. The OK of a publish belongs to its receipt, so the OK and all responses
-after it wait until the log has settled the receipt. Message frames wait for the OK of SUB. They also wait for the OK of
-each publish to the topic that the client consumes: a client that consumes what it publishes gets the OK first, as from
-NSQ. Message frames wait for no other answer:
+Responses go out in the order of their commands. The OK of a publish has to wait until the log has settled its receipt,
+and all later responses wait with it. Message frames wait for the OK of SUB. If a client publishes to the topic that it
+consumes, they also wait for the OK of each such publish, so that the OK comes first, as with NSQ. They don't wait for
+other responses:
 
     PUB a, REQ that fails, PUB b    held: [OK a, error] [OK b], each until its receipt is settled
-    a message                       sent at once, or with the last OK that it must not overtake
+    a message                       sent immediately, or held after [OK a, error] if the client consumes a
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ class WaitingFrame:
         self.receipt = receipt
         self.command = command
         self.frames = [OK_FRAME]
-        self.message_pieces = 0  # message pieces among the frames: not answers, and bounded by the ready count
+        self.message_pieces = 0  # pieces of messages in `frames`; these aren't owed answers, and RDY limits them
         self.watched = False
 
 
 class Outbox:
-    """Frames for one client: those that may be sent now, and those held until the disk has answered.
+    """Frames for one client, either ready to send or held until the log has settled a receipt.
 
-    It watches receipts without changing them, and calls `wake` when it has something to send. It knows neither the
-    commands nor the connection: if a held OK turns into an error, `release` returns the error to the client.
+    It calls `wake` when it has something to send. It can't close the connection, so if a publish fails, `release`
+    returns the error and the client acts on it.
     """
 
     __slots__ = ("_consumed", "_frames", "_held_messages", "held", "owed", "wake")
 
     def __init__(self, wake: Callable[[], None]) -> None:
-        self.wake = wake  # tells the connection to call `take`
-        self.owed = 0  # answers that are held; beyond a limit the client is no longer read from
-        self._consumed: TopicFeed | None = None  # the topic whose messages it gets, once it has subscribed
-        self._frames: list[Piece] = []  # may be sent now
-        # Answers that wait for the log; `take` returns all others. A deque would be most of what an idle client costs.
+        self.wake = wake  # makes the connection call `take`
+        self.owed = 0  # the number of held answers; if it gets too large, we stop reading from the client
+        self._consumed: TopicFeed | None = None  # the topic that the client has subscribed to
+        self._frames: list[Piece] = []  # ready to send
+        # Answers that wait for the log. A list, because an empty deque would be most of the memory of an idle client.
         self.held: list[WaitingFrame] = []
-        # Where messages wait, after the last OK that they must not overtake.
+        # Messages wait here, after the last OK that they must not overtake. None: they don't have to wait.
         self._held_messages: WaitingFrame | None = None
 
     def respond(self, frame: bytes) -> None:
-        """Add an answer that needs no receipt. It leaves after all that is owed already."""
+        """Add an answer that needs no receipt. It goes out after all answers that are already owed."""
         if self.held:
             self.held[-1].frames.append(frame)
             self.owed += 1
@@ -66,7 +66,7 @@ class Outbox:
     def owe(self, receipt: Receipt, command: bytes, topic: TopicFeed | None = None) -> None:
         """Add the OK of `command`, to be sent once the receipt is settled.
 
-        `topic` is where a publish goes. If the client consumes that topic, messages wait for this OK.
+        For a publish, pass its `topic`. If the client consumes that topic, messages wait for this OK.
         """
         held = self.held
         if held and held[-1].receipt is receipt:
@@ -80,8 +80,8 @@ class Outbox:
     def owe_subscription(self, receipt: Receipt | None, topic: TopicFeed, release: Callable[[], None]) -> None:
         """Add the OK of SUB, which waits for the receipt if one is given. Messages from `topic` wait for this OK.
 
-        `release` is called as soon as messages no longer have to wait. Without that call they might stay here for long:
-        the client looks at its outbox only when something happens, and perhaps nothing else will.
+        `release` is called as soon as messages no longer have to wait. Otherwise they might stay here for long, because
+        the client only checks its outbox when something else happens.
         """
         if receipt is None:
             self.respond(OK_FRAME)
@@ -93,7 +93,7 @@ class Outbox:
             self._held_messages.receipt.when_settled(release)
 
     def send_messages(self, pieces: list[bytes]) -> None:
-        """Add message frames, given in pieces. The client's channel calls this."""
+        """Add message frames, given in pieces. Called by the client's channel."""
         held = self._held_messages
         if held is None:
             self._frames += pieces
@@ -105,7 +105,7 @@ class Outbox:
     def send_views(self, pieces: list[Piece]) -> None:
         """Add message frames like `send_messages`, given as pieces that may be views of a batch.
 
-        Views that would have to wait for the log are copied: each keeps the whole batch in memory.
+        If they have to wait for the log, they are copied, because each view keeps the whole batch in memory.
         """
         if self._held_messages is None:
             self._frames += pieces
@@ -114,9 +114,9 @@ class Outbox:
             self.send_messages([bytes(piece) for piece in pieces])
 
     def release(self) -> ProtocolError | None:
-        """Move the responses whose receipts are settled to those that may be sent.
+        """Make the responses with settled receipts ready to send.
 
-        If a publish has failed, forget all that is held after it, and return the error, which ends the client.
+        If a publish has failed, drop everything that is held after it, and return the error, which closes the client.
         """
         held = self.held
         released = 0
@@ -140,11 +140,11 @@ class Outbox:
         return None
 
     def take(self) -> list[Piece]:
-        """Return the pieces that may be sent now, and hand them over to the caller."""
+        """Return the pieces that are ready to send, and forget them."""
         frames, self._frames = self._frames, []
         return frames
 
     def clear(self) -> None:
-        """Forget all frames: nothing will be sent any more."""
+        """Drop all frames, because nothing more will be sent."""
         self.held.clear()
         self._frames.clear()

@@ -1,4 +1,4 @@
-"""What nsqd's options demand of clients. The parts of a client apply these rules, each where it reads a parameter."""
+"""The rules for clients, from nsqd's options. Each part of a client applies them to the parameters that it reads."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientRules:
-    limits: SizeLimits  # of sizes, in bytes
-    features: ServerFeatures  # what IDENTIFY may ask for
+    limits: SizeLimits  # in bytes
+    features: ServerFeatures  # that IDENTIFY may ask for
     defaults: ClientSettings  # the settings of a client that does not IDENTIFY
     max_req_timeout_ms: int  # a longer timeout of REQ is reduced to this
     max_defer_timeout_ms: int  # a longer delay of DPUB is refused

@@ -1,6 +1,6 @@
 """NSQ clients over TCP or a unix socket: makes the protocol of each connection from nsqd's options, and writes its log.
 
-The sockets are read and written by `common/nsqcommon/poller.py`, and `common/nsqcommon/budget.py` bounds how many there are.
+common/nsqcommon/poller.py reads and writes the sockets, and common/nsqcommon/budget.py limits their number.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def client_maker(
 ) -> MakeHandler:
     """Return the function that makes the handler of each new connection.
 
-    Each client keeps two partials. Two functions with what they close over would take 350 bytes more.
+    Each client keeps two partials, because two closures would take 350 bytes more.
     """
 
     def upgrade(
