@@ -1,11 +1,11 @@
-"""The authorization of one client: its secret, its latest grant, and the question that has no answer yet.
+"""The authorization of one client: its secret, its latest grant, and its pending question.
 
-This matters only where clients have to AUTH. A command may need an answer from elsewhere: AUTH itself always does, and
-SUB and the publish commands do when the previous grant has expired. Such a command is *suspended*: the client asks its
-question, stops reading, and decides the command again once the answer is there.
+It is only used if clients have to AUTH. Some commands need an authorization server first: AUTH always does, and SUB and
+the publish commands do if the grant has expired. Such a command is *suspended*: the client asks its question, stops
+reading, and checks the command again once it has the answer.
 
     AUTH ── ask ──► question ── take ──► granted ── SUB or a publish after the grant has expired ──► ask ...
-                        └── no server answered, or nothing is granted: an error, which ends the client
+                        └── no server answered, or it granted nothing: an error, which closes the client
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Suspended(Exception):
 
 
 class Authorization:
-    """What one client may do, and how that is asked.
+    """One client's rights, and the question that fetches them.
 
-    It changes only its own question, which it hands to `ask`. The client that owns it stops reading and resumes.
+    It only hands the question to `ask`. The client itself stops reading and resumes.
     """
 
     __slots__ = ("_ask", "_expires", "_grant", "_is_new", "_question", "_remote_ip", "_secret", "_suspended")
@@ -42,13 +42,13 @@ class Authorization:
         self._secret = b""  # the body of AUTH
         self._grant: Grant | None = None
         self._expires = inf
-        self._is_new = False  # the grant was fetched for the command that is being decided
-        self._question: AuthQuestion | None = None  # the one whose answer is awaited
-        self._suspended: Command | None = None  # to resume afterwards; None: AUTH, or a line the reader still holds
+        self._is_new = False  # the grant was fetched for the command that is checked next
+        self._question: AuthQuestion | None = None  # the pending one
+        self._suspended: Command | None = None  # to resume afterwards; None: AUTH, or a line that the reader still has
 
     @property
     def is_given(self) -> bool:
-        """Whether the client was granted anything. The grant may have expired, which `check` finds out."""
+        """Whether the client was granted anything. The grant may have expired; `check` finds that out."""
         return self._grant is not None and bool(self._grant.entries)
 
     @property
@@ -60,19 +60,19 @@ class Authorization:
         return self._grant.identity_url if self._grant is not None else ""
 
     def begin(self, secret: bytes) -> None:
-        """Keep the secret of an AUTH command. The caller asks next."""
+        """Store the secret of an AUTH command. Call `ask` next."""
         if self.is_given:
             raise ProtocolError(Fault.INVALID, "AUTH already set")
         self._secret = secret
 
     def check(self, word: bytes, topic: str, channel: str, command: Command | None, now: float) -> None:
-        """Refuse with a ProtocolError what is not granted.
+        """Raise a ProtocolError if the client isn't allowed to do this.
 
-        Raises Suspended if the grant has expired and has to be fetched again; `take_suspended` then returns `command`
-        once the answer is there.
+        Raises Suspended if the grant has expired. Then call `ask`; once you have the answer, `take_suspended` returns
+        `command`.
         """
         is_new, self._is_new = self._is_new, False
-        if not is_new:
+        if not is_new:  # even if a new grant has expired already, it is good for this command: we don't ask forever
             if not self.is_given:
                 raise ProtocolError(Fault.AUTH_FIRST, b"AUTH required before " + word)
             if now >= self._expires:
@@ -122,7 +122,7 @@ class Authorization:
     def close(self) -> None:
         """Withdraw the question.
 
-        The question refers to the client. Dropping it here frees the client at once, without the garbage collector.
+        It refers to the client, so dropping it here frees the client immediately, without the garbage collector.
         """
         if self._question is not None:
             self._question.waits = False

@@ -1,4 +1,4 @@
-"""The identity of one client: its addresses, its transport, and what it has said with IDENTIFY."""
+"""The identity of one client: its addresses, its transport, and its settings from IDENTIFY."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WRITE_TIMEOUT: Final = 60.0  # seconds, for a client without heartbeats; NSQ wo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLayers:
-    """What lies between the client's socket and its protocol."""
+    """The layers between a client's socket and its protocol: TLS and compression."""
 
     tls: bool = False
     tls_version: str = ""
@@ -36,7 +36,7 @@ _PLAIN: Final = ConnectionLayers()
 
 
 class ClientProfile:
-    """What is known of one client, and what follows from that alone. It touches nothing else.
+    """Our data about one client, and the decisions that need nothing else.
 
     A client may IDENTIFY more than once.
     """
@@ -59,19 +59,19 @@ class ClientProfile:
         self.remote_address = remote_address
         self.remote_host = remote_host
         self.connected = connected  # seconds of wall time
-        self.transport = _PLAIN  # set by the code that makes an upgrade
-        # Until it identifies itself, a client goes by its address.
+        self.transport = _PLAIN  # upgrade.py changes it
+        # Until a client identifies itself, we use its address as its name.
         self.settings: ClientSettings = replace(
             rules.defaults, client_id=remote_host, hostname=remote_host
         )  # the latest
-        self.delivery = self.settings  # those of the first IDENTIFY: delivery ignores later ones
+        self.delivery = self.settings  # from the first IDENTIFY, because deliveries ignore later ones
         self.is_identified = False
         self.extensions: tuple[str, ...] = ()  # granted by the latest IDENTIFY
-        self.granted: Negotiation | None = None  # an upgrade to make now
+        self.granted: Negotiation | None = None  # the upgrade to make next
 
     @property
     def write_timeout(self) -> float:
-        """How long the peer may take to read what it is sent, in seconds."""
+        """How long the peer may leave sent data unread, in seconds."""
         interval = self.settings.heartbeat_interval_ms
         return interval / 1000 if interval > 0 else _WRITE_TIMEOUT
 
@@ -81,7 +81,7 @@ class ClientProfile:
         return self.rules.tls_required and not self.transport.tls
 
     def identify(self, request: IdentifyRequest) -> Negotiation:
-        """Apply the client's IDENTIFY. Raises ProtocolError if we cannot agree to it."""
+        """Apply the client's IDENTIFY. Raises ProtocolError if we can't accept it."""
         features = self.rules.features
         self.settings = apply_identify(self.settings, request, features)
         negotiation = negotiate(request, self.settings, features)
@@ -96,7 +96,7 @@ class ClientProfile:
         return negotiation
 
     def locality(self) -> Locality:
-        """Return how near the client is, by its first IDENTIFY. Two empty names are equal, as in NSQ."""
+        """Return how near the client is, according to its first IDENTIFY. Two empty names are equal, as in NSQ."""
         client, server = self.delivery, self.rules.features
         if not self.is_identified:
             return Locality.ELSEWHERE
