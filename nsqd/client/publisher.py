@@ -1,4 +1,4 @@
-"""One client as a publisher: PUB, MPUB and DPUB, from their parameters to the OK that they are owed."""
+"""One client as a publisher: PUB, MPUB and DPUB, from their parameters to their OK."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _UINT64: Final = (1 << 64) - 1
 
 
 class ClientPublisher:
-    """Finds and creates topics, publishes to them, and puts the OKs that are owed into the outbox.
+    """Finds and creates topics, publishes to them, and queues the OKs in the outbox.
 
-    A command comes in two steps: `admit` checks its parameters before the body is read, `publish` acts on the body. The
-    topic that `admit` finds is kept for the next command, as most clients publish to one topic. Whether the client is
-    authorized to publish is decided elsewhere.
+    A command takes two steps: `admit` checks its parameters before the body is read, and `publish` carries it out. The
+    topic is kept for the next command, because most clients publish to a single topic. The authorization isn't checked
+    here.
     """
 
     __slots__ = (
@@ -48,10 +48,10 @@ class ClientPublisher:
         "takes_keys",
     )
 
-    def __init__(self, broker: Broker, outbox: Outbox, stretch: WorkBudget, *, max_defer_ms: int) -> None:
+    def __init__(self, broker: Broker, outbox: Outbox, budget: WorkBudget, *, max_defer_ms: int) -> None:
         self._broker = broker
         self._outbox = outbox
-        self._work_budget = stretch
+        self._work_budget = budget
         self._max_defer_ms = max_defer_ms
         self.counts: dict[str, int] = {}  # messages published, by topic
         self._topic: Topic | None = None  # the topic of the last command; it may have been deleted
@@ -64,7 +64,7 @@ class ClientPublisher:
         return self._topic_raw.decode()
 
     def is_as_before(self, params: list[bytes]) -> bool:
-        """Return whether this PUB or MPUB goes to the same topic as the last command, so it needs no further checks."""
+        """Return whether this PUB or MPUB has the same topic as the last command, so that it needs no more checks."""
         topic = self._topic
         if len(params) < 2 or params[1] != self._topic_raw or topic is None or topic.closing:
             return False
@@ -92,7 +92,7 @@ class ClientPublisher:
             raise ProtocolError(Fault.INVALID, word + b" key " + quote(key) + b" is not valid")
 
     def make_topic(self) -> Topic:
-        """Return the topic that was admitted last, creating it if need be."""
+        """Return the topic that was admitted last. Create it if necessary."""
         topic = self._topic
         if topic is None or topic.closing:  # it may have been deleted while the body was on its way
             topic = self._topic = self._broker.topic(self.topic_name)

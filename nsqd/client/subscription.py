@@ -1,4 +1,4 @@
-"""One client as a consumer: RDY, FIN, REQ, TOUCH and BURY, from their parameters to the errors that answer them."""
+"""One client as a consumer: RDY, FIN, REQ, TOUCH and BURY, from their parameters to their error responses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nsqd.client.outbox import Outbox
     from nsqd.client.profile import ClientProfile
 
-MOST_DOUBTFUL: Final = 32  # FINs taken in one run at first, and after a failure: all of them may fail
+MOST_DOUBTFUL: Final = 32  # FINs in one run, at first and after a failure, because all of them may fail
 _NANOSECONDS_PER_MS: Final = 1_000_000
 _UINT64: Final = (1 << 64) - 1
 
@@ -31,17 +31,17 @@ _UINT64: Final = (1 << 64) - 1
 class ClientSubscription:
     """Passes a consumer's commands on to its channel, and puts errors into the outbox.
 
-    It also touches the reader, which it tells to cut shorter runs of FINs after a failure, and the log, where a storm
-    of failures leaves only a few lines. It exists from SUB until the client is closed, which calls `leave`.
+    After a failure, it makes the reader cut shorter runs of FINs. It also limits the log lines about failures, so that
+    many failures don't flood the log. It exists from SUB until the client is closed, which calls `leave`.
     """
 
     __slots__ = (
         "_broker",
         "_channel",
+        "_log_limit",
         "_note",
         "_outbox",
         "_profile",
-        "_ration",
         "_reader",
         "_work_budget",
         "consumer",
@@ -57,7 +57,7 @@ class ClientSubscription:
         outbox: Outbox,
         stretch: WorkBudget,
         note: Note,
-        close: Callable[[], None],  # ends the connection without a word when the channel is deleted
+        close: Callable[[], None],  # ends the connection without an error frame, when the channel is deleted
         describe: Callable[[], ClientSnapshot],
     ) -> None:
         """Join the channel."""
@@ -68,7 +68,7 @@ class ClientSubscription:
         self._outbox = outbox
         self._work_budget = stretch
         self._note = note
-        self._ration = LogRateLimit()
+        self._log_limit = LogRateLimit()
         self.consumer = Consumer(
             send=outbox.send_messages,
             close=close,
@@ -94,7 +94,7 @@ class ClientSubscription:
         self._channel.schedule_delivery()
 
     def finish_one(self, params: list[bytes]) -> None:
-        """Carry out a FIN that the reader left as a plain line because it is malformed or unusual."""
+        """Carry out a FIN that the reader left as a plain line, because it is malformed or unusual."""
         self.finish([_message_id(params, needed=2)])
 
     def finish(self, ids: Sequence[bytes]) -> None:
@@ -137,9 +137,9 @@ class ClientSubscription:
             self._fail_softly(b"TOUCH", message_id, reason)
 
     def sent(self, unsent: int) -> None:
-        """Note that `unsent` bytes are still queued for the socket.
+        """Record how many bytes are still queued for the socket.
 
-        A consumer that does not read gets no more messages.
+        A consumer that doesn't read gets no more messages.
         """
         consumer = self.consumer
         was_full = consumer.unsent_bytes > MOST_UNSENT_BYTES
@@ -149,22 +149,22 @@ class ClientSubscription:
 
     def leave(self) -> None:
         """Leave the channel, unless the channel itself is gone."""
-        self._tell_left_out()
+        self._log_left_out()
         if self.consumer.has_joined:
             self._channel.leave(self.consumer)
 
     def note_some(self, kind: NoteKind, text: bytes) -> None:
-        """Log a line that every message might cause. Of a storm, only the first lines are logged."""
-        if self._ration.allows(self._broker.turn.now):
-            self._tell_left_out()
+        """Log a line that any message may cause. If there are many such lines, log only the first ones."""
+        if self._log_limit.allows(self._broker.turn.now):
+            self._log_left_out()
             self._note(kind, text)
 
-    def _tell_left_out(self) -> None:
-        if self._ration.left_out:
-            self._note("info", b"%d more lines about its messages were left out" % self._ration.take_left_out())
+    def _log_left_out(self) -> None:
+        if self._log_limit.left_out:
+            self._note("info", b"%d more lines about its messages were left out" % self._log_limit.take_left_out())
 
     def _fail_softly(self, word: bytes, message_id: bytes, reason: bytes) -> None:
-        """Answer with E_FIN_FAILED or the like. This may happen once per message, so it does without an exception."""
+        """Answer with E_FIN_FAILED or the like. It raises no exception, because it may be called for every message."""
         data = b"E_%b_FAILED %b %b failed %b" % (word, word, message_id, reason)
         self.note_some("error", data)
         self._outbox.respond(worded_error_frame(data))
