@@ -1,28 +1,27 @@
-"""One client's protocol in nsqd: bytes in, bytes out, without awaiting anything.
+"""One client's protocol in nsqd: bytes in, bytes out, and nothing waits.
 
-Which command is allowed in which state is the table LEGAL, in states.py. A command with a body is checked in two steps,
-as the protocol demands: `_admit` checks state, parameters and topic as soon as the line is there, then the reader cuts
-the body, and the handler acts on it.
+The table LEGAL in states.py says which commands are allowed in which state. A command with a body takes two steps, as
+NSQ's protocol requires: `_admit` checks state, parameters and topic as soon as the line is complete; then the reader
+cuts the body, and `_handle` carries out the command.
 
-This module is the automaton. The other parts of a client are in modules of their own, and none of them knows the
-automaton:
+This module is the state machine. The other parts of a client have modules of their own, which don't know this one:
 
     ClientProtocol ──┬── Outbox          frames owed, in the order of the commands
                      ├── KeepAlive       heartbeats and deadlines
-                     ├── Authorization   where clients have to AUTH: the grant, and the question without an answer yet
+                     ├── Authorization   if clients have to AUTH: the grant, and the pending question
                      ├── ClientPublisher       PUB, MPUB, DPUB ──────────────────────► Topic
                      ├── ClientSubscription    from SUB on: RDY, FIN, REQ, ... ──────► Channel
                      ├── ClientProfile         addresses, transport, IDENTIFY
-                     └── WorkBudget         the work it has caused since others had their turn
+                     └── WorkBudget         the extra costs of its commands since others had their turn
 
 TLS and compression sit between the socket and `receive`/`bytes_to_send` (see upgrade.py).
 
 **How a client ends.** All of these end in `close`, after which no more commands are accepted:
 
     _fail       the client broke the protocol: it gets an error frame, and a fatal error closes it
-    end         the peer will send nothing more: the commands that have arrived are carried out first
-    _cut_off    nothing more will be read, because the client was silent for too long, for example: as `end`
-    abort       nothing may be sent any more, because the channel was deleted or the connection is gone
+    end         the peer will send nothing more: we first carry out the commands that have arrived
+    _cut_off    like `end`, but because we stop reading: for example, the client was silent for too long
+    abort       we must not send any more, because the channel was deleted or the connection is gone
 """
 
 from __future__ import annotations
@@ -66,11 +65,11 @@ if TYPE_CHECKING:
     from nsqd.client.rules import ClientRules
 
 _MOST_OWED: Final = 1024  # answers to one client that wait for the log
-_BREATH: Final = 0.000_001  # seconds; any later time gives all others their turn first
+_NEXT_TURN: Final = 0.000_001  # seconds; with any time in the future, all others have their turn first
 _LONGEST_NOTE: Final = 1024  # bytes of an IDENTIFY in the log
-_CLOSED: Final = ClientState.CLOSED  # needed for each packet, and quicker to get at than the class attribute
+_CLOSED: Final = ClientState.CLOSED  # we need it for each packet, and this is quicker than the class attribute
 
-# Called with the client, what was granted, and the bytes that followed the IDENTIFY.
+# Called with the client, the granted upgrade, and the bytes after the IDENTIFY.
 Upgrade = Callable[["ClientProtocol", Negotiation, bytes], None]
 
 
@@ -95,13 +94,13 @@ class ClientProtocol:
         unfinished: UnfinishedBodies | None = None,  # shared by all clients; None: no limit across clients
     ) -> None:
         self.state = ClientState.INIT
-        # The poller reads these all the time; `nsqcommon.poller.Handler` says what they mean.
+        # The poller reads these after every event. `nsqcommon.poller.Handler` explains them.
         self.next_deadline = inf
         self.reading = True
         self.finished = False
         self.lingers = False
         self.aborted = False
-        # Its collaborators.
+        # Its surroundings.
         self._broker = broker
         self._note = note
         self._upgrade = upgrade
@@ -120,7 +119,7 @@ class ClientProtocol:
             broker, self._outbox, self._work_budget, max_defer_ms=rules.max_defer_timeout_ms
         )
         self._subscription: ClientSubscription | None = None  # from SUB until the client is closed
-        # Its progress, besides its state.
+        # Its progress, in addition to `state`.
         self._magic: bytes | None = b""  # the bytes of the magic so far; None: complete
         self._holdup: Holdup | None = None
         self._ended = False  # the peer will send nothing more; acted on once the holdup is over
@@ -138,9 +137,9 @@ class ClientProtocol:
 
     def _work(self, now: float) -> None:
         """Carry out the commands received so far, until the stretch is used up."""
-        reader, stretch = self._reader, self._work_budget
+        reader, budget = self._reader, self._work_budget
         complete = False
-        stretch.spent = 0
+        budget.spent = 0
         try:
             for _ in range(STRETCH):
                 command = reader.next_command()
@@ -150,7 +149,7 @@ class ClientProtocol:
                 self._handle(command, now)
                 if self._holdup is not None or self.state is _CLOSED:
                     break
-                if stretch.spent >= STRETCH:
+                if budget.spent >= STRETCH:
                     self._give_way(now)
                     break
             else:
@@ -167,26 +166,26 @@ class ClientProtocol:
         if self._outbox.owed >= _MOST_OWED:
             self.reading = False
         self._outbox.wake()
-        # Enum members are slow to look up from compiled code, so a plain command does without.
+        # The first check spares plain commands the lookup of an enum member, which is slow in compiled code.
         if self._holdup is not None and self._holdup is Holdup.UPGRADE:
             self._make_upgrade()
 
     def _give_way(self, now: float) -> None:
-        """Give others their turn before carrying out more commands; `tick` resumes."""
+        """Give others their turn before we carry out more commands. `tick` resumes."""
         self._hold_up(Holdup.OTHERS)
-        self.next_deadline = now + _BREATH
+        self.next_deadline = now + _NEXT_TURN
 
     def _hold_up(self, why: Holdup) -> None:
         self._holdup = why
         self._keep_alive.excuse()
-        self._find_out_whether_to_read()
+        self._update_reading()
 
-    def _go_on(self, now: float) -> None:
-        """End the holdup. The caller carries out commands next, and then checks `_ended`."""
+    def _resume(self, now: float) -> None:
+        """End the holdup. Afterwards, carry out commands, and then check `_ended`."""
         self._holdup = None
         self._keep_alive.heard(now)
         self.next_deadline = self._keep_alive.next_deadline
-        self._find_out_whether_to_read()
+        self._update_reading()
 
     def _read_magic(self, data: bytes, now: float) -> bytes:
         magic = (self._magic or b"") + data[:4]
@@ -211,13 +210,13 @@ class ClientProtocol:
         self.next_deadline = self._keep_alive.next_deadline
 
     def end(self) -> None:
-        """Close the client, or do so after the holdup: the peer will send nothing more."""
+        """Close the client (after the holdup, if there is one), because the peer will send nothing more."""
         self._cut_off(b"")
 
     def _cut_off(self, reason: bytes) -> None:
-        """Close the client because no more bytes will be read.
+        """Close the client, because we won't read any more bytes.
 
-        An empty `reason` is a normal end, which is not logged.
+        An empty `reason` means a normal end, which isn't logged.
         """
         if self.state is ClientState.CLOSED:
             return
@@ -233,45 +232,45 @@ class ClientProtocol:
         self._outbox.wake()
 
     def give_up_body(self) -> None:
-        """Close the client as if its read deadline had come in the middle of the body: others need the memory."""
-        self._note("info", b"too much is held in unfinished bodies (--max-unfinished-bytes), and this one began first")
+        """Close the client as if its read deadline had passed during the body, because others need the memory."""
+        self._note("info", b"unfinished bodies exceed --max-unfinished-bytes; dropping this one, the oldest")
         self._cut_off(b"")
         self.lingers = False
 
     def bytes_to_send(self) -> list[Piece]:
-        """Return the pieces that may be sent now, and hand them over to the caller."""
+        """Return the pieces that are ready to send, and forget them."""
         outbox = self._outbox
         if outbox.held:
             self._release()
         return outbox.take()
 
     def _release(self) -> None:
-        """Move answers whose receipts are settled to those that may be sent."""
+        """Make answers with settled receipts ready to send."""
         if (error := self._outbox.release()) is not None:
             self._fail(error)
         if not self.reading:
-            self._find_out_whether_to_read()
+            self._update_reading()
         self.finished = self.state is _CLOSED and not self._outbox.held
 
     @property
     def owes_answers(self) -> bool:
-        """Whether answers wait for the log. All other answers are in `bytes_to_send`."""
+        """Whether answers wait for the log. `bytes_to_send` returns all others."""
         return bool(self._outbox.held)
 
     @property
     def write_timeout(self) -> float:
-        """How long the peer may take to read what it is sent, in seconds."""
+        """How long the peer may leave sent data unread, in seconds."""
         return self.profile.write_timeout
 
     def sent(self, unsent: int) -> None:
-        """Note that `unsent` bytes are still queued for the socket."""
+        """Record that `unsent` bytes are still queued for the socket."""
         if self._subscription is not None:
             self._subscription.sent(unsent)
 
-    def _find_out_whether_to_read(self) -> None:
+    def _update_reading(self) -> None:
         """Read from the client, unless it is held up or we owe it too many answers.
 
-        So a client that goes on sending without waiting for its answers makes us keep a bounded number of them.
+        This limits how many answers we keep for a client that sends without waiting for them.
         """
         self.reading = self._outbox.owed < _MOST_OWED and self._holdup is None
 
@@ -279,11 +278,11 @@ class ClientProtocol:
         self._note("error", error.data)
         self._outbox.respond(error_frame(error))
         if error.fatal:
-            self.lingers = True  # the peer may still be sending what was refused
+            self.lingers = True  # the peer may still be sending the rest of the refused command
             self.close()
 
     def close(self) -> None:
-        """Accept no more commands. Answers that are owed may still be sent."""
+        """Accept no more commands. We may still send the answers that we owe."""
         if self.state is ClientState.CLOSED:
             return
         if self._magic is None:
@@ -294,8 +293,8 @@ class ClientProtocol:
         self._keep_alive.stop()
         self.next_deadline = inf
         self._broker.producers.pop(self, None)
-        # All of these refer back to this client. Cutting the cycles frees it at once: the garbage collector runs
-        # seldom, and after a crowd of connections the memory would be fragmented.
+        # These refer back to this client. We cut the cycles to free it immediately: the garbage collector runs rarely,
+        # and after a crowd of connections the memory would be fragmented.
         if self._authorization is not None:
             self._authorization.close()
         if self._subscription is not None:
@@ -304,14 +303,14 @@ class ClientProtocol:
         self._reader.close()
 
     def abort(self) -> None:
-        """Close without sending anything: the channel was deleted, or the peer is gone."""
+        """Close without sending anything, because the channel was deleted or the peer is gone."""
         self.aborted = True
         self._outbox.clear()
         self.close()
         self._outbox.wake()
 
     def tick(self, now: float) -> None:
-        """Act on the deadlines that have passed: end a silent client, send a heartbeat, or resume after a stretch."""
+        """Act on the deadlines that have passed: close a silent client, send a heartbeat, or resume after a stretch."""
         keep_alive = self._keep_alive
         if keep_alive.is_too_late(now):
             self._cut_off(b"i/o timeout")
@@ -319,11 +318,11 @@ class ClientProtocol:
             return
         if keep_alive.take_heartbeat(now):
             self._outbox.respond(HEARTBEAT_FRAME)
-            self._find_out_whether_to_read()
+            self._update_reading()
             self._outbox.wake()
         self.next_deadline = keep_alive.next_deadline
         if self._holdup is Holdup.OTHERS:
-            self._go_on(now)
+            self._resume(now)
             self._work(now)
             if self._ended:
                 self._cut_off(b"")
@@ -333,8 +332,8 @@ class ClientProtocol:
     def _admit(self, params: list[bytes]) -> bool:
         """Check state, parameters and topic of a command with a body before the body is read.
 
-        Return whether the same line is admitted again without these checks. That is so for PUB: it is legal until the
-        client is closed, is authorized after its body is read, and goes to a topic that may be gone by then anyway.
+        Return whether the reader may admit the same line again without these checks. For PUB it may, because PUB is
+        legal until the client is closed, is authorized only after its body is read, and handles a deleted topic then.
         """
         word, publisher = params[0], self._publisher
         # An MPUB is authorized before its body is read.
@@ -448,7 +447,7 @@ class ClientProtocol:
             describe=self.describe,
         )
         self.state = ClientState.SUBSCRIBED
-        # The OK of a new channel promises that the channel survives a crash of ours.
+        # The OK of a new channel promises that the channel survives a crash of nsqd.
         receipt = None if self._broker.turn.journal.urgent_changes == changes_before else self._broker.promise()
         self._outbox.owe_subscription(receipt, channel.feed, self._release)
 
@@ -481,11 +480,11 @@ class ClientProtocol:
         self._outbox.respond(OK_FRAME if negotiation.reply is None else response_frame(negotiation.reply))
 
     def _make_upgrade(self) -> None:
-        """Hand this client over to `_upgrade`, which puts an upgraded one in its place in front of the poller."""
+        """Call `_upgrade`, which puts an UpgradedClient between this client and the poller."""
         granted, self.profile.granted = self.profile.granted, None
         assert granted is not None
         self._holdup = None
-        self._find_out_whether_to_read()
+        self._update_reading()
         self._upgrade(self, granted, self._reader.take_rest())
 
     # AUTH
@@ -506,13 +505,13 @@ class ClientProtocol:
         )
 
     def _answered(self, grant: Grant | None) -> None:
-        """Resume the command that waited for this grant. None: no authorization server has answered."""
+        """Resume the command that waited for this grant. None means that no authorization server has answered."""
         authorization = self._authorization
         if self.state is ClientState.CLOSED or authorization is None:
             return
         now = self._broker.turn.now
         suspended = authorization.take_suspended()
-        self._go_on(now)
+        self._resume(now)
         try:
             if (reply := authorization.take(grant, now)) is not None:
                 self._outbox.respond(response_frame(reply))

@@ -1,11 +1,12 @@
-"""A client whose bytes are encoded: TLS, then snappy or deflate, between its socket and its protocol.
+"""A client with TLS or compression: its bytes pass through layers between its socket and its protocol.
 
 A plain connection needs none of this. When IDENTIFY has granted an upgrade, an UpgradedClient takes the protocol's
 place in front of the poller, and the upgrade goes in NSQ's order:
 
     the JSON reply, plain | TLS handshake, then OK inside of it | snappy or deflate, then OK inside of that
 
-Bytes that the client sent too early, right behind its IDENTIFY, are taken as the beginning of the new stream.
+If the client sends more bytes right after its IDENTIFY, without waiting for the reply, we treat them as the beginning
+of the new stream.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from nsqd.client.protocol import ClientProtocol
 
 HANDSHAKE_TIMEOUT: Final = 5.0  # seconds, as in NSQ
-_BREATH: Final = 0.001  # seconds for other clients, before more of the received bytes is decoded
+_DECODE_PAUSE: Final = 0.001  # seconds for other clients before we decode more of the received bytes
 
 
 class UpgradedClient:
@@ -52,27 +53,27 @@ class UpgradedClient:
         self._wake = wake
         self._note = note
         self._layers: list[Layer] = []  # from the socket inwards
-        self._handshake: Handshake | None = None  # set while the handshake goes on
+        self._handshake: Handshake | None = None  # set during the handshake
         self._tls: SecureLayer | None = None  # set once the handshake is done
         self._said_goodbye = False
         self._started = False  # the upgrade has started: the plain reply is on its way
         self._now = now
         self._raw = early  # received, but not decoded yet
-        self._looks_at = inf  # when to decode more; inf: when more arrives
+        self._decode_at = inf  # when to decode more; inf: when more arrives
         self._out: list[bytes] = []  # for the socket, before anything from the protocol
         self._failed = False
         self._ended = False  # the peer will send nothing more
 
-    # What comes in
+    # Incoming data
 
     def receive(self, data: bytes, now: float) -> None:
         self._now = now
         self._raw += data
-        if self._started and self._looks_at == inf:
-            self._look(now)
+        if self._started and self._decode_at == inf:
+            self._process(now)
 
-    def _look(self, now: float) -> None:
-        self._looks_at = inf
+    def _process(self, now: float) -> None:
+        self._decode_at = inf
         try:
             if self._handshake is not None:
                 self._shake_hands(self._handshake, now)
@@ -80,7 +81,7 @@ class UpgradedClient:
                 self._decode(now)
         except StreamError as error:
             self._give_up(error)
-        if self._ended and self._looks_at == inf:
+        if self._ended and self._decode_at == inf:
             self._end()
         self._wake()
 
@@ -114,19 +115,19 @@ class UpgradedClient:
                 self._out.append(answer)
             self._ended = self._ended or tls.ended
         if any(layer.has_more for layer in self._layers):
-            self._looks_at = now + _BREATH
+            self._decode_at = now + _DECODE_PAUSE
         if data:
             self._client.receive(data, now)
 
     def end(self) -> None:
-        """Take note that the peer will send nothing more. It still hears the reply to IDENTIFY and how the upgrade ends."""
+        """Handle the end of the stream. We still send the reply to IDENTIFY and the result of the upgrade."""
         self._ended = True
-        if self._started and self._looks_at == inf:
+        if self._started and self._decode_at == inf:
             self._end()
         self._wake()
 
     def _end(self) -> None:
-        """Do what the end of the stream means, once everything before it is decoded."""
+        """Act on the end of the stream, after everything before it has been decoded."""
         if self._handshake is not None:
             self._refuse("EOF")
         else:
@@ -141,7 +142,7 @@ class UpgradedClient:
         else:
             self._compress()
         if self._raw:
-            self._looks_at = 0.0
+            self._decode_at = 0.0
         elif self._ended:
             self._end()
 
@@ -160,7 +161,7 @@ class UpgradedClient:
         self._out.append(self._encode([OK_FRAME]))
 
     def _refuse(self, reason: str) -> None:
-        """Answer with an unencrypted error, as NSQ does: a peer whose handshake failed could read nothing else."""
+        """Answer with an unencrypted error, as NSQ does, because after a failed handshake the peer can't decrypt."""
         error = ProtocolError(Fault.IDENTIFY_FAILED, f"IDENTIFY failed {reason}")
         self._note(str(error))
         self._out.append(error_frame(error))
@@ -172,12 +173,14 @@ class UpgradedClient:
         self._note(str(error))
         self._client.abort()
 
-    # What goes out
+    # Outgoing data
 
     def bytes_to_send(self) -> Sequence[Piece]:
         pieces = self._client.bytes_to_send()
         if not self._started:
-            if not self._client.owes_answers and not self._client.finished:  # the reply to IDENTIFY is the last
+            if (
+                not self._client.owes_answers and not self._client.finished
+            ):  # so `pieces` ends with the reply to IDENTIFY
                 self._start()
                 pieces += self._out
                 self._out = []
@@ -199,15 +202,15 @@ class UpgradedClient:
     def sent(self, unsent: int) -> None:
         self._client.sent(unsent)
 
-    # What the poller asks
+    # The rest of the handler's interface
 
     def tick(self, now: float) -> None:
         self._now = now
         if self._handshake is not None and now >= self._handshake.ends:
             self._refuse("i/o timeout")
             self._wake()
-        elif now >= self._next_look or (self._handshake is not None and now >= self._handshake.turn_at):
-            self._look(now)
+        elif now >= self._next_decode or (self._handshake is not None and now >= self._handshake.turn_at):
+            self._process(now)
         elif self._is_open:
             self._client.tick(now)
 
@@ -222,24 +225,24 @@ class UpgradedClient:
 
     @property
     def _is_open(self) -> bool:
-        """Whether the protocol may send: no heartbeat may come between the reply and the last OK."""
+        """Whether the protocol may send. Between the reply to IDENTIFY and the last OK, there must be no heartbeat."""
         return self._started and self._handshake is None
 
     @property
-    def _next_look(self) -> float:
-        """When to decode more: never while the client is not read from, or well compressed data would pile up."""
-        return self._looks_at if self._client.reading else inf
+    def _next_decode(self) -> float:
+        """When to decode more. Not while we don't read from the client, because well compressed data would pile up."""
+        return self._decode_at if self._client.reading else inf
 
     @property
     def next_deadline(self) -> float:
-        own = self._next_look
+        own = self._next_decode
         if self._handshake is not None:
             own = min(own, self._handshake.next_deadline)
         return min(own, self._client.next_deadline) if self._is_open else own
 
     @property
     def reading(self) -> bool:
-        return self._looks_at == inf and (not self._is_open or self._client.reading)
+        return self._decode_at == inf and (not self._is_open or self._client.reading)
 
     @property
     def finished(self) -> bool:
