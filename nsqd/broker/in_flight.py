@@ -34,9 +34,10 @@ NOT_OWNER: Final = b"client does not own message"
 
 
 class Delivery:
-    """Neighbouring messages that one consumer received together. A message's sequence is its id plus `offset`.
+    """Neighbouring messages that one consumer received together.
 
-    `left` of them are still in flight. `first` is the sequence of the first message, even if that one is finished.
+    A message's sequence is its id plus `offset`. For example, if the ids 100 to 102 have the sequences 5 to 7, it is
+    -95. `left` of them are still in flight. `first` is the sequence of the first message, even if that one is finished.
     """
 
     __slots__ = ("attempts", "consumer", "deadline", "delivered_at", "first", "left", "offset", "published_at")

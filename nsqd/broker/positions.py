@@ -30,7 +30,7 @@ from pyroaring import BitMap64
 
 from nsqd.broker.reclaimer import MANY, Reclaimer
 
-_ATTEMPTS_BITS: Final = 16
+_ATTEMPTS_BITS: Final = 16  # as on the wire, where attempts wrap, too
 _ATTEMPTS_MASK: Final = (1 << _ATTEMPTS_BITS) - 1
 _SEQUENCE_BITS: Final = 64
 _SEQUENCE_MASK: Final = (1 << _SEQUENCE_BITS) - 1
@@ -313,7 +313,7 @@ class Members:
         return self.generations.of_all(sequences)
 
     def counts(self, sequence: int, generation: int) -> bool:
-        """Return whether an entry with this generation is valid, not stale."""
+        """Return whether an entry with this generation is valid (not stale)."""
         return sequence in self.sequences and (not self.generations or generation == self.generations.get(sequence))
 
     def which_count(self, sequences: Sequence[int], generations: Sequence[int]) -> list[bool]:
@@ -503,7 +503,7 @@ class RetryQueue:
         first, attempts = _retry_sequence(packed), packed & _ATTEMPTS_MASK
         stop = min(first + limit, end)
         sequence = first + 1
-        step = 1 << _ATTEMPTS_BITS
+        step = 1 << _ATTEMPTS_BITS  # to the entry of the next sequence with the same generation and attempts
         while sequence < stop and queue and queue[0] == packed + step:
             if self.members.generations and not self._is_valid(queue[0]):
                 break
@@ -521,7 +521,7 @@ class RetryQueue:
         the rest of the search could take longer than a turn may.
         """
         queue = self._former or self._queue
-        if not self.members.generations:
+        if not self.members.generations:  # nothing was taken out, so nothing is stale
             return queue
         for _ in range(_LEFT_OVER_AT_ONCE):
             if self._is_valid(queue[0]):
@@ -538,7 +538,7 @@ class RetryQueue:
         return queue
 
     def _is_valid(self, packed: int) -> bool:
-        """Return whether an entry is valid, not stale."""
+        """Return whether an entry is not stale."""
         return self.members.counts(_retry_sequence(packed), packed >> (_SEQUENCE_BITS + _ATTEMPTS_BITS))
 
     def clear(self) -> None:
@@ -658,7 +658,7 @@ class DeferredQueue:
                 yield None
 
     def _is_valid(self, packed: int) -> bool:
-        """Return whether an entry is valid, not stale."""
+        """Return whether an entry is not stale."""
         return self._members.counts(_deferred_sequence(packed), packed & _GENERATION_MASK)
 
     @property
@@ -759,7 +759,7 @@ class DeferredQueue:
             self._push_valid(some)
         self._checks_owed += most
         while self._checks_owed > 0 and self._former:
-            _, place, block = self._former.pop()  # a heap stays one when it loses its last
+            _, place, block = self._former.pop()  # without its last element, a heap is still a heap
             self._checks_owed -= len(block) - place
             self._in_blocks -= len(block) - place
             self._push_valid(block[place:])

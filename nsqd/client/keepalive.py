@@ -30,7 +30,10 @@ class KeepAlive:
         self._heartbeat_at = now + self._interval
 
     def expect_commands(self, now: float, interval_ms: int) -> None:
-        """Allow two heartbeat intervals for each command, or any time if heartbeats are off."""
+        """Allow two heartbeat intervals for each command, or any time if heartbeats are off.
+
+        For example, with the default of 30 seconds, a client is closed after 60 seconds without a complete command.
+        """
         self._patience = 2 * interval_ms / 1000 if interval_ms > 0 else inf
         self._read_deadline = now + self._patience
 

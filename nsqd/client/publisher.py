@@ -137,7 +137,7 @@ class ClientPublisher:
         if delay_ms is None:
             raise ProtocolError(Fault.INVALID, b"DPUB could not parse timeout " + raw)
         most = self._max_defer_ms
-        duration = to_signed64(delay_ms * _NANOSECONDS_PER_MS & _UINT64)
+        duration = to_signed64(delay_ms * _NANOSECONDS_PER_MS & _UINT64)  # wraps around, like Go's time.Duration
         if not 0 <= duration <= most * _NANOSECONDS_PER_MS:
             raise ProtocolError(Fault.INVALID, f"DPUB timeout {delay_ms} out of range 0-{most}")
         return duration // _NANOSECONDS_PER_MS

@@ -111,7 +111,7 @@ class ClientSubscription:
         delay_ms = parse_decimal(params[2])
         if delay_ms is None:
             raise ProtocolError(Fault.INVALID, b"REQ could not parse timeout " + params[2])
-        duration = to_signed64(delay_ms * _NANOSECONDS_PER_MS & _UINT64)
+        duration = to_signed64(delay_ms * _NANOSECONDS_PER_MS & _UINT64)  # wraps around, like Go's time.Duration
         most = self._profile.rules.max_req_timeout_ms * _NANOSECONDS_PER_MS
         clamped = min(max(duration, 0), most)
         if clamped != duration:

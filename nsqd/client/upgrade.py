@@ -142,7 +142,7 @@ class UpgradedClient:
         else:
             self._compress()
         if self._raw:
-            self._decode_at = 0.0
+            self._decode_at = 0.0  # in the next `tick`
         elif self._ended:
             self._end()
 
@@ -178,10 +178,8 @@ class UpgradedClient:
     def bytes_to_send(self) -> Sequence[Piece]:
         pieces = self._client.bytes_to_send()
         if not self._started:
-            if (
-                not self._client.owes_answers and not self._client.finished
-            ):  # so `pieces` ends with the reply to IDENTIFY
-                self._start()
+            if not self._client.owes_answers and not self._client.finished:
+                self._start()  # `pieces` ends with the reply to IDENTIFY, which is the last to go out plain
                 pieces += self._out
                 self._out = []
             return pieces
