@@ -70,17 +70,17 @@ class InFlight:
     """All deliveries of one channel, and the messages finished since the last `take_finished`."""
 
     __slots__ = (
+        "_checked",
         "_entries",
         "_finished",
         "_finished_ranges",
-        "_looked_at",
-        "_looking",
         "_open_end",
         "_open_start",
         "_reclaimer",
         "_sequences",
         "_spare_deliveries",
         "_spare_ids",
+        "_to_check",
         "next_deadline",
     )
 
@@ -91,9 +91,9 @@ class InFlight:
         self._finished_ranges: list[tuple[int, int]] = []  # the finished messages that `_sequences` no longer has
         self._sequences = BitMap64()  # in flight, but without the open range, and still with those in `_finished`
         self._open_start = self._open_end = 0  # the latest deliveries, in order
-        self._looking: list[bytes] = []  # the messages that `expire` is checking
+        self._to_check: list[bytes] = []  # the messages that `expire` is checking
         self._spare_ids, self._spare_deliveries = SpareList(), SpareList()
-        self._looked_at = 0  # the number of them that it has checked
+        self._checked = 0  # the number of them that it has checked
         self.next_deadline = inf  # never after the earliest deadline, but perhaps before it
 
     def __len__(self) -> int:
@@ -202,7 +202,7 @@ class InFlight:
     @property
     def is_looking(self) -> bool:
         """Whether `expire` hasn't checked everything yet, so that it has to be called again right away."""
-        return bool(self._looking)
+        return bool(self._to_check)
 
     def expire(self, now: float) -> list[tuple[int, Delivery]]:
         """Remove the messages that have timed out. Return their (sequence, delivery), the oldest delivery first.
@@ -210,17 +210,17 @@ class InFlight:
         A call checks some thousands of messages and leaves the rest to the next calls. Before `next_deadline`, it
         checks none. If consumers finish their work in time, that means one round of checks per message timeout.
         """
-        if not self._looking:
+        if not self._to_check:
             if now < self.next_deadline:
                 return []
-            self._looking.extend(self._entries)  # instead of making a new list: see SpareList
+            self._to_check.extend(self._entries)  # instead of making a new list: see SpareList
             self.next_deadline = inf
-            if len(self._looking) > _LOOKED_AT:
+            if len(self._to_check) > _LOOKED_AT:
                 return []  # enough for this call: copying a million ids takes as long as checking some thousands
         expired: list[tuple[int, Delivery]] = []
         entries, next_deadline = self._entries, self.next_deadline
-        stop = self._looked_at + _LOOKED_AT
-        for message_id in self._looking[self._looked_at : stop]:
+        stop = self._checked + _LOOKED_AT
+        for message_id in self._to_check[self._checked : stop]:
             delivery = entries.get(message_id)
             if delivery is None:
                 continue
@@ -231,11 +231,11 @@ class InFlight:
             delivery.left -= 1
             expired.append((delivery.sequence_of(message_id), delivery))
         self.next_deadline = next_deadline
-        self._looked_at = stop
-        if stop >= len(self._looking):
-            self._reclaimer.add(self._looking)
-            self._looking = []
-            self._looked_at = 0
+        self._checked = stop
+        if stop >= len(self._to_check):
+            self._reclaimer.add(self._to_check)
+            self._to_check = []
+            self._checked = 0
         if expired:
             self._close_range()
             self._sequences.difference_update(BitMap64([sequence for sequence, _ in expired]))
@@ -332,14 +332,14 @@ class InFlight:
             self._open_start = self._open_end
 
     def clear(self) -> None:
-        self._reclaimer.add(self._entries, self._looking)
+        self._reclaimer.add(self._entries, self._to_check)
         self._entries = {}
         self._finished.clear()
         self._finished_ranges = []
         self._sequences.clear()
         self._open_start = self._open_end
-        self._looking = []
-        self._looked_at = 0
+        self._to_check = []
+        self._checked = 0
         self.next_deadline = inf
 
 

@@ -729,13 +729,13 @@ class Ledger:
         """Take over the state from recovery, and free its memory. Messages that were in flight are retried."""
         for start, end in state.skips:
             self.skips.add(start, end)
-        self.deferred.fill(self._restored(state.waiting, wall_ms_to_due))
+        self.deferred.fill(self._restore_waiting(state.waiting, wall_ms_to_due))
         state.skips.clear()
         state.waiting.clear()
         self.buried = state.buried
         self._counted_from = self._furthest = self.feed.high_watermark
 
-    def _restored(
+    def _restore_waiting(
         self, waiting: dict[int, tuple[int, int]], wall_ms_to_due: Callable[[int], int]
     ) -> Iterator[tuple[int, int, int]]:
         """Yield (due, sequence, attempts) of the deferred messages. Put the others into the retry queue."""
