@@ -464,7 +464,7 @@ class Ledger:
     # Messages that the topic releases
 
     def defer(self, start: int, count: int, due: int) -> None:
-        """Defer the messages of a batch until `due`, even if they are ahead of the cursor.
+        """Defer the messages of a batch, which is ahead of the cursor, until `due`.
 
         There is no journal entry here, because the topic has made one for all of its channels.
         """
@@ -527,7 +527,7 @@ class Ledger:
     # Batches that we keep ourselves: of ephemeral channels, and of ephemeral topics
 
     def keep(self, batches: Iterable[Batch], most: int, most_bytes: int) -> None:
-        """Keep batches that are about to be released, up to a number of messages and of bytes."""
+        """Keep batches that are about to be released. Leave out deferred ones that exceed either limit."""
         assert self.ephemeral_batches is not None
         if self.ephemeral_batches.messages > 2 * self.unfinished + _FINISHED_WORTH_RELEASING:
             self.record_progress()
