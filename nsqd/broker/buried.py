@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyroaring import BitMap64
 
-from nsqd.broker.positions import between, in_pieces, number_of_ranges, ranges_in
+from nsqd.broker.bitmaps import between, in_pieces, number_of_ranges, ranges_in
 
 if TYPE_CHECKING:
     from nsqd.broker.change import ChannelChange

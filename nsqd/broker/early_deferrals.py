@@ -19,7 +19,7 @@ from typing import Final
 
 from pyroaring import BitMap64
 
-from nsqd.broker.positions import between, bitmap_of, number_of_ranges, ranges_in
+from nsqd.broker.bitmaps import between, bitmap_of, number_of_ranges, ranges_in
 
 _PIECE: Final = 5_000  # batches
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyroaring import BitMap64
 
-from nsqd.broker.positions import between, in_pieces
+from nsqd.broker.bitmaps import between, in_pieces
 from nsqd.broker.reclaimer import SpareList
 
 if TYPE_CHECKING:

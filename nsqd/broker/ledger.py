@@ -39,18 +39,12 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final, final
 
 from nsqd.broker.backlog import joined
+from nsqd.broker.bitmaps import SkipRanges, between, bitmap_of, bitmap_of_ranges, ranges_in
 from nsqd.broker.buried import BuriedMessage, BuriedMessages, bury_change
+from nsqd.broker.deferred_queue import DeferredQueue
 from nsqd.broker.ephemeral_batches import EphemeralBatches
 from nsqd.broker.in_flight import InFlight
-from nsqd.broker.positions import (
-    DeferredQueue,
-    RetryQueue,
-    SkipRanges,
-    between,
-    bitmap_of,
-    bitmap_of_ranges,
-    ranges_in,
-)
+from nsqd.broker.retry_queue import RetryQueue
 
 if TYPE_CHECKING:
     from pyroaring import BitMap64

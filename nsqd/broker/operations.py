@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from pyroaring import BitMap64
 
 from nsqd.broker.backlog import Backlog, RedeliveryCounts, Restored, without
-from nsqd.broker.positions import between, bitmap_of_ranges
+from nsqd.broker.bitmaps import between, bitmap_of_ranges
 
 if TYPE_CHECKING:
     from nsqd.broker.buried_queue import BuriedJob, BuriedSelection, Verb

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from pyroaring import BitMap64
 
+from nsqd.broker.bitmaps import between
 from nsqd.broker.operations import CancelOutcome, cancel, move
-from nsqd.broker.positions import between
 
 if TYPE_CHECKING:
     from nsqd.broker.channel import Channel

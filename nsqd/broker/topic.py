@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final, final
 from pyroaring import BitMap64
 
 from nsqcommon.wire.names import is_ephemeral
+from nsqd.broker.bitmaps import bitmap_of
 from nsqd.broker.channel import Channel, microseconds
 from nsqd.broker.deferred_ids import DeferredIds
 from nsqd.broker.early_deferrals import EarlyDeferrals
@@ -33,7 +34,6 @@ from nsqd.broker.keys import TopicKeys
 from nsqd.broker.latency import merged_snapshot
 from nsqd.broker.limits import MOST_LOOKS, Usage, count_cause, has_limit
 from nsqd.broker.policy import TopicDryRun, TopicPolicy
-from nsqd.broker.positions import bitmap_of
 from nsqd.broker.publish_buffer import PublishBuffer
 from nsqd.broker.rules import deletion_at
 from nsqd.broker.stats_records import NO_LATENCY, LatencySnapshot

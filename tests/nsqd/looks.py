@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from nsqd.broker.channel import Channel
-    from nsqd.broker.positions import DeferredQueue
+    from nsqd.broker.deferred_queue import DeferredQueue
 
 T = TypeVar("T")
 

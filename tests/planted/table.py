@@ -429,7 +429,7 @@ BUGS: Final = (
     Bug(
         "what was taken back stays in the heap",
         _ONE_PLACE,
-        "nsqd/broker/positions.py",
+        "nsqd/broker/deferred_queue.py",
         (
             (
                 'before their time, and return them."""\n        if here := self._members.take_out(wanted):',
@@ -526,12 +526,12 @@ BUGS: Final = (
     Bug(
         "deferred messages come early",
         _EARLY,
-        "nsqd/broker/positions.py",
+        "nsqd/broker/deferred_queue.py",
         (
             ("bound = (until + 1) << (", "bound = (until + 300_001) << ("),
             (
-                "return packed >> (_SEQUENCE_BITS + _REST_BITS) if packed is not None else None",
-                "return (packed >> (_SEQUENCE_BITS + _REST_BITS)) - 300_000 if packed is not None else None",
+                "return packed >> (SEQUENCE_BITS + _REST_BITS) if packed is not None else None",
+                "return (packed >> (SEQUENCE_BITS + _REST_BITS)) - 300_000 if packed is not None else None",
             ),
         ),
         ("kills", "simulation"),
@@ -566,7 +566,7 @@ BUGS: Final = (
     Bug(
         "attempts go down",
         _ATTEMPTS,
-        "nsqd/broker/positions.py",
+        "nsqd/broker/retry_queue.py",
         (
             (
                 "        self._queue.append(self._add_member(sequence, attempts))\n",

@@ -24,14 +24,14 @@ SLICES: Final[Mapping[str, Sequence[str]]] = {
     "nsqd.broker.in_flight": ("_LOOKED_AT",),
     "nsqd.broker.reclaimer": ("MANY", "FREED_IN_TURN"),
     "nsqd.broker.ledger": ("_DEFERRED_ONE_BY_ONE",),
-    "nsqd.broker.positions": (
+    "nsqd.broker.deferred_queue": (
         "_BLOCK",
         "_BLOCKS_AT_ONCE",
-        "_LEFT_OVER_AT_ONCE",
-        "_PASSED_OVER",
         "_UNPACKED_AT_ONCE",
         "_WALKED_AT_ONCE",
+        "PASSED_OVER",
     ),
+    "nsqd.broker.retry_queue": ("_LEFT_OVER_AT_ONCE", "PASSED_OVER"),
     "nsqd.broker.recall": ("SLICE",),
     "nsqd.broker.topic": ("_TOLD_ONE_BY_ONE",),
 }

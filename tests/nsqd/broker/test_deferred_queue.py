@@ -1,12 +1,11 @@
-"""Skip ranges, retries and deferrals, compared with plain sets and lists."""
+"""Deferred messages, compared with plain sets and lists."""
 
 from __future__ import annotations
 
 import gc
 import sys
-import tracemalloc
 from collections.abc import Iterator
-from itertools import chain, groupby, pairwise
+from itertools import chain, groupby
 from random import Random
 
 import pytest
@@ -14,77 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from nsqd.broker.keys import KeyMemory, TopicKeys
-from nsqd.broker.positions import (
-    AttemptCounts,
-    DeferredQueue,
-    RetryQueue,
-    SkipRanges,
-    between,
-    bitmap_of,
-    bitmap_of_ranges,
-    number_of_ranges,
-    ranges_in,
-)
+from nsqd.broker.bitmaps import bitmap_of
+from nsqd.broker.deferred_queue import DeferredQueue
 from nsqd.broker.reclaimer import Reclaimer
 from tests.nsqd.looks import Looks
-
-
-def skip_ranges(*ranges: tuple[int, int]) -> SkipRanges:
-    skips = SkipRanges()
-    for start, end in ranges:
-        skips.add(start, end)
-    return skips
-
-
-def covered(skips: SkipRanges) -> set[int]:
-    return {sequence for start, end in skips for sequence in range(start, end)}
-
-
-def test_neighbouring_ranges_become_one() -> None:
-    skips = skip_ranges((3, 5), (5, 7), (9, 10))
-    assert (list(skips), skips.total) == ([(3, 7), (9, 10)], 5)
-
-
-def test_empty_range_is_none() -> None:
-    assert list(skip_ranges((5, 5))) == []
-
-
-def test_cursor_passes_over_what_it_meets_and_forgets_what_it_leaves() -> None:
-    skips = skip_ranges((3, 5), (7, 8))
-    assert skips.pass_over(2) == 2
-    assert skips.pass_over(3) == 5
-    assert (skips.next_start(), skips.total) == (7, 1)
-    assert skips.pass_over(100) == 100
-    assert (skips.next_start(), skips.total) == (None, 0)
-
-
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 5)), max_size=8), st.integers(0, 45), st.integers(0, 60))
-def test_newest_uncovered_sequences_are_covered(gaps: list[tuple[int, int]], floor: int, count: int) -> None:
-    skips, end = SkipRanges(), 0
-    for gap, length in gaps:
-        skips.add(end + gap, end + gap + length)
-        end += gap + length
-    end = max(end, floor) + 3
-    free = [s for s in range(floor, end) if s not in covered(skips)]
-    before = covered(skips)
-    assert [s for start, stop in skips.free_ranges(floor, end) for s in range(start, stop)] == free
-    ranges = skips.add_newest(count, floor, end)
-    assert [s for start, stop in ranges[::-1] for s in range(start, stop)] == (free[-count:] if count else [])
-    assert all(start < stop for start, stop in ranges)
-    assert covered(skips) == before | set(free[-count:] if count else [])
-    assert skips.total == len(covered(skips))
-
-
-def test_retries_come_first_in_first_out_in_runs_of_equal_attempts() -> None:
-    retries = RetryQueue(Reclaimer())
-    for sequence, attempts in [(5, 1), (6, 1), (7, 2), (8, 2), (3, 1)]:
-        retries.add(sequence, attempts)
-    assert retries.pop_run(10, end=100) == (5, 7, 1)
-    assert retries.pop_run(10, end=8) == (7, 8, 2)
-    assert retries.pop_run(1, end=100) == (8, 9, 2)
-    assert list(retries) == [(3, 1)]
-
 
 ENTRIES = st.tuples(st.integers(0, 2**63), st.integers(0, 2**63), st.integers(0, 65_535))
 
@@ -342,176 +274,6 @@ def test_positions_are_taken_out_with_their_attempts() -> None:
     assert [it[1] for it in deferred.earliest(9) if it is not None] == [5, 3, 2, 0, 4]
 
 
-@given(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 4)), max_size=6), st.sets(st.integers(0, 40)))
-def test_single_sequences_are_covered_anywhere(gaps: list[tuple[int, int]], singles: set[int]) -> None:
-    skips, end = SkipRanges(), 0
-    for gap, length in gaps:
-        skips.add(end + gap, end + gap + length)
-        end += gap + length
-    expected = covered(skips)
-    for sequence in sorted(singles, key=lambda it: it % 7):
-        assert skips.covers(sequence) == (sequence in expected)
-        if sequence not in expected:
-            skips.add(sequence, sequence + 1)
-            expected.add(sequence)
-        assert (covered(skips), skips.total) == (expected, len(expected))
-        assert list(skips) == sorted(skips)
-
-
-def test_a_retry_is_taken_out_of_the_middle() -> None:
-    retries = RetryQueue(Reclaimer())
-    for sequence in (4, 5, 6):
-        retries.add(sequence, sequence * 2)
-    assert retries.attempts_of(5) == 10
-    assert list(retries.take_out(BitMap64([5, 9]))) == [5]
-    assert not retries.take_out(BitMap64([5]))
-    assert (list(retries), retries.lowest()) == ([(4, 8), (6, 12)], 4)
-    retries.take_out(BitMap64([4, 6]))
-    assert (len(retries), retries.lowest()) == (0, None)
-
-
-@given(
-    st.lists(
-        st.one_of(
-            st.tuples(st.just("add"), st.integers(0, 30), st.integers(0, 5)),
-            st.tuples(st.just("out"), st.integers(0, 30), st.integers(1, 10)),
-            st.tuples(st.just("pop"), st.integers(1, 4), st.integers(0, 40)),
-            st.tuples(st.just("turn"), st.integers(0, 9), st.just(0)),
-            st.tuples(st.just("before"), st.integers(0, 30), st.just(0)),
-        ),
-        max_size=60,
-    )
-)
-def test_retries_keep_their_order_whatever_is_taken_out_and_comes_back(steps: list[tuple[str, int, int]]) -> None:
-    retries, model = RetryQueue(Reclaimer()), list[tuple[int, int]]()
-    for word, number, other in steps:
-        if word == "add" and number not in dict(model):
-            retries.add(number, other)
-            model.append((number, other))
-        elif word == "out":
-            wanted = BitMap64(range(number, number + other))
-            assert retries.take_out(wanted) == BitMap64(it for it, _ in model if it in wanted)
-            model = [it for it in model if it[0] not in wanted]
-        elif word == "pop" and model:
-            assert retries.peek() == model[0]
-            first, end, attempts = retries.pop_run(number, max(other, model[0][0] + 1))
-            assert model[: end - first] == [(it, attempts) for it in range(first, end)]
-            model = model[end - first :]
-        elif word == "turn" and number <= len(model) == retries.entries:
-            those = {it for it, attempts in model[:number] if not attempts and it % 2}
-            assert retries.turn(number, those) == [it for it, _ in model[:number] if it in those]
-            model = model[number:] + [it for it in model[:number] if it[0] not in those]
-        elif word == "before":
-            model = [(number, 7)] * (number > 0) + [it for it in model if it[0] > number]
-            retries.replace_before(number + 1, [(number, 7)] if number else [])
-        assert (list(retries), len(retries)) == (model, len(model))
-        assert all(retries.attempts_of(it) == attempts for it, attempts in model)
-    assert list(retries.copy()) == sorted(model)
-    assert sorted(it for piece in retries.sequences() for it in piece) == sorted(it for it, _ in model)
-
-
-def test_what_was_taken_out_takes_no_memory_for_long() -> None:
-    retries, deferred = RetryQueue(Reclaimer()), DeferredQueue(Reclaimer())
-    for sequence in range(10_000):
-        retries.add(sequence, 1)
-        deferred.add(sequence, sequence, 1)
-    for at in range(0, 9_000, 10):
-        retries.take_out(BitMap64(range(at, at + 10)))
-        deferred.take_out(BitMap64(range(at, at + 10)))
-    for sequence in range(10_000, 13_000):
-        retries.add(sequence, 1)
-        deferred.add(sequence, sequence, 1)
-    assert retries.entries <= 2 * len(retries) + 100
-    assert deferred.entries <= 2 * len(deferred) + 100
-    assert [retries.pop_run(1, 1 << 60)[0] for _ in range(4_000)] == list(range(9_000, 13_000))
-    assert [sequence for sequence, _ in deferred.pop_due(1 << 40, 20_000)] == list(range(9_000, 13_000))
-
-
-def test_replacing_again_and_again_leaves_no_more_over_from_some_time_on() -> None:
-    count, waiting = 8_000, 2_000
-    retries, deferred = RetryQueue(Reclaimer()), DeferredQueue(Reclaimer())
-    for sequence in range(count, count + waiting):
-        retries.add(sequence, 0)
-        deferred.add(sequence, sequence, 0)
-    most = 0
-    for number in range(24):
-        retries.replace_before(count, [(sequence, 1) for sequence in range(count)])
-        deferred.replace_before(count, [(sequence, sequence, 1) for sequence in range(count)])
-        if number == 11:
-            most = max(retries.entries, deferred.entries)
-    assert len(retries) == len(deferred) == count + waiting
-    assert max(retries.entries, deferred.entries) <= 1.1 * most
-
-
-def test_as_many_positions_as_a_document_has_are_replaced_without_a_call_for_each() -> None:
-    count = 10_000
-    retries, deferred = RetryQueue(Reclaimer()), DeferredQueue(Reclaimer())
-    for sequence in range(2 * count):
-        retries.add(sequence, 0)
-        deferred.add(sequence, sequence, 0)
-    numbers = [number % 9 for number in range(count)]
-    retried = [(2 * number, attempts) for number, attempts in enumerate(numbers)]
-    later = [(7 * count - number, 2 * number, attempts) for number, attempts in enumerate(numbers)]
-    calls: list[str] = []
-    for _ in range(9):
-        sys.setprofile(lambda frame, event, argument: calls.append(event))
-        try:
-            retries.replace_before(2 * count, retried)
-            deferred.replace_before(2 * count, later)
-        finally:
-            sys.setprofile(None)
-        assert calls.count("call") < 500
-        assert max(retries.entries, deferred.entries) <= 3 * count, "what was replaced stays in memory"
-        calls.clear()
-    assert list(retries) == retried
-    assert sorted(deferred) == sorted(later)
-
-
-def test_a_retry_is_met_although_most_before_it_were_taken_out() -> None:
-    retries = RetryQueue(Reclaimer())
-    for sequence in range(20_000):
-        retries.add(sequence, 3)
-    retries.add(7_000_000, 1)
-    retries.take_out(BitMap64(range(9_999)))
-    met = [retries.pop_run(1, 1 << 60) for _ in range(len(retries))]
-    assert sorted(met) == [(it, it + 1, 3) for it in range(9_999, 20_000)] + [(7_000_000, 7_000_001, 1)]
-
-
-@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 9)), max_size=30))
-def test_many_numbers_at_once_are_as_those_one_by_one(given: list[tuple[int, int]]) -> None:
-    single, together, asked = AttemptCounts(), AttemptCounts(), [sequence for sequence, _ in given]
-    first = dict(given)
-    for sequence, number in first.items():
-        single.set(sequence, number)
-    together.set_all(list(first), list(first.values()))
-    assert together.of_all(asked) == [first[sequence] for sequence in asked]
-    assert [together.get(sequence) for sequence in range(25)] == [single.get(sequence) for sequence in range(25)]
-
-
-@given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 9)), max_size=9), st.integers(0, 50), st.integers(0, 50))
-def test_bitmaps_are_ranges(ranges: list[tuple[int, int]], start: int, end: int) -> None:
-    sequences = {it for first, count in ranges for it in range(first, first + count)}
-    bitmap = bitmap_of_ranges((first, first + count) for first, count in ranges)
-    found = list(ranges_in(bitmap))
-    assert sequences == {it for first, stop in found for it in range(first, stop)}
-    assert all(stop < first for (_, stop), (first, _) in pairwise(found))
-    assert number_of_ranges(bitmap) == len(found)
-    assert set(between(bitmap, start, end)) == {it for it in sequences if start <= it < end}
-
-
-@given(st.lists(st.sets(st.integers(0, 9)), max_size=20), st.dictionaries(st.integers(10, 19), st.integers(1, 99)))
-def test_numbers_are_counted_in_bits(increments: list[set[int]], given: dict[int, int]) -> None:
-    numbers = AttemptCounts()
-    for sequence, number in given.items():
-        numbers.set(sequence, number)
-    for sequences in increments:
-        numbers.increment(BitMap64(sequences))
-    expected = given | {it: sum(it in sequences for sequences in increments) for it in range(10)}
-    assert {it: numbers.get(it) for it in expected} == expected
-    numbers.forget(3, 15)
-    assert {it: numbers.get(it) for it in expected} == {it: 0 if 3 <= it < 15 else n for it, n in expected.items()}
-
-
 def test_a_run_is_deferred_at_once_and_comes_onto_the_heap_little_by_little() -> None:
     deferred = DeferredQueue(Reclaimer())
     deferred.add(5, 90, 2)
@@ -548,29 +310,3 @@ def test_a_run_of_many_batches_leaves_out_what_was_taken_back_before() -> None:
     assert list(filter(None, before)) == expected
     assert list(deferred.pop_due(20_000, 99)) == [(14, 2), (13, 0), (21, 0), (12, 0), (10, 0)]
     assert len(deferred) == 0
-
-
-def test_the_next_retries_are_listed_although_many_before_them_were_taken_out() -> None:
-    retries = RetryQueue(Reclaimer())
-    assert retries.next_ones(3) == []
-    for sequence in range(20_000):
-        retries.add(sequence, 3)
-    retries.take_out(BitMap64(range(9_990)))
-    assert len(retries.next_ones(3)) == 3
-    assert retries.next_ones(1) == [retries.peek()]
-    assert len(retries) == 10_010
-
-
-def test_what_few_channels_use_takes_no_memory_in_the_others() -> None:
-    """A node may have thousands of channels, and each empty deque takes 800 bytes."""
-    reclaimer, kept = Reclaimer(), list[object]()
-    memory = KeyMemory(window=1, most=1, reclaimer=reclaimer)
-    tracemalloc.start()
-    try:
-        before = tracemalloc.get_traced_memory()[0]
-        for _ in range(100):
-            kept += [RetryQueue(reclaimer), DeferredQueue(reclaimer), TopicKeys(memory, lambda: None)]
-        grown = tracemalloc.get_traced_memory()[0] - before
-    finally:
-        tracemalloc.stop()
-    assert grown / 100 < 3_500
