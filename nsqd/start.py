@@ -15,9 +15,9 @@ import trio
 from nsqcommon.options import seconds
 from nsqcommon.turn import in_turn
 from nsqd.broker.broker import Broker
+from nsqd.broker.journal_replay import DeletedNames, complete, missing_fronts, replay
 from nsqd.broker.latency import LatencySettings
 from nsqd.broker.message_id import IdSource
-from nsqd.broker.replay import DeletedNames, complete, missing_fronts, replay
 from nsqd.broker.settings import BrokerSettings
 from nsqd.go_import.take_over import take_over
 from nsqd.log.data_path import DataPathError
@@ -31,7 +31,7 @@ from nsqd.log.sync.syncer import SyncFailed
 
 if TYPE_CHECKING:
     from nsqcommon.poller import Poller
-    from nsqd.broker.replay import TopicState
+    from nsqd.broker.journal_replay import TopicState
     from nsqd.broker.rules import RuleSource
     from nsqd.log.recovery.store import Recovered
     from nsqd.log.settings import LogPolicy

@@ -18,8 +18,8 @@ from nsqd.broker.turn_context import TurnContext
 if TYPE_CHECKING:
     from nsqd.broker.change import Change
     from nsqd.broker.channel import Channel
+    from nsqd.broker.journal_replay import TopicState
     from nsqd.broker.message_id import IdSource
-    from nsqd.broker.replay import TopicState
     from nsqd.broker.rules import RuleSource
     from nsqd.broker.settings import BrokerSettings
     from nsqd.broker.stats_records import ClientSnapshot

@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from nsqd.broker.consumer import Consumer
     from nsqd.broker.early_deferrals import EarlyDeferrals
     from nsqd.broker.feed import TopicFeed
+    from nsqd.broker.journal_replay import ChannelState
     from nsqd.broker.limits import Usage
-    from nsqd.broker.replay import ChannelState
     from nsqd.broker.rules import ChannelRules
     from nsqd.broker.turn_context import TurnContext
 

@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from nsqd.broker.early_deferrals import EarlyDeferrals
     from nsqd.broker.feed import TopicFeed
     from nsqd.broker.journal import Journal
+    from nsqd.broker.journal_replay import ChannelState
     from nsqd.broker.reclaimer import Reclaimer
-    from nsqd.broker.replay import ChannelState
     from nsqd.broker.store import BatchSource
 
 _WAIT_ENTRIES_PER_CHANGE: Final = 2_000  # a millisecond or two of work

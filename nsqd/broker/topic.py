@@ -41,7 +41,7 @@ from nsqd.broker.stats_records import NO_LATENCY, LatencySnapshot
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch, Receipt
     from nsqd.broker.change import Change, TopicChange
-    from nsqd.broker.replay import ChannelState, TopicState
+    from nsqd.broker.journal_replay import ChannelState, TopicState
     from nsqd.broker.rules import TopicRules
     from nsqd.broker.store import TopicLog
     from nsqd.broker.turn_context import TurnContext

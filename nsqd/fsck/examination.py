@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nsqcommon.startup import StartupError
-from nsqd.broker.replay import TopicState, replay
+from nsqd.broker.journal_replay import TopicState, replay
 from nsqd.fsck.failing_disk import opened_to_salvage, read_or_report, unreadable
 from nsqd.fsck.finding import FsckFinding, FsckSeverity
 from nsqd.fsck.leftovers import TMP, cut_off, is_kept_aside, leftover

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from nsqd.broker.change import Change
-    from nsqd.broker.replay import TopicState
+    from nsqd.broker.journal_replay import TopicState
     from nsqd.go_import.metadata import GoTopic
 
 _ENTRIES_PER_CHANGE: Final = 3 * 2_000

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from nsqd.broker.replay import TopicState, replay
+from nsqd.broker.journal_replay import TopicState, replay
 from nsqd.go_import.records import Digest
 from nsqd.log.journal import format as journal_format
 from nsqd.log.record import HEADER_SIZE, Header

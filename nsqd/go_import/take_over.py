@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Final
 
 from nsqcommon.nsq_json import JsonError
 from nsqcommon.startup import StartupError
+from nsqd.broker.journal_replay import TopicState
 from nsqd.broker.message_id import IdSource
-from nsqd.broker.replay import TopicState
 from nsqd.go_import.go_queue import GoQueue
 from nsqd.go_import.layout import LogLayout
 from nsqd.go_import.log_writer import LogWriter

@@ -37,8 +37,8 @@ from nsqd.broker.buried_queue import BuriedSelection, Verb
 from nsqd.broker.channel import NOT_ON_DISK, Channel
 from nsqd.broker.consumer import MOST_UNSENT_BYTES, Consumer
 from nsqd.broker.in_flight import NOT_IN_FLIGHT, NOT_OWNER
+from nsqd.broker.journal_replay import replay
 from nsqd.broker.message_id import IdSource
-from nsqd.broker.replay import replay
 from nsqd.broker.rules import BackoffRule, ChannelRules
 from nsqd.broker.stats_records import ClientSnapshot
 from nsqd.broker.turn import finish_turn

@@ -19,9 +19,9 @@ from nsqd.broker.consumer import Consumer
 from nsqd.broker.feed import TopicFeed
 from nsqd.broker.in_flight import Delivery
 from nsqd.broker.journal import Journal
+from nsqd.broker.journal_replay import replay
 from nsqd.broker.ledger import Ledger
 from nsqd.broker.reclaimer import Reclaimer
-from nsqd.broker.replay import replay
 from tests.model.reference import Place
 from tests.support.fake_store import FakeStore, changes_in
 

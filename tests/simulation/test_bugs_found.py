@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from nsqd.broker.replay import replay
+from nsqd.broker.journal_replay import replay
 from nsqd.log.segment import segment_name
 from nsqd.log.writing.unsynced import CommonFolders
 from tests.nsqd.log.harness import OpenStore, texts

@@ -17,8 +17,8 @@ from typing import Any, Final
 from nsqcommon.wire.commands import dpub, fin, mpub, req
 from nsqcommon.wire.unfinished import UnfinishedBodies
 from nsqd.broker.broker import Broker
+from nsqd.broker.journal_replay import complete, replay
 from nsqd.broker.message_id import IdSource
-from nsqd.broker.replay import complete, replay
 from nsqd.broker.rules import NO_RULES
 from nsqd.log.compaction.compaction import compact
 from nsqd.log.store import DiskStore

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from nsqd.broker.buried import BuriedMessage
-from nsqd.broker.replay import replay
+from nsqd.broker.journal_replay import replay
 from nsqd.broker.store import Entry
 from nsqd.log.files import Files
 from nsqd.log.journal import format as journal_format

@@ -18,7 +18,7 @@ from pathlib import Path
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from nsqd.broker.replay import TopicState, replay
+from nsqd.broker.journal_replay import TopicState, replay
 from nsqd.log.record import decode_batch, scan
 from nsqd.log.store import DiskStore
 from tests.support.log_settings import log_settings

@@ -21,7 +21,7 @@ from unittest.mock import patch
 import trio
 
 from nsqd import daemon
-from nsqd.broker.replay import replay
+from nsqd.broker.journal_replay import replay
 from nsqd.options import Options
 
 REPLAYING: Final = "replaying"

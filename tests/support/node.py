@@ -15,8 +15,8 @@ from nsqcommon.wire.unfinished import UnfinishedBodies
 from nsqd.auth.grants import AuthQuestion, Grant, decode_grant
 from nsqd.broker import stats
 from nsqd.broker.broker import Broker
+from nsqd.broker.journal_replay import replay
 from nsqd.broker.message_id import IdSource
-from nsqd.broker.replay import replay
 from nsqd.broker.rules import NO_RULES, RuleSource
 from nsqd.broker.turn import Announce
 from nsqd.client.note import NoteKind

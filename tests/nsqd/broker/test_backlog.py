@@ -14,7 +14,7 @@ from nsqcommon.wire.commands import dpub, fin, mpub, req
 from nsqd.broker import operations
 from nsqd.broker.backlog import Backlog, RedeliveryCounts, Restored, from_place, is_in, joined, without
 from nsqd.broker.channel import Channel
-from nsqd.broker.replay import replay
+from nsqd.broker.journal_replay import replay
 from tests.support.node import Client, Node
 
 

@@ -14,8 +14,8 @@ from nsqd.broker.buried import BuriedMessage, Note
 from nsqd.broker.buried_queue import BuriedSelection, KickUndo, Verb
 from nsqd.broker.channel import NOT_ON_DISK
 from nsqd.broker.in_flight import NOT_IN_FLIGHT, NOT_OWNER
+from nsqd.broker.journal_replay import replay
 from nsqd.broker.operations import CancelOutcome
-from nsqd.broker.replay import replay
 from tests.nsqd.broker.burying import bury, channel_of, comes, consumer_of, node_with, node_with_two_buried, take
 from tests.support.fake_store import changes_in
 from tests.support.node import Node

@@ -11,7 +11,7 @@ import pytest
 from nsqcommon.wire.commands import dpub, fin, mpub, pub, req
 from nsqcommon.wire.headers import NONE, encode_headers
 from nsqcommon.wire.log_record import KEYS
-from nsqd.broker.replay import replay
+from nsqd.broker.journal_replay import replay
 from nsqd.broker.topic import PublishRefused
 from tests.nsqd.fake_broker import FakeStore, make_broker
 from tests.support.node import Node

@@ -4,7 +4,7 @@ from itertools import chain
 
 import pytest
 
-from nsqd.broker.replay import TopicState, replay
+from nsqd.broker.journal_replay import TopicState, replay
 from nsqd.go_import.layout import LogLayout, SequenceRange
 from nsqd.go_import.metadata import GoTopic
 

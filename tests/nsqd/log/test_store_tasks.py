@@ -16,7 +16,7 @@ import trio.lowlevel
 import trio.testing
 
 from nsqd.broker.batch import Receipt
-from nsqd.broker.replay import replay
+from nsqd.broker.journal_replay import replay
 from nsqd.broker.store import NotSynced
 from nsqd.log.files import Files
 from nsqd.log.journal import rotation

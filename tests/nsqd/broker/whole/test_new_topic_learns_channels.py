@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nsqcommon.wire.commands import dpub, pub
-from nsqd.broker.replay import replay
+from nsqd.broker.journal_replay import replay
 from nsqd.broker.turn import finish_turn
 from tests.support.fake_store import changes_in
 from tests.support.node import Node

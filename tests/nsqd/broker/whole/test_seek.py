@@ -5,7 +5,7 @@ from __future__ import annotations
 from nsqcommon.wire.commands import dpub, fin, mpub, req
 from nsqd.broker import operations
 from nsqd.broker.channel import Channel
-from nsqd.broker.replay import replay
+from nsqd.broker.journal_replay import replay
 from tests.support.node import Client, Node
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsqd.broker.replay import DeletedNames, TopicState, complete, replay
+from nsqd.broker.journal_replay import DeletedNames, TopicState, complete, replay
 
 NAMED = {"t": {"paused": False, "channels": {"c": {"paused": True}}}}
 

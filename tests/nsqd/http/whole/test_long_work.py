@@ -19,10 +19,10 @@ from nsqcommon.wire.headers import encode_headers
 from nsqcommon.wire.limits import SizeLimits
 from nsqd.broker import operations
 from nsqd.broker.consumer import Consumer
+from nsqd.broker.journal_replay import replay
 from nsqd.broker.operations import CancelOutcome
 from nsqd.broker.recall import Recall
 from nsqd.broker.reclaimer import FREED_IN_TURN
-from nsqd.broker.replay import replay
 from nsqd.broker.rules import ChannelRules
 from nsqd.http import HistoryReads
 from nsqd.log.journal.rotation import JournalRotation

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nsqd.broker.replay import replay
+from nsqd.broker.journal_replay import replay
 from nsqd.broker.store import Entry
 from nsqd.log.journal import journal, rotation
 from nsqd.log.log_fault import RETRY_AFTER

@@ -6,7 +6,7 @@ from time import process_time
 from typing import Any
 
 from nsqd.broker.buried import Note
-from nsqd.broker.replay import ChannelState, TopicState, replay
+from nsqd.broker.journal_replay import ChannelState, TopicState, replay
 from nsqd.log.journal import format as journal_format
 from nsqd.log.journal.packed_changes import PackedChanges
 
