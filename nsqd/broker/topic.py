@@ -27,9 +27,9 @@ from pyroaring import BitMap64
 from nsqcommon.wire.names import is_ephemeral
 from nsqd.broker.bitmaps import bitmap_of
 from nsqd.broker.channel import Channel, microseconds
-from nsqd.broker.deferred_ids import DeferredIds
 from nsqd.broker.early_deferrals import EarlyDeferrals
 from nsqd.broker.feed import TopicFeed
+from nsqd.broker.id_runs import DeferredIds
 from nsqd.broker.keys import TopicKeys
 from nsqd.broker.latency import merged_snapshot
 from nsqd.broker.limits import MOST_LOOKS, Usage, count_cause, has_limit

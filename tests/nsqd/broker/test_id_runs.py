@@ -7,7 +7,7 @@ from itertools import accumulate
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqd.broker.deferred_ids import DeferredIds
+from nsqd.broker.id_runs import DeferredIds
 from tests.support.node import Node
 from tests.support.recalling import recalled
 
