@@ -23,7 +23,7 @@ from nsqcommon.options import (
     option,
 )
 from nsqcommon.sizes import parse_size
-from nsqd.ack import Ack
+from nsqd.ack_option import Ack
 
 
 def _parse_topic_ack(text: str) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
-    from nsqd.ack import Ack
+    from nsqd.ack_option import Ack
 
 _SHORTEST_PAUSE: Final = 1.0  # seconds
 _LONGEST_PAUSE: Final = 60.0

@@ -10,7 +10,7 @@ from nsqd.broker.rules import NO_LOG_RULES, LogRules
 from nsqd.log.retention import Retention
 
 if TYPE_CHECKING:
-    from nsqd.ack import Ack
+    from nsqd.ack_option import Ack
     from nsqd.log_options import LogOptions
 
 _SHORTEST_INTERVAL: Final = 1.0

@@ -18,7 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from nsqd.ack import Ack
+from nsqd.ack_option import Ack
 from nsqd.log.compaction.compaction import Compaction, CompactionHost
 from nsqd.log.expiry import Expiry, ExpiryHost
 from nsqd.log.files import DiskError

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from nsqcommon.durations import MILLISECOND, parse_long_duration
 from nsqcommon.sizes import parse_size
-from nsqd.ack import Ack
+from nsqd.ack_option import Ack
 from nsqd.broker.rules import Overflow
 
 _MOST_ATTEMPTS: Final = 65_535  # the wire format has two bytes for attempts

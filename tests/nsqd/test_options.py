@@ -19,7 +19,7 @@ from nsqcommon.options import (
     table_of,
 )
 from nsqcommon.startup import StartupError
-from nsqd.ack import Ack
+from nsqd.ack_option import Ack
 from nsqd.options import Options, TlsRequired, TlsVersion
 from nsqd.tls import tls_server
 from tests.support.certificates import make_certificates

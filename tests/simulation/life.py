@@ -13,7 +13,7 @@ from typing import Any, Final
 from unittest import mock
 
 from nsqcommon.wire.names import is_ephemeral
-from nsqd.ack import Ack
+from nsqd.ack_option import Ack
 from nsqd.broker import operations
 from nsqd.broker.backlog import Backlog, is_in
 from nsqd.broker.batch import Receipt

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Final
 
-from nsqd.ack import Ack
+from nsqd.ack_option import Ack
 from nsqd.broker.rules import NO_TOPIC_RULES, ChannelRules, Overflow, TopicRules
 from nsqd.log.retention import Retention
 from tests.simulation.disk import Crash

@@ -11,7 +11,7 @@ from typing import Final
 from unittest import mock
 
 from nsqcommon.wire.names import is_ephemeral
-from nsqd.ack import Ack
+from nsqd.ack_option import Ack
 from nsqd.broker.buried_queue import Verb
 from nsqd.broker.rules import NO_TOPIC_RULES
 from tests.simulation.disk import CHANGING, Call, Crash, SimulatedDisk, Stopped

@@ -12,7 +12,7 @@ import pytest
 import trio
 import trio.testing
 
-from nsqd.ack import Ack
+from nsqd.ack_option import Ack
 from nsqd.log.reading.refusals import READ_PATIENCE
 from tests.nsqd.log.harness import OpenStore
 from tests.simulation.disk import DATA_PATH, Call, Crash, SimulatedDisk

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from nsqd.ack import Ack
+from nsqd.ack_option import Ack
 from nsqd.log.retention import Retention
 from nsqd.log.settings import LogPolicy, LogSettings
 from nsqd.options import Options

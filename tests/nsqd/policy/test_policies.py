@@ -4,7 +4,7 @@ from time import process_time
 
 import pytest
 
-from nsqd.ack import Ack
+from nsqd.ack_option import Ack
 from nsqd.broker.rules import (
     NO_CHANNEL_RULES,
     NO_TOPIC_RULES,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nsqd.ack import Ack
+from nsqd.ack_option import Ack
 from nsqd.broker.rules import NO_LOG_RULES, LogRules
 from nsqd.log.retention import Retention
 from tests.nsqd.log.harness import opened
