@@ -34,7 +34,7 @@ COMPILED: Final = (
     *(f"nsqd/client/{part}.py" for part in ("authorization", "keepalive", "outbox", "profile", "protocol")),
     *(f"nsqd/client/{part}.py" for part in ("publisher", "states", "work_budget", "subscription")),
     # Each batch, on its way to the disk and back.
-    "nsqd/log/compaction/compaction.py",
+    "nsqd/log/compaction/schedule.py",
     "nsqd/log/disk_reserve.py",
     "nsqd/log/expiry.py",
     "nsqd/log/faults.py",

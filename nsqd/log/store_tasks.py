@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import trio
 
-from nsqd.log.compaction.compaction import COMPACTION_INTERVAL, COMPACTION_SLICE, Compaction, compact
+from nsqd.log.compaction.schedule import COMPACTION_INTERVAL, COMPACTION_SLICE, Compaction, compact
 from nsqd.log.data_path import Topology
 from nsqd.log.files import remove_file
 from nsqd.log.reading.refusals import is_refusal

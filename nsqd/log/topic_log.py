@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from nsqd.ack_option import Ack
-from nsqd.log.compaction.compaction import Compaction, CompactionHost
+from nsqd.log.compaction.schedule import Compaction, CompactionHost
 from nsqd.log.expiry import Expiry, ExpiryHost
 from nsqd.log.files import DiskError
 from nsqd.log.keys import deferred_keys

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from nsqcommon.wire.unfinished import UnfinishedBodies
 from nsqd.broker.rules import NO_RULES
 from nsqd.fsck import cli as fsck
-from nsqd.log.compaction.compaction import compact
+from nsqd.log.compaction.schedule import compact
 from nsqd.log.damage import Damage
 from nsqd.log.files import Files
 from nsqd.log.record import decode_header

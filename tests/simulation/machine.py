@@ -16,7 +16,7 @@ from typing import Final
 from nsqcommon.wakeup import Wakeup
 from nsqd.broker.rules import NO_RULES, RuleSource
 from nsqd.log.clock_mark import ClockMark
-from nsqd.log.compaction.compaction import COMPACTION_INTERVAL, Compaction, compact
+from nsqd.log.compaction.schedule import COMPACTION_INTERVAL, Compaction, compact
 from nsqd.log.data_path import DataPathError
 from nsqd.log.faults import FaultKind
 from nsqd.log.reading.cold import AnyLoad

@@ -20,7 +20,7 @@ from nsqd.broker.broker import Broker
 from nsqd.broker.journal_replay import complete, replay
 from nsqd.broker.message_id import IdSource
 from nsqd.broker.rules import NO_RULES
-from nsqd.log.compaction.compaction import compact
+from nsqd.log.compaction.schedule import compact
 from nsqd.log.store import DiskStore
 from tests.nsqd.log.harness import headers_of
 from tests.support.broker_settings import broker_settings

@@ -11,7 +11,7 @@ from nsqd.fsck.examination import Examination
 from nsqd.fsck.finding import FsckSeverity
 from nsqd.log.files import Files
 from tests.nsqd.log.batches import bodies_of
-from tests.nsqd.log.compaction.test_compaction import SEGMENT, Topic
+from tests.nsqd.log.compaction.test_schedule import SEGMENT, Topic
 from tests.nsqd.log.harness import OpenStore, contents, opened
 from tests.nsqd.log.test_history import CHUNK, events, messages, past
 from tests.support.later_version import write_later

@@ -15,7 +15,7 @@ from nsqd.log.reading.cold import Load, Start
 from nsqd.log.reading.refusals import READ_PATIENCE, RETRY_INTERVAL, ReadRefused
 from nsqd.log.retention import Retention
 from nsqd.log.segment import BLOCK_SIZE, Segment
-from tests.nsqd.log.compaction.test_compaction import SEGMENT, Topic
+from tests.nsqd.log.compaction.test_schedule import SEGMENT, Topic
 from tests.nsqd.log.harness import START, OpenStore, TroubledFiles, contents, opened, texts
 
 

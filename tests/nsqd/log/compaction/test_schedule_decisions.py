@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from nsqd.log.compaction.compaction import (
+from nsqd.log.compaction.job import CompactionJob, CompactionPlan
+from nsqd.log.compaction.schedule import (
     COMPACTION_INTERVAL,
     COMPACTION_SHARE,
     LONGEST_COMPACTION_INTERVAL,
     Compaction,
     compact,
 )
-from nsqd.log.compaction.job import CompactionJob, CompactionPlan
 from nsqd.log.expiry import Expiry
 from nsqd.log.files import DiskError
 from nsqd.log.log_state import LogState

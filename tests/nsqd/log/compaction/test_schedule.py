@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nsqd.broker.batch import Receipt
-from nsqd.log.compaction.compaction import LONGEST_COMPACTION_INTERVAL
+from nsqd.log.compaction.schedule import LONGEST_COMPACTION_INTERVAL
 from nsqd.log.retention import Retention
 from tests.nsqd.log.batches import facts, make_batch
 from tests.nsqd.log.harness import Crash, CrashingFiles, OpenStore, TroubledFiles, opened
