@@ -47,7 +47,7 @@ from nsqd.log.writing.segment_writer import MOST_DESCRIPTORS, OpenWriters
 
 if TYPE_CHECKING:
     from nsqd.broker.store import Entry, Names
-    from nsqd.log.compaction.job import CompactionJob
+    from nsqd.log.compaction.rewrite import CompactionJob
     from nsqd.log.compaction.schedule import Compaction
     from nsqd.log.damage import Damage
     from nsqd.log.reading.cold import AnyLoad

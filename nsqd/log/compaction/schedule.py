@@ -7,7 +7,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from nsqd.log.compaction.job import MOST_MARKED, CompactionJob, CompactionPlan, SealedSegment
+from nsqd.log.compaction.rewrite import MOST_MARKED, CompactionJob, CompactionPlan, SealedSegment
 
 if TYPE_CHECKING:
     from nsqd.log.expiry import Expiry

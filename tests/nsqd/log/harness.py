@@ -14,7 +14,7 @@ import trio
 
 from nsqd.broker.batch import Batch, Receipt
 from nsqd.broker.store import Entry
-from nsqd.log.compaction.job import CompactionJob
+from nsqd.log.compaction.rewrite import CompactionJob
 from nsqd.log.compaction.schedule import compact
 from nsqd.log.faults import Faults
 from nsqd.log.files import Buffers, Files

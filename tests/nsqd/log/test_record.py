@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from nsqcommon.wire.headers import decode_headers, encode_headers
 from nsqcommon.wire.log_record import KEYS, KNOWN_FLAGS, decode_keys
 from nsqd.broker.batch import Batch
-from nsqd.log.compaction.job import part_of
+from nsqd.log.compaction.rewrite import part_of
 from nsqd.log.record import (
     HEADER_SIZE,
     INDEX_INTERVAL,

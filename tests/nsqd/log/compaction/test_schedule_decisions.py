@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nsqd.log.compaction.job import CompactionJob, CompactionPlan
+from nsqd.log.compaction.rewrite import CompactionJob, CompactionPlan
 from nsqd.log.compaction.schedule import (
     COMPACTION_INTERVAL,
     COMPACTION_SHARE,
