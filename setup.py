@@ -36,7 +36,7 @@ COMPILED: Final = (
     # Each batch, on its way to the disk and back.
     "nsqd/log/compaction/schedule.py",
     "nsqd/log/disk_reserve.py",
-    "nsqd/log/expiry.py",
+    "nsqd/log/segment_removal.py",
     "nsqd/log/faults.py",
     "nsqd/log/log_fault.py",
     "nsqd/log/reading/log_reader.py",

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from nsqd.ack_option import Ack
 from nsqd.log.compaction.schedule import Compaction, CompactionHost
-from nsqd.log.expiry import Expiry, ExpiryHost
 from nsqd.log.files import DiskError
 from nsqd.log.keys import deferred_keys
 from nsqd.log.log_fault import LogFault, prove_segments
@@ -30,6 +29,7 @@ from nsqd.log.reading.tail_cache import TailCache, find_batch
 from nsqd.log.record import size_of
 from nsqd.log.segment import Segment, SegmentView, segment_name
 from nsqd.log.segment_list import SegmentList
+from nsqd.log.segment_removal import Expiry, ExpiryHost
 from nsqd.log.writing.segment_writer import SegmentWriter
 from nsqd.log.writing.unsynced import LogSync, Unsynced
 from nsqd.log.writing.write_buffer import WriteBuffer

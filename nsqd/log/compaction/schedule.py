@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 from nsqd.log.compaction.rewrite import MOST_MARKED, CompactionJob, CompactionPlan, SealedSegment
 
 if TYPE_CHECKING:
-    from nsqd.log.expiry import Expiry
     from nsqd.log.log_fault import LogFault
     from nsqd.log.reading.log_reader import LogReader
     from nsqd.log.segment_list import SegmentList
+    from nsqd.log.segment_removal import Expiry
     from nsqd.log.writing.unsynced import Unsynced
 
 COMPACTION_INTERVAL: Final = 1.0  # seconds until the next plan, if the last one led to a job

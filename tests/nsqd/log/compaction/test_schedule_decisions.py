@@ -14,12 +14,12 @@ from nsqd.log.compaction.schedule import (
     Compaction,
     compact,
 )
-from nsqd.log.expiry import Expiry
 from nsqd.log.files import DiskError
 from nsqd.log.log_state import LogState
 from nsqd.log.reading.log_reader import LogReader
 from nsqd.log.segment import Segment
 from nsqd.log.segment_list import SegmentList
+from nsqd.log.segment_removal import Expiry
 from nsqd.log.store import DiskStore
 from nsqd.log.writing.unsynced import Unsynced
 from tests.nsqd.log.harness import fault_of

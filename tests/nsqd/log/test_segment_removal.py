@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nsqd.log.expiry import Expiry
 from nsqd.log.log_state import LogState
 from nsqd.log.retention import Retention
 from nsqd.log.segment import Segment
 from nsqd.log.segment_list import SegmentList
+from nsqd.log.segment_removal import Expiry
 from nsqd.log.store import DiskStore
 from nsqd.log.writing.unsynced import Unsynced
 from tests.support.log_settings import log_settings
