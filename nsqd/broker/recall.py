@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from pyroaring import BitMap64
 
 from nsqd.broker.bitmaps import between
-from nsqd.broker.operations import CancelOutcome, cancel, move
+from nsqd.broker.operator_actions import CancelOutcome, cancel, move
 
 if TYPE_CHECKING:
     from nsqd.broker.channel import Channel

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from nsqcommon.http_api import HttpError, Request, Response, json
-from nsqd.broker import operations
+from nsqd.broker import operator_actions
 from nsqd.broker.backlog import Backlog, from_place, is_in
 from nsqd.http.lines import handler_slices
 from nsqd.http.names import channel_argument, check_lasting, find_channel, find_topic
@@ -62,7 +62,7 @@ class BacklogEndpoints:
         check_lasting(topic_name, name)
         channel = find_channel(self._broker, topic_name, name)
         topic_log = self._find(topic_name, {})
-        backlog = operations.backlog(channel, MOST)
+        backlog = operator_actions.backlog(channel, MOST)
         if backlog is None:
             raise HttpError(413, "TOO_MANY", details={"reason": f"more than {MOST} ranges and exceptions"})
         # Sync first: otherwise a power cut could lose messages, and new ones would get the sequences we answer here.
@@ -103,7 +103,7 @@ class BacklogEndpoints:
             if document.backlog.end > topic.high_watermark:
                 raise _beyond_end(topic_log, topic)
             channel, missed = _channel(topic, name, document)
-            result = operations.restore_backlog(channel, document.backlog, MOST)
+            result = operator_actions.restore_backlog(channel, document.backlog, MOST)
             if result is None:
                 reason = f"more than {MOST} messages are in flight, or were buried and wait now"
                 raise HttpError(413, "TOO_MANY", details={"reason": reason})
@@ -120,7 +120,7 @@ class BacklogEndpoints:
             channel, topic = find_channel(self._broker, topic_name, name), find_topic(self._broker, topic_name)
             if sequences and max(sequences) >= topic.high_watermark:
                 raise _beyond_end(topic_log, topic)
-            result = operations.redeliver(channel, sequences)
+            result = operator_actions.redeliver(channel, sequences)
         await self._calls.durable()
         return json(result._asdict())
 

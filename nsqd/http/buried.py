@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from nsqcommon.http_api import V1, HttpError, Request, Response, Stream, json, query_values
 from nsqcommon.wire.history import NDJSON
-from nsqd.broker import operations
+from nsqd.broker import operator_actions
 from nsqd.broker.buried_queue import BuriedSelection
 from nsqd.http.bodies import BodyReader, body_members
 from nsqd.http.lines import Lines
@@ -110,7 +110,7 @@ class BuriedEndpoints:
             if current is not None and current.verb != "kick":
                 raise _under_way(current)
             kicked = len(channel.buried_queue.kicked or ())
-            job = operations.undo_kick(channel, number, who=request.holder or request.remote)
+            job = operator_actions.undo_kick(channel, number, who=request.holder or request.remote)
         if job is None:
             raise HttpError(404, "KICK_NOT_FOUND")
         await self._calls.durable()
@@ -194,7 +194,7 @@ def _take_named(
     room = channel.room() if verb == "kick" and not force else None
     if room is not None and sum(sequence in buried for sequence in sequences) > room:
         raise _full(channel, room)
-    done = operations.take_buried(channel, verb, sorted(sequences), kick)
+    done = operator_actions.take_buried(channel, verb, sorted(sequences), kick)
     answer = {_DONE[verb]: done, "missing": max(0, count - done), "job": None}
     return answer | _kick_of(channel, verb)
 
@@ -229,7 +229,7 @@ def _full(channel: Channel, room: int) -> HttpError:
 def _begin(channel: Channel, verb: Verb, asked: _SelectionRequest, who: str) -> dict[str, object]:
     if channel.buried_queue.job is not None:
         raise _under_way(channel.buried_queue.job)
-    job = operations.begin_job(channel, verb, asked.selection, rate=asked.rate, who=who, force=asked.force)
+    job = operator_actions.begin_job(channel, verb, asked.selection, rate=asked.rate, who=who, force=asked.force)
     return {_DONE[verb]: job.done, "job": _job_members(channel.buried_queue.job)} | _kick_of(channel, verb)
 
 

@@ -6,7 +6,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from nsqcommon.http_api import EMPTY, HttpError, Request, Response, json
-from nsqd.broker import operations
+from nsqd.broker import operator_actions
 from nsqd.http.history import find_sequence, place_argument
 from nsqd.http.names import channel_argument, check_lasting, find_channel, find_topic
 from nsqd.http.places import AtTime, FoundSequence, HistoryEdge, HistoryPlace, Pinned
@@ -45,7 +45,7 @@ class ChannelEndpoints:
             topic = find_topic(self._broker, topic_name)
             if name not in topic.channels:
                 cursor = _cursor(topic, pinned)
-                operations.seek(topic.channel(name), cursor)
+                operator_actions.seek(topic.channel(name), cursor)
         return EMPTY
 
     async def seek(self, request: Request) -> Response:
@@ -61,7 +61,7 @@ class ChannelEndpoints:
             cursor = _cursor(find_topic(self._broker, topic_name), pinned)
             if not request.may_lose and channel.ledger.waits_before(cursor):
                 raise HttpError(403, "FORBIDDEN", details={"reason": _LOSES})
-            operations.seek(channel, cursor)
+            operator_actions.seek(channel, cursor)
         await self._calls.durable()
         return json({"cursor": cursor})
 
@@ -89,7 +89,7 @@ class ChannelEndpoints:
         return EMPTY
 
     async def empty(self, request: Request) -> Response:
-        return await self._do(request, operations.empty)
+        return await self._do(request, operator_actions.empty)
 
     async def pause(self, request: Request) -> Response:
         return await self._do(request, lambda channel: channel.pause())

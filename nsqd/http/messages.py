@@ -17,7 +17,7 @@ from nsqcommon.http_api import V1, HttpError, Request, Response, Stream, json
 from nsqcommon.wire.extensions import is_valid_key
 from nsqcommon.wire.history import NDJSON
 from nsqd.broker.batch import Batch
-from nsqd.broker.operations import CancelOutcome, least_finished
+from nsqd.broker.operator_actions import CancelOutcome, least_finished
 from nsqd.broker.recall import Recall
 from nsqd.http.bodies import BodyReader, body_members
 from nsqd.http.changes import STOPPED

@@ -30,7 +30,7 @@ from hypothesis.stateful import (
 )
 
 from nsqcommon.wire.names import is_ephemeral
-from nsqd.broker import operations, stats
+from nsqd.broker import operator_actions, stats
 from nsqd.broker.backlog import Backlog, is_in
 from nsqd.broker.broker import Broker
 from nsqd.broker.buried_queue import BuriedSelection, Verb
@@ -525,7 +525,7 @@ class BrokerMachine(RuleBasedStateMachine):
                 real.unpause()
                 model.paused = False
             case "empty":
-                operations.empty(real)
+                operator_actions.empty(real)
                 model.empty()
             case "delete":
                 assert self.broker.topics[topic.name].delete_channel(model.name)
@@ -543,7 +543,7 @@ class BrokerMachine(RuleBasedStateMachine):
         first, end = self.store.logs[topic.name].first, topic.handed_over
         cursor = end - back % (end - first + 1)
         self._set_time()
-        operations.seek(real, cursor)
+        operator_actions.seek(real, cursor)
         model.seek(cursor, end, topic.not_before)
         self._step_done()
 
@@ -553,7 +553,7 @@ class BrokerMachine(RuleBasedStateMachine):
         channels = [it for it in self._channels() if not it[1].keeps]
         topic, model, real = channels[choice % len(channels)]
         self._set_time()
-        backlog = operations.backlog(real, 1000)
+        backlog = operator_actions.backlog(real, 1000)
         assert backlog is not None
         assert backlog.count == len(model.entries) - model.count(Place.DONE) - model.count(Place.BURIED)
         self.noted = [*self.noted[-3:], Noted(topic.name, model.name, backlog)]
@@ -576,7 +576,7 @@ class BrokerMachine(RuleBasedStateMachine):
         entries = self._entries_of(topic, backlog, first)
         held = [s for place in (Place.IN_FLIGHT, Place.BURIED) for s in model.at(place) if s < first]
         waiting = {s for s, _ in real.ledger.retries} | {s for _, s, _ in real.ledger.deferred} | set(_ahead(real))
-        result = operations.restore_backlog(real, backlog, 10_000)
+        result = operator_actions.restore_backlog(real, backlog, 10_000)
         assert result is not None
         assert result.restored == len(entries) + backlog.count_among(held)
         assert sum(result) == backlog.count
@@ -614,7 +614,7 @@ class BrokerMachine(RuleBasedStateMachine):
         wanted = list(range(start, min(start + length, topic.handed_over)))
         first = self.store.logs[topic.name].first
         found = model.redeliver([sequence for sequence in wanted if sequence >= first])
-        result = operations.redeliver(real, wanted)
+        result = operator_actions.redeliver(real, wanted)
         assert result.redelivered == len(found)
         assert sum(result) == len(wanted)
         self._step_done()
@@ -631,7 +631,7 @@ class BrokerMachine(RuleBasedStateMachine):
         found = [model.entries[s] for s in wanted if model.entries[s].place is Place.BURIED]
         for entry in found:
             model.kick(entry) if verb == "kick" else model.discard(entry)
-        assert operations.take_buried(real, verb, wanted) == len(found)
+        assert operator_actions.take_buried(real, verb, wanted) == len(found)
         self._step_done()
 
     @precondition(something_is_buried)
@@ -651,7 +651,7 @@ class BrokerMachine(RuleBasedStateMachine):
         model.job, model.job_before = verb, self.now + 1e-6
         before = len(real.buried_queue.buried)
         matching = sum(reason in burial.note.reason for burial in real.buried_queue.buried.from_place(0))
-        operations.begin_job(
+        operator_actions.begin_job(
             real, verb, BuriedSelection(self._timestamp() // 1_000_000 + 1, reason, limit), rate=rate, who="ana"
         )
         done = before - len(real.buried_queue.buried)

@@ -92,7 +92,7 @@ BUGS: Final = (
             (
                 "            self._ledger.give_back(taken)\n",
                 "            self._ledger.give_back(taken)\n"
-                "            from nsqd.broker.operations import redeliver\n"
+                "            from nsqd.broker.operator_actions import redeliver\n"
                 "            broker = self._turn.delete_topic.__self__\n"
                 "            for other in broker.topics[self._ledger.feed.name].channels.values():\n"
                 "                if other.ledger is not self._ledger and other.ledger.ephemeral_batches is None:\n"
@@ -466,7 +466,7 @@ BUGS: Final = (
     Bug(
         "a redelivery is not told to the journal",
         _ONE_PLACE,
-        "nsqd/broker/operations.py",
+        "nsqd/broker/operator_actions.py",
         (
             (
                 "        ledger.give_back(again)\n",
@@ -495,7 +495,7 @@ BUGS: Final = (
     Bug(
         "a backlog that is noted does not know what is buried",
         _BURIED,
-        "nsqd/broker/operations.py",
+        "nsqd/broker/operator_actions.py",
         (
             (
                 "buried=ledger.buried.ranges(0, end),",

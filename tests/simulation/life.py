@@ -14,13 +14,13 @@ from unittest import mock
 
 from nsqcommon.wire.names import is_ephemeral
 from nsqd.ack_option import Ack
-from nsqd.broker import operations
+from nsqd.broker import operator_actions
 from nsqd.broker.backlog import Backlog, is_in
 from nsqd.broker.batch import Receipt
 from nsqd.broker.buried_queue import BuriedSelection, Verb
 from nsqd.broker.channel import NOT_ON_DISK, Channel
 from nsqd.broker.consumer import Consumer
-from nsqd.broker.operations import CancelOutcome
+from nsqd.broker.operator_actions import CancelOutcome
 from nsqd.broker.rules import NO_CHANNEL_RULES, NO_TOPIC_RULES, ChannelRules, TopicRules
 from nsqd.broker.stats_records import ClientSnapshot
 from nsqd.broker.topic import PublishRefused
@@ -452,7 +452,7 @@ class Life:
 
     def seek(self, topic: TopicModel, name: str, cursor: int) -> None:
         self.note(f"seek {topic.name}/{name} to {cursor}")
-        operations.seek(self.running.broker.topics[topic.name].channels[name], cursor)
+        operator_actions.seek(self.running.broker.topics[topic.name].channels[name], cursor)
         self.ledger.channel_sought(topic, topic.channels[name], cursor)
         self._forget_in_hand(topic, name)
 
@@ -460,7 +460,7 @@ class Life:
         """Keep what the channel has to deliver, for `restore`. HTTP syncs it as well before it answers."""
         real = self.running.broker.topics[topic.name]
         with self.turn():
-            backlog = operations.backlog(real.channels[name], 1000)
+            backlog = operator_actions.backlog(real.channels[name], 1000)
         if backlog is not None and self.make_durable():
             self.note(f"note {topic.name}/{name}: {backlog}")
             self.noted = [*self.noted[-3:], Noted(topic.name, topic.log_id, name, backlog)]
@@ -484,7 +484,7 @@ class Life:
         held = {sequence for sequence, _ in channel.in_flight.positions()}
         held |= {sequence for sequence in owed_now if is_in(sequence, backlog.buried)}  # kicked since
         restored = self._owed_by(topic, backlog)
-        result = operations.restore_backlog(channel, backlog, 1000)
+        result = operator_actions.restore_backlog(channel, backlog, 1000)
         assert result is not None
         self.note(f"  {result}")
         if sum(result) != backlog.count or result.gone > backlog.count - len(restored):
@@ -513,7 +513,7 @@ class Life:
         log = real.log
         there = channel.owed.keys() | channel.buried.held.keys()
         expected = [s for s in sequences if s not in there and log.next_readable(s) == s]
-        result = operations.redeliver(real.channels[name], sequences)
+        result = operator_actions.redeliver(real.channels[name], sequences)
         self.note(f"redeliver {topic.name}/{name} {sequences}: {result}")
         if result.redelivered != len(expected) and not topic.vague.intersection(sequences):
             raise Violation(f"{topic.name}/{name}: {result}, expected {expected}")
@@ -555,7 +555,7 @@ class Life:
 
     def empty_channel(self, topic: TopicModel, name: str) -> None:
         self.note(f"empty {topic.name}/{name}")
-        operations.empty(self.running.broker.topics[topic.name].channels[name])
+        operator_actions.empty(self.running.broker.topics[topic.name].channels[name])
         self.ledger.empty_channel(topic, topic.channels[name])
         self._forget_in_hand(topic, name)
 
@@ -650,7 +650,7 @@ class Life:
     def take_buried(self, topic: TopicModel, name: str, verb: Verb, sequences: list[int]) -> None:
         real, channel = self.running.broker.topics[topic.name].channels[name], topic.channels[name]
         expected = [sequence for sequence in dict.fromkeys(sequences) if sequence in channel.buried.held]
-        taken = operations.take_buried(real, verb, sequences)
+        taken = operator_actions.take_buried(real, verb, sequences)
         self.note(f"{verb} {topic.name}/{name} {sequences}: {taken}")
         if taken != len(expected):
             raise Violation(f"{topic.name}/{name}: {verb} of {taken} messages, {expected} were buried")
@@ -729,7 +729,7 @@ class Life:
         selection = BuriedSelection(self.running.broker.turn.timestamp // 1_000_000 + 1, reason, limit)
         self.note(f"begin to {verb} {topic.name}/{name}: {selection}, {rate} a second")
         self.ledger.job_begun(topic.channels[name], verb, selection)
-        operations.begin_job(real, verb, selection, rate=rate, who="operator")
+        operator_actions.begin_job(real, verb, selection, rate=rate, who="operator")
         self._look_at_limits()
 
     def undo_kick(self, topic: TopicModel, name: str) -> int:
@@ -738,7 +738,7 @@ class Life:
         if burials.kicked is None or (burials.job is not None and burials.job.verb != "kick"):
             return 0
         kicked = set(burials.kicked)
-        operations.undo_kick(
+        operator_actions.undo_kick(
             self.running.broker.topics[topic.name].channels[name], burials.kicked.number, who="operator"
         )
         self.ledger.job_stopped(topic.channels[name])

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from nsqd import cli as nsqd_cli
-from nsqd.broker import operations
+from nsqd.broker import operator_actions
 from nsqd.fsck import cli as fsck
 from nsqd.fsck.cli import FsckProgress
 from nsqd.fsck.examination import Examination
@@ -318,7 +318,7 @@ def test_a_buried_message_outlives_its_segment_and_can_be_kicked(path: Path, aga
             node.settle()
             node.compaction()
             node.settle()
-        taken = operations.take_buried(channel, "kick", [burial.sequence for burial in burials])
+        taken = operator_actions.take_buried(channel, "kick", [burial.sequence for burial in burials])
         assert taken == len(WAITING)
         node.settle()
         node.stop()

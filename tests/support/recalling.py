@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from nsqd.broker.operations import CancelOutcome, least_finished
+from nsqd.broker.operator_actions import CancelOutcome, least_finished
 from nsqd.broker.recall import Recall
 
 if TYPE_CHECKING:

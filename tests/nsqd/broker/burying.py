@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nsqcommon.wire.commands import fin, mpub
-from nsqd.broker import operations
+from nsqd.broker import operator_actions
 from nsqd.broker.buried_queue import Verb
 from nsqd.broker.channel import Channel
 from nsqd.broker.consumer import Consumer
@@ -37,7 +37,7 @@ def consumer_of(channel: Channel, client: Client) -> Consumer:
 
 
 def take(node: Node, verb: Verb, *sequences: int) -> int:
-    taken = operations.take_buried(channel_of(node), verb, sequences)
+    taken = operator_actions.take_buried(channel_of(node), verb, sequences)
     node.turn()
     return taken
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqcommon.wire.commands import dpub, fin, mpub, req
-from nsqd.broker import operations
+from nsqd.broker import operator_actions
 from nsqd.broker.backlog import Backlog, RedeliveryCounts, Restored, from_place, is_in, joined, without
 from nsqd.broker.channel import Channel
 from nsqd.broker.journal_replay import replay
@@ -23,20 +23,20 @@ def channel_of(node: Node, name: str = "c") -> Channel:
 
 
 def backlog_of(node: Node) -> Backlog:
-    backlog = operations.backlog(channel_of(node), 10_000)
+    backlog = operator_actions.backlog(channel_of(node), 10_000)
     assert backlog is not None
     return backlog
 
 
 def restore(node: Node, backlog: Backlog) -> Restored:
-    result = operations.restore_backlog(channel_of(node), backlog, 10_000)
+    result = operator_actions.restore_backlog(channel_of(node), backlog, 10_000)
     assert result is not None
     node.turn()
     return result
 
 
 def redeliver(node: Node, sequences: Iterable[int]) -> RedeliveryCounts:
-    result = operations.redeliver(channel_of(node), sequences)
+    result = operator_actions.redeliver(channel_of(node), sequences)
     node.turn()
     return result
 
@@ -94,14 +94,14 @@ def test_a_backlog_tells_what_is_finished_ahead_of_new_messages() -> None:
 
 def test_a_backlog_is_bounded() -> None:
     node = node_with_everything()
-    assert operations.backlog(channel_of(node), 2) is None
-    assert operations.backlog(channel_of(node), 3) is not None
+    assert operator_actions.backlog(channel_of(node), 2) is None
+    assert operator_actions.backlog(channel_of(node), 3) is not None
 
 
 def test_an_empty_can_be_undone() -> None:
     node = node_with_everything()
     before = backlog_of(node)
-    operations.empty(channel_of(node))
+    operator_actions.empty(channel_of(node))
     node.client().say(mpub("t", [b"new"]))
     assert restore(node, before) == Restored(restored=5, gone=0)
     assert sorted(comes(node)) == [(b"a", 2), (b"c", 2), (b"f", 1), (b"g", 1), (b"new", 1)]
@@ -114,7 +114,7 @@ def test_an_empty_can_be_undone() -> None:
 def test_a_seek_forwards_can_be_undone() -> None:
     node = node_with(b"a", b"b", b"c")
     before = backlog_of(node)
-    operations.seek(channel_of(node), 3)
+    operator_actions.seek(channel_of(node), 3)
     assert restore(node, before) == Restored(3, 0)
     assert comes(node) == [(b"a", 1), (b"b", 1), (b"c", 1)]
 
@@ -122,7 +122,7 @@ def test_a_seek_forwards_can_be_undone() -> None:
 def test_a_seek_backwards_can_be_undone() -> None:
     node = node_with_everything()
     before = backlog_of(node)
-    operations.seek(channel_of(node), 0)
+    operator_actions.seek(channel_of(node), 0)
     node.client().say(mpub("t", [b"new"]))
     assert restore(node, before) == Restored(5, 0)
     assert sorted(comes(node)) == [(b"a", 2), (b"c", 2), (b"f", 1), (b"g", 1), (b"new", 1)]
@@ -170,7 +170,7 @@ def test_what_was_finished_then_and_is_in_flight_now_stays_in_flight() -> None:
     for message in consumer.messages():
         consumer.say(fin(message.id))
     before = backlog_of(node)
-    operations.seek(channel_of(node), 0)
+    operator_actions.seek(channel_of(node), 0)
     node.turn()
     a, b = consumer.messages()
     assert restore(node, before) == Restored(0, 0)
@@ -195,7 +195,7 @@ def test_later_messages_stay_as_they_are() -> None:
 def test_messages_that_the_log_has_no_longer_are_counted_and_left_out() -> None:
     node = node_with_everything()
     before = backlog_of(node)
-    operations.empty(channel_of(node))
+    operator_actions.empty(channel_of(node))
     node.broker.record_progress()
     node.store.logs["t"].first = 6
     assert restore(node, before) == Restored(restored=1, gone=4)
@@ -205,7 +205,7 @@ def test_messages_that_the_log_has_no_longer_are_counted_and_left_out() -> None:
 def test_a_backlog_of_which_all_is_gone_leaves_the_rest() -> None:
     node = node_with(b"a", b"b")
     before = backlog_of(node)
-    operations.empty(channel_of(node))
+    operator_actions.empty(channel_of(node))
     node.client().say(mpub("t", [b"c"]))
     node.store.logs["t"].first = 2
     assert restore(node, before) == Restored(0, 2)
@@ -215,17 +215,17 @@ def test_a_backlog_of_which_all_is_gone_leaves_the_rest() -> None:
 def test_the_log_keeps_what_is_needed_again() -> None:
     node = node_with(b"a", b"b", b"c")
     before = backlog_of(node)
-    operations.empty(channel_of(node))
+    operator_actions.empty(channel_of(node))
     node.broker.record_progress()
     assert node.store.logs["t"].released == 3
-    operations.restore_backlog(channel_of(node), replace(before, next=1, requeued=[]), 10_000)
+    operator_actions.restore_backlog(channel_of(node), replace(before, next=1, requeued=[]), 10_000)
     assert node.store.logs["t"].released == 1
 
 
 def test_a_restored_backlog_survives_a_crash() -> None:
     node = node_with_everything()
     before = backlog_of(node)
-    operations.empty(channel_of(node))
+    operator_actions.empty(channel_of(node))
     node.client().say(mpub("t", [b"new"]))
     restore(node, before)
     node.crash()
@@ -246,9 +246,9 @@ def test_what_was_in_flight_at_a_restore_survives_a_crash() -> None:
 def test_a_crash_before_the_journal_is_written_leaves_what_was() -> None:
     node = node_with(b"a")
     before = backlog_of(node)
-    operations.empty(channel_of(node))
+    operator_actions.empty(channel_of(node))
     node.turn()
-    operations.restore_backlog(channel_of(node), before, 10_000)
+    operator_actions.restore_backlog(channel_of(node), before, 10_000)
     node.crash()
     assert node.channel().depth == 0
 
@@ -256,7 +256,7 @@ def test_a_crash_before_the_journal_is_written_leaves_what_was() -> None:
 def test_it_can_be_restored_twice() -> None:
     node = node_with_everything()
     before = backlog_of(node)
-    operations.empty(channel_of(node))
+    operator_actions.empty(channel_of(node))
     restore(node, before)
     assert restore(node, before) == Restored(5, 0)
     assert sorted(comes(node)) == [(b"a", 2), (b"c", 2), (b"f", 1), (b"g", 1)]

@@ -9,13 +9,13 @@ import pytest
 from pyroaring import BitMap64
 
 from nsqcommon.wire.commands import fin, mpub, req
-from nsqd.broker import operations
+from nsqd.broker import operator_actions
 from nsqd.broker.buried import BuriedMessage, Note
 from nsqd.broker.buried_queue import BuriedSelection, KickUndo, Verb
 from nsqd.broker.channel import NOT_ON_DISK
 from nsqd.broker.in_flight import NOT_IN_FLIGHT, NOT_OWNER
 from nsqd.broker.journal_replay import replay
-from nsqd.broker.operations import CancelOutcome
+from nsqd.broker.operator_actions import CancelOutcome
 from tests.nsqd.broker.burying import bury, channel_of, comes, consumer_of, node_with, node_with_two_buried, take
 from tests.support.fake_store import changes_in
 from tests.support.node import Node
@@ -143,7 +143,7 @@ def test_an_older_nsqd_delivers_again_what_it_does_not_know_to_be_buried() -> No
 
 def test_emptying_leaves_what_is_buried() -> None:
     node = node_with_two_buried()
-    operations.empty(channel_of(node))
+    operator_actions.empty(channel_of(node))
     node.turn()
     assert (node.channel().depth, node.channel().buried_count) == (0, 2)
     node.crash()
@@ -152,7 +152,7 @@ def test_emptying_leaves_what_is_buried() -> None:
 
 def test_a_cursor_that_goes_back_passes_over_what_is_buried() -> None:
     node = node_with_two_buried()
-    operations.seek(channel_of(node), 0)
+    operator_actions.seek(channel_of(node), 0)
     node.turn()
     assert node.channel().depth == 2
     node.crash()
@@ -163,12 +163,12 @@ def test_a_cursor_that_goes_back_passes_over_what_is_buried() -> None:
 
 def test_a_restored_backlog_leaves_what_was_buried_then_and_waits_now() -> None:
     node = node_with_two_buried()
-    backlog = operations.backlog(channel_of(node), 100)
+    backlog = operator_actions.backlog(channel_of(node), 100)
     assert backlog is not None
     assert backlog.count == 1
-    operations.empty(channel_of(node))
+    operator_actions.empty(channel_of(node))
     take(node, "kick", 0)
-    result = operations.restore_backlog(channel_of(node), backlog, 10_000)
+    result = operator_actions.restore_backlog(channel_of(node), backlog, 10_000)
     assert result is not None
     node.turn()
     assert result == (1, 0)
@@ -179,21 +179,21 @@ def test_a_restored_backlog_leaves_what_was_buried_then_and_waits_now() -> None:
 
 def test_a_kicked_message_that_the_log_has_lost_is_not_counted_against_the_restored_ones() -> None:
     node = node_with_two_buried()
-    backlog = operations.backlog(channel_of(node), 100)
+    backlog = operator_actions.backlog(channel_of(node), 100)
     assert backlog is not None
-    operations.empty(channel_of(node))
+    operator_actions.empty(channel_of(node))
     take(node, "kick", 0)
     node.store.logs["t"].first = 1  # the first of the two
-    assert operations.restore_backlog(channel_of(node), backlog, 10_000) == (1, 0)
+    assert operator_actions.restore_backlog(channel_of(node), backlog, 10_000) == (1, 0)
 
 
 def test_one_that_waits_again_because_the_channel_was_moved_back_is_left_as_well() -> None:
     node = node_with_two_buried()
-    backlog = operations.backlog(channel_of(node), 100)
+    backlog = operator_actions.backlog(channel_of(node), 100)
     assert backlog is not None
     take(node, "kick", 0)
-    operations.seek(channel_of(node), 0)
-    result = operations.restore_backlog(channel_of(node), backlog, 10_000)
+    operator_actions.seek(channel_of(node), 0)
+    result = operator_actions.restore_backlog(channel_of(node), backlog, 10_000)
     assert result is not None
     node.turn()
     assert result == (1, 0)
@@ -227,7 +227,7 @@ def node_with_many_buried(count: int) -> Node:
 
 
 def begin(node: Node, verb: Verb = "kick", *, rate: float = 0.0, limit: int = 0, reason: str = "") -> None:
-    operations.begin_job(channel_of(node), verb, BuriedSelection(LATER, reason, limit), rate=rate, who="ana")
+    operator_actions.begin_job(channel_of(node), verb, BuriedSelection(LATER, reason, limit), rate=rate, who="ana")
     node.turn()
 
 
@@ -250,9 +250,9 @@ def test_a_job_goes_on_when_the_channel_is_emptied_or_moved(moved: bool) -> None
     node = node_with_many_buried(40)
     begin(node, rate=10)
     if moved:
-        operations.seek(channel_of(node), 0)
+        operator_actions.seek(channel_of(node), 0)
     else:
-        operations.empty(channel_of(node))
+        operator_actions.empty(channel_of(node))
     node.turn()
     node.pass_time(1.0)
     assert (node.channel().depth, node.channel().buried_count) == (10, 30)
@@ -262,7 +262,7 @@ def test_a_job_leaves_what_is_buried_after_it_began_even_within_the_same_millise
     node = node_with(b"a")
     consumer = node.consumer(ready=1)
     (a,) = consumer.messages()
-    operations.begin_job(channel_of(node), "kick", BuriedSelection(LATER), rate=10, who="ana")
+    operator_actions.begin_job(channel_of(node), "kick", BuriedSelection(LATER), rate=10, who="ana")
     bury(node, consumer, a.id)
     node.pass_time(1.0)
     assert channel_of(node).buried_queue.job is None
@@ -322,7 +322,7 @@ def test_a_message_that_fails_again_is_not_kicked_again_by_the_same_job() -> Non
     node = node_with_many_buried(10)
     found = channel_of(node)
     before = node.broker.turn.timestamp // 1_000_000 + 1
-    operations.begin_job(found, "kick", BuriedSelection(before), rate=5, who="ana")
+    operator_actions.begin_job(found, "kick", BuriedSelection(before), rate=5, who="ana")
     node.turn()
     node.pass_time(0.5)
     consumer = node.consumer(ready=10)
@@ -345,7 +345,7 @@ def last_kick(node: Node) -> int:
 
 
 def undo(node: Node, number: int) -> bool:
-    is_begun = operations.undo_kick(channel_of(node), number, who="ana") is not None
+    is_begun = operator_actions.undo_kick(channel_of(node), number, who="ana") is not None
     node.turn()
     return is_begun
 
@@ -358,8 +358,8 @@ def buried_in(node: Node) -> list[BuriedMessage]:
 def test_a_kicked_message_that_somebody_moved_stays_where_it_was_moved(delay_ms: int) -> None:
     node = node_with_two_buried()
     first, second = (it.sequence for it in buried_in(node))
-    operations.take_buried(channel_of(node), "kick", [first, second])
-    assert operations.move(channel_of(node), BitMap64([first]), delay_ms) == {CancelOutcome.MOVED: 1}
+    operator_actions.take_buried(channel_of(node), "kick", [first, second])
+    assert operator_actions.move(channel_of(node), BitMap64([first]), delay_ms) == {CancelOutcome.MOVED: 1}
     assert undo(node, last_kick(node))
     assert [it.sequence for it in buried_in(node)] == [second]
     assert node.channel().deferred_count == (1 if delay_ms else 0)
@@ -421,9 +421,9 @@ def test_a_channel_that_was_emptied_or_moved_has_no_kick_to_take_back(moved: boo
     take(node, "kick", 0)
     number = last_kick(node)
     if moved:
-        operations.seek(channel_of(node), 0)
+        operator_actions.seek(channel_of(node), 0)
     else:
-        operations.empty(channel_of(node))
+        operator_actions.empty(channel_of(node))
     node.turn()
     assert not undo(node, number)
 
@@ -436,7 +436,7 @@ def test_a_message_that_was_redelivered_since_is_not_buried_again() -> None:
     (message,) = consumer.messages()
     consumer.say(b"RDY 0\n" + fin(message.id))
     node.turn()
-    operations.redeliver(channel_of(node), [0 if message.body == b"a" else 2])
+    operator_actions.redeliver(channel_of(node), [0 if message.body == b"a" else 2])
     node.turn()
     assert undo(node, last_kick(node))
     assert node.channel().buried_count == 1  # the one that was never kicked
@@ -489,7 +489,7 @@ def test_a_burial_that_the_journal_loses_is_not_made_up_for_by_a_later_restore(d
     consumer = node.consumer(ready=delivered)
     consumer.messages()
     node.turn()
-    backlog = operations.backlog(channel_of(node), 100)
+    backlog = operator_actions.backlog(channel_of(node), 100)
     assert backlog is not None
     consumer.say(b"RDY 3\n")
     node.turn()
@@ -497,7 +497,7 @@ def test_a_burial_that_the_journal_loses_is_not_made_up_for_by_a_later_restore(d
     assert len(places) == 3
     channel_of(node).in_flight.clear()
     channel_of(node)._bury(places, Note("bad", ""))
-    operations.restore_backlog(channel_of(node), backlog, 10_000)
+    operator_actions.restore_backlog(channel_of(node), backlog, 10_000)
     node.turn()
     complete = replay(node.store.journal)["t"].channels["c"]
     assert (len(complete.buried), complete.needed, complete.waiting) == (3, 3, {})
@@ -511,8 +511,8 @@ def test_what_a_kick_has_left_over_is_freed_some_at_a_time() -> None:
     channel = channel_of(node)
     sequences = range(8, 100_000, 8)
     channel.buried_queue.bury([(sequence, sequence, 1) for sequence in sequences], Note("bad", ""))
-    operations.take_buried(channel, "kick", sequences)
-    operations.empty(channel)
+    operator_actions.take_buried(channel, "kick", sequences)
+    operator_actions.empty(channel)
     assert channel.buried_queue.kicked is None
     left = [node.broker.turn.reclaimer.entries]
     while not node.broker.turn.reclaimer.is_empty:

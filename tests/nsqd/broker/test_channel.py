@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 
 from nsqcommon.wire.commands import dpub, fin, mpub, nop, pub, req, touch
-from nsqd.broker import operations
+from nsqd.broker import operator_actions
 from nsqd.broker.consumer import MOST_UNSENT_BYTES, Consumer
 from nsqd.broker.in_flight import Delivery
 from tests.nsqd.looks import Looks
@@ -136,7 +136,7 @@ def test_emptying_drops_everything_and_frees_consumers() -> None:
     publish(node, *numbers(5))
     client.say(dpub("t", 5000, b"later"))
     messages = client.messages()
-    operations.empty(node.broker.topic("t").channel("c"))
+    operator_actions.empty(node.broker.topic("t").channel("c"))
     node.turn()
     told = node.channel()
     assert (told.depth, told.in_flight_count, told.deferred_count, told.message_count) == (0, 0, 0, 6)

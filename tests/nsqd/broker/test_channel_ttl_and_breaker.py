@@ -9,7 +9,7 @@ import pytest
 
 from nsqcommon.wire.commands import dpub, fin, hdpub, hmpub, identify, mpub, req
 from nsqcommon.wire.headers import NONE, encode_headers
-from nsqd.broker import operations
+from nsqd.broker import operator_actions
 from nsqd.broker.backlog import Backlog
 from nsqd.broker.channel import Channel
 from nsqd.broker.rules import ChannelRules
@@ -92,7 +92,7 @@ def test_what_expires_may_be_buried() -> None:
     assert [it.note.reason for it in channel_of(node).buried_queue.buried.from_place(0)] == [
         "waited for more than 1h (ttl)"
     ] * 2
-    operations.take_buried(channel_of(node), "kick", [0])
+    operator_actions.take_buried(channel_of(node), "kick", [0])
     node.turn()
     assert comes(node) == [b"a"]  # somebody wants it, so it does not expire again
 
@@ -101,7 +101,7 @@ def test_a_delay_is_no_waiting() -> None:
     node = node_with(ttl=HOUR)
     node.client().say(dpub("t", 3_600_000, b"late"))
     node.pass_time(3_599)
-    operations.seek(channel_of(node), 0)
+    operator_actions.seek(channel_of(node), 0)
     node.turn()
     node.pass_time(3_599)
     assert comes(node) == [b"late"]
@@ -136,9 +136,9 @@ def test_a_deferred_message_does_not_expire_before_it_is_due_after_a_channel_was
     node.client().say(dpub("t", 3_600_000, b"late"))
     channel = channel_of(node)
     if way == "seek":
-        operations.seek(channel, 1)  # forward, over nothing that is deferred
+        operator_actions.seek(channel, 1)  # forward, over nothing that is deferred
     elif way == "restore":
-        operations.restore_backlog(
+        operator_actions.restore_backlog(
             channel, Backlog(next=1, end=3, finished=[], requeued=[], deferred=[], buried=[]), 10_000
         )
     else:

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from nsqd.broker import operations
+from nsqd.broker import operator_actions
 from nsqd.broker.batch import Receipt
 from nsqd.broker.deferred_keys import DeferredKeys
 from nsqd.broker.keys import KeyMemory, TopicKeys
-from nsqd.broker.operations import CancelOutcome
+from nsqd.broker.operator_actions import CancelOutcome
 from nsqd.broker.reclaimer import Reclaimer
 from nsqd.broker.topic import Topic
 from tests.support.fake_store import changes_in
@@ -765,7 +765,7 @@ def test_a_key_stays_if_a_message_was_not_taken_back_everywhere(node: Node, cras
     node.turn()
     both = {"c": CancelOutcome.CANCELLED, "d": CancelOutcome.CANCELLED}
     assert recalled(topic, 0, 1, key=b"one-channel", channel="c") == {"c": CancelOutcome.CANCELLED}
-    operations.cancel(channels[0], BitMap64([2]))
+    operator_actions.cancel(channels[0], BitMap64([2]))
     recalled(topic, 1, 4, key=b"batch")  # but one of them was taken back before, in one channel
     assert recalled(topic, 4, 5) == both  # by its id, say
     node.turn()

@@ -7,7 +7,7 @@ from types import FrameType
 
 import pytest
 
-from nsqd.broker import operations
+from nsqd.broker import operator_actions
 from nsqd.broker.channel import Channel
 from nsqd.broker.http_consumers import HttpCaller, LeasePoll, StreamingConsumer, ids_in
 from nsqd.broker.in_flight import NOT_IN_FLIGHT, NOT_OWNER
@@ -458,7 +458,7 @@ def test_leases_that_end_leave_room_to_whoever_asks_next(how: str) -> None:
     elif how == "timed out":
         desk.node.pass_time(6.0)
     elif how == "emptied":
-        operations.empty(desk.channel)
+        operator_actions.empty(desk.channel)
     desk.publish(b"3", b"4")
     assert len(desk.take(BEN, most=2)) == 2
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyroaring import BitMap64
 
-from nsqd.broker import operations
+from nsqd.broker import operator_actions
 from nsqd.broker.buried_queue import BuriedSelection
 from nsqd.broker.rules import ChannelRules, Overflow, TopicRules
 from tests.nsqd.broker.bounded_node import BURY, DROP, SIZE, Bounded, buried
@@ -35,7 +35,7 @@ def test_kicked_messages_are_delivered_by_a_channel_that_is_full(rules: ChannelR
     it = Bounded(rules)
     bury_in_flight(it, all_in_flight(it, 15))
     it.publish(30)
-    assert operations.take_buried(it.real, "kick", range(15)) == 15
+    assert operator_actions.take_buried(it.real, "kick", range(15)) == 15
     it.publish(5)
     assert sorted(it.waiting()) == [*range(10, 25), *range(45, 60)]
 
@@ -96,8 +96,8 @@ def test_requeued_redelivered_and_due_messages_are_delivered_by_a_channel_that_i
     it.publish(2, delay_ms=3_600_000)
     it.publish(30)
     it.node.clients[0].say(b"REQ %b 0\nREQ %b 1000\nFIN %b\n" % (requeued, put_off, done))
-    operations.redeliver(it.real, [2])
-    operations.move(it.real, BitMap64([3]), 0)
+    operator_actions.redeliver(it.real, [2])
+    operator_actions.move(it.real, BitMap64([3]), 0)
     it.publish(5)
     it.node.pass_time(2)
     it.publish(5)
@@ -195,7 +195,7 @@ def test_a_kick_waits_with_what_does_not_fit() -> None:
     ids = all_in_flight(it, 5)
     consumer = it.node.clients[0]
     bury_in_flight(it, ids)
-    operations.begin_job(it.real, "kick", BuriedSelection(before=10**15), rate=0, who="me")
+    operator_actions.begin_job(it.real, "kick", BuriedSelection(before=10**15), rate=0, who="me")
     it.node.turn()
     assert (it.node.channel().depth, it.node.channel().buried_count) == (3, 2)
     it.node.pass_time(1)
@@ -212,7 +212,7 @@ def test_a_rate_holds_also_after_a_kick_has_waited_for_room() -> None:
     ids = all_in_flight(it, 8)
     consumer = it.node.clients[0]
     bury_in_flight(it, ids)
-    operations.begin_job(it.real, "kick", BuriedSelection(before=10**15), rate=1, who="me")
+    operator_actions.begin_job(it.real, "kick", BuriedSelection(before=10**15), rate=1, who="me")
     for _ in range(20):
         it.node.pass_time(1)
     assert it.node.channel().depth == 2
@@ -225,7 +225,7 @@ def test_a_rate_holds_also_after_a_kick_has_waited_for_room() -> None:
 def test_a_discard_does_not_wait_for_room() -> None:
     it = Bounded(ChannelRules(max_messages=1, overflow=DROP))
     bury_in_flight(it, all_in_flight(it, 8))
-    operations.begin_job(it.real, "discard", BuriedSelection(before=10**15), rate=0, who="me")
+    operator_actions.begin_job(it.real, "discard", BuriedSelection(before=10**15), rate=0, who="me")
     assert it.node.channel().buried_count == 0
 
 
@@ -234,7 +234,7 @@ def test_a_kick_by_force_takes_all(is_killed: bool) -> None:
     it = Bounded(ChannelRules(max_messages=3, overflow=DROP))
     ids = all_in_flight(it, 5)
     bury_in_flight(it, ids)
-    operations.begin_job(it.real, "kick", BuriedSelection(before=10**15), rate=3, who="me", force=True)
+    operator_actions.begin_job(it.real, "kick", BuriedSelection(before=10**15), rate=3, who="me", force=True)
     for _ in range(2):
         it.node.pass_time(1)
         if is_killed:

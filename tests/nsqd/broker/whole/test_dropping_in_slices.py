@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 from pyroaring import BitMap64
 
-from nsqd.broker import operations
+from nsqd.broker import operator_actions
 from nsqd.broker.channel import Channel
 from nsqd.broker.consumer import Consumer
 from nsqd.broker.rules import ChannelRules, Overflow, TopicRules
@@ -51,14 +51,14 @@ class Sparse:
             self.publish(50)
             self.node.turn()
         for channel in self.topic.channels.values():
-            operations.cancel(channel, BitMap64(range(0, COUNT, 2)))
+            operator_actions.cancel(channel, BitMap64(range(0, COUNT, 2)))
         self.save()
 
     def fill_with_deferred(self) -> None:
         """Have every second message wait for its first delivery, and defer the others."""
         self.publish(COUNT)
         self.node.turn()
-        operations.move(self.channel(), BitMap64(range(0, COUNT, 2)), DELAY_MS)
+        operator_actions.move(self.channel(), BitMap64(range(0, COUNT, 2)), DELAY_MS)
         self.save()
 
     def save(self) -> None:
@@ -257,9 +257,9 @@ def test_a_channel_that_is_changed_between_two_slices(what: str) -> None:
     elif what == "delete":
         it.topic.delete_channel("c")
     elif what == "empty":
-        operations.empty(it.channel())
+        operator_actions.empty(it.channel())
     else:
-        operations.seek(it.channel(), 0)
+        operator_actions.seek(it.channel(), 0)
     it.node.turn()
     it.end()
     depths = {name: channel.depth for name, channel in it.topic.channels.items()}
@@ -291,7 +291,7 @@ def test_a_topic_drops_what_nobody_got_after_what_its_channels_have(what: str) -
     assert it.channel("c").is_behind
     for name in "ac":
         if what == "empty":
-            operations.empty(it.channel(name))
+            operator_actions.empty(it.channel(name))
         elif what == "delete":
             it.topic.delete_channel(name)
     it.node.turn()

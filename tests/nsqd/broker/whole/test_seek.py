@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nsqcommon.wire.commands import dpub, fin, mpub, req
-from nsqd.broker import operations
+from nsqd.broker import operator_actions
 from nsqd.broker.channel import Channel
 from nsqd.broker.journal_replay import replay
 from tests.support.node import Client, Node
@@ -14,7 +14,7 @@ def channel_of(node: Node, name: str = "c") -> Channel:
 
 
 def seek(node: Node, cursor: int) -> None:
-    operations.seek(channel_of(node), cursor)
+    operator_actions.seek(channel_of(node), cursor)
     node.turn()
 
 
@@ -80,9 +80,9 @@ def test_other_channels_do_not_notice() -> None:
 def test_message_count_says_how_far_back_it_went() -> None:
     node = node_with(b"a", b"b", b"c")
     late = node.broker.topic("t").channel("late")
-    operations.seek(late, 1)
+    operator_actions.seek(late, 1)
     assert (late.depth, late.ledger.message_count) == (2, 2)
-    operations.seek(late, 1)
+    operator_actions.seek(late, 1)
     assert late.ledger.message_count == 2
 
 
@@ -91,17 +91,17 @@ def test_the_log_keeps_at_once_what_is_needed_again() -> None:
     seek(node, 3)
     node.broker.record_progress()
     assert node.store.logs["t"].released == 3
-    operations.seek(channel_of(node), 1)
+    operator_actions.seek(channel_of(node), 1)
     assert node.store.logs["t"].released == 1
 
 
 def test_what_lets_another_channels_messages_go_tells_of_them() -> None:
     node = node_with(b"a", b"b", b"c")
     other = node.broker.topics["t"].channel("other")
-    operations.seek(other, 3)
+    operator_actions.seek(other, 3)
     client = node.consumer(ready=5)
     client.say(b"".join(fin(message.id) for message in client.messages()))
-    operations.seek(other, 3)  # before the journal records progress again
+    operator_actions.seek(other, 3)  # before the journal records progress again
     assert node.store.logs["t"].released == 3
     node.store.write_journal(force=True)
     assert replay(node.store.journal)["t"].channels["c"].cursor == 3
@@ -122,7 +122,7 @@ def test_a_place_survives_a_crash() -> None:
 def test_a_crash_before_the_journal_is_written_leaves_the_old_place() -> None:
     node = node_with(b"a", b"b", b"c")
     seek(node, 3)
-    operations.seek(channel_of(node), 0)
+    operator_actions.seek(channel_of(node), 0)
     node.crash()
     assert node.channel().depth == 0
 

@@ -13,9 +13,9 @@ import pytest
 from pyroaring import BitMap64
 
 from nsqcommon.wire.frames import OK_FRAME
-from nsqd.broker import operations
+from nsqd.broker import operator_actions
 from nsqd.broker.channel import Channel
-from nsqd.broker.operations import CancelOutcome
+from nsqd.broker.operator_actions import CancelOutcome
 from nsqd.broker.topic import Topic
 from tests.support.fake_store import changes_in
 from tests.support.node import Node
@@ -227,7 +227,7 @@ def test_a_topic_that_is_paused_again_meanwhile_has_handed_everything_over(node:
     assert figures(node) == (COUNT + 1, COUNT, 0)
 
 
-@pytest.mark.parametrize("forget", [operations.empty, lambda channel: operations.seek(channel, 2 * COUNT)])
+@pytest.mark.parametrize("forget", [operator_actions.empty, lambda channel: operator_actions.seek(channel, 2 * COUNT)])
 def test_a_channel_that_is_emptied_or_moved_meanwhile_gets_none_of_it(
     node: Node, forget: Callable[[Channel], object]
 ) -> None:
@@ -299,7 +299,7 @@ def test_what_was_taken_back_and_redelivered_meanwhile_waits_once(node: Node) ->
     topic.cancel_beyond(BitMap64([last]))
     topic.unpause()
     node.turn()
-    assert operations.redeliver(channel_of(node), [last]).redelivered == 1
+    assert operator_actions.redeliver(channel_of(node), [last]).redelivered == 1
     consumer = node.consumer(ready=1)
     while (message := consumer.messages()[0]).body != b"x":
         consumer.say(b"FIN %b\n" % message.id)

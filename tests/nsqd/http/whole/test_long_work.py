@@ -17,10 +17,10 @@ from pyroaring import BitMap64
 
 from nsqcommon.wire.headers import encode_headers
 from nsqcommon.wire.limits import SizeLimits
-from nsqd.broker import operations
+from nsqd.broker import operator_actions
 from nsqd.broker.consumer import Consumer
 from nsqd.broker.journal_replay import replay
-from nsqd.broker.operations import CancelOutcome
+from nsqd.broker.operator_actions import CancelOutcome
 from nsqd.broker.recall import Recall
 from nsqd.broker.reclaimer import FREED_IN_TURN
 from nsqd.broker.rules import ChannelRules
@@ -170,9 +170,9 @@ def test_a_turn_passes_some_thousands_of_retries_that_were_taken_out(nsqd: Nsqd)
     for _ in range(3):
         publish(nsqd, COUNT)
     channel = channel_of(nsqd)
-    operations.seek(channel, 3 * COUNT)
-    operations.redeliver(channel, range(3 * COUNT))
-    operations.cancel(channel, BitMap64(number for number in range(3 * COUNT // 2) if number % 1_000))
+    operator_actions.seek(channel, 3 * COUNT)
+    operator_actions.redeliver(channel, range(3 * COUNT))
+    operator_actions.cancel(channel, BitMap64(number for number in range(3 * COUNT // 2) if number % 1_000))
     looks = counted(nsqd)
     consumer = Consumer(send=lambda pieces: None, close=lambda: None, describe=lambda: CLIENT, msg_timeout=60.0)
     consumer.ready_count = 100
@@ -194,7 +194,7 @@ def test_old_files_are_passed_in_pieces_where_every_other_message_was_taken_back
     for _ in range(COUNT // 2_000):
         node.broker.topic("t").publish(b"\0\0\0\1x" * 2_000, range(0, 10_001, 5))
         node.turn()
-    operations.cancel(channel, BitMap64(range(0, COUNT, 2)))
+    operator_actions.cancel(channel, BitMap64(range(0, COUNT, 2)))
     node.broker.record_progress()
     node.turn()
     told, depth = len(node.store.journal), channel.depth
@@ -277,7 +277,7 @@ def test_going_on_elsewhere_and_once_more_look_at_what_they_name_only(nsqd: Nsqd
     channel = channel_of(nsqd)
     looks = counted(nsqd)
     assert channel.ledger.waits_before(10)
-    assert operations.redeliver(channel, [5, 6, COUNT]) == (0, 3, 0)
+    assert operator_actions.redeliver(channel, [5, 6, COUNT]) == (0, 3, 0)
     assert looks.count == 0
 
 
@@ -290,7 +290,7 @@ def test_a_new_journal_passes_over_what_was_taken_out_some_at_a_time(nsqd: Nsqd,
         nsqd.broker.expire()
     looks, rotation = counted(nsqd), JournalRotation()
     for start, end in ((0, 9_000), (9_000, 12_000)):  # fewer at once than are worth dropping at once
-        assert operations.move(channel_of(nsqd), BitMap64(range(start, end)), 2 * DEFER) == {
+        assert operator_actions.move(channel_of(nsqd), BitMap64(range(start, end)), 2 * DEFER) == {
             CancelOutcome.MOVED: end - start
         }
     rotation.begin(Path("journal"), ["t"])
