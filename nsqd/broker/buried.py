@@ -1,5 +1,7 @@
 """A channel's buried messages: each with its attempts, and when, why and by whom it was buried.
 
+policy.py decides whether an attempt was the last one (`last_attempt`).
+
 A buried message is not delivered until you kick it back into the channel. There may be a million of them, so each costs
 only two integers, and a reason that many messages share is stored once.
 """

@@ -7,7 +7,7 @@ It decides; where each message is, its ledger knows (ledger.py). A channel has
     buried_queue    the messages that were given up, and the job that kicks or discards them
     consumers       who gets what
 
-What operators do beyond pausing is in operations.py.
+What operators do beyond pausing is in operator_actions.py.
 
 **How messages expire, and how bounds work.** Messages expire lazily. A message that waits ahead of the cursor for longer
 than its time to live is passed over where the cursor meets it: whole segments at once where nothing in them is young

@@ -1,4 +1,4 @@
-"""The messages of a channel that are in flight, without their bodies.
+"""The messages of a channel that are in flight, without their bodies. `Channel.expire` handles those that time out.
 
 A *delivery* is a run of neighbouring messages that one consumer received together; they share a deadline. One
 dictionary maps each message's wire id to its delivery. So we add a delivery, and remove a run of FINs, at the speed of

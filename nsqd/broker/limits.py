@@ -1,5 +1,7 @@
 """The limits of a policy: how much a topic or channel may hold, and how much room this turn's publishes have.
 
+`Channel.apply_limits` and `Topic.drop_beyond_limits` enforce them.
+
 A channel's usage counts its waiting and deferred messages. A topic's usage runs from its slowest channel's cursor to the
 tail. Finished messages that only retention keeps don't count; `retention_bytes` limits those.
 

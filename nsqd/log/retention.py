@@ -1,4 +1,7 @@
-"""How long finished segments are kept. Unfinished messages always stay, whatever the retention is."""
+"""How long finished segments are kept; segment_removal.py removes them then.
+
+Unfinished messages always stay, whatever the retention is.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decides when to compact a log and applies the result. compaction/job.py decides which files are worth it."""
+"""Decides when to compact a log and applies the result. compaction/rewrite.py decides which files are worth it."""
 
 from __future__ import annotations
 

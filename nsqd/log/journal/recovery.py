@@ -1,4 +1,7 @@
-"""Recovery of the journal: finds its files, reads their changes, and reports damage."""
+"""Recovery of the journal: finds its files, reads their changes, and reports damage.
+
+nsqd/broker/journal_replay.py makes channels of these changes.
+"""
 
 from __future__ import annotations
 
