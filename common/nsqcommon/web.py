@@ -286,7 +286,7 @@ class _Connection(HttpToolsProtocol):
             self.cycle.body = bytearray()  # free it now: uvicorn's cycle is part of a reference cycle
         # asyncio's transport refers to a method of its own. Without this line, each connection would wait for the
         # garbage collector.
-        self.transport._read_ready_cb = None  # type: ignore[attr-defined]
+        self.transport._read_ready_cb = None  # type: ignore[attr-defined]  # noqa: SLF001
         self._lost()
 
     def eof_received(self) -> bool:  # type: ignore[override]  # uvicorn's says None, asyncio takes either
