@@ -1,23 +1,23 @@
-"""A channel: it delivers messages to consumers in fair shares, takes their answers, and obeys the policy.
+"""A channel: delivers messages to consumers in fair shares, handles their answers, and applies the policy.
 
-It decides; where each message is, its ledger knows (ledger.py). A channel has
+The channel decides, and its ledger keeps track of each message (ledger.py). A channel has
 
-    ledger          the places of its messages, among them `in_flight`: who has which message, and until when
-    policy          what the rules say, and a second one whose answers are only counted (policy.py)
-    buried_queue    the messages that were given up, and the job that kicks or discards them
-    consumers       who gets what
+    ledger          where each message is, including `in_flight`: which consumer has it, and until when
+    policy          the rules in force; `dry_run` has the rules that are only counted (policy.py)
+    buried_queue    the buried messages, and the job that kicks or discards them
+    consumers       the subscriptions that it delivers to
 
-What operators do beyond pausing is in operator_actions.py.
+operator_actions.py has the requests of operators, except pausing.
 
-**How messages expire, and how bounds work.** Messages expire lazily. A message that waits ahead of the cursor for longer
-than its time to live is passed over where the cursor meets it: whole segments at once where nothing in them is young
-enough, otherwise batch by batch. A channel without consumers looks for such messages now and then. A message whose own
-header `nsq-ttl` says less is passed over when a consumer would get it.
+**How messages expire.** Messages have no timers for their time to live. We check it at the cursor: for a whole segment
+if all of its messages are too old, otherwise batch by batch. The channel's alarm does this too, so messages also expire
+if there are no consumers. A message with a shorter time in its `nsq-ttl` header expires when we would deliver it.
 
-Messages beyond a bound are dropped or buried from the cursor on, the oldest first. If deferred messages and those that
-wait to be tried again fill the bound, new ones go as they arrive.
+**How limits work.** If too many messages wait, we drop or bury the oldest, starting at the cursor. If the retries and
+deferred messages alone fill the limit, new messages go as they arrive.
 
-What was delivered once, deferred, or given back by an operator neither expires nor is too much: somebody wants it.
+Messages that were delivered before, are deferred, or were given back by an operator don't expire and aren't dropped,
+because someone still wants them.
 """
 
 from __future__ import annotations
@@ -50,53 +50,57 @@ if TYPE_CHECKING:
     from nsqd.broker.rules import ChannelRules
     from nsqd.broker.turn_context import TurnContext
 
-_EXPIRY_GRAIN_OF_EACH: Final = 1e-6  # seconds for each message in flight, so that a pass takes a small part of the time
-_DUE_AT_ONCE: Final = 5_000  # messages whose time has come, or was to come before somebody took them out
-_DEFERRED_AT_ONCE: Final = 2_000  # past messages that are not due yet; each one is deferred by itself
-_UNPACKED_AT_ONCE: Final = 500  # messages deferred together that get their entries when they are handed over
-_UNPACKED_IN_TURN: Final = 5_000  # such messages, in all channels; some milliseconds
-_JUDGED_IN_TURN: Final = 1_500  # messages whose own times to live are looked at
-_PASSED_IN_TURN: Final = 5_000  # entries of retries that were taken out
-_PUT_OFF_MS: Final = 60_000  # until what the disk refuses to read is asked for again
-_EXPIRY_GRAIN: Final = 0.005  # seconds; deadlines this close are handled together, so a pass is never for one message
-_EXPIRED_AT_ONCE: Final = 200  # batches; some milliseconds, after which others have their turn
-# Messages of old files that are passed from the next skip range on: behind it may be as many ranges as messages.
+_EXPIRY_GRAIN_OF_EACH: Final = 1e-6  # seconds per message in flight, so that `expire` doesn't run all the time
+_DUE_AT_ONCE: Final = 5_000  # due messages, and stale entries of messages that were taken out
+_DEFERRED_AT_ONCE: Final = 2_000  # undue messages at a cursor that has gone back; each one is deferred on its own
+_UNPACKED_AT_ONCE: Final = 500  # messages of deferred batches that get their entries on release
+_UNPACKED_IN_TURN: Final = 5_000  # such messages, over all channels; takes some milliseconds
+_JUDGED_IN_TURN: Final = 1_500  # messages whose `nsq-ttl` we check
+_PASSED_IN_TURN: Final = 5_000  # stale entries in the retry queue
+_PUT_OFF_MS: Final = 60_000  # before we try again to read messages that the disk has refused
+_EXPIRY_GRAIN: Final = 0.005  # seconds; deadlines this close share a run of `expire`
+_EXPIRED_AT_ONCE: Final = 200  # batches; after some milliseconds, other work has its turn
+# Messages of old segments to pass after the start of the next skip range. Up to there we pass any number in one step,
+# but from there on, there may be as many ranges as messages.
 _PASSED_AT_ONCE: Final = 50
-_BURIED_AT_ONCE: Final = 2_000  # messages beyond a bound
-_DROPPED_IN_TURN: Final = 1_000  # ranges between skip ranges that bounds drop, in all channels: some milliseconds
-_PAUSE_TO_LOAD: Final = 0.005  # seconds after which a batch was probably read
+_BURIED_AT_ONCE: Final = 2_000  # messages over a limit
+_DROPPED_IN_TURN: Final = 1_000  # ranges that limits drop, over all channels; takes some milliseconds
+_PAUSE_TO_LOAD: Final = 0.005  # seconds; by then the batch has probably been read
 _NANOSECONDS: Final = 1_000_000_000
 _OVERFLOWN: Final = Note("more waited than the channel may hold (overflow)", "")
-_NOT_ASKED: Final = -1  # milliseconds: nobody has asked for a delay
+_NOT_ASKED: Final = -1  # milliseconds: the consumer has asked for no delay
 NOT_ON_DISK: Final = b"channel is not on disk"
 
 
 class TopicOfChannel(Protocol):
-    """What a channel, and an operator of it, has its topic do. All of it is seldom: mypyc looks such calls up by name."""
+    """The topic as channels and operations.py see it. For rare calls only: mypyc looks up its methods by name."""
 
     def let_go(self) -> None:
-        """Tell the log what no channel needs any more."""
+        """Let the log remove the messages that no channel needs any more."""
 
     def rewind_to(self, sequence: int) -> None:
-        """Tell the log, before it removes anything else, that a channel needs messages from here on once more."""
+        """Make the log keep the messages from `sequence` on, because a channel needs them again.
+
+        Call this before the log can remove anything else.
+        """
 
     def drop_beyond_limits(self, arrived: int | None = None) -> None:
-        """Drop the oldest messages of channels that have too many by their own bounds or by the topic's.
+        """Drop the oldest messages where a channel's own limit or the topic's is exceeded.
 
-        `arrived`: where the messages begin that were just handed over.
+        `arrived` is the first sequence of the messages that were just released to the channels.
         """
 
     def delete_channel(self, name: str) -> bool:
-        """Delete a channel; an ephemeral one asks for it when its last consumer leaves. Return False if unknown."""
+        """Delete a channel. Return False if it is unknown. An ephemeral one calls it when its last consumer leaves."""
 
 
 class LongRecall(Protocol):
-    """A request that takes messages back or moves them, as far as somebody sees and stops it; see recall.py."""
+    """A request that cancels or reschedules messages in several slices, for listing and stopping it (recall.py)."""
 
     count: int  # of its messages
     done: int
     who: str
-    started_at: int  # milliseconds of the wall clock
+    started_at: int  # wall clock, milliseconds
     is_stopped: bool
 
     @property
@@ -122,45 +126,46 @@ class Channel:
         self.feed = feed
         self.ephemeral = ephemeral
         self.paused = False
-        self.paused_why = ""  # if it was not a person who has paused it
+        self.paused_why = ""  # the reason, if the channel has paused itself
         self.ledger = Ledger(name, feed, turn.journal, turn.reclaimer, cursor=cursor, ephemeral=ephemeral)
         self.in_flight = self.ledger.in_flight
         self.buried_queue = BuriedQueue(self.ledger, turn)
-        self.recalls: list[LongRecall] = []  # under way here, each of more than one slice
+        self.recalls: list[LongRecall] = []  # running
         self.consumers: list[Consumer] = []
         self.idle_since = turn.now  # when the last consumer left
-        self.alarm = inf  # when `expire` wants to be called next, as last added to the alarms
+        self.alarm = inf  # the time of the next `expire`, as in the turn's alarms
         self.turn = turn
-        self._next_consumer = 0  # the position of the consumer that is served first
-        self._retry_first = False  # alternates, for consumers that have room for one message only
-        self._judged = 0  # messages whose own times to live were looked at in one turn,
-        self._judged_at = -inf  # which is this one
-        self._passed_from = 0  # what the retries had passed when a turn began,
-        self._passed_at = -inf  # which is this one
+        self._next_consumer = 0  # where the last delivery started among the consumers; it rotates
+        self._retry_first = False  # alternates for consumers with room for only one message
+        self._judged = 0  # messages whose `nsq-ttl` was checked in the turn of `_judged_at`
+        self._judged_at = -inf
+        self._passed_from = 0  # `retries.passed` at the first delivery in the turn of `_passed_at`
+        self._passed_at = -inf
         # The policy
         rules = turn.rules.channel(feed.name, name)
-        self.policy_counts: dict[str, int] = {}  # by cause: what rules have done, or would have done
+        self.policy_counts: dict[str, int] = {}  # by cause: how often rules have acted, or would have
         self.policy = policy_of(rules.in_force(), turn.now)
         self.dry_run = dry_run_of(rules.dry_run(), self.policy_counts, turn.now)
-        self.is_ruled = rules is not NO_CHANNEL_RULES  # one look for each delivery tells that there is nothing to obey
-        # Whether the journal has to hear of first deliveries at once: after a crash, a bound could drop what is new again.
+        self.is_ruled = rules is not NO_CHANNEL_RULES  # so that a delivery without rules checks one flag only
+        # Whether first deliveries are recorded in the journal immediately. They have to be if a limit drops messages:
+        # otherwise a crash would make delivered messages new again, and the limit could drop them.
         self.records_deliveries = False
-        self.is_behind = False  # a bound has more to drop, in a later turn
-        self._full_from: int | None = None  # where messages begin that found no room, while the bound is behind
+        self.is_behind = False  # a later turn has to drop more messages because of a limit
+        self._full_from: int | None = None  # while it is: the first sequence of the new messages that had no room
         # Figures
         self.timeout_count = 0
         self.requeue_count = 0
         self.latency = LatencyWindow(turn.latency, turn.now) if turn.latency is not None else None
-        self.taken = [0] * len(Locality)  # number of messages, by the consumer's closeness
+        self.taken = [0] * len(Locality)  # number of messages by the consumer's locality
 
     @property
     def depth(self) -> int:
-        """How many messages could be taken now."""
+        """How many messages are ready for delivery."""
         return self.ledger.depth
 
     @property
     def is_empty(self) -> bool:
-        """Whether the channel has no message: none that waits, is in flight, deferred or buried."""
+        """Whether the channel has no messages at all, not even deferred, buried or in flight."""
         return self.ledger.is_empty
 
     # Consumers
@@ -188,20 +193,20 @@ class Channel:
         self.schedule_delivery()
 
     def _hold(self, paused: bool | str) -> None:
-        """Pause or unpause; a text is the reason why nobody but the channel itself pauses."""
+        """Pause or unpause. A string pauses too, and is the reason why the channel pauses itself."""
         self.paused, self.paused_why = bool(paused), paused if isinstance(paused, str) else ""
         self.ledger.tell(("hold", self.feed.name, self.name, paused))
 
-    # What the topic hands over
+    # New messages from the topic
 
     def keep(self, batches: Iterable[Batch]) -> None:
-        """Keep batches that are about to be handed over, because the log does not: only an ephemeral channel does so."""
+        """Keep batches that are about to be released to this ephemeral channel, because the log doesn't keep them."""
         self.ledger.keep(batches, self.turn.mem_queue_size, self.turn.mem_queue_bytes)
 
     def take_new(self, before: int, batch: Batch | None = None) -> None:
-        """Deliver the topic's messages from `before` on, which now belong to the channel, when the turn ends.
+        """Schedule the delivery of the messages from `before` on, which now belong to the channel.
 
-        `batch` is the first one of these messages, if the topic has it at hand.
+        `batch` is the batch of the first ones, if the topic has it at hand.
         """
         if self.ledger.ephemeral_batches is not None:
             self.turn.overflowing.setdefault(self, before)
@@ -213,13 +218,13 @@ class Channel:
             self.wake_at(self.turn.now + self.policy.rules.expiry_pause)
 
     def drop_overflow(self, before: int) -> None:
-        """Drop the newest messages of this turn that found neither consumer nor room. Called when the turn ends."""
+        """Drop this turn's newest messages that got neither a consumer nor room in memory. Called at the turn's end."""
         self.ledger.drop_overflow(before, self.turn.mem_queue_size, self.turn.mem_queue_bytes)
 
     def defer(self, start: int, count: int, due: int) -> None:
-        """Make the messages of a batch wait until `due` (microseconds), even if they are ahead of the cursor.
+        """Defer the messages of a new batch until `due` (monotonic microseconds), as many as the channel has room for.
 
-        This is as far as they have room: what is deferred is not dropped later.
+        Limits never drop deferred messages, so they have to apply now. The rest is dropped or buried.
         """
         fits = count
         if self.is_ruled:
@@ -234,9 +239,10 @@ class Channel:
         self.set_alarm()
 
     def _turn_away(self, base: int, start: int, end: int, due: int) -> None:
-        """Drop or bury the messages [start, end) of a deferred batch, which have no room."""
+        """Drop or bury the messages [start, end) of the deferred batch at `base`, because there is no room for them."""
         batch = self.ledger.batch_of(base) if self._buries else None
-        if self._buries and batch is None:  # it was deferred long ago, in a topic that was paused
+        # Burying needs the ids, which are in the batch. If it isn't in memory any more, defer the messages after all.
+        if self._buries and batch is None:
             self.ledger.defer(start, end - start, due)
             return
         self.ledger.skip_untold(start, end)
@@ -248,7 +254,7 @@ class Channel:
             self._count("overflow, buried", end - start)
 
     def take_early_deferrals(self, parked: EarlyDeferrals, at: int) -> None:
-        """Take over what the topic had parked, as its messages are handed over: delays begin at a time (microseconds)."""
+        """Take over the topic's early deferrals. Their delays begin at `at` (monotonic microseconds)."""
         self.ledger.take_early_deferrals(parked, at)
         if self.ledger.deferred.has_runs:
             self._unpack(_UNPACKED_AT_ONCE)
@@ -257,21 +263,21 @@ class Channel:
             self.set_alarm()
 
     def _unpack(self, most: int) -> None:
-        """Make entries for up to `most` deferred messages that have none yet, within what all channels may do in a turn."""
+        """Make entries for up to `most` messages of deferred batches, within the turn's limit for all channels."""
         turn = self.turn
         unpacked = self.ledger.deferred.unpack(min(most, _UNPACKED_IN_TURN - turn.unpacked))
         turn.unpacked += unpacked
         if unpacked > _UNPACKED_AT_ONCE:
-            gc.collect(1)  # otherwise one collection, after a second of such turns, goes over the entries of a million
+            gc.collect(1)  # otherwise, after a second of such turns, one collection has to visit a million entries
 
     # Delivering
 
     def schedule_delivery(self) -> None:
-        """Look at this channel when the turn ends, because a consumer may have room or something came to deliver."""
+        """Schedule a delivery attempt for the end of this turn."""
         self.turn.to_deliver[self] = None
 
     def distribute(self, now: float) -> None:
-        """Give waiting messages to consumers with room, as far as the policy's rate allows."""
+        """Deliver waiting messages to consumers with room, as fast as the policy's rate allows."""
         if self.paused:
             return
         taken = self._distribute_ruled(now) if self.is_ruled else self._distribute(self.ledger.depth, now)
@@ -289,15 +295,15 @@ class Channel:
     def _distribute(self, available: int, now: float) -> int:
         """Deliver up to `available` messages in fair shares. Return how many were delivered.
 
-        Say 10 messages wait, and three consumers have room for 1, 9 and 9. The first one gets 1 of its share of 4, the
-        second one gets 5 (half of the 9 that are left), and the third one 4.
+        For example, 10 messages wait, and three consumers have room for 1, 9 and 9. The first one gets 1, because it
+        can't take its share of 4. The second one gets 5, which is half of the 9 left, and the third one gets 4.
         """
         wanted = available
         while available > 0:
             ready = [consumer for consumer in self.consumers if consumer.room > 0]
             if not ready:
                 break
-            if self.turn.prefers_near_consumers:  # consumers further away get what these leave
+            if self.turn.prefers_near_consumers:  # consumers further away get the rest
                 nearest = max(consumer.locality for consumer in ready)
                 ready = [consumer for consumer in ready if consumer.locality == nearest]
             self._next_consumer = (self._next_consumer + 1) % len(ready)
@@ -313,14 +319,15 @@ class Channel:
                 available -= taken
                 if available <= 0:
                     break
+                # It may still have room: it only got its share, or sampling finished messages without delivering them.
                 if taken != room or consumer.sample_rate:
                     may_want_more = True
             if available == before or not may_want_more:
-                break  # either the log must read first (it calls `Broker.loaded` then), or nobody has room left
+                break  # no consumer has room, or the log is reading; then it calls `Broker.loaded`, and we come back
         return wanted - available
 
     def _take_both(self, consumer: Consumer, limit: int, now: float) -> int:
-        """Give up to `limit` messages to one consumer. Retries and new messages take turns, so that neither starves."""
+        """Deliver up to `limit` messages to one consumer: half retries and half new ones, so that neither starves."""
         if limit == 1:
             self._retry_first = not self._retry_first
             first, second = self._take_retries, self._take_new
@@ -333,7 +340,7 @@ class Channel:
         return taken + self._take_retries(consumer, limit - taken, now)
 
     def _take_new(self, consumer: Consumer, limit: int, now: float) -> int:
-        """Give up to `limit` messages that were never delivered to a consumer that has room for some."""
+        """Deliver up to `limit` new messages to a consumer that has room. Return how many it took from the cursor."""
         ledger, end = self.ledger, self.feed.high_watermark
         ttl = self.policy.ttl if self.is_ruled else None
         taken = deferred = expired = 0
@@ -354,10 +361,10 @@ class Channel:
                     self.wake_at(now)
                 break
             if ttl is not None and batch is not judged:
-                continue  # the disk had nothing a moment ago, so the batch may have expired
+                continue  # `_pass_expired` hadn't seen this batch, so check it now
             if batch.delay_ms and (due_ms := self.turn.due_ms(batch)) is not None:
-                # Only a cursor that has gone back meets a message that is not due: otherwise `defer` has skipped it. It
-                # is due when it was published plus its delay, never earlier.
+                # Normally the cursor skips deferred messages. We only get here after a seek, for example, has moved it
+                # back. Then we defer them again, until their delay since the publish is over.
                 stop = ledger.run_end(batch)
                 ledger.defer_ahead(stop, self.turn.due_from_wall(due_ms), due_ms)
                 self.set_alarm()
@@ -409,11 +416,11 @@ class Channel:
                     self.wake_at(now)
                 break
             first, stop, attempts = ledger.take_retries(limit - taken, batch)
-            # It may have failed so often before the rule was made, or while nsqd was down.
+            # A message may already have had too many attempts, because `max_attempts` was lowered while it waited.
             if (reason := self.policy.last_attempt(attempts)) is not None:
                 self._bury(places_in(batch, first, stop, attempts), Note(reason, ""))
                 continue
-            attempts = attempts + 1 & 0xFFFF
+            attempts = attempts + 1 & 0xFFFF  # 16 bits on the wire
             if consumer.sample_rate:
                 self._deliver_sample(consumer, batch, first, stop, attempts, now, retry=True)
             else:
@@ -422,10 +429,10 @@ class Channel:
         return taken
 
     def _put_off_new(self, cursor: int) -> bool:
-        """Defer messages that the disk has refused for long to read, so that those behind them can be delivered.
+        """Defer messages at the cursor that we have failed to read for a while, so that later ones can be delivered.
 
-        Deferred messages keep their place on the disk, also across a restart, and are read again when they are due.
-        Return False if nothing was refused: then the batch is only not in memory yet.
+        They are read again when they are due, and a restart doesn't lose them. Return False if no read has failed: the
+        batch just isn't in memory yet.
         """
         stop = min(self.ledger.end_of_refused(), self.ledger.next_stop(_DEFERRED_AT_ONCE))
         if stop <= cursor:
@@ -436,7 +443,7 @@ class Channel:
         return True
 
     def _put_off_retries(self) -> bool:
-        """Defer refused messages at the head of the retry queue, like `_put_off_new`. Return whether there were any."""
+        """Do the same as `_put_off_new` at the head of the retry queue."""
         due_ms = self._put_off_until_ms
         if not self.ledger.put_off_retries(_DEFERRED_AT_ONCE, self.turn.due_from_wall(due_ms), due_ms):
             return False
@@ -464,7 +471,7 @@ class Channel:
             self._deliver(consumer, batch, keep_from, stop, attempts, now, retry=retry)
 
     def _counts_as_taken(self, first: int, *, retry: bool) -> bool:
-        """Return whether `taken` counts messages from this one on: NSQ counts only what was in memory."""
+        """Return whether to count messages from `first` on by locality. NSQ only counts messages from memory."""
         return retry or self.ledger.ephemeral_batches is not None or first >= self.feed.log.cached_from
 
     def _deliver(
@@ -474,7 +481,7 @@ class Channel:
         if retry:
             ledger.note_redelivery(first, stop, attempts)
         count = stop - first
-        # As in `_counts_as_taken`, which would be a call for each message.
+        # The same as `_counts_as_taken`, without the cost of a call per message.
         if retry or ledger.ephemeral_batches is not None or first >= self.feed.log.cached_from:
             self.taken[consumer.locality] += count
         offset = batch.base_sequence - batch.base_id
@@ -501,10 +508,10 @@ class Channel:
         else:
             consumer.send(batch.frames(first, stop, attempts, ids))
 
-    # What consumers answer
+    # Answers of consumers
 
     def finish(self, consumer: Consumer, ids: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
-        """Finish messages of this consumer. Return (id, reason) of those that could not be finished."""
+        """Finish messages that this consumer has in flight. Return the failures as (id, reason)."""
         if self.latency is not None:
             self._measure(self.latency, consumer, ids)
         done, failures = self.in_flight.finish(consumer, ids)
@@ -525,9 +532,9 @@ class Channel:
     def requeue(
         self, consumer: Consumer, message_id: bytes, delay_ms: int, now: float, *, counts: bool = True
     ) -> bytes | None:
-        """Queue a message of this consumer again, at once or after a delay. Return why that failed, or None.
+        """Requeue a message, immediately or after a delay. Return the reason if it fails, otherwise None.
 
-        An attempt that does not count leaves the number of attempts as it was before.
+        If `counts` is False, the delivery doesn't count as an attempt.
         """
         delivery = self.in_flight.take_out(consumer, message_id)
         if not isinstance(delivery, Delivery):
@@ -545,7 +552,7 @@ class Channel:
         return None
 
     def bury(self, consumer: Consumer, message_id: bytes, reason: str, now: float) -> bytes | None:
-        """Bury a message of this consumer. Return why that failed, or None."""
+        """Bury a message that this consumer has in flight. Return an error if it fails, otherwise None."""
         if self.ledger.ephemeral_batches is not None:
             return NOT_ON_DISK
         delivery = self.in_flight.take_out(consumer, message_id)
@@ -558,7 +565,7 @@ class Channel:
         return None
 
     def touch(self, consumer: Consumer, message_id: bytes, *, msg_timeout: float, now: float) -> bytes | None:
-        """Give a message more time. Return why that failed, or None. At the maximum it succeeds but gives no more."""
+        """Extend a message's deadline, up to `max_msg_timeout`. Return an error if it fails, otherwise None."""
         delivery = self.in_flight.find(consumer, message_id)
         if not isinstance(delivery, Delivery):
             return delivery
@@ -567,14 +574,14 @@ class Channel:
         self.set_alarm()
         return failure
 
-    # What becomes of messages that have failed
+    # Failed messages
 
     def _settle_failed(
         self, failed: Sequence[tuple[int, Delivery]], how: str, now: float, *, asked_ms: int = _NOT_ASKED
     ) -> None:
-        """Bury those of these messages that had their last attempt, and have the others wait for the next one.
+        """Bury the messages that have used up their attempts, and requeue the others.
 
-        `how` their attempts have ended is a part of the reason. `asked_ms` is the delay that their consumer asks for.
+        `how` says how the attempt ended, for the burial's reason. `asked_ms` is the delay that the consumer asked for.
         """
         ledger, policy, turn = self.ledger, self.policy, self.turn
         exhausted: dict[tuple[Consumer, str], list[tuple[int, int, int]]] = {}
@@ -608,13 +615,13 @@ class Channel:
         self.set_alarm()
 
     def _due_after(self, delay_ms: int, now: float) -> tuple[int, int]:
-        """Return when a delay is over, on both clocks of the ledger."""
+        """Return when a delay ends, as the ledger's `due` and `due_ms`."""
         return microseconds(now) + delay_ms * 1000, self.turn.timestamp // 1_000_000 + delay_ms + 1
 
     def _bury(self, places: Sequence[tuple[int, int, int]], note: Note, *, has_failed: bool = True) -> None:
-        """Bury messages, each given as sequence, id and attempts, or drop them if the channel is not on disk.
+        """Bury messages, each given as sequence, id and attempts. A channel that isn't on disk drops them.
 
-        Those that have not failed, and only waited too long, are no fault of a consumer: the breaker leaves them out.
+        `has_failed` is False if they only waited for too long. Consumers can't help that, so the breaker ignores it.
         """
         self.buried_queue.bury(places, note)
         if self.ledger.ephemeral_batches is not None:
@@ -629,7 +636,7 @@ class Channel:
             self._hold(why)
 
     def work_on_job(self, now: float) -> None:
-        """Take the next step of a kick, a discard or an undo that is under way, if it is time."""
+        """Do the next step of a running kick, discard or undo, if it is time."""
         room = self.room() if self.buried_queue.job is not None else None
         if self.buried_queue.work_on_job(now, room):
             self.schedule_delivery()
@@ -638,20 +645,20 @@ class Channel:
     # Time
 
     def set_alarm(self, not_before: float = 0.0) -> None:
-        """Have `expire` called when the next deadline or deferral is due."""
+        """Set the alarm for the next deadline or deferred message."""
         when = self.in_flight.next_deadline
         if (due := self.ledger.deferred.next_due()) is not None:
             when = min(when, due / 1_000_000)
         self.wake_at(max(when, not_before))
 
     def wake_at(self, when: float) -> None:
-        """Ask to be called then. If that is now, this channel has more to do, but others have their turn first."""
+        """Set the alarm, which calls `expire`. If `when` is now, that happens after other work has had its turn."""
         if when < self.alarm:
             self.alarm = when
             self.turn.alarms.add(when, self)
 
     def expire(self, now: float) -> None:
-        """Move messages that are overdue or due to the retries, and ask to be called again in time."""
+        """Handle the alarm: time out deliveries, release deferred messages, expire old ones, and set the next alarm."""
         ledger = self.ledger
         overdue = self.in_flight.expire(now)
         for _, delivery in overdue:
@@ -681,26 +688,27 @@ class Channel:
     # Time to live
 
     def _look_for_expired(self, now: float) -> None:
-        """Pass over expired messages although nobody takes any, and ask to be called again if some are left."""
+        """Drop or bury expired messages at the cursor, even if there are no consumers."""
         ttl, ledger = self.policy.ttl, self.ledger
         if ttl is None:
             return
         for _ in range(_EXPIRED_AT_ONCE):
             if ledger.advance() >= self.feed.high_watermark:
-                return  # `take_new` asks for the next look
+                return  # `take_new` sets the next alarm
             if not self._pass_expired(ttl):
                 break
         else:
-            ledger.record_progress()  # which may be thousands of ranges, so it does not wait for those of other turns
+            # Possibly thousands of ranges. If we didn't record them now, the ranges of many turns would come together.
+            ledger.record_progress()
             self.wake_at(now)
             return
         pause = self.policy.rules.expiry_pause if ledger.batch_in_hand is not None else _PAUSE_TO_LOAD
         self.wake_at(now + pause)
 
     def _pass_expired(self, ttl: int) -> bool:
-        """Pass over expired messages at the cursor: whole segments, or one batch. Return whether there were any.
+        """Drop or bury expired messages at the cursor: whole segments, or one batch. Return whether there were any.
 
-        If there were none, the batch at the cursor is in hand, unless it has to be read first.
+        If there were none, `ledger.batch_in_hand` is the batch at the cursor, or None if it has to be read from disk.
         """
         ledger, timestamp = self.ledger, self.turn.timestamp
         batch = ledger.batch_in_hand
@@ -714,7 +722,7 @@ class Channel:
         return True
 
     def _expire(self, batch: Batch, stop: int, ttl: str) -> None:
-        """Bury or drop the messages from the cursor to `stop`, because they waited for longer than this."""
+        """Bury or drop the messages from the cursor to `stop`, because they have waited for longer than `ttl`."""
         ledger, start = self.ledger, self.ledger.cursor
         if self.policy.rules.ttl_buries and ledger.ephemeral_batches is None:
             ledger.take_ahead(stop)
@@ -727,7 +735,7 @@ class Channel:
 
     def _pass_old_segments(self, older: int) -> bool:
         ledger = self.ledger
-        # A cursor that went back meets deferred messages, and a delay does not count as waiting.
+        # The age of a segment says nothing about deferred messages, because a delay doesn't count as waiting.
         if ledger.ephemeral_batches is not None or self.policy.rules.ttl_buries or ledger.may_meet_deferred:
             return False
         end = min(self.feed.log.older_than(older), self.feed.high_watermark)
@@ -736,10 +744,10 @@ class Channel:
         self._count("ttl, dropped", ledger.finish_before(end, _PASSED_AT_ONCE))
         return True
 
-    # Bounds
+    # Limits
 
     def take_rules(self, rules: ChannelRules) -> None:
-        """Follow these rules from now on."""
+        """Apply these rules from now on."""
         now = self.turn.now
         self.policy = policy_of(rules.in_force(), now, self.policy)
         self.dry_run = dry_run_of(rules.dry_run(), self.policy_counts, now, self.dry_run)
@@ -754,21 +762,21 @@ class Channel:
 
     @property
     def _buries(self) -> bool:
-        """Whether a bound that messages exceed has them buried; a channel in memory drops them instead."""
+        """Whether messages over a limit are buried. An ephemeral channel drops them instead."""
         return self.policy.buries and self.ledger.ephemeral_batches is None
 
     def usage(self) -> Usage:
-        """Return what waits, now or for its time, with what the topic has not handed over yet. Bytes are estimated."""
+        """Return the waiting and deferred messages, including the ones not released yet. Bytes are estimated."""
         return usage_of(self.ledger)
 
     def room(self) -> int | None:
-        """Return how many messages fit beside those that no bound drops; None: any number, because no bound drops."""
+        """Return how many new messages fit beside the retries and deferred ones, or None if no limit drops any."""
         return self.policy.room(self.ledger)
 
     def apply_limits(self, arrived: int | None = None) -> None:
-        """Drop or bury the oldest messages that are too many, if that is what the policy says.
+        """Drop or bury the oldest messages if there are more than the policy allows.
 
-        `arrived`: where the messages begin that the topic has just handed over.
+        `arrived` is the first sequence of the messages that were just released.
         """
         self.is_behind = False
         if beyond := self.policy.beyond(self.ledger):
@@ -786,9 +794,9 @@ class Channel:
         self.dry_run.waits(self.ledger)
 
     def make_room(self, coming: Usage) -> bool:
-        """Drop the oldest messages that would be too many bytes together with those that are about to be published.
+        """Drop the oldest messages until the ones about to be published fit into the limit of bytes.
 
-        Return False if a later turn has to drop more before there is room.
+        Return False if a later turn has to drop more before they do.
         """
         if not self.policy.drops or self.policy.buries:
             return True
@@ -801,15 +809,12 @@ class Channel:
         return True
 
     def _bury_oldest(self, count: int) -> int:
-        """Bury `count` messages that wait for their first delivery.
-
-        Return how many; the rest has to be read from disk.
-        """
+        """Bury up to `count` messages at the cursor. Return how many were buried; the others must be read from disk."""
         ledger, buried = self.ledger, 0
         while buried < count:
             oldest = ledger.advance()
             if oldest >= self.feed.high_watermark:
-                break  # fewer waited than it seemed: some of them are missing in the log
+                break  # there were fewer than `count`, because the log has a gap
             batch = ledger.batch_ahead()
             if batch is None:
                 self.wake_at(self.turn.now + _PAUSE_TO_LOAD)
@@ -821,11 +826,11 @@ class Channel:
         return buried
 
     def drop_oldest(self, count: int, arrived: int | None = None) -> None:
-        """Finish `count` of the messages that wait for their first delivery, because of a bound.
+        """Drop the oldest `count` messages that wait for their first delivery, because of a limit.
 
-        Where they lie between very many skip ranges, a turn drops some of them, and `is_behind` tells that there are more.
-        The retries stay. A message there was delivered before, or an operator has given it back: somebody wants it.
-        `arrived`: where the messages begin that came just now and found no room; they are counted by themselves.
+        If very many skip ranges lie between them, this turn only drops some of them and sets `is_behind`. Retries stay,
+        because they were delivered before or an operator has given them back, so someone still wants them. Messages
+        from `arrived` on are new ones without room, and have a count of their own.
         """
         end = self.feed.high_watermark
         dropped = self._drop_next(count, end if arrived is None else arrived, "overflow, dropped")
@@ -833,15 +838,15 @@ class Channel:
             self._drop_next(count - dropped, end, "full, dropped")
 
     def drop_before(self, end: int) -> None:
-        """Finish what is next before this sequence, because of a bound of the topic. The retries stay."""
+        """Drop undelivered messages before `end`, because of a limit of the topic. Retries stay."""
         self._drop_next(end, min(end, self.feed.high_watermark), "overflow, dropped")
 
     def _drop_next(self, count: int, end: int, cause: str) -> int:
         ledger, turn, dropped = self.ledger, self.turn, 0
         while dropped < count and (cursor := ledger.advance()) < end:
-            if dropped and turn.ranges_dropped >= _DROPPED_IN_TURN:  # the first one is dropped in any case
+            if dropped and turn.ranges_dropped >= _DROPPED_IN_TURN:  # but always drop one, so that we get ahead
                 self.is_behind = True
-                ledger.record_progress()  # of thousands of ranges, perhaps: it does not wait for those of other turns
+                ledger.record_progress()  # possibly thousands of ranges, so don't wait for the ones of later turns
                 self.wake_at(turn.now)
                 break
             turn.ranges_dropped += 1
@@ -852,18 +857,18 @@ class Channel:
         return dropped
 
     def _go_on_dropping(self) -> None:
-        """Have the topic and its channels drop more, unless bounds have dropped enough in this turn."""
+        """Drop more of the topic's messages, unless this turn has dropped enough."""
         if self.turn.ranges_dropped < _DROPPED_IN_TURN:
             self.topic.drop_beyond_limits()
         else:
             self.wake_at(self.turn.now)
 
-    # Beginnings and ends
+    # Start and end
 
     def snapshot_changes(self) -> Iterator[Change | None]:
-        """Return the changes that tell a new journal of this channel, as of this call, even if iterated later.
+        """Return changes that describe this channel for a new journal, as of this call, even if you iterate later.
 
-        A None among them is an opportunity for others to have their turn.
+        At each None, you may let other work have its turn.
         """
         topic, name = self.feed.name, self.name
         state: list[Change] = [("channel", topic, name, self.ledger.cursor)]
@@ -873,7 +878,7 @@ class Channel:
         return chain(state, places, self.buried_queue.snapshot_changes())
 
     def restore(self, state: ChannelState) -> None:
-        """Take over the state that recovery found, and free its memory. What was in flight is deliverable at once."""
+        """Take over the recovered state and free its memory. Messages that were in flight are ready for delivery."""
         self.paused, self.paused_why = state.paused, state.paused_why
         self.ledger.restore(state, self.turn.due_from_wall)
         self.buried_queue.resume(state.job)
@@ -883,28 +888,28 @@ class Channel:
         self.set_alarm()
 
     def begin_anew(self) -> None:
-        """Follow the ledger, which an operator has just had forget all that waited or was in flight."""
-        self.buried_queue.drop_kick()  # none of its messages waits any more
+        """Start over, because an operator has emptied the channel or moved its cursor."""
+        self.buried_queue.drop_kick()  # a kick can't be undone, because none of its messages waits any more
         self._full_from = None
         self.alarm = inf
-        self.wake_at(self.turn.now if self.is_behind else self.buried_queue.next_step)  # a bound or a job goes on
+        self.wake_at(self.turn.now if self.is_behind else self.buried_queue.next_step)  # dropping or a job continues
         for consumer in self.consumers:
             consumer.in_flight = 0
         self.schedule_delivery()
 
     def close(self) -> None:
-        """End every consumer's connection without a word, because the channel is being deleted."""
+        """Disconnect all consumers, because the channel is being deleted."""
         consumers, self.consumers = self.consumers, []
         for consumer in consumers:
             consumer.has_joined = False
             consumer.close()
         self.turn.forget(self)
         self.turn.journal.forget(self.ledger)
-        self.ledger.clear()  # an alarm may keep the channel alive for as long as the longest delay
+        self.ledger.clear()  # an alarm may refer to the channel until the end of its longest delay
         self.buried_queue.clear()
         self.alarm = inf
 
-    # Seen from outside
+    # Figures
 
     def expires_at(self) -> int | None:
         """Return when the policy deletes the channel, because nothing consumes it, or None."""
@@ -922,7 +927,7 @@ def places_in(batch: Batch, first: int, stop: int, attempts: int) -> list[tuple[
 
 
 def microseconds(now: float) -> int:
-    """Return the time in microseconds, rounded up, so that nothing is ever early."""
+    """Return the time in microseconds, rounded up so that nothing happens early."""
     return int(now * 1_000_000) + 1
 
 
