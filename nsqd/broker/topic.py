@@ -1,18 +1,18 @@
 """A topic: one log, and the channels that read it.
 
-`high_watermark` (H in the documents) tells up to where the log belongs to the channels. While the topic has a channel and
-is not paused, H follows the tail; otherwise it stands still, and what is published waits behind it. H also stands still
-while the topic is *learning* which channels it has elsewhere in the cluster, so that none of them misses what is
-published here first.
+Messages before `high_watermark` (H in the docs) belong to the channels. While the topic *flows*, because it has a
+channel and isn't paused, H follows the tail. Otherwise it stands still, and new messages wait beyond it. H also stands
+still while the topic is *learning* which channels it has on other nodes, so that each of them gets the first messages
+that are published here.
 
 A topic has
 
-    feed            what its channels see of it: the log, and H
+    feed            the log and H, as the channels see them
     channels        by name
-    early_deferrals what lies beyond H and is deferred, or was taken back
-    policy          what the rules say, and a second one whose answers are only counted (policy.py)
+    early_deferrals the deferred and cancelled messages beyond H
+    policy          the rules in force; `dry_run` has the rules that are only counted (policy.py)
 
-and the publishes of this turn, until the log has them (publish_buffer.py).
+and this turn's publishes until they are in the log (publish_buffer.py).
 """
 
 from __future__ import annotations
@@ -46,23 +46,23 @@ if TYPE_CHECKING:
     from nsqd.broker.store import TopicLog
     from nsqd.broker.turn_context import TurnContext
 
-# Keys of other deferred publishes that are looked at for each one that is added: so at most half of them are not needed.
+# Other keys of deferred publishes to check for each new one. With two, at most half of the keys are unneeded.
 _LOOKED_AT: Final = 2
-_MOST_LOOKED_AT: Final = 200  # when the log is told what it can let go
-_TOLD_ONE_BY_ONE: Final = 1_000  # changes of the journal about what was parked; a millisecond or two
+_MOST_LOOKED_AT: Final = 200  # keys to check in `let_go`
+_TOLD_ONE_BY_ONE: Final = 1_000  # journal entries about early deferrals; a millisecond or two
 _STARTS_IN_CHANGE: Final = 2_000
 _LEARNED_AT_ONCE: Final = 2_000  # keys; a millisecond or two
-_MOST_WAIT: Final = 10.0  # seconds that publishes wait for files to be removed; after that, an answer matters more
-_SEQUENCES_ASKED: Final = 10_000  # at a time: what the log answers takes 200 bytes for each
+_MOST_WAIT: Final = 10.0  # seconds that publishes wait for the removal of files; then they are written anyway
+_SEQUENCES_ASKED: Final = 10_000  # in one call, because the log's answer takes 200 bytes for each
 
 
 class PublishRefused(Exception):
-    """The topic takes no messages; `cause` is the error for the client."""
+    """The topic rejects a publish. `cause` is the error for the client."""
 
     def __init__(self, cause: str, *, is_full: bool = False) -> None:
         super().__init__(cause)
         self.cause = cause
-        self.is_full = is_full  # a bound of the policy is reached, so trying again later may help
+        self.is_full = is_full  # because of a limit of the policy, so the client may try again later
 
 
 @final
@@ -74,41 +74,41 @@ class Topic:
         self.feed = TopicFeed(name, log, ephemeral=self.ephemeral)
         self.channels: dict[str, Channel] = {}
         self.paused = False
-        self.learning = True  # until it is known which channels this topic has elsewhere
+        self.learning = True  # until we know which channels this topic has on other nodes
         self.closing = False
         self.early_deferrals = EarlyDeferrals()  # beyond H
         self._turn = turn
         self._written_tail = log.tail
-        self.idle_since = turn.now  # when the last look has found new messages
-        self._seen_tail = log.tail  # by that look
+        self.idle_since = turn.now  # when `is_idle` last found new messages
+        self._seen_tail = log.tail  # at the last `is_idle`
         # Publishes and their keys
         self._keys = TopicKeys(turn.keys, log.refusal, is_new=not log.tail)
         keys, forgotten = log.take_keys()
         self._keys.know(keys)
         self._keys.know_forgotten(forgotten)
-        self._keys_from = log.keys_from  # as the journal knows it
+        self._keys_from = log.keys_from  # as in the journal
         self._buffer = PublishBuffer(log, self._keys, turn)
-        self._sealed: list[tuple[Batch, Receipt]] = []  # in this turn, and not released to the channels yet
+        self._sealed: list[tuple[Batch, Receipt]] = []  # this turn's, until the channels get them
         self._deferred_ids = DeferredIds()
         # The policy
         rules = turn.rules.topic(name)
-        self.policy_counts: dict[str, int] = {}  # by cause: what rules have done, or would have done
+        self.policy_counts: dict[str, int] = {}  # by cause: how often rules have acted, or would have
         self.policy = TopicPolicy(rules.in_force())
         self.dry_run = TopicDryRun(rules.dry_run(), self.policy_counts)
-        # One flag for each publish: whether a deletion, or a bound of the topic or of a channel, has to be checked.
+        # One flag per publish: true if a pending deletion, or a limit of the topic or of a channel, has to be checked.
         self._is_guarded = self.policy.refuses or self.dry_run.policy.refuses
         self._drops = self.policy.drops or self.dry_run.policy.drops
-        self._oldest_file = 0  # as of the last publish under a bound that drops: the first sequence of the oldest file
-        self._waits_since = inf  # since when publishes wait for files to be removed
+        self._oldest_file = 0  # first sequence of the file with the slowest cursor, as of the last `must_block`
+        self._waits_since = inf  # when publishes began to wait for the removal of files
         # Figures
         self.message_count = 0
         self.message_bytes = 0
         self.outdated_count = 0  # messages that retention dropped before a channel got them
-        self._note_dropping()
+        self._update_dropping()
 
     @property
     def high_watermark(self) -> int:
-        """H: what lies before belongs to the channels."""
+        """H: messages before it belong to the channels."""
         return self.feed.high_watermark
 
     @property
@@ -127,9 +127,9 @@ class Topic:
     # Publishing
 
     def publish_one(self, sized_body: bytes, delay_ms: int = 0, key: bytes = b"", headers: bytes = b"") -> Receipt:
-        """Publish one message, given with its four bytes of size. Publishes of one turn share a batch and a receipt.
+        """Publish one message. Publishes of the same turn share a batch and a receipt.
 
-        `headers` are encoded, as everywhere here.
+        `sized_body` begins with the body's size in four bytes. `headers` are encoded, as everywhere in this class.
         """
         if delay_ms:
             return self.publish(sized_body, (0, len(sized_body)), delay_ms, key, headers)
@@ -148,9 +148,9 @@ class Topic:
     def publish(
         self, payload: bytes, offsets: Sequence[int], delay_ms: int = 0, key: bytes = b"", headers: bytes = b""
     ) -> Receipt:
-        """Publish messages in one batch: all of them or none. `headers` are those of all messages, or empty.
+        """Publish all messages in one batch, or none of them. `headers` has the headers of all messages, or is empty.
 
-        If the key was used not long ago, nothing is published, and the receipt of that time is returned.
+        If we know the key from an earlier publish, nothing is published, and you get the earlier receipt.
         """
         if self.closing:
             raise PublishRefused("exiting")
@@ -166,16 +166,16 @@ class Topic:
         return self._buffer.add(payload, offsets, delay_ms, key, headers)
 
     def _find_key(self, key: bytes) -> Receipt | None:
-        """Return the receipt of the publish that was made with this key, in this turn or before; None: there is none."""
+        """Return the receipt of an earlier publish with this key, maybe in this turn, or None if there was none."""
         if (receipt := self._buffer.receipt_of(key)) is not None:
             self._keys.repeats += 1
             return receipt
-        if not self._keys.may_know(key):  # most keys are new, and only a known one needs the time
+        if not self._keys.may_know(key):  # a quick check, because most keys are new
             return None
         return self._keys.find(key, self._turn.timestamp, self.waits)
 
     def _expect_keys(self) -> None:
-        """Tell the journal that there are keys from here on, before the log has them, so that a start looks for them."""
+        """Record that keys begin at the log's tail, so that the next start looks for them. The log has none yet."""
         self._note_keys_from(self.log.tail)
 
     def _note_keys_from(self, sequence: int) -> None:
@@ -183,18 +183,18 @@ class Topic:
         self.record(("keys", self.name, sequence))
 
     def _note_no_keys(self) -> None:
-        self._note_keys_from(~self.log.tail)  # keys that lie before, in what was emptied, stay forgotten
+        self._note_keys_from(~self.log.tail)  # ~: there are no keys, and any before the tail stay forgotten
 
     def buffered(self) -> Usage:
-        """Return what was published and has no place in the log yet, with the bytes that it will take there, or a few more."""
+        """Return the size of the publishes that aren't in the log yet. The bytes may be a few more than on disk."""
         return self._buffer.usage_in_log()
 
     def record_deferred(self, timestamp: int) -> None:
-        """Tell the journal which of this turn's publishes are deferred, and where `seal` is going to place them.
+        """Record this turn's deferred publishes in the journal, with the sequences that `seal` will give them.
 
-        The journal is told before the log has them. So a crash in between leaves nothing that could be delivered early,
-        and if the journal cannot be written, nothing has to be taken back. A log that is going to refuse the messages
-        gives them no place, so the journal is told nothing.
+        The journal gets them before the log does. So after a crash in between, nothing can be delivered early, and if
+        the journal can't be written, there is nothing to undo. If the log is going to refuse the messages, they get no
+        sequences, so we record nothing.
         """
         if self.ephemeral or self.log.refusal() is not None:
             return
@@ -205,9 +205,9 @@ class Topic:
                 self.record(("park", self.name, sequence, count, delay_ms))
 
     def seal(self, timestamp: int) -> None:
-        """Give this turn's publishes their places in the log, and append them to its buffer.
+        """Give this turn's publishes their sequences, and append them to the log's buffer.
 
-        A log in memory may have no room for some of them. These are dropped, but count as published, as in NSQ.
+        If a log in memory has no room for some messages, these are dropped, but count as published, as in NSQ.
         """
         if self._is_guarded:
             self._forget_room()
@@ -218,15 +218,15 @@ class Topic:
             self.message_bytes += sum(it.size for it in dropped)
 
     def refuse(self, cause: str) -> None:
-        """Fail this turn's publishes. A `cut` takes back what the journal was told of them, once it works again."""
+        """Fail this turn's publishes. If the journal has deferrals of them, revert these with a `cut`."""
         self._forget_room()
         if self._buffer.fail(cause):
             self.record(("cut", self.name, self.log.tail))
 
-    # Handing over
+    # Release to the channels
 
     def release_to_channels(self, now: float) -> None:
-        """Count the messages that the log has taken and, if the topic flows, give them to the channels."""
+        """Count the messages that the log has accepted and, if the topic flows, release them to the channels."""
         sealed, self._sealed = self._sealed, []
         failed = False
         deferred: list[tuple[int, int, int]] = []
@@ -251,7 +251,7 @@ class Topic:
         else:
             for start, count, delay_ms in deferred:
                 early.add(start, count, delay_ms)
-            if self.flowing:  # something was taken back before it was handed over
+            if self.flowing:  # a message was cancelled before its release
                 self._start_flowing()
         if self._drops:
             self.drop_beyond_limits(before)
@@ -262,11 +262,11 @@ class Topic:
         fresh: Sequence[tuple[Batch, Receipt]] | None = None,
         deferred: Sequence[tuple[int, int, int]] = (),
     ) -> None:
-        """Move H to the tail, and hand over what is parked.
+        """Move H to the tail, so that the channels get the messages and early deferrals before it.
 
-        `fresh`: the batches of this turn with their receipts, if nothing is parked; None: take them from the log. Each
-        channel gets the first of them, so that a consumer that keeps up need not wait for a look into the log.
-        `deferred`: start, count and delay_ms of those among them that are deferred.
+        `fresh` has this turn's batches with their receipts, if there are no early deferrals. With None, the batches
+        come from the log. Each channel gets the first batch directly, so that a consumer that keeps up needs no lookup
+        in the log. `deferred` has start, count and delay_ms of the deferred batches among them.
         """
         for channel in self.channels.values():
             if channel.ledger.ephemeral_batches is not None:
@@ -276,7 +276,7 @@ class Topic:
             parked, self.early_deferrals = self.early_deferrals, EarlyDeferrals()
             for channel in self.channels.values():
                 channel.take_early_deferrals(parked, microseconds(now))
-            self._turn.reclaimer.add_blocks(parked.pieces)  # unless channels have them, they end here
+            self._turn.reclaimer.add_blocks(parked.pieces)  # freed here, unless a channel still uses them
         for start, count, delay_ms in deferred:
             due = microseconds(now) + delay_ms * 1000
             for channel in self.channels.values():
@@ -288,14 +288,17 @@ class Topic:
             self.log.release(self.high_watermark)
 
     def _in_memory(self) -> Iterator[Batch]:
-        """Yield what is about to be handed over, as far as it is in memory."""
+        """Yield the batches that are about to be released and are still in memory."""
         sequence = max(self.high_watermark, self.log.cached_from)
         while sequence < self._written_tail and (batch := self.log.batch_at(sequence)) is not None:
             yield batch
             sequence = batch.end_sequence
 
     def _start_flowing(self) -> None:
-        """Move H after a first channel came or the pause ended. The delays of parked deferrals begin now."""
+        """Release all messages that have waited for a first channel or for the end of a pause.
+
+        The delays of early deferrals begin now.
+        """
         if self.early_deferrals:
             self._record_early_deferrals()
             self.record(("unpark", self.name))
@@ -306,7 +309,10 @@ class Topic:
             self.drop_beyond_limits(before)
 
     def _record_early_deferrals(self) -> None:
-        """Tell the journal that all channels get now what is parked: in words that 0.1.0 knows, if these are few."""
+        """Record in the journal that all channels get the early deferrals now.
+
+        If there are few, we use entries that nsqd 0.1.0 can read. Otherwise, a single `start` stands for all of them.
+        """
         now_ms = self._turn.timestamp // 1_000_000
         if self.early_deferrals.parts * len(self.channels) > _TOLD_ONE_BY_ONE:
             self.record(("start", self.name, now_ms))
@@ -319,7 +325,7 @@ class Topic:
                 self.record(("defer", self.name, start, count, now_ms + delay_ms + 1))
 
     def let_go(self) -> None:
-        """Tell the log which messages it need not keep any more, after telling the journal why."""
+        """Let the log remove messages that no channel needs. The progress that allows it is recorded first."""
         if self._keys_from >= 0:
             self._turn.keys.forget_old(self._turn.timestamp)
             self._keys.drop_unneeded(_MOST_LOOKED_AT, self._turn.timestamp, self.waits)
@@ -327,7 +333,7 @@ class Topic:
                 self._note_no_keys()
         if not self.channels and not self.learning:
             self._drop_outdated()
-        low = passed = self.feed.high_watermark  # as `low_watermark` and `passed` return, in one loop over the channels
+        low = passed = self.feed.high_watermark  # as from `low_watermark()` and `passed()`, but in one loop
         for channel in self.channels.values():
             ledger = channel.ledger
             ledger.record_progress()
@@ -336,7 +342,7 @@ class Topic:
         self.log.release(low, passed)
 
     def passed(self) -> int:
-        """Return the sequence before which channels need single messages only; see `exceptions`."""
+        """Return the slowest channel's cursor. Before it, channels only need single messages: see `exceptions`."""
         passed = self.feed.high_watermark
         for channel in self.channels.values():
             if channel.ledger.ephemeral_batches is None:
@@ -344,37 +350,41 @@ class Topic:
         return passed
 
     def rewind_to(self, sequence: int) -> None:
-        """Tell the log, before it removes anything else, that a channel needs messages from here on once more."""
+        """Make the log keep the messages from `sequence` on, because a channel needs them again.
+
+        Call this before the log can remove anything else.
+        """
         for channel in self.channels.values():
             channel.ledger.record_progress()
-        # Copying messages forward may be under way, without those that are needed again. For the log this looks as if
-        # a cursor had gone back there: it keeps the originals (see `Carrying`). Then it learns where the cursors are.
+        # Compaction may be copying messages, but not these. If we say first that a cursor is back at `sequence`, the
+        # log keeps the segments (see `Compaction`). After that, `let_go` says where the cursors really are.
         self.log.release(min(sequence, self.low_watermark()))
         self.let_go()
 
     def _drop_outdated(self) -> None:
-        """Drop what waited for a first channel longer than this topic's own retention allows."""
+        """Drop messages that have waited for a first channel for longer than the topic's own retention allows."""
         outdated = min(self.log.outdated(), self._written_tail)
         if outdated <= self.high_watermark:
             return
         dropped = outdated - self.high_watermark
         self.outdated_count += dropped
-        self._pass_over(outdated)
+        self._discard_before(outdated)
         self._turn.note(
             f"TOPIC({self.name}): retention drops {dropped} messages that no channel got, "
             f"{self.outdated_count} since the start"
         )
 
-    def _pass_over(self, end: int) -> None:
+    def _discard_before(self, end: int) -> None:
+        """Discard the messages from H to `end`, which no channel has got."""
         self.feed.high_watermark = end
         self._turn.reclaimer.add_blocks(self.early_deferrals.pass_over(end))
-        # The log removes nothing before the journal entry that says this is synced.
+        # The log only removes them after this entry is synced.
         self.record(("freeze", self.name, end))
 
     def exceptions(self) -> Iterator[Iterable[int]]:
-        """Return, in pieces, the sequences of all that waits or is in flight, as of now.
+        """Return, in pieces, the sequences that channels need besides the ones ahead of their cursors, as of now.
 
-        The channels' progress is recorded first, so the journal knows about everything that is not in the result.
+        The channels' progress is recorded first, so the journal has all other messages as finished.
         """
         channels = [channel for channel in self.channels.values() if channel.ledger.ephemeral_batches is None]
         for channel in channels:
@@ -382,7 +392,7 @@ class Topic:
         return chain.from_iterable([channel.ledger.exceptions() for channel in channels])
 
     def low_watermark(self) -> int:
-        """Return the sequence before which no channel needs anything, and a new one would not either."""
+        """Return the sequence before which no channel needs anything, not even a new one."""
         low = self.feed.high_watermark
         for channel in self.channels.values():
             if channel.ledger.ephemeral_batches is None:
@@ -391,15 +401,15 @@ class Topic:
 
     @property
     def last_place(self) -> int:
-        """The highest cursor that a channel can be given: H, or the place to which a first channel would move H."""
+        """The highest cursor that a channel can be given: H, or the tail if a first channel would move H there."""
         return self.high_watermark if self.paused or self.learning else self._written_tail
 
     # Channels
 
     def channel(self, name: str, *, cursor: int | None = None) -> Channel:
-        """Return the channel of this name, and create it if need be. The first channel gets what has waited.
+        """Return the channel with this name, and create it if necessary. A new one begins at `cursor`, or else at H.
 
-        A new channel begins at `cursor`, or else where messages are handed over now.
+        The first channel of a topic also gets the messages that have waited for one.
         """
         channel = self.channels.get(name)
         if channel is None:
@@ -417,9 +427,9 @@ class Topic:
         return channel
 
     def learned(self, names: Iterable[str]) -> None:
-        """Create these channels, which exist elsewhere, and hand messages over from now on.
+        """Create these channels, which exist on other nodes, and release messages from now on.
 
-        Once is enough for each topic: the journal remembers it.
+        Each topic learns only once, because the journal remembers it.
         """
         for name in sorted(names):
             self.channel(name)
@@ -438,7 +448,7 @@ class Topic:
         self._record_name(channel, ("nochannel", self.name, name))
         channel.close()
         if self._is_guarded or self._drops:
-            self.limits_changed()  # its own bound is in nobody's way any more
+            self.limits_changed()  # its limit no longer blocks publishes
         if not self.channels:
             if was_flowing:
                 self.record(("freeze", self.name, self.high_watermark))
@@ -468,8 +478,8 @@ class Topic:
             self._turn.shape_changed(self.name)
 
     def empty(self) -> None:
-        """Drop what no channel has got yet. Channels keep what they have, and history stays readable."""
-        self._buffer.close_shared()  # the keys of this turn are forgotten as well
+        """Drop the messages that no channel has got yet. Channels keep theirs, and history stays readable."""
+        self._buffer.close_shared()  # so that `forget` includes this turn's keys
         if self._keys:
             self._keys.forget()
             self._note_no_keys()
@@ -482,32 +492,32 @@ class Topic:
         self.record(("unpark", self.name))
         self.record(("freeze", self.name, self.high_watermark))
         if self.ephemeral:
-            self.log.release(self.high_watermark)  # makes room at once; a journal entry is not needed
+            self.log.release(self.high_watermark)  # frees memory right now; it needs no journal entry first
         else:
             self._turn.to_release[self] = None
 
     def close(self) -> None:
         """Refuse this turn's publishes and disconnect all consumers, because the topic is being deleted."""
         self.closing = self._is_guarded = True
-        self._buffer.close_shared()  # its keys are forgotten with the others
+        self._buffer.close_shared()  # so that `forget` includes its keys
         self._keys.forget()
         self._buffer.fail("exiting")
-        for place in (self._turn.unsealed, self._turn.deferring, self._turn.postponed, self._turn.dropping):
-            place.pop(self, None)
-        # A channel refers to its topic. If the topic kept its channels, both would wait for the garbage collector.
+        for topics in (self._turn.unsealed, self._turn.deferring, self._turn.postponed, self._turn.dropping):
+            topics.pop(self, None)
+        # Channels refer to their topic. If it kept them, only the garbage collector could free this cycle.
         channels, self.channels = self.channels, {}
         for channel in channels.values():
             channel.close()
 
-    # Bounds
+    # Limits
 
     def take_rules(self, rules: TopicRules) -> None:
-        """Follow these rules from now on; `limits_changed` has to be called when the channels have theirs, too."""
+        """Apply these rules from now on. Call `limits_changed` when the channels have theirs, too."""
         self.policy.follow(rules.in_force())
         self.dry_run.policy.follow(rules.dry_run())
 
     def limits_changed(self) -> None:
-        """Note that bounds of the topic or of a channel came or went."""
+        """Apply the limits of the topic and its channels again, because one of them was added or removed."""
         policies = [self.policy, self.dry_run.policy]
         refuses, drops = any(it.refuses for it in policies), any(it.drops for it in policies)
         for channel in self.channels.values():
@@ -515,15 +525,15 @@ class Topic:
                 refuses, drops = refuses or policy.refuses, drops or policy.drops
             channel.records_deliveries = self.policy.drops or channel.policy.drops
             if channel.records_deliveries:
-                # What was delivered before is not to be dropped after a crash, either.
+                # Also record earlier deliveries: after a crash, the limit must not drop messages that were delivered.
                 channel.ledger.record_progress(urgent=True)
         self._is_guarded, self._drops = self.closing or refuses, drops
         self._forget_room()
         if drops:
             self.drop_beyond_limits()
-        self._note_dropping()
+        self._update_dropping()
 
-    def _note_dropping(self) -> None:
+    def _update_dropping(self) -> None:
         has_bound = self.policy.drops or any(channel.policy.drops for channel in self.channels.values())
         if has_bound and not self.ephemeral:
             self._turn.dropping[self] = None
@@ -531,7 +541,7 @@ class Topic:
             self._turn.dropping.pop(self, None)
 
     def _admit(self, count: int, size: int) -> None:
-        """Let messages of the topic or of one of its channels be published, unless that is full. Raises PublishRefused."""
+        """Admit a publish, or raise PublishRefused because the topic or one of its channels is full."""
         if self.closing:
             raise PublishRefused("exiting")
         if not self._is_guarded:
@@ -540,13 +550,13 @@ class Topic:
             self._measure()
         if (full := self.policy.admit(count, size)) is not None:
             if self._buffer.is_empty:
-                self.policy.forget_room()  # this turn may end without a look at the topic
+                self.policy.forget_room()  # without publishes, the end of the turn doesn't do it
             self._count(f"{full.rule}, rejected", count)
             raise PublishRefused(full.words, is_full=True)
         self.dry_run.published(count, size)
 
     def _measure(self) -> None:
-        """Measure how much room this turn's publishes have."""
+        """Measure the room for this turn's publishes."""
         drafted = self._buffer.usage()
         held = self._usage().plus(drafted)
         channels = [
@@ -566,9 +576,9 @@ class Topic:
         return Usage(self.log.tail - passed, self.log.bytes_from(passed))
 
     def drop_beyond_limits(self, arrived: int | None = None) -> None:
-        """Drop the oldest messages of channels that have too many by their own bounds or by the topic's.
+        """Drop the oldest messages where a channel's own limit or the topic's is exceeded.
 
-        `arrived`: where the messages begin that were just handed over.
+        `arrived` is the first sequence of the messages that were just released to the channels.
         """
         for channel in self.channels.values():
             channel.apply_limits(arrived)
@@ -578,27 +588,28 @@ class Topic:
             self._drop_before(min(self.passed() + beyond, self._written_tail))
 
     def _drop_before(self, end: int) -> bool:
-        """Drop what lies before this sequence. Return False if a later turn has to drop more of it."""
+        """Drop undelivered messages before `end`, in all channels. Return False if a later turn has to drop more."""
         for channel in self.channels.values():
             if channel.ledger.ephemeral_batches is None:
                 channel.drop_before(end)
         if any(channel.is_behind for channel in self.channels.values()):
-            return False  # what nobody got yet is newer than what these still have
-        if (before := self.high_watermark) < end:  # nobody got these yet
+            return False  # channels first: messages beyond H are newer
+        if (before := self.high_watermark) < end:  # no channel has got these
             self._count("overflow, dropped", end - before)
-            self._pass_over(end)
+            self._discard_before(end)
             for channel in self.channels.values():
                 channel.ledger.pass_over(before, end)
         return True
 
     def must_block(self, coming: Usage, now: float) -> bool:
-        """Make room for what is about to be published. Return whether it has to wait until files are removed.
+        """Drop old messages to make room for incoming ones. Return whether these must wait for the removal of files.
 
-        This is how a bound of bytes holds by construction. Say it is 16 MiB, and files have 4 MiB. What waits is never
-        more than the bound, because the oldest messages are dropped *before* others are written. The file of the oldest
-        one may have up to 4 MiB that nobody needs. When all of that file is dropped, it is removed at once, and until it
-        is gone nothing more is written than those 4 MiB allow. So the files never have more than 20 MiB, unless what is
-        published at once is more than 16 MiB by itself. Dropping may take several turns, for which publishes wait as well.
+        This is how we keep a limit of bytes. For example, with a limit of 16 MiB and files of 4 MiB, the files of the
+        topic never have more than 20 MiB. We drop the oldest messages *before* we write new ones, so the messages that
+        channels still need have at most 16 MiB. In addition, the oldest file may have up to 4 MiB of unneeded messages.
+        As soon as none of its messages is needed, the file is removed, and until then we don't write more than these 4
+        MiB allow. The exception is a single publish of more than 16 MiB. Dropping may take several turns, and publishes
+        wait for that, too.
         """
         has_room = self._make_room(coming)
         passed = self.passed()
@@ -609,11 +620,11 @@ class Topic:
             self._waits_since = inf
             return False
         self._waits_since = min(self._waits_since, now)
-        self._forget_room()  # it is measured anew in each turn
+        self._forget_room()  # the next turn measures it again
         return now - self._waits_since < _MOST_WAIT
 
     def _make_room(self, coming: Usage) -> bool:
-        """Drop what has to go for what is about to be published. Return False if a later turn has to drop more."""
+        """Drop the oldest messages to make room for incoming ones. Return False if a later turn has to drop more."""
         has_room = True
         for channel in self.channels.values():
             has_room = channel.make_room(coming) and has_room
@@ -632,26 +643,26 @@ class Topic:
     def _count(self, cause: str, count: int) -> None:
         count_cause(self.policy_counts, cause, count)
 
-    # Taking messages back
+    # Cancelling messages
 
     def deferred_place(self, key: bytes) -> tuple[int, int] | None:
-        """Return the place, as [start, end), of the messages that were published with this key and a delay."""
+        """Return the range [start, end) of the messages that were deferred with this key, or None if it is unknown."""
         return self._keys.deferred_place(key)
 
     def deferred_sequence(self, message_id: int) -> int | None:
-        """Return the sequence of a message that was published with a delay since the start, and waits for its time."""
+        """Return the sequence of a message that was published since nsqd started and is still deferred, or None."""
         sequence = self._deferred_ids.find(message_id)
         return sequence if sequence is not None and self.waits(sequence, sequence + 1) else None
 
     @property
     def knows_deferred_keys(self) -> bool:
-        """Whether `deferred_place` knows all of them; otherwise the log may have more, for `learn_deferred`."""
+        """Whether `deferred_place` knows all keys. If not, look for others in the log, and call `learn_deferred`."""
         return self._keys.deferred.is_complete
 
     def learn_deferred(self, places: Iterable[tuple[bytes, int, int]]) -> Iterator[None]:
-        """Take keys, with the starts and counts of their messages, that the log has: as many as there is room for.
+        """Learn keys from the log, each with start and count of its messages, while there is room for more.
 
-        Yield after each few thousand, when others should have their turn.
+        Yields after every few thousand keys, so that other work can have its turn.
         """
         keys = self._keys
         for number, (key, start, count) in enumerate(places, 1):
@@ -663,37 +674,37 @@ class Topic:
         keys.deferred.is_complete = True
 
     def waiting_place(self, places: Iterable[tuple[bytes, int, int]]) -> tuple[int, int] | None:
-        """Return the first of these places, as [start, end), that has a message that waits for its time."""
+        """Return the first of these ranges, as [start, end), in which a message is still waiting."""
         for _, start, count in places:
             if self.waits(start, start + count):
                 return start, start + count
         return None
 
     def knows_key(self, key: bytes) -> bool:
-        """Return whether a publish with this key is remembered, with a delay or without."""
+        """Return whether we remember a publish with this key, deferred or not."""
         return self._buffer.receipt_of(key) is not None or self._keys.knows(key, self._turn.timestamp, self.waits)
 
     def forgotten_place(self, key: bytes) -> tuple[int, int] | None:
-        """Return the place of the messages that were all taken back by this key, which was forgotten then."""
+        """Return the range of the messages with which this key was forgotten, because all of them were cancelled."""
         return self._keys.forgotten_place(key)
 
     def forget_key(self, key: bytes, start: int, end: int) -> None:
-        """Forget the key of [start, end), as somebody has taken all of these messages back from all channels.
+        """Forget the key of the messages [start, end), because all of them were cancelled in all channels.
 
-        So the key is free again: a reminder that is cancelled and set anew is delivered. The log still has the key, so
-        the journal is told that it no longer counts.
+        This makes the key free again. For example, if you cancel a reminder and then publish it again with the same
+        key, it is delivered. The log still has the key, so we record in the journal that it no longer counts.
         """
         self._keys.forget_key(key, start, end - start, self._turn.timestamp)
         self.record(("keyless", self.name, [start]))
 
     def waits(self, start: int, end: int) -> bool:
-        """Return whether one of the messages [start, end) waits for its time, or for a channel."""
+        """Return whether one of the messages [start, end) is deferred, or hasn't been released to the channels yet."""
         if end > self.high_watermark:
             return True
         return any(channel.ledger.deferred.has_any(start, end) for channel in self.channels.values())
 
     def cancel_beyond(self, sequences: BitMap64) -> int:
-        """Take messages at or behind H back, so that no channel ever gets them. Return how many were not taken back before."""
+        """Cancel messages at or after H, so that no channel gets them. Return how many weren't cancelled before."""
         fresh = self.early_deferrals.cancel(sequences)
         for sequence in fresh:
             self.record(("cancel", self.name, sequence))
@@ -707,14 +718,14 @@ class Topic:
             self._turn.journal.record(change)
 
     def _record_name(self, channel: Channel, change: TopicChange) -> None:
-        """Record in the journal that a channel begins or ends."""
+        """Record a channel's creation or deletion in the journal, unless it is ephemeral."""
         if not channel.ephemeral:
             self.record(change)
 
     def snapshot_changes(self) -> Iterator[Change | None]:
-        """Return the changes that tell a new journal of this topic, as of this call, even if iterated later.
+        """Return changes that describe this topic for a new journal, as of this call, even if you iterate later.
 
-        A None among them is an opportunity for others to have their turn.
+        At each None, you may let other work have its turn.
         """
         state: list[Change] = [("topic", self.name)]
         if not self.learning:
@@ -737,7 +748,7 @@ class Topic:
             yield "cancel", self.name, sequence
 
     def restore(self, state: TopicState) -> None:
-        """Take over the state that recovery found."""
+        """Take over the recovered state."""
         self.paused = state.paused
         self.learning = not state.learned
         for name, channel_state in state.channels.items():
@@ -756,7 +767,7 @@ class Topic:
         self.limits_changed()
 
     def _find_deferred_keys(self) -> None:
-        """Have the log tell the keys of what was published with a delay and still waits, before the window or within it."""
+        """Read the keys of all messages that are still deferred from the log, even if they are beyond the window."""
         if not self._turn.keys.window or self._keys_from < 0:
             return
         with_keys, waiting = bitmap_of(self._keys_from, self.log.tail), BitMap64()
@@ -770,7 +781,7 @@ class Topic:
                 self._keys.defer_part(key, start, count, published)
 
     def _without_lost(self, state: ChannelState) -> ChannelState:
-        """Take out, and count, messages that are nowhere any more: neither in the log nor in a side file."""
+        """Remove and count messages that are gone, so that neither a segment nor a compacted file has them."""
         first, next_readable = self.log.first, self.log.next_readable
         places = chain([state.waiting], state.buried.sequences())
         early = [sequence for piece in places for sequence in piece if sequence < first]
@@ -782,22 +793,22 @@ class Topic:
             self._turn.lost[self.name] = self._turn.lost.get(self.name, 0) + len(lost)
         return state
 
-    # Seen from outside
+    # Figures
 
     def is_idle(self, now: float) -> bool:
-        """Return whether nothing was published since some look before, nobody consumes, and there is no message."""
+        """Return whether there are no consumers. If there were publishes since the last call, `idle_since` is now."""
         if self.log.tail != self._seen_tail:
             self._seen_tail, self.idle_since = self.log.tail, now
         return not any(channel.consumers for channel in self.channels.values())
 
     @property
     def is_unused(self) -> bool:
-        """Whether nobody consumes, and nothing was published since the last look at `is_idle`."""
+        """Whether there are no consumers, and nothing was published since the last `is_idle`."""
         return self.log.tail == self._seen_tail and not any(channel.consumers for channel in self.channels.values())
 
     @property
     def is_empty(self) -> bool:
-        """Whether neither the topic nor a channel has a message. What retention keeps is finished."""
+        """Whether neither the topic nor a channel has any unfinished messages. Retention only keeps finished ones."""
         no_channel_got = self._written_tail - self.high_watermark
         return not no_channel_got and all(channel.is_empty for channel in self.channels.values())
 
@@ -808,9 +819,8 @@ class Topic:
 
     def expires_at(self) -> int | None:
         """Return when the policy deletes the topic, because nothing uses it, or None."""
-        if (
-            self.policy.rules.expire_after is None or not self.is_unused
-        ):  # the channels of most topics need not be looked at
+        # In this order, because most topics have no such rule, and then we needn't visit their channels.
+        if self.policy.rules.expire_after is None or not self.is_unused:
             return None
         return deletion_at(
             self.policy.rules, self.idle_since, is_empty=self.is_empty, now=self._turn.now, at=self._turn.timestamp
