@@ -1,7 +1,7 @@
-"""The broker: all topics, and what one turn leaves to be done.
+"""The broker: all topics, and the steps that end a turn.
 
-A turn sets `now` and `timestamp`, and lets clients and operators do things. Then it has the broker `seal` what was
-published and, when the log has written it, `hand_over` to the channels. `turn.py` has all steps, in their order.
+A turn sets `now` and `timestamp`, and runs what clients and operators ask for. At its end, the broker seals the
+publishes and, when the logs have written them, releases them to the channels. turn.py has all steps in their order.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from nsqd.broker.stats_records import ClientSnapshot
     from nsqd.broker.store import Store, TopicLog
 
-MOST_POSTPONED: Final = 64 << 20  # bytes of a topic that wait in memory until files of its log are removed
+MOST_POSTPONED: Final = 64 << 20  # bytes of a topic's publishes that may wait in memory for the removal of its files
 _TOPICS_IN_PART: Final = 100  # topics in one part of the topology
 
 
 class Broker:
-    """All topics, and the turn that they and their channels work in."""
+    """All topics, and the `TurnContext` that they share with their channels."""
 
     def __init__(
         self,
@@ -58,12 +58,12 @@ class Broker:
             delete_topic=self.delete_topic,
         )
         self.start_time = timestamp // 1_000_000_000
-        self.learns = learns  # whether nsqlookupd can be asked which channels a new topic has elsewhere
-        self.undiscovered: dict[Topic, None] = {}  # learning topics about which nobody has been asked yet
+        self.learns = learns  # whether an nsqlookupd can say which channels a new topic has on other nodes
+        self.undiscovered: dict[Topic, None] = {}  # learning topics that we haven't looked up yet
         self.topics: dict[str, Topic] = {}
         self.producers: dict[object, Callable[[str], ClientSnapshot]] = {}
-        self.promised: Receipt | None = None  # of this turn's urgent changes, if somebody waits for them: see `promise`
-        self.refusal: str | None = None  # why nobody may publish any more; None: publishing is allowed
+        self.promised: Receipt | None = None  # of this turn's urgent changes, if a client waits for it: see `promise`
+        self.refusal: str | None = None  # the error for all publishes; None: publishing is allowed
         self._sealed: dict[Topic, None] = {}
 
     # Topics
@@ -72,7 +72,7 @@ class Broker:
         return self.topics.get(name)
 
     def topic(self, name: str) -> Topic:
-        """Return the topic of this name, and create it if need be."""
+        """Return the topic with this name, and create it if necessary."""
         topic = self.topics.get(name)
         if topic is None:
             topic = self.topics[name] = Topic(name, self.store.create_log(name), self.turn)
@@ -99,7 +99,7 @@ class Broker:
         return True
 
     def _learn_channels(self, topic: Topic) -> None:
-        """Have the topic's channels elsewhere asked for; if nobody can be asked, the topic has learned them."""
+        """Schedule a lookup of the topic's channels on other nodes. Without nsqlookupd, there is nothing to learn."""
         if self.learns:
             self.undiscovered[topic] = None
         else:
@@ -108,10 +108,11 @@ class Broker:
     # The steps of a turn
 
     def make_room(self, refusal: str | None) -> None:
-        """Drop what has to go for this turn's publishes, and postpone those that have to wait for files to be removed.
+        """Drop old messages to make room for this turn's publishes, and postpone publishes until files are removed.
 
-        A later turn seals them. It begins when a round has removed files, and several times a second in any case, because
-        a removal may fail or take too long. With a `refusal` nothing waits.
+        A later turn seals the postponed ones. It begins when files were removed, and otherwise after a tenth of a
+        second, because a removal may fail or take too long. If there is a `refusal`, nothing is postponed, because all
+        publishes fail.
         """
         postponed, self.turn.postponed = self.turn.postponed, {}
         for topic in postponed:
@@ -124,20 +125,21 @@ class Broker:
                 del self.turn.unsealed[topic]
                 self.turn.deferring.pop(topic, None)
                 if coming.size > MOST_POSTPONED:
-                    topic.refuse(f"topic {topic.name} is full: publishes come faster than its oldest files are removed")
+                    topic.refuse(f"topic {topic.name} is full: its oldest files can't be removed fast enough")
                 else:
                     self.turn.postponed[topic] = None
 
     def record_deferred(self) -> None:
-        """Tell the journal which of this turn's publishes are deferred, before the logs have them."""
+        """Record this turn's deferred publishes in the journal, before the logs get them."""
         deferring, self.turn.deferring = self.turn.deferring, {}
         for topic in deferring:
             topic.record_deferred(self.turn.timestamp)
 
     def seal(self, refusal: str | None = None) -> None:
-        """Put what was published in this turn into the buffers of its logs.
+        """Move this turn's publishes to the buffers of their logs.
 
-        A `refusal` (the journal cannot be written, for example) is the answer to all publishes to topics on disk.
+        If there is a `refusal`, all publishes to topics on disk fail with it. For example, the journal can't be
+        written.
         """
         if self.turn.deferring:
             self.record_deferred()
@@ -151,7 +153,7 @@ class Broker:
             self._sealed[topic] = None
 
     def release_to_channels(self) -> None:
-        """Give the messages that the logs have taken to the channels, and from there to consumers that have room."""
+        """Release the messages that the logs have accepted to the channels, and deliver to consumers with room."""
         if self._sealed:
             sealed, self._sealed = self._sealed, {}
             for topic in sealed:
@@ -162,32 +164,32 @@ class Broker:
                 channel.distribute(self.turn.now)
 
     def drop_overflow(self) -> None:
-        """Reduce ephemeral channels to what fits. Called when every socket has taken what it could."""
+        """Drop messages of ephemeral channels that don't fit into memory. Call this after sending to all sockets."""
         overflowing, self.turn.overflowing = self.turn.overflowing, {}
         for channel, before in overflowing.items():
             channel.drop_overflow(before)
 
     def expire(self) -> None:
-        """Have each channel whose alarm is due look at its timeouts and deferrals."""
-        # A channel with another alarm by now has been given another time, or is gone. All are taken first, because one may
-        # ask to be called again at once.
+        """Call `expire` of each channel whose alarm is due."""
+        # If the time differs from the channel's alarm, the entry is stale: the alarm has moved, or the channel is
+        # deleted. Pop all entries before the first call, because a channel may set its alarm to now.
         due = [channel for when, channel in self.turn.alarms.pop_due(self.turn.now) if channel.alarm == when]
         self.turn.unpacked = 0
         for channel in due:
             channel.expire(self.turn.now)
 
     def loaded(self, topic_name: str) -> None:
-        """Deliver again from a topic's channels, because the log has fetched what one of them asked for."""
+        """Schedule deliveries of a topic's channels, because its log has read a batch that one of them needs."""
         topic = self.topics.get(topic_name)
         if topic is not None:
             for channel in topic.channels.values():
                 channel.schedule_delivery()
 
     def record_progress(self) -> None:
-        """Tell the journal which messages were finished, and then the logs which they need not keep.
+        """Record finished messages in the journal, and then let the logs remove the messages that they needn't keep.
 
-        This happens up to twenty times a second. The order matters, because after a crash a log must still have each
-        message that the journal does not know as finished.
+        This happens up to twenty times a second. The order matters: after a crash, a log must still have each message
+        that isn't finished according to the journal.
         """
         topics: dict[Topic, None] = {}
         turn, journal = self.turn, self.turn.journal
@@ -202,21 +204,21 @@ class Broker:
             topic.let_go()
 
     def let_go(self, names: Iterable[str]) -> None:
-        """Evaluate the retention of these topics again, because time has passed."""
+        """Apply the retention of these topics again, because time has passed."""
         for name in names:
             if (topic := self.topics.get(name)) is not None:
                 topic.let_go()
 
     def rules_changed(self, names: Iterable[str]) -> None:
-        """Have these topics and their channels take their rules anew."""
+        """Apply the policy to these topics and their channels again."""
         for name in names:
             for _ in self.taking_rules(name):
                 pass
 
     def taking_rules(self, name: str) -> Iterator[None]:
-        """Have a topic and its channels take their rules anew, with a pause after each in which a turn may end.
+        """Apply the policy to a topic and its channels again. At each yield, other work may have its turn.
 
-        A channel that is created in such a pause has the new rules already; what is deleted needs none.
+        A channel that is created meanwhile has the new rules already.
         """
         topic = self.topics.get(name)
         if topic is None:
@@ -231,9 +233,9 @@ class Broker:
             topic.limits_changed()
 
     def expire_idle(self, names: Iterable[str]) -> list[Expired]:
-        """Delete those of these topics, and of their channels, that nobody has used for as long as the policy says.
+        """Delete the topics and channels that have been unused for as long as the policy allows.
 
-        Return what was deleted, and what would have been if rules that are only tried were in force.
+        Return the deleted ones, and also the ones that a dry run would have deleted.
         """
         expired: list[Expired] = []
         for name in names:
@@ -251,11 +253,10 @@ class Broker:
     # The journal
 
     def promise(self) -> Receipt:
-        """Return a receipt for this turn's urgent changes, settled when the journal has them or the disk has failed.
+        """Return a receipt for this turn's urgent changes, settled when they are in the journal or the disk has failed.
 
-        In either case the decisions stand in memory. For example, a new channel that could not be made durable exists
-        and gets its messages, and it is written when the disk works again. But the client that asked for it gets an
-        error.
+        If it has failed, the client gets an error, but the changes stay in memory. For example, a new channel exists
+        and gets its messages, and is written when the disk works again.
         """
         if self.promised is None:
             self.promised = Receipt()
@@ -267,11 +268,11 @@ class Broker:
             promised.settle(error)
 
     def topology(self) -> dict[str, object]:
-        """Return the names of everything durable, for topology.json, the second place that knows channels."""
+        """Return the names of all durable topics and channels for topology.json, which has them besides the journal."""
         return self._topology_of(self.topics.values())
 
     def topology_parts(self) -> Iterator[dict[str, object]]:
-        """Yield `topology` in parts of some topics each. Each part is as of the moment when it is taken."""
+        """Yield `topology` in parts of some topics each. Other work may have its turn between two parts."""
         names = iter(list(self.topics))
         while some := list(islice(names, _TOPICS_IN_PART)):
             yield self._topology_of([topic for name in some if (topic := self.topics.get(name)) is not None])
@@ -291,18 +292,18 @@ class Broker:
         return topic.snapshot_changes() if topic is not None and not topic.ephemeral else ()
 
     def exceptions(self, name: str) -> Iterable[Iterable[int]]:
-        """Return, in pieces, the sequences that the topic's channels need besides those ahead of their cursors."""
+        """Return, in pieces, the sequences that the topic's channels need besides the ones ahead of their cursors."""
         topic = self.topics.get(name)
         return topic.exceptions() if topic is not None else ()
 
     def restore(
         self, states: Mapping[str, TopicState], logs: Mapping[str, TopicLog], *, untold: Collection[str] = ()
     ) -> None:
-        """Build topics and channels from what recovery found, and clamp every position to its log's tail.
+        """Build topics and channels from the recovered state, and clamp every position to its log's tail.
 
-        A topic that only the journal knows begins with an empty log; one that only its log knows has no channels.
-        `untold` names topics whose state did not come from the journal. The journal is told their state now, and also
-        the state of topics in doubt; otherwise the progress that they make from here on would be in doubt, too.
+        A topic that is only in the journal begins with an empty log. One that only has a log has no channels. `untold`
+        has the names of topics whose state isn't in the journal. We record their state now, and also the state of
+        topics in doubt, because otherwise all of their later progress would be in doubt, too.
         """
         for name in {**states, **logs}:
             log = logs.get(name) or self.store.create_log(name)
