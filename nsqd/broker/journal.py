@@ -1,4 +1,4 @@
-"""The way from the broker to the journal, and the list of ledgers with progress that the journal does not know yet."""
+"""Passes the broker's changes to the journal, and lists the ledgers whose progress isn't recorded yet."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ L = TypeVar("L")  # Ledger, whose module imports this one
 
 
 class Journal(Generic[L]):
-    """Records changes at once, except for progress: what was finished is collected, and recorded many times a second.
+    """Records changes immediately, except finished messages, which are collected for up to 50 ms.
 
-    A FIN only puts its ledger on the list `unsaved`, because one entry for each of them would cost more than the FIN.
+    A FIN only puts its ledger on the list `unsaved`, because a journal entry for each FIN would cost more than the FIN.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.unsaved: dict[L, None] = {}  # ledgers with progress that the journal does not know
-        self.urgent_changes = 0  # recorded since the start
-        self.is_urgent = False  # whether the turn has to write the journal, because the disk does not have them all
+        self.unsaved: dict[L, None] = {}  # ledgers with progress that isn't recorded yet
+        self.urgent_changes = 0  # number of urgent changes since the start of nsqd
+        self.is_urgent = False  # whether this turn must write the journal, because some of them aren't on disk
 
     def record(self, change: Change, *, urgent: bool = True) -> None:
-        """Record a change. Do not call this for anything ephemeral, because nothing of it outlives the process."""
+        """Record a change. Don't record ephemeral topics or channels, because they end with the process."""
         if urgent:
             self.urgent_changes += 1
             self.is_urgent = True
         self._store.record(change, urgent=urgent)
 
     def forget(self, ledger: L) -> None:
-        """Take a ledger off the list, because its channel is deleted."""
+        """Remove a ledger from the list, because its channel is deleted."""
         self.unsaved.pop(ledger, None)

@@ -1,26 +1,25 @@
-"""The end of a turn: what was decided in it is recorded, written, delivered and sent, in the order that keeps promises.
+"""The end of a turn: records, writes, delivers and sends its results, in an order that keeps our promises.
 
-0. **Room.** Where the policy bounds what may pile up, the oldest messages are dropped for those that come. What has to
-   wait until files of its log are removed is left to a later turn.
-1. **Deferrals.** The journal is told which publishes are deferred, before their logs have them. Otherwise a crash after
-   the logs were written would deliver them at once.
-2. **Journal.** Urgent changes are written, if there are any. A new channel, whose client is about to get its OK, is still
-   there after a crash.
-3. **Promise.** Clients that wait for these changes learn whether the journal has them.
-4. **Seal.** What was published becomes batches in the buffers of the logs: one for the PUBs and small MPUBs of the turn,
-   and one for each large MPUB, DPUB and MPUB with a key or headers. Where the journal or the disk fails, publishers are
-   refused instead.
-5. **Write.** One write for each log. Only then is there an OK.
-6. **Hand over.** Channels get what is on disk, and pass it on to consumers that have room.
-7. **Journal** again, if delivering has made urgent changes: they are written before the frames of these deliveries leave.
-8. **Tell nsqlookupd** of topics that came, went or have other channels. A client that hears of a message must find its
-   topic.
-9. **Flush.** Answers and messages go to the sockets. That makes room, so all of this may begin again.
+0. **Room.** If a limit requires it, we drop the oldest messages to make room for new ones. Publishes that must wait for
+   the removal of files are left to a later turn.
+1. **Deferrals.** The journal gets this turn's deferred publishes before the logs do. Otherwise, after a crash in
+   between, they would be delivered immediately.
+2. **Journal.** Urgent changes are written. For example, a client is about to get the OK for its new channel, so the
+   channel must survive a crash.
+3. **Promise.** Clients that wait for these changes get their answer.
+4. **Seal.** Publishes become batches in the buffers of the logs: one for the PUBs and small MPUBs of the turn, and one
+   for each large MPUB, DPUB and MPUB with a key or headers. If the journal or the disk has failed, they fail instead.
+5. **Write.** Each log is written once. No publisher gets its OK before that.
+6. **Release.** Channels get the written messages, and deliver them to consumers with room.
+7. **Journal** again, because deliveries may be urgent changes, which must be written before we send the frames.
+8. **Announce.** nsqlookupd gets the topics that were created or deleted, or got other channels. A client that learns of
+   a message must be able to find its topic.
+9. **Flush.** Answers and messages go to the sockets. This makes room for more deliveries, so we may start over.
 
 Nothing in here waits. nsqd, the models in tests, the simulation of faults and the benchmarks all end their turns here.
 
-Most turns have nothing unusual. So each unusual step has a list or a flag, which is kept by the code that adds to it, and
-the turn looks at that before it calls anything: `turn.deferring`, `turn.postponed`, `journal.is_urgent` and so on.
+Few turns need all of the steps. So each rare step has a list or a flag, such as `turn.deferring`, `turn.postponed` or
+`journal.is_urgent`, which we check before we call anything. The code that makes the step necessary sets it.
 """
 
 from __future__ import annotations
@@ -35,28 +34,28 @@ Announce = Callable[[Collection[str]], None]  # with the names of topics
 
 
 class Disk(Protocol):
-    """What a turn asks of the disk."""
+    """The store as the end of a turn sees it."""
 
     @property
     def journal_error(self) -> str | None:
-        """Why the journal cannot be relied on; None: `write_journal` has really written everything."""
+        """Why the journal may lack changes, or None if `write_journal` has written all of them."""
 
     @property
     def publishing_error(self) -> str | None:
-        """Why nothing may be published; None: messages that the logs take may be acknowledged."""
+        """The error for all publishes, or None if publishing is possible."""
 
     def write_journal(self) -> bool:
-        """Write the journal's buffer if it holds an urgent change. Return False if the disk does not take it now."""
+        """Write the journal's buffer if it has an urgent change. Return False if the disk can't take it now."""
 
     def write_logs(self) -> None:
-        """Write each log that has new messages, once, and settle the receipts of what was written."""
+        """Write each log that has new messages, once, and settle the receipts of the written ones."""
 
 
 def finish_turn(broker: Broker, disk: Disk, *, announce: Announce, flush: Callable[[], None]) -> None:
     """End a turn.
 
-    `announce` tells nsqlookupd which topics came, went or have other channels. `flush` sends clients their answers and
-    messages.
+    `announce` registers topics at nsqlookupd that were created or deleted, or got other channels. `flush` sends clients
+    their answers and messages.
     """
     turn, journal = broker.turn, broker.turn.journal
     while True:
@@ -72,16 +71,16 @@ def finish_turn(broker: Broker, disk: Disk, *, announce: Announce, flush: Callab
             broker.seal(disk.publishing_error)
             disk.write_logs()
         broker.release_to_channels()
-        # If the disk does not take these changes, the frames leave anyway: consuming goes on. After a crash a message
-        # may then come earlier than a REQ has asked for, or with fewer attempts.
+        # If the disk can't take these changes, we send the frames anyway, so that consumers can go on. After a crash, a
+        # message may then come earlier than a REQ has asked for, or with fewer attempts.
         if journal.is_urgent:
             journal.is_urgent = not disk.write_journal()
-        # A client that hears of a message must be able to find its topic by nsqlookupd.
+        # Before the flush, because a client that learns of a message must find its topic on nsqlookupd.
         if turn.reshaped:
             reshaped, turn.reshaped = turn.reshaped, {}
             announce(reshaped)
         flush()
-        # Sending makes room, and a client that turns out to be dead may have been the last of an ephemeral channel.
+        # Sending makes room for more. It may also find a dead connection, whose ephemeral channel is then deleted.
         if not turn.to_deliver and not turn.unsealed and not turn.reshaped:
             break
     if turn.overflowing:

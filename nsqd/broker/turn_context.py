@@ -1,13 +1,14 @@
-"""The turn that topics and channels work in: its time, the journal, and the lists of what is to be done when it ends.
+"""The context of a turn for topics and channels: its time, the journal, and lists of work for the end of the turn.
 
-Topics and channels do not know the broker. They all hold its one `TurnContext` and add themselves to the lists there,
-and the broker goes through the lists when the turn ends (`turn.py` has the order):
+Topics and channels don't know the broker. They share its only `TurnContext` and add themselves to its lists, and the
+broker goes through these at the end of the turn (turn.py has the order):
 
     a channel     to_deliver, overflowing, alarms; its ledger is on `journal.unsaved`
     a topic       unsealed, deferring, postponed, dropping, to_release, reshaped
 
 For example, a FIN puts its channel on `to_deliver`, because the consumer has room now, and its ledger on
-`journal.unsaved`, because the journal has to hear of it within 100 ms. A dictionary without values is a list that has each entry once.
+`journal.unsaved`, because it must be in the journal within 100 ms. The lists are dictionaries without values, so that
+each entry is there only once.
 
 The types of the listed objects are parameters, because their modules import this one.
 """
@@ -38,17 +39,17 @@ T = TypeVar("T")  # Topic
 
 
 class Alarms(Generic[C]):
-    """A heap of times and of the channels whose `expire` is to be called then.
+    """A heap of times, each with the channel whose `expire` should be called then.
 
-    A channel whose alarm has moved is in the heap several times, but once for each time: beside traffic, a slow job asks
-    for its next step's time again and again.
+    If a channel's alarm moves, its old entry stays. But the same time is never there twice for a channel: during a slow
+    job, for example, every `expire` sets the alarm for the job's next step again.
     """
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, C]] = []
         self._known: set[tuple[float, C]] = set()
         self._serial = 0
-        self.next = inf  # the first of these times
+        self.next = inf  # the earliest time
 
     def add(self, when: float, channel: C) -> None:
         if (when, channel) in self._known:
@@ -59,7 +60,7 @@ class Alarms(Generic[C]):
         self.next = self._heap[0][0]
 
     def pop_due(self, now: float) -> Iterator[tuple[float, C]]:
-        """Yield each time that has come, and the channel that wanted to be called then."""
+        """Remove and yield the entries that are due, as (time, channel)."""
         heap = self._heap
         while heap and heap[0][0] <= now:
             when, _, channel = heappop(heap)
@@ -69,7 +70,7 @@ class Alarms(Generic[C]):
 
 
 class TurnContext(Generic[C, T]):
-    """What topics and channels see of the broker."""
+    """The broker as topics and channels see it."""
 
     def __init__(
         self,
@@ -84,62 +85,62 @@ class TurnContext(Generic[C, T]):
         note: Callable[[str], None],
         delete_topic: Callable[[str], bool],
     ) -> None:
-        self.now = now  # monotonic seconds, as of this turn
-        self.timestamp = timestamp  # wall clock nanoseconds, as of this turn
+        self.now = now  # monotonic seconds, the same during the whole turn
+        self.timestamp = timestamp  # wall clock, nanoseconds; also the same during the turn
         self.random_percent = random_percent  # 0..99
         self.rules = rules
-        self.note = note  # takes a line for the log, which only a shell can write
-        self.delete_topic = delete_topic  # an ephemeral topic asks for it when its last channel goes
+        self.note = note  # takes a line for nsqd's log, because only a shell may write it
+        self.delete_topic = delete_topic  # called by an ephemeral topic when its last channel is deleted
         self.ids = ids
         self.reclaimer = Reclaimer()
         self.keys = KeyMemory(settings.idempotence_window, settings.idempotence_keys, self.reclaimer)
         self.journal: Journal[Ledger] = Journal(store)
-        # Copied, because deliveries and TOUCH read them: a hop through the settings would cost each of them a load.
+        # Copied, because each delivery and TOUCH reads some of them, and another attribute lookup costs time.
         self.mem_queue_size = settings.mem_queue_size
         self.mem_queue_bytes = settings.mem_queue_bytes
         self.max_msg_timeout = settings.max_msg_timeout
         self.latency = settings.latency
         self.prefers_near_consumers = settings.prefers_near_consumers
         # Channels
-        self.to_deliver: dict[C, None] = {}  # that may have something to deliver
-        self.overflowing: dict[C, int] = {}  # ephemeral ones that got messages in this turn, from this sequence on
+        self.to_deliver: dict[C, None] = {}  # channels that may have something to deliver
+        self.overflowing: dict[C, int] = {}  # ephemeral channels, with the first sequence that they got in this turn
         self.alarms: Alarms[C] = Alarms()
-        self.ranges_dropped = 0  # by bounds, in this turn
-        self.unpacked = 0  # messages deferred together that got their entries since `expire` was last asked
+        self.ranges_dropped = 0  # by limits, in this turn
+        self.unpacked = 0  # messages of deferred batches that got their entries since the last `Broker.expire`
         # Topics
-        self.unsealed: dict[T, None] = {}  # with something published in this turn
-        self.deferring: dict[T, None] = {}  # with deferred publishes that the journal has not been told
-        self.postponed: dict[T, None] = {}  # whose publishes wait until files of the log are removed
-        self.dropping: dict[T, None] = {}  # on disk, with a bound that drops the oldest messages
-        self.to_release: dict[T, None] = {}  # that need less of their log, once the journal has written why
-        self.shape_unsaved = False  # topics, channels or pauses have changed
-        self.reshaped: dict[str, None] = {}  # topics that came, went or have other channels since the last announcement
-        self.lost: dict[str, int] = {}  # by topic: waiting messages that the start found nowhere
+        self.unsealed: dict[T, None] = {}  # topics with publishes in this turn
+        self.deferring: dict[T, None] = {}  # topics with deferred publishes that aren't in the journal yet
+        self.postponed: dict[T, None] = {}  # topics whose publishes wait for the removal of files
+        self.dropping: dict[T, None] = {}  # topics on disk with a limit that drops the oldest messages
+        self.to_release: dict[T, None] = {}  # topics that need less of their log; see `Broker.record_progress`
+        self.shape_unsaved = False  # whether topology.json is outdated: topics, channels or pauses have changed
+        self.reshaped: dict[str, None] = {}  # topics that were created or deleted, or got other channels: to announce
+        self.lost: dict[str, int] = {}  # by topic: waiting messages that were missing at the start of nsqd
 
     def forget(self, channel: C) -> None:
-        """Remove a deleted channel from all lists of work."""
+        """Remove a deleted channel from the lists."""
         self.to_deliver.pop(channel, None)
         self.overflowing.pop(channel, None)
 
     def shape_changed(self, topic_name: str) -> None:
-        """Note that this topic, one of its channels or a pause came or went."""
+        """Note that the topic or one of its channels was created, deleted, paused or unpaused."""
         self.shape_unsaved = True
         self.reshaped[topic_name] = None
 
     # Two clocks
 
     def wall_milliseconds(self, due: int) -> int:
-        """Return the wall time of a due time in monotonic microseconds."""
+        """Convert a due time from monotonic microseconds to wall-clock milliseconds."""
         return (self.timestamp // 1000 + due - int(self.now * 1_000_000)) // 1000 + 1
 
     def due_ms(self, batch: Batch) -> int | None:
-        """Return the wall time of a deferred batch, counted from its publication; None: it is due already."""
+        """Return when a deferred batch is due (wall clock, milliseconds), or None if it's due already."""
         due_ms = batch.timestamp // 1_000_000 + batch.delay_ms + 1
         return due_ms if due_ms * 1_000_000 > self.timestamp else None
 
     def due_from_wall(self, wall_ms: int) -> int:
-        """Return the due time in monotonic microseconds for one in wall-clock milliseconds.
+        """Convert a due time from wall-clock milliseconds to monotonic microseconds.
 
-        The two clocks are read one after the other, so a millisecond is added: nothing is ever early.
+        We read one clock after the other, so add a millisecond: no message may be early.
         """
         return int(self.now * 1_000_000) + max(0, wall_ms * 1000 - self.timestamp // 1000 + _BETWEEN_CLOCKS)
