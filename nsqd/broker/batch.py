@@ -1,10 +1,10 @@
-"""The batch: what one large publish, one record on disk or one turn's worth of small publishes has in common.
+"""A batch: the messages of one large publish, of all small publishes in a turn, or of one record on disk.
 
-A batch is the unit of everything (docs/explanation/life-of-a-message.md): it is appended, checksummed, written, cached
-and handed to all channels as a whole. A message is only a position in a batch, and is cut out when it is sent.
+We work with whole batches (docs/explanation/life-of-a-message.md): they are appended, checksummed, written, cached and
+released to the channels. A message is only a position in its batch, and is cut out when we send it.
 
-The payload is kept exactly as MPUB carries it, `(size:4, body) * count`, so that neither publishing nor reading back
-from disk has to transform a byte.
+The payload has the same layout as in an MPUB, `(size:4, body) * count`, so neither publishing nor reading from disk has
+to convert it.
 """
 
 from __future__ import annotations
@@ -24,23 +24,24 @@ if TYPE_CHECKING:
     from nsqcommon.wire.frames import Piece
 
 _FRAME_TYPE_MESSAGE: Final = 2
-_FRAME_TYPE_HEADED: Final = 3  # the same with the headers between id and body
-_TTL: Final = b"\x07nsq-ttl"  # a header, as it is encoded: the milliseconds that a message may wait
-JUDGED_AT_ONCE: Final = 500  # messages; each may have 64 headers, through which this takes 10 us
+_FRAME_TYPE_HEADED: Final = 3  # the same, with headers between id and body
+_TTL: Final = b"\x07nsq-ttl"  # the encoded name of the header with a message's time to live in milliseconds
+JUDGED_AT_ONCE: Final = 500  # messages; searching the headers of one takes 10 us if it has all 64
 _is_ttl: Final = re.compile(rb"[0-9]{1,15}").fullmatch
 _MILLISECOND: Final = 1_000_000  # nanoseconds
-_WORTH_A_STRUCT: Final = 8  # equal messages from which on they are cut out together
-_EMPTY: Final = 2  # bytes of the encoded headers of a message without any
+_WORTH_A_STRUCT: Final = 8  # from this many messages of equal size on, we cut them out together
+_EMPTY: Final = 2  # bytes of encoded headers if a message has none
 _pack_prefix: Final = Struct(">IIqH").pack  # size, frame type, timestamp, attempts; id and body follow
 _pack_start: Final = Struct(">IIqH16s").pack  # the same with the id; the body follows
-_MESSAGE_OVERHEAD: Final = 4 + 8 + 2 + 16  # what a frame's size counts besides the body
+_MESSAGE_OVERHEAD: Final = 4 + 8 + 2 + 16  # bytes of a frame besides its size field and the body
 
 
 class Receipt:
-    """What a publisher holds until the log has answered.
+    """The result of a publish, for the publisher that waits for it.
 
-    It is settled once: by the log when what `--ack` asks for is done or has failed, or by whoever refuses the batch
-    before that. `error` is then None or the reason. Only after a receipt is settled without an error may an OK be sent.
+    The log settles it when the batch is written or synced, as `--ack` demands, or when that has failed. A publish that
+    is rejected before that is settled with an error, too. Only send the OK after the receipt is settled, and `error` is
+    None.
     """
 
     __slots__ = ("_waiting", "error", "settled", "stays")
@@ -48,7 +49,7 @@ class Receipt:
     def __init__(self) -> None:
         self.settled = False
         self.error: str | None = None
-        self.stays = False  # whether the batch stays in the log in spite of the error
+        self.stays = False  # whether the batch is in the log despite the error, for example after a failed sync
         self._waiting: list[Callable[[], None]] | None = None
 
     def settle(self, error: str | None = None, *, stays: bool = False) -> None:
@@ -63,7 +64,7 @@ class Receipt:
                 callback()
 
     def when_settled(self, callback: Callable[[], None]) -> None:
-        """Call back once the receipt is settled; at once if it already is."""
+        """Call back when the receipt is settled, or immediately if it already is."""
         if self.settled:
             callback()
         elif self._waiting is None:
@@ -75,7 +76,7 @@ class Receipt:
 class Batch:
     """Messages that were published together.
 
-    `offsets` has count + 1 entries: where the size prefix of each message starts, and the end of the payload.
+    `offsets` has the offset of each message's size prefix in the payload, and the end of the payload.
     """
 
     __slots__ = (
@@ -113,14 +114,14 @@ class Batch:
         self.payload = payload
         self.offsets = offsets
         self.delay_ms = delay_ms  # 0: not deferred
-        # To recognize a publisher's second try, as it lies in the record, and the record's flags. Only new batches have
-        # them: they are not read from disk.
+        # The idempotence key and the flags, as in the record. Only new batches have them, because we don't read them
+        # from disk.
         self.key = key
         self.flags = flags
-        self.headers = headers  # of all messages, one after the other as they are encoded; empty: none has any
-        self.held = len(payload) + len(headers)  # bytes of memory that its messages and their headers take
-        self._places: Sequence[int] | None = None  # where in `headers` those of each message begin, and the end
-        self._may_expire: bool | None = None  # None: nobody has asked yet
+        self.headers = headers  # concatenated encoded headers; empty if no message has headers
+        self.held = len(payload) + len(headers)  # bytes that it takes in memory
+        self._places: Sequence[int] | None = None  # offset of each message's headers in `headers`, and the end
+        self._may_expire: bool | None = None  # None: not checked yet
         self.count = len(offsets) - 1
         self.end_sequence = base_sequence + self.count
 
@@ -129,35 +130,35 @@ class Batch:
         return self.payload[self.offsets[position] + 4 : self.offsets[position + 1]]
 
     def headers_between(self, first: int, end: int) -> bytes:
-        """Return the headers of the messages [first, end), or nothing if none of the batch has any."""
+        """Return the headers of the messages [first, end), or b"" if the batch has none."""
         if not self.headers:
             return b""
         places = self._header_places()
         return self.headers[places[first - self.base_sequence] : places[end - self.base_sequence]]
 
     def headers_size(self, first: int, end: int) -> int:
-        """Return how many bytes the headers of the messages [first, end) have, if some of the batch have any."""
+        """Return the size of the headers of the messages [first, end). Only for a batch with headers."""
         places = self._header_places()
         return places[end - self.base_sequence] - places[first - self.base_sequence]
 
     def _header_places(self) -> Sequence[int]:
         if self._places is None:
             places = header_offsets(self.headers, self.count)
-            assert places is not None, "they were looked through when they were published, and are proven when read"
+            assert places is not None, "headers are checked when they are published, and again when they are read"
             self._places = places
         return self._places
 
     @property
     def may_expire(self) -> bool:
-        """Whether some of its messages seem to have a time to live of their own."""
+        """Whether some of its messages may have an `nsq-ttl` header."""
         if self._may_expire is None:
             self._may_expire = _TTL in self.headers
         return self._may_expire
 
     def expired_run(self, first: int, stop: int, timestamp: int) -> tuple[int, bool]:
-        """Return up to where the messages from `first` on have all expired by then or all not, and whether they have.
+        """Return (end, has_expired) of the run from `first` on that is either all expired or all alive at `timestamp`.
 
-        It looks at some hundreds of messages and stops there, so what follows may be the same.
+        We check at most `JUDGED_AT_ONCE` messages, so the next run may be of the same kind.
         """
         position = first - self.base_sequence
         end = min(stop - self.base_sequence, position + JUDGED_AT_ONCE)
@@ -180,19 +181,19 @@ class Batch:
         return hex_ids(start, last - first)
 
     def frames_size(self, first: int, last: int) -> int:
-        """Return how many bytes the frames of [first, last) have."""
+        """Return the size of the frames of [first, last) in bytes, without headers."""
         position = first - self.base_sequence
         count = last - first
         return self.offsets[position + count] - self.offsets[position] + count * _MESSAGE_OVERHEAD
 
     def frames(self, first: int, last: int, attempts: int, ids: Sequence[bytes]) -> list[bytes]:
-        """Return pieces that form the message frames of [first, last) when joined; `ids` come from `ids()`.
+        """Return the message frames of [first, last) in pieces. `ids` come from `ids()`.
 
-        Messages of equal size share their prefix: a dictionary look-up costs a fifth of packing it anew.
+        Messages of equal size share their prefix, because a dictionary lookup takes a fifth of the time of packing.
         """
         position = first - self.base_sequence
         offsets, payload, timestamp = self.offsets, self.payload, self.timestamp
-        if last - first == 1:  # all that a consumer with RDY 1 ever gets
+        if last - first == 1:  # a consumer with RDY 1 never gets more
             at, end = offsets[position] + 4, offsets[position + 1]
             size = end - at + _MESSAGE_OVERHEAD
             return [_pack_start(size, _FRAME_TYPE_MESSAGE, timestamp, attempts & 0xFFFF, ids[0]) + payload[at:end]]
@@ -211,7 +212,7 @@ class Batch:
         return pieces
 
     def frames_of_views(self, first: int, last: int, attempts: int, ids: Sequence[bytes]) -> list[Piece]:
-        """Return what `frames` returns, with views of the bodies instead of copies: quicker where bodies are large."""
+        """Do the same as `frames`, but with views of the bodies, which is faster than copying if they are large."""
         position = first - self.base_sequence
         offsets, view, timestamp = self.offsets, memoryview(self.payload), self.timestamp
         pieces: list[Piece] = []
@@ -229,7 +230,7 @@ class Batch:
         return pieces
 
     def frames_with_headers(self, first: int, last: int, attempts: int, ids: Sequence[bytes]) -> list[bytes]:
-        """Return what `frames` returns, for a consumer that takes headers: messages that have any come with them."""
+        """Do the same as `frames` for a consumer that accepts headers: messages with headers include them."""
         places, headers = self._header_places(), self.headers
         offsets, payload, timestamp = self.offsets, self.payload, self.timestamp
         if (
@@ -246,7 +247,7 @@ class Batch:
         for message_id in ids:
             position += 1
             end, stop = offsets[position], places[position]
-            if end - start != length or stop - begin != headers_length:  # most messages are as long as the one before
+            if end - start != length or stop - begin != headers_length:  # rarely: most messages have equal sizes
                 length, headers_length = end - start, stop - begin
                 size = length - 4 + _MESSAGE_OVERHEAD
                 if headers_length == _EMPTY:
@@ -263,7 +264,7 @@ class Batch:
     def _equal_frames(
         self, first: int, offsets: range, places: range, attempts: int, ids: Sequence[bytes]
     ) -> list[bytes]:
-        """Return the frames of messages that are equally long, as well as their headers."""
+        """Return the frames of messages with bodies of equal size, and headers of equal size."""
         position, count = first - self.base_sequence, len(ids)
         size, headers_size = offsets.step - 4, places.step
         frame_size = size + headers_size + _MESSAGE_OVERHEAD
@@ -278,7 +279,8 @@ class Batch:
 
 
 _MOST_IDS_AT_ONCE: Final = 512
-# The part of a count that gets a struct of its own. One for each count up to 512 would take 4 MB, these take 140 kB.
+# A count is split so that few structs are needed: multiples of 64, and a rest of up to 63. All structs for counts up to
+# 512 would take 4 MB, but these only take 140 kB.
 _REST: Final = 63
 
 
@@ -288,7 +290,7 @@ def _id_structs(count: int) -> tuple[Struct, Struct]:
 
 
 def hex_ids(start: int, count: int) -> tuple[bytes, ...]:
-    """Return `count` consecutive ids from `start`, each as 16 hex digits. Formatting them one by one is far slower."""
+    """Return `count` consecutive ids from `start`, each as 16 hex digits. Far faster than formatting one by one."""
     if count == 1:
         return (b"%016x" % start,)
     if count > _MOST_IDS_AT_ONCE:
