@@ -1,8 +1,8 @@
-"""What is published to a topic in a turn, from the publisher's receipt to the place in the log.
+"""The publishes of a turn to one topic, until they are in the log's buffer.
 
-Publishes become *drafts*, which are batches without a place in the log: one for the PUBs and small MPUBs of the turn, and
-one for each DPUB, each large MPUB, and each MPUB with a key or headers. At the end of the turn `deferrals` tells which of
-them are deferred, for the journal, and `seal` gives all of them their places; or `fail` fails them.
+Publishes become *drafts*, which are batches without sequences: one for the PUBs and small MPUBs of the turn, and one
+for each DPUB, each large MPUB, and each MPUB with a key or headers. At the end of the turn, `deferrals` lists the
+deferred ones for the journal. Then `seal` gives all drafts their sequences, or `fail` rejects them.
 """
 
 from __future__ import annotations
@@ -22,53 +22,54 @@ if TYPE_CHECKING:
     from nsqd.broker.store import TopicLog
     from nsqd.broker.turn_context import TurnContext
 
-_MOST_BYTES_SHARED: Final = 1 << 20  # of publishes in one batch, because a batch is read and sent as a whole
+_MOST_BYTES_SHARED: Final = 1 << 20  # of a shared batch; larger ones would be slow to read back and send
 _LARGEST_SHARING: Final = 16 * 1024  # bytes of an MPUB; copying a larger one costs as much as a record of its own
-# Bytes. The length in a record's header has 16 bits, and the last publish may add up to 3,277 messages of five bytes.
+# Bytes. The record's header has 16 bits for this length. Each message takes at least a byte, even without a key, and
+# the last MPUB before we look may have 3,277 messages of five bytes in its 16 KiB.
 _LONGEST_KEY_PLACE: Final = 60_000
 _RECORD_FRONT: Final = 64  # bytes before the payload of a record, without its key
-_LENGTHS: Final = [bytes((length,)) for length in range(256)]  # before each key in its place
+_LENGTHS: Final = [bytes((length,)) for length in range(256)]  # length bytes, one before each stored key
 
-# Payload, offsets, delay in ms, receipt, keys as they lie in the record, its flags, headers of all messages. It is a
-# tuple, because every single publish makes one, and an object with named fields would cost half a microsecond more.
+# Payload, offsets, delay in ms, receipt, keys and flags as in the record, headers of all messages. This is a tuple,
+# because a single publish per turn needs one too, and an object with named fields costs half a microsecond more.
 _Draft = tuple[bytes, Sequence[int], int, Receipt, bytes, int, bytes]
 
 
 @final
 class PublishBuffer:
-    """The drafts of one topic. They end with the turn, unless they have to wait until files of the log are removed."""
+    """The drafts of one topic. They are sealed at the turn's end, unless they must wait for the removal of files."""
 
     def __init__(self, log: TopicLog, keys: TopicKeys, turn: TurnContext[Any, Any]) -> None:
         self._log = log
         self._keys = keys
         self._turn = turn
-        self._shared: list[bytes] = []  # PUBs and small MPUBs of this turn; they become one batch
-        self._shared_offsets = [0]  # where in that batch each of their messages begins, and the end
+        self._shared: list[bytes] = []  # PUBs and small MPUBs of this turn, which become one batch
+        self._shared_offsets = [0]  # offset of each message in that batch, and the end
         self._shared_receipt = Receipt()
-        self._shared_keys: dict[bytes, int] = {}  # which of those messages has which key
+        self._shared_keys: dict[bytes, int] = {}  # key -> number of its message in that batch
         self._shared_key_bytes = 0
-        self._shared_headers: list[tuple[int, bytes]] = []  # of those messages that have some
+        self._shared_headers: list[tuple[int, bytes]] = []  # number and headers of the messages that have any
         self._shared_header_bytes = 0
         self._drafts: list[_Draft] = []
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was published in this turn."""
+        """Whether there are no drafts."""
         return not (self._shared or self._drafts)
 
     def receipt_of(self, key: bytes) -> Receipt | None:
-        """Return the receipt of the publish that shares a batch of this turn and has this key; None: there is none."""
+        """Return the receipt of the publish in the shared batch that has this key, or None."""
         return self._shared_receipt if key in self._shared_keys else None
 
     @property
     def has_keys(self) -> bool:
-        """Whether a publish that shares a batch of this turn has a key."""
+        """Whether the shared batch has keys."""
         return bool(self._shared_keys)
 
     # Publishing
 
     def add_one(self, sized_body: bytes, key: bytes, headers: bytes) -> Receipt:
-        """Add one message, given with its four bytes of size, to the batch that publishes of this turn share."""
+        """Add one message, which starts with its size in four bytes, to the shared batch."""
         shared, offsets = self._shared, self._shared_offsets
         if not shared:
             self._shared_receipt = Receipt()
@@ -90,10 +91,9 @@ class PublishBuffer:
         return receipt
 
     def add(self, payload: bytes, offsets: Sequence[int], delay_ms: int, key: bytes, headers: bytes) -> Receipt:
-        """Add messages that belong together: small ones share a batch, others get their own.
+        """Add the messages of one publish. If it's small, it joins the shared batch, otherwise it gets its own batch.
 
-        Those with a delay, a key or headers get their own, too, because a batch has one delay, and its key means all of
-        its messages.
+        With a delay, a key or headers it always gets its own: the delay and this key apply to all messages of a batch.
         """
         if not delay_ms and not key and not headers and len(payload) <= _LARGEST_SHARING:
             return self._share(payload, offsets)
@@ -122,7 +122,7 @@ class PublishBuffer:
         return receipt
 
     def close_shared(self) -> None:
-        """Make a draft of what shares a batch. What is published next in this turn gets another one."""
+        """Turn the shared batch into a draft. Later publishes of this turn share another batch."""
         shared = self._shared
         if not shared:
             return
@@ -138,7 +138,7 @@ class PublishBuffer:
         self._drafts.append((payload, offsets, 0, self._shared_receipt, key, flags, headers))
 
     def _take_headers(self, count: int) -> bytes:
-        """Return the headers of the shared batch as they lie in the record."""
+        """Remove the headers of the shared batch, and return them as they are stored in the record."""
         found, self._shared_headers, self._shared_header_bytes = self._shared_headers, [], 0
         area = [NO_HEADERS] * count
         for number, headers in found:
@@ -146,22 +146,22 @@ class PublishBuffer:
         return b"".join(area)
 
     def _take_key_place(self, count: int) -> tuple[bytes, int]:
-        """Return the keys of the shared batch as they lie in the record, and the record's flags."""
+        """Remove the keys of the shared batch. Return them as they are stored in the record, and the record's flags."""
         keys, self._shared_keys, self._shared_key_bytes = self._shared_keys, {}, 0
         if count == 1:
             return next(iter(keys)), 0
         lengths = set(map(len, keys))
-        if len(keys) == count and len(lengths) == 1:  # as those of our own clients
+        if len(keys) == count and len(lengths) == 1:  # as from our own clients
             return _LENGTHS[lengths.pop()].join([b"", *keys]), KEYS
         place = [b"\0"] * count
         for key, number in keys.items():
             place[number] = _LENGTHS[len(key)] + key
         return b"".join(place), KEYS
 
-    # How much it is
+    # Size
 
     def usage(self) -> Usage:
-        """Return how much was published in this turn."""
+        """Return the number and bytes of this turn's messages."""
         counts, sizes = [len(self._shared_offsets) - 1], [self._shared_offsets[-1] + self._shared_header_bytes]
         for payload, offsets, _, _, _, _, headers in self._drafts:
             counts.append(len(offsets) - 1)
@@ -169,13 +169,13 @@ class PublishBuffer:
         return Usage(sum(counts), sum(sizes))
 
     def usage_in_log(self) -> Usage:
-        """Return the same with the bytes that it will take in the log, or a few more."""
+        """Return the same, but with the bytes that they will take in the log, or a few more."""
         drafted = self.usage()
         fronts = sum(_RECORD_FRONT + len(draft[4]) for draft in self._drafts)
         return Usage(drafted.messages, drafted.size + fronts + self._shared_front())
 
     def _shared_front(self) -> int:
-        """Return what precedes the messages that share a batch: also those without a key or headers have a place there."""
+        """Return the bytes before the shared batch's payload. If any message has a key or headers, all get a place."""
         count = len(self._shared_offsets) - 1
         keys = count + self._shared_key_bytes if self._shared_keys else 0
         headers = len(NO_HEADERS) * (count - len(self._shared_headers)) if self._shared_headers else 0
@@ -184,7 +184,7 @@ class PublishBuffer:
     # The end of the turn
 
     def deferrals(self) -> Iterator[tuple[int, int, int]]:
-        """Yield start, count and delay_ms of the drafts that are deferred, with the sequence that `seal` is going to give."""
+        """Yield start, count and delay_ms of the deferred drafts, by the sequences that `seal` will give them."""
         self.close_shared()
         sequence = self._log.tail
         for _, offsets, delay_ms, _, _, _, _ in self._drafts:
@@ -194,10 +194,10 @@ class PublishBuffer:
             sequence += count
 
     def seal(self, timestamp: int, dropped: list[Usage] | None = None) -> list[tuple[Batch, Receipt]]:
-        """Give the drafts their places in the log, append them to its buffer, and return the batches with their receipts.
+        """Give the drafts their sequences, append them to the log's buffer, and return the batches with their receipts.
 
-        Whether the log has taken a batch, you learn from its receipt once the log is written. With `dropped`, only those
-        messages are appended for which the log has room, and the others are counted there.
+        The receipts say later which batches the log has accepted. With `dropped`, messages for which the log has no
+        room are left out, and counted there.
         """
         self.close_shared()
         drafts: Iterable[_Draft] = self._drafts
@@ -214,33 +214,33 @@ class PublishBuffer:
         return sealed
 
     def _fitted(self, drafts: Iterable[_Draft], dropped: list[Usage]) -> Iterator[_Draft]:
-        """Yield what the log has room for. The rest is dropped message by message, but counts as published, as in NSQ.
+        """Yield the drafts, cut down to the messages for which the log has room. The rest is counted in `dropped`.
 
-        The caller must append each draft before it asks for the next one.
+        You must append each draft before you ask for the next one.
         """
         for payload, offsets, delay_ms, receipt, key, flags, headers in drafts:
             count = fitting = len(offsets) - 1
             places = header_offsets(headers, count) if headers else None
             if not self._has_room(count, offsets, places):
-                # The most messages that fit: the first n for which n + 1 do not.
+                # The largest number of messages that fits: for the next larger one, there is no room.
                 counts = range(1, count + 1)
                 fitting = bisect_left(counts, True, key=lambda n: not self._has_room(n, offsets, places))
                 bodies = len(payload) - offsets[fitting] - 4 * (count - fitting)
                 dropped.append(Usage(count - fitting, bodies))
             if fitting == count:
                 yield payload, offsets, delay_ms, receipt, key, flags, headers
-            elif fitting:  # the log is in memory, so its records have no keys
+            elif fitting:  # only a log in memory has no room, and it stores no keys
                 headers = headers[: places[fitting]] if places is not None else b""
                 yield payload[: offsets[fitting]], offsets[: fitting + 1], delay_ms, receipt, b"", 0, headers
             else:
                 receipt.settle()
 
     def _has_room(self, count: int, offsets: Sequence[int], places: Sequence[int] | None) -> bool:
-        """Return whether the log has room for the first messages of a draft with their headers."""
+        """Return whether the log has room for the first `count` messages of a draft with their headers."""
         return self._log.has_room(count, offsets[count] + (places[count] if places is not None else 0))
 
     def fail(self, cause: str) -> bool:
-        """Fail all of it. Return whether something was deferred, so that the journal has to hear that it never came."""
+        """Fail all publishes. Return whether any were deferred, because the journal may already have these."""
         self.close_shared()
         drafts, self._drafts = self._drafts, []
         for _, _, _, receipt, _, _, _ in drafts:
