@@ -1,4 +1,4 @@
-"""Periodic jobs, each a task that sleeps until there is something to do: an idle broker uses no processor time."""
+"""Periodic jobs. Each is a task that sleeps until there is work, so an idle broker needs almost no processor time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nsqd.broker.store import Names
     from nsqd.turn import Turn
 
-_PROGRESS_INTERVAL: Final = 0.05  # seconds; the promise is that FINs are in the journal within 100 ms
+_PROGRESS_INTERVAL: Final = 0.05  # seconds; we promise that FINs are in the journal within 100 ms
 _POSTPONED_INTERVAL: Final = 0.1  # seconds
 _FREEING_INTERVAL: Final = 0.002  # seconds
 _TOPICS_AT_ONCE: Final = 100  # takes a fraction of a millisecond
@@ -46,7 +46,7 @@ class Sessions(Protocol):
 
 
 async def expire_messages(broker: Broker, turn: Turn) -> None:
-    """Expire message timeouts and deferrals exactly when they are due."""
+    """Handle timeouts and deferred messages exactly when they are due."""
     while True:
         turn.alarm_came_closer.clear()
         turn.timers_sleep_until = broker.turn.alarms.next
@@ -59,8 +59,9 @@ async def expire_messages(broker: Broker, turn: Turn) -> None:
 async def save_progress(broker: Broker, turn: Turn, store: ProgressStore) -> None:
     """Save progress, and the names of topics and channels, up to twenty times a second while there are changes.
 
-    Collect young garbage each time, because the interpreter may not: it counts new objects, but subtracts the freed ones,
-    also old ones. So while as many objects go as come, it would not collect at all, and then for a long time.
+    We also collect young garbage each time, because the interpreter might wait for too long. It counts new objects, but
+    subtracts all freed ones, even old ones. So while the counts balance, it doesn't collect at all, and the next
+    collection has to examine everything that was created meanwhile.
     """
     while True:
         turn.progress_made.clear()
@@ -73,7 +74,7 @@ async def save_progress(broker: Broker, turn: Turn, store: ProgressStore) -> Non
 
 
 def record_progress(broker: Broker, store: ProgressStore) -> None:
-    """Record what has changed since the last call. The end of the process calls this before the store's own end."""
+    """Record all changes since the last call. When nsqd stops, call this before you close the store."""
     if broker.turn.shape_unsaved:
         broker.turn.shape_unsaved = False
         store.names_changed(broker.topology_parts)
@@ -81,10 +82,10 @@ def record_progress(broker: Broker, store: ProgressStore) -> None:
 
 
 async def retry_postponed(broker: Broker, turn: Turn) -> None:
-    """Begin turns while publishes wait until files are removed.
+    """Run turns while publishes wait for the removal of files.
 
-    A round that has removed files begins a turn itself. But if the removal fails or the disk hangs, there may be no other
-    turn for as long as the publishers wait for their answers.
+    A successful removal begins a turn itself. But if it fails, or the disk hangs, there may be no other turn while the
+    publishers wait for their answers.
     """
     while True:
         turn.publishes_wait.clear()
@@ -96,7 +97,7 @@ async def retry_postponed(broker: Broker, turn: Turn) -> None:
 
 
 async def reclaim_memory(broker: Broker, turn: Turn) -> None:
-    """Begin turns while there are leftovers: each turn frees some thousands of entries, and there may be no others."""
+    """Run turns while the reclaimer has entries to free. Each turn frees a few thousand, and there may be no others."""
     while True:
         turn.something_to_reclaim.clear()
         if broker.turn.reclaimer.is_empty:
@@ -107,9 +108,9 @@ async def reclaim_memory(broker: Broker, turn: Turn) -> None:
 
 
 async def apply_retention(broker: Broker, turn: AnyTurn, interval: Callable[[], float | None]) -> None:
-    """Let logs drop what has become too old, even in topics where nothing happens.
+    """Apply retention again and again, so that old messages are also removed from topics without traffic.
 
-    `interval` returns None if nothing ever becomes too old, and otherwise the seconds until the next look.
+    `interval` returns the seconds until the next time, or None if messages never become too old.
     """
     while (seconds := interval()) is not None:
         await trio.sleep(seconds)
@@ -117,27 +118,30 @@ async def apply_retention(broker: Broker, turn: AnyTurn, interval: Callable[[], 
 
 
 async def expire_idle(
-    broker: Broker, turn: AnyTurn, interval: Callable[[], float], tell: Callable[[Expired], None]
+    broker: Broker, turn: AnyTurn, interval: Callable[[], float], report: Callable[[Expired], None]
 ) -> None:
-    """Delete topics and channels that nobody uses any more, as the policy says. `tell` gets each one once."""
-    tried: set[Expired] = set()
+    """Delete topics and channels that the policy's `expire_after` applies to.
+
+    `report` is called once for each. A dry run doesn't delete them, so we find the same ones again each time.
+    """
+    reported: set[Expired] = set()  # by dry runs
 
     def expire(names: list[str]) -> None:
         for expired in broker.expire_idle(names):
             if expired.is_dry_run:
-                still.add(expired)
-            if expired not in tried:
-                tell(expired)
+                still_expired.add(expired)
+            if expired not in reported:
+                report(expired)
 
     while True:
         await trio.sleep(interval())
-        still: set[Expired] = set()
+        still_expired: set[Expired] = set()
         await _in_pieces(broker, turn, expire)
-        tried = still
+        reported = still_expired
 
 
 async def _in_pieces(broker: Broker, turn: AnyTurn, do: Callable[[list[str]], None]) -> None:
-    """Do something to all topics, some in each turn, so that clients need not wait for it."""
+    """Call `do` with the names of all topics, some in each turn, so that clients don't have to wait for long."""
     names = list(broker.topics)
     for start in range(0, len(names), _TOPICS_AT_ONCE):
         with in_turn(turn):
@@ -146,7 +150,7 @@ async def _in_pieces(broker: Broker, turn: AnyTurn, do: Callable[[list[str]], No
 
 
 async def sweep_leases(leases: Leases, turn: AnyTurn, first_has_come: Wakeup) -> None:
-    """Let consumers over HTTP leave that have stopped asking, once a second while there are any."""
+    """Remove consumers over HTTP that have stopped polling, once a second while there are any."""
     while True:
         first_has_come.clear()
         if not leases.http_consumers:
@@ -156,11 +160,11 @@ async def sweep_leases(leases: Leases, turn: AnyTurn, first_has_come: Wakeup) ->
             leases.sweep()
 
 
-async def watch_data_path(look: Callable[[], T], tell: Callable[[T], None]) -> None:
-    """Notice within a second that the data path was deleted, moved or replaced, or that its disk was filled.
+async def watch_data_path(look: Callable[[], T], report: Callable[[T], None]) -> None:
+    """Notice within a second that the data path was deleted, moved or replaced, or that its disk is full.
 
-    A hanging file server holds up one thread that nothing waits for, but not the loop. The thread stays, and reports
-    only what has changed: to start one for each look takes as much processor time as an idle broker has for all else.
+    `look` runs in a thread of its own, so a hanging file server doesn't stop the event loop. We keep one thread that
+    only reports changes, because a new one for each look would double the processor time of an idle broker.
     """
     known: T | None = None
     stopping = Event()
@@ -178,15 +182,15 @@ async def watch_data_path(look: Callable[[], T], tell: Callable[[T], None]) -> N
             )
             if found is not None:
                 known = found
-                tell(found)
+                report(found)
     finally:
         stopping.set()
 
 
 async def return_memory(sessions: Sessions, *, give_back: Callable[[], None] = return_unused) -> None:
-    """Return memory to the system after a crowd of TLS sessions.
+    """Return memory to the system after many TLS sessions have ended.
 
-    Each session takes some tens of kilobytes, and leaves them behind in fragments.
+    Each session takes tens of kilobytes, and leaves them behind in fragments that the C library would keep.
     """
     seen = 0
     while True:

@@ -1,7 +1,7 @@
-"""Turns of nsqd: whatever enters the broker (ready sockets, an HTTP call, a deadline) runs from `begin` to `finish`.
+"""The turns of nsqd. Everything that enters the broker runs in one: ready sockets, an HTTP call, or a deadline.
 
-Nothing in a turn waits, so turns never overlap. `nsqd/broker/turn.py` explains what happens at the end of a turn, and
-why in that order.
+Nothing waits between `begin` and `finish`, so turns never overlap. nsqd/broker/turn.py explains the steps at the end of
+a turn, and the reasons for their order.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from nsqd.broker.broker import Broker
 
 
-MOST_TOPICS: Final = 200  # that get messages in one turn: a write, an answer and more take up to 60 us for each
+MOST_TOPICS: Final = 200  # with publishes in one turn; each costs up to 60 us, for its write and answer, for example
 
 
 class TurnSyncer(Protocol):
-    """The part of the store that syncs."""
+    """The store's syncer, as a turn sees it."""
 
     @property
     def holds_up_clients(self) -> bool:
-        """Whether a publisher or a call waits for a sync."""
+        """Whether a publisher or an HTTP call waits for a sync."""
 
     def hurry(self) -> None:
-        """Begin a sync at the end of a turn if clients wait for one."""
+        """Start a sync if clients wait for one. It may be left to the next turn, so that more clients share it."""
 
 
 class TurnStore(Disk, Protocol):
@@ -42,8 +42,8 @@ class Turn:
     def __init__(self, broker: Broker, store: TurnStore, *, announce: Announce, flush: Callable[[], None]) -> None:
         """Set up the turns of a broker.
 
-        `announce` tells nsqlookupd of topics that came, went or have other channels; `flush` sends clients their answers
-        and messages.
+        `announce` registers topics at nsqlookupd that were created or deleted, or got other channels. `flush` sends
+        clients their answers and messages.
         """
         self._broker = broker
         self._store = store
@@ -52,27 +52,27 @@ class Turn:
         self._flush = flush
         self.alarm_came_closer = Wakeup()
         self.progress_made = Wakeup()
-        self.publishes_wait = Wakeup()  # until files are removed
+        self.publishes_wait = Wakeup()  # for the removal of files
         self.something_to_reclaim = Wakeup()
         self.timers_sleep_until = 0.0
 
     def begin(self) -> float:
-        """Take the time of this turn and return it."""
+        """Begin a turn: read the clocks and return the time."""
         return self.take_time()
 
     def take_time(self) -> float:
-        """Take the time again and return it, because a turn that serves many connections may last."""
+        """Read the clocks again and return the time, because a turn with many connections may take long."""
         turn = self._broker.turn
         turn.now = now = monotonic()
         turn.timestamp = time_ns()
         return now
 
     def is_full(self) -> bool:
-        """Return whether so many topics have got messages that no other connection should be read in this turn."""
+        """Return whether to stop reading connections in this turn, because too many topics have publishes."""
         return len(self._broker.turn.unsealed) >= MOST_TOPICS
 
     def finish(self) -> None:
-        """End the turn: see `finish_turn`. Then begin a sync if clients wait for one, and wake tasks that have work."""
+        """End the turn (see `finish_turn`), start a sync if clients wait for one, and wake the tasks that have work."""
         broker, turn = self._broker, self._broker.turn
         finish_turn(broker, self._store, announce=self._announce, flush=self._flush)
         if self._syncer.holds_up_clients:
@@ -87,5 +87,5 @@ class Turn:
             self.something_to_reclaim.set()
 
     async def durable(self) -> None:
-        """Wait until everything decided so far is on disk."""
+        """Wait until all decisions so far are on disk."""
         await self._store.sync()
