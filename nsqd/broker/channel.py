@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 _EXPIRY_GRAIN_OF_EACH: Final = 1e-6  # seconds per message in flight, so that `expire` doesn't run all the time
 _DUE_AT_ONCE: Final = 5_000  # due messages, and stale entries of messages that were taken out
-_DEFERRED_AT_ONCE: Final = 2_000  # undue messages at a cursor that has gone back; each one is deferred on its own
+_DEFERRED_AT_ONCE: Final = 2_000  # messages at the cursor that aren't due yet, after a seek; each is deferred on its own
 _UNPACKED_AT_ONCE: Final = 500  # messages of deferred batches that get their entries on release
 _UNPACKED_IN_TURN: Final = 5_000  # such messages, over all channels; takes some milliseconds
 _JUDGED_IN_TURN: Final = 1_500  # messages whose `nsq-ttl` we check
