@@ -120,11 +120,11 @@ class Broker:
         if refusal is not None or self.refusal:
             return
         for topic in [topic for topic in self.turn.unsealed if topic in self.turn.dropping]:
-            coming = topic.buffered()
-            if topic.log.refusal() is None and topic.must_block(coming, self.turn.now):
+            incoming = topic.buffered()
+            if topic.log.refusal() is None and topic.must_block(incoming, self.turn.now):
                 del self.turn.unsealed[topic]
                 self.turn.deferring.pop(topic, None)
-                if coming.size > MOST_POSTPONED:
+                if incoming.size > MOST_POSTPONED:
                     topic.refuse(f"topic {topic.name} is full: its oldest files can't be removed fast enough")
                 else:
                     self.turn.postponed[topic] = None

@@ -52,10 +52,10 @@ if TYPE_CHECKING:
 
 _EXPIRY_GRAIN_OF_EACH: Final = 1e-6  # seconds per message in flight, so that `expire` doesn't run all the time
 _DUE_AT_ONCE: Final = 5_000  # due messages, and stale entries of messages that were taken out
-_DEFERRED_AT_ONCE: Final = 2_000  # messages at the cursor that aren't due yet, after a seek; each is deferred on its own
+_DEFERRED_AT_ONCE: Final = 2_000  # messages to defer at the cursor: not due yet, or unreadable
 _UNPACKED_AT_ONCE: Final = 500  # messages of deferred batches that get their entries on release
 _UNPACKED_IN_TURN: Final = 5_000  # such messages, over all channels; takes some milliseconds
-_JUDGED_IN_TURN: Final = 1_500  # messages whose `nsq-ttl` we check
+_TTL_CHECKS_IN_TURN: Final = 1_500  # messages whose `nsq-ttl` we check
 _PASSED_IN_TURN: Final = 5_000  # stale entries in the retry queue
 _PUT_OFF_MS: Final = 60_000  # before we try again to read messages that the disk has refused
 _EXPIRY_GRAIN: Final = 0.005  # seconds; deadlines this close share a run of `expire`
@@ -137,8 +137,8 @@ class Channel:
         self.turn = turn
         self._next_consumer = 0  # where the last delivery started among the consumers; it rotates
         self._retry_first = False  # alternates for consumers with room for only one message
-        self._judged = 0  # messages whose `nsq-ttl` was checked in the turn of `_judged_at`
-        self._judged_at = -inf
+        self._ttl_checked = 0  # messages whose `nsq-ttl` was checked in the turn of `_ttl_checked_at`
+        self._ttl_checked_at = -inf
         self._passed_from = 0  # `retries.passed` at the first delivery in the turn of `_passed_at`
         self._passed_at = -inf
         # The policy
@@ -156,7 +156,7 @@ class Channel:
         self.timeout_count = 0
         self.requeue_count = 0
         self.latency = LatencyWindow(turn.latency, turn.now) if turn.latency is not None else None
-        self.taken = [0] * len(Locality)  # number of messages by the consumer's locality
+        self.taken_by_locality = [0] * len(Locality)  # number of messages by the consumer's locality
 
     @property
     def depth(self) -> int:
@@ -253,9 +253,9 @@ class Channel:
             self._bury(places_in(batch, start, end, 0), _OVERFLOWN, has_failed=False)
             self._count("overflow, buried", end - start)
 
-    def take_early_deferrals(self, parked: EarlyDeferrals, at: int) -> None:
+    def take_early_deferrals(self, early: EarlyDeferrals, at: int) -> None:
         """Take over the topic's early deferrals. Their delays begin at `at` (monotonic microseconds)."""
-        self.ledger.take_early_deferrals(parked, at)
+        self.ledger.take_early_deferrals(early, at)
         if self.ledger.deferred.has_runs:
             self._unpack(_UNPACKED_AT_ONCE)
             if self.ledger.deferred.has_runs:
@@ -354,13 +354,13 @@ class Channel:
                     continue
                 self.wake_at(now)
                 break
-            judged = ledger.batch_in_hand if ttl is not None else None
+            checked = ledger.batch_in_hand if ttl is not None else None
             batch = ledger.batch_ahead()
             if batch is None:
                 if self._put_off_new(cursor):
                     self.wake_at(now)
                 break
-            if ttl is not None and batch is not judged:
+            if ttl is not None and batch is not checked:
                 continue  # `_pass_expired` hadn't seen this batch, so check it now
             if batch.delay_ms and (due_ms := self.turn.due_ms(batch)) is not None:
                 # Normally the cursor skips deferred messages. We only get here after a seek, for example, has moved it
@@ -375,12 +375,12 @@ class Channel:
                 break
             most = limit - taken
             if batch.headers and batch.may_expire:
-                if self._judged >= _JUDGED_IN_TURN and self._judged_at == now:
+                if self._ttl_checked >= _TTL_CHECKS_IN_TURN and self._ttl_checked_at == now:
                     self.wake_at(now)
                     break
                 stop, is_over = batch.expired_run(cursor, ledger.run_end(batch), self.turn.timestamp)
-                self._judged = stop - cursor + (self._judged if self._judged_at == now else 0)
-                self._judged_at = now
+                self._ttl_checked = stop - cursor + (self._ttl_checked if self._ttl_checked_at == now else 0)
+                self._ttl_checked_at = now
                 if is_over:
                     self._expire(batch, stop, "its nsq-ttl")
                     expired += 1
@@ -464,7 +464,7 @@ class Channel:
             if self.turn.random_percent() > consumer.sample_rate:
                 if keep_from < sequence:
                     self._deliver(consumer, batch, keep_from, sequence, attempts, now, retry=retry)
-                self.taken[consumer.locality] += counts
+                self.taken_by_locality[consumer.locality] += counts
                 self.ledger.finish_unseen(sequence, sequence + 1)
                 keep_from = sequence + 1
         if keep_from < stop:
@@ -483,7 +483,7 @@ class Channel:
         count = stop - first
         # The same as `_counts_as_taken`, without the cost of a call per message.
         if retry or ledger.ephemeral_batches is not None or first >= self.feed.log.cached_from:
-            self.taken[consumer.locality] += count
+            self.taken_by_locality[consumer.locality] += count
         offset = batch.base_sequence - batch.base_id
         ids = (b"%016x" % (first - offset),) if count == 1 else batch.ids(first, stop)
         if self.is_ruled:
@@ -793,7 +793,7 @@ class Channel:
             self._full_from = None
         self.dry_run.waits(self.ledger)
 
-    def make_room(self, coming: Usage) -> bool:
+    def make_room(self, incoming: Usage) -> bool:
         """Drop the oldest messages until the ones about to be published fit into the limit of bytes.
 
         Return False if a later turn has to drop more before they do.
@@ -801,7 +801,7 @@ class Channel:
         if not self.policy.drops or self.policy.buries:
             return True
         for _ in range(MOST_LOOKS):
-            if not (beyond := self.policy.beyond_with(self.ledger, coming)):
+            if not (beyond := self.policy.beyond_with(self.ledger, incoming)):
                 break
             self.drop_oldest(beyond)
             if self.is_behind:

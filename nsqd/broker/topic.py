@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from nsqd.broker.turn_context import TurnContext
 
 # Other keys of deferred publishes to check for each new one. With two, at most half of the keys are unneeded.
-_LOOKED_AT: Final = 2
-_MOST_LOOKED_AT: Final = 200  # keys to check in `let_go`
+_CHECKED_PER_KEY: Final = 2
+_CHECKED_ON_RELEASE: Final = 200  # keys to check in `let_go`
 _TOLD_ONE_BY_ONE: Final = 1_000  # journal entries about early deferrals; a millisecond or two
 _STARTS_IN_CHANGE: Final = 2_000
 _LEARNED_AT_ONCE: Final = 2_000  # keys; a millisecond or two
@@ -240,7 +240,7 @@ class Topic:
                 deferred.append((batch.base_sequence, batch.count, batch.delay_ms))
                 self._deferred_ids.add(batch.base_id, batch.base_sequence, batch.count, self.waits)
                 if batch.key:
-                    self._keys.drop_unneeded(_LOOKED_AT, batch.timestamp, self.waits)
+                    self._keys.drop_unneeded(_CHECKED_PER_KEY, batch.timestamp, self.waits)
                     self._keys.defer(batch.key, batch.base_sequence, batch.count, batch.timestamp)
         self._written_tail = self.log.tail
         if failed:
@@ -273,10 +273,10 @@ class Topic:
                 channel.keep(self._in_memory() if fresh is None else _written(fresh))
         before, self.feed.high_watermark = self.feed.high_watermark, self._written_tail
         if fresh is None and self.early_deferrals:
-            parked, self.early_deferrals = self.early_deferrals, EarlyDeferrals()
+            waiting, self.early_deferrals = self.early_deferrals, EarlyDeferrals()
             for channel in self.channels.values():
-                channel.take_early_deferrals(parked, microseconds(now))
-            self._turn.reclaimer.add_blocks(parked.pieces)  # freed here, unless a channel still uses them
+                channel.take_early_deferrals(waiting, microseconds(now))
+            self._turn.reclaimer.add_blocks(waiting.pieces)  # freed here, unless a channel still uses them
         for start, count, delay_ms in deferred:
             due = microseconds(now) + delay_ms * 1000
             for channel in self.channels.values():
@@ -328,7 +328,7 @@ class Topic:
         """Let the log remove messages that no channel needs. The progress that allows it is recorded first."""
         if self._keys_from >= 0:
             self._turn.keys.forget_old(self._turn.timestamp)
-            self._keys.drop_unneeded(_MOST_LOOKED_AT, self._turn.timestamp, self.waits)
+            self._keys.drop_unneeded(_CHECKED_ON_RELEASE, self._turn.timestamp, self.waits)
             if not self._keys and not self._buffer.has_keys:
                 self._note_no_keys()
         if not self.channels and not self.learning:
@@ -601,7 +601,7 @@ class Topic:
                 channel.ledger.pass_over(before, end)
         return True
 
-    def must_block(self, coming: Usage, now: float) -> bool:
+    def must_block(self, incoming: Usage, now: float) -> bool:
         """Drop old messages to make room for incoming ones. Return whether these must wait for the removal of files.
 
         This is how we keep a limit of bytes. For example, with a limit of 16 MiB and files of 4 MiB, the files of the
@@ -611,7 +611,7 @@ class Topic:
         MiB allow. The exception is a single publish of more than 16 MiB. Dropping may take several turns, and publishes
         wait for that, too.
         """
-        has_room = self._make_room(coming)
+        has_room = self._make_room(incoming)
         passed = self.passed()
         if (base := self.log.file_of(passed)) != self._oldest_file:
             self._oldest_file = base
@@ -623,15 +623,15 @@ class Topic:
         self._forget_room()  # the next turn measures it again
         return now - self._waits_since < _MOST_WAIT
 
-    def _make_room(self, coming: Usage) -> bool:
+    def _make_room(self, incoming: Usage) -> bool:
         """Drop the oldest messages to make room for incoming ones. Return False if a later turn has to drop more."""
         has_room = True
         for channel in self.channels.values():
-            has_room = channel.make_room(coming) and has_room
+            has_room = channel.make_room(incoming) and has_room
         if not self.policy.drops:
             return has_room
         for _ in range(MOST_LOOKS):
-            if not (beyond := self.policy.excess_with(self._usage(), coming)):
+            if not (beyond := self.policy.excess_with(self._usage(), incoming)):
                 break
             passed = self.passed()
             if not self._drop_before(min(passed + beyond, self._written_tail)):
@@ -737,14 +737,14 @@ class Topic:
         if self.paused:
             state.append(("pause", self.name, True))
         state.append(("flow", self.name) if self.flowing else ("freeze", self.name, self.high_watermark))
-        parked = self._snapshot_early_deferrals(self.early_deferrals.copy())
+        early_changes = self._snapshot_early_deferrals(self.early_deferrals.copy())
         channels = [channel.snapshot_changes() for channel in self.channels.values() if not channel.ephemeral]
-        return chain(state, parked, *channels)
+        return chain(state, early_changes, *channels)
 
-    def _snapshot_early_deferrals(self, parked: EarlyDeferrals) -> Iterator[Change]:
-        for start, count, delay_ms in parked.batches:
+    def _snapshot_early_deferrals(self, early: EarlyDeferrals) -> Iterator[Change]:
+        for start, count, delay_ms in early.batches:
             yield "park", self.name, start, count, delay_ms
-        for sequence in parked.cancelled:
+        for sequence in early.cancelled:
             yield "cancel", self.name, sequence
 
     def restore(self, state: TopicState) -> None:
