@@ -7,14 +7,14 @@ The channel decides, and its ledger keeps track of each message (ledger.py). A c
     buried_queue    the buried messages, and the job that kicks or discards them
     consumers       the subscriptions that it delivers to
 
-operator_actions.py has the requests of operators, except pausing.
+operator_actions.py has the other operations, such as emptying or moving a channel.
 
 **How messages expire.** Messages have no timers for their time to live. We check it at the cursor: for a whole segment
 if all of its messages are too old, otherwise batch by batch. The channel's alarm does this too, so messages also expire
 if there are no consumers. A message with a shorter time in its `nsq-ttl` header expires when we would deliver it.
 
 **How limits work.** If too many messages wait, we drop or bury the oldest, starting at the cursor. If the retries and
-deferred messages alone fill the limit, new messages go as they arrive.
+deferred messages alone fill the limit, new messages are dropped or buried as they arrive.
 
 Messages that were delivered before, are deferred, or were given back by an operator don't expire and aren't dropped,
 because someone still wants them.

@@ -113,8 +113,8 @@ class TurnContext(Generic[C, T]):
         self.postponed: dict[T, None] = {}  # topics whose publishes wait for the removal of files
         self.dropping: dict[T, None] = {}  # topics on disk with a limit that drops the oldest messages
         self.to_release: dict[T, None] = {}  # topics that need less of their log; see `Broker.record_progress`
-        self.shape_unsaved = False  # whether topology.json is outdated: topics, channels or pauses have changed
-        self.reshaped: dict[str, None] = {}  # topics that were created or deleted, or got other channels: to announce
+        self.shape_unsaved = False  # whether topology.json is outdated; see `shape_changed`
+        self.reshaped: dict[str, None] = {}  # topics to announce to nsqlookupd; see `shape_changed`
         self.lost: dict[str, int] = {}  # by topic: waiting messages that were missing at the start of nsqd
 
     def forget(self, channel: C) -> None:
@@ -123,7 +123,7 @@ class TurnContext(Generic[C, T]):
         self.overflowing.pop(channel, None)
 
     def shape_changed(self, topic_name: str) -> None:
-        """Note that the topic or one of its channels was created, deleted, paused or unpaused."""
+        """Note that a topic was created, deleted, paused or unpaused, or that it got or lost a channel."""
         self.shape_unsaved = True
         self.reshaped[topic_name] = None
 
