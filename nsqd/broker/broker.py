@@ -310,7 +310,7 @@ class Broker:
             topic = self.topics[name] = Topic(name, log, self.turn)
             state = states.get(name)
             if state is None:
-                topic.feed.high_watermark = log.first
+                topic.feed.high_watermark = log.first  # so that a first channel gets everything in the log
                 topic.record(("topic", name))
                 topic.record(("freeze", name, log.first))
             else:

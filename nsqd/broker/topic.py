@@ -243,7 +243,7 @@ class Topic:
                     self._keys.drop_unneeded(_CHECKED_PER_KEY, batch.timestamp, self.waits)
                     self._keys.defer(batch.key, batch.base_sequence, batch.count, batch.timestamp)
         self._written_tail = self.log.tail
-        if failed:
+        if failed:  # the journal has deferrals of messages that are not in the log after all
             self.record(("cut", self.name, self._written_tail))
         before, early = self.feed.high_watermark, self.early_deferrals
         if self.flowing and not (early.pieces or early.cancelled):
