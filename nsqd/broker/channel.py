@@ -73,7 +73,7 @@ NOT_ON_DISK: Final = b"channel is not on disk"
 
 
 class TopicOfChannel(Protocol):
-    """The topic as channels and operations.py see it. For rare calls only: mypyc looks up its methods by name."""
+    """The topic as channels and operator_actions.py see it. For rare calls only: mypyc looks up its methods by name."""
 
     def let_go(self) -> None:
         """Let the log remove the messages that no channel needs any more."""

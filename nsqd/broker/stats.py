@@ -104,7 +104,7 @@ def _channel_with_clients(
 def _channel_snapshot(
     channel: Channel, since: Mapping[Consumer, float], *, clients: bool, ages_at: float | None
 ) -> ChannelSnapshot:
-    ledger, buried, taken = channel.ledger, channel.buried_queue, channel.taken
+    ledger, buried, taken = channel.ledger, channel.buried_queue, channel.taken_by_locality
     return ChannelSnapshot(
         channel_name=channel.name,
         depth=ledger.depth,
