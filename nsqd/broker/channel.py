@@ -196,6 +196,7 @@ class Channel:
         """Pause or unpause. A string pauses too, and is the reason why the channel pauses itself."""
         self.paused, self.paused_why = bool(paused), paused if isinstance(paused, str) else ""
         self.ledger.tell(("hold", self.feed.name, self.name, paused))
+        self.turn.shape_unsaved = True  # topology.json has it as well; nsqlookupd needn't know
 
     # New messages from the topic
 

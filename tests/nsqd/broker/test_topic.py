@@ -11,6 +11,7 @@ import pytest
 from nsqcommon.wire.commands import dpub, fin, mpub, pub, req
 from nsqcommon.wire.headers import NONE, encode_headers
 from nsqcommon.wire.log_record import KEYS
+from nsqd.broker.channel import Channel
 from nsqd.broker.journal_replay import replay
 from nsqd.broker.topic import PublishRefused
 from tests.nsqd.fake_broker import FakeStore, make_broker
@@ -385,6 +386,19 @@ def test_topology_names_what_is_durable() -> None:
     topic.channel("e#ephemeral")
     node.broker.topic("x#ephemeral").channel("c")
     assert node.broker.topology() == {"t": {"paused": False, "channels": {"c": {"paused": True}}}}
+
+
+@pytest.mark.parametrize("step", [Channel.pause, Channel.unpause])
+def test_topology_json_is_due_when_a_channel_is_paused_or_unpaused(step: Callable[[Channel], None]) -> None:
+    node = Node()
+    channel = node.broker.topic("t").channel("c")
+    if step is Channel.unpause:
+        channel.pause()
+    node.turn()
+    node.broker.turn.shape_unsaved = False  # it was written
+    step(channel)
+    node.turn()
+    assert node.broker.turn.shape_unsaved
 
 
 def test_emptying_a_topic_without_channels_lets_go_of_its_log() -> None:
