@@ -1,12 +1,12 @@
-"""One task that serves many sockets through an epoll of its own, on which trio waits as on any other descriptor.
+"""Serves many sockets in one task, with an epoll of its own that trio waits for like any other descriptor.
 
-Where the system has no epoll, `readiness.py` puts something slower in its place.
+On systems without epoll, `readiness.py` provides a slower replacement.
 
-A trio task for each connection would cost two wake-ups, an epoll_ctl and a task switch for every small command. Here a
-wake-up costs one poll, and everything that is ready is served in one *turn* (docs/decisions/0001). A connection's bytes
-are the business of its handler, which is plain synchronous code.
+With a trio task per connection, every small command would cost two wake-ups, an epoll_ctl and a task switch. Here, a
+wake-up costs one poll, and we serve every ready connection in one *turn* (docs/decisions/0001). The poller only moves
+bytes. Each connection has a handler, plain synchronous code, that knows what they mean.
 
-A bug in a handler ends that one connection: see `_contain`.
+A bug in a handler ends only its own connection: see `_contain`.
 """
 
 from __future__ import annotations
@@ -39,51 +39,51 @@ log = logging.getLogger(__name__)
 
 _READ_SIZE: Final = 120 * 1024  # at most; the allocator would map and unmap a larger buffer for each read
 _SMALLEST_READ: Final = _READ_SIZE // 8  # while turns take too long
-_MOST_UNSENT: Final = 1 << 20  # a peer that does not read its responses is not read from either
+_MOST_UNSENT: Final = 1 << 20  # if a peer leaves more than this unread, we stop reading from it
 _SLICE: Final = 0.002  # seconds of serving before other trio tasks may run
 _SHORTEST_SLEEP: Final = 0.001  # seconds; epoll counts in milliseconds
-_LONGEST_TURN: Final = 0.005  # seconds after which the remaining ready connections wait for the next turn
-_FEW: Final = 4  # connections that are read without asking whether the turn is full, which costs each of them something
-_CLOSE_TIMEOUT: Final = 5.0  # how long a peer may take to read the last bytes we owe it
-_LONGEST_LINGER: Final = 30.0  # seconds that a peer may go on sending after our last bytes
-_MOST_DISCARDED: Final = 32 << 20  # bytes that it may send meanwhile: several times the largest body
+_LONGEST_TURN: Final = 0.005  # seconds; ready connections that are left over wait for the next turn
+_FEW: Final = 4  # connections we serve before we start checking whether the turn is full, because the check costs time
+_CLOSE_TIMEOUT: Final = 5.0  # seconds a peer has to read our last bytes
+_LONGEST_LINGER: Final = 30.0  # seconds a peer may keep sending after our last bytes
+_MOST_DISCARDED: Final = 32 << 20  # bytes it may send in that time: several times the largest body
 _MOST_STALE_ALARMS: Final = 1000  # in addition to one for each connection
-_CROWD_PAUSE: Final = 0.005  # seconds between two looks at whether a crowd has become smaller
-_ACCEPT_PAUSE: Final = 0.1  # seconds to wait when the operating system has no descriptor left
+_CROWD_PAUSE: Final = 0.005  # seconds between two checks of `is_crowded`
+_ACCEPT_PAUSE: Final = 0.1  # seconds to wait when we're out of descriptors
 _MOST_GATHERED: Final = 1024  # pieces in one `sendmsg` (IOV_MAX)
 _NOTHING: Final = memoryview(b"")
-_IN: Final = select.POLLIN  # quicker than an attribute of the module for each event; epoll has the same numbers
+_IN: Final = select.POLLIN  # faster than looking it up in the module for each event; epoll uses the same numbers
 _OUT: Final = select.POLLOUT
 _ERRORS: Final = select.POLLERR | select.POLLHUP
 
 
 class Handler(Protocol):
-    """The decisions of one connection. The poller reads the properties after every event, so they should be cheap."""
+    """Decides for one connection. The poller reads the properties after every event, so keep them cheap."""
 
     def receive(self, data: bytes, now: float) -> None: ...
 
     def end(self) -> None:
-        """Take note that the peer will send nothing more."""
+        """Called on EOF: the peer won't send anything more."""
 
     def bytes_to_send(self) -> Sequence[Piece]:
-        """Return the pieces that may be sent now, and forget them."""
+        """Return the pieces to send now, and forget them."""
 
     def sent(self, unsent: int) -> None:
-        """Take note that the operating system has taken everything but the last `unsent` bytes."""
+        """Called after a write. The last `unsent` bytes are still waiting; the operating system has the others."""
 
     def abort(self) -> None:
-        """Take note that the connection is gone."""
+        """Called when the connection is gone."""
 
     def tick(self, now: float) -> None:
-        """Act on `next_deadline`, which has come."""
+        """Called when `next_deadline` has passed."""
 
     @property
     def next_deadline(self) -> float:
-        """When `tick` has to be called; may be too early, never too late."""
+        """When to call `tick`. It may be too early, but never too late."""
 
     @property
     def reading(self) -> bool:
-        """Whether the handler wants more data now. It has to accept data that come all the same."""
+        """Whether to read more data now. The handler must still accept data if some arrives."""
 
     @property
     def finished(self) -> bool:
@@ -91,11 +91,11 @@ class Handler(Protocol):
 
     @property
     def lingers(self) -> bool:
-        """Whether to wait, once `finished`, until the peer has stopped sending, so that it gets our last bytes."""
+        """Whether to wait until the peer has stopped sending, once `finished`. That way it gets our last bytes."""
 
     @property
     def aborted(self) -> bool:
-        """Whether to close the connection at once."""
+        """Whether to close the connection now, without sending the rest."""
 
     @property
     def write_timeout(self) -> float:
@@ -110,7 +110,7 @@ def never() -> bool:
 
 
 class Connection:
-    """A socket, its handler, and the data that the socket has not taken yet."""
+    """A socket, its handler, and the data that we couldn't send yet."""
 
     __slots__ = (
         "alarm",
@@ -137,15 +137,15 @@ class Connection:
         self.fd = sock.fileno()
         self.peer = peer
         self.handler: Handler
-        self.is_ours = True  # neither closed nor released to somebody else
-        self.unsent = _NOTHING  # what the socket has not taken
-        self.queued: list[bytes] = []  # what is to be sent after `unsent`
+        self.is_ours = True  # False once it's closed, or released to another owner
+        self.unsent = _NOTHING  # the rest of a partial write
+        self.queued: list[bytes] = []  # to send after `unsent`
         self.queued_bytes = 0
-        self.stuck_since = inf  # when the socket last took any of the unsent data; inf: none are unsent
+        self.stuck_since = inf  # when the socket last accepted some of the unsent data; inf if nothing is unsent
         self.events = _IN
-        self.marked = False  # is in the poller's list of connections that may have something to send
-        self.reading = True  # the peer may still send, and we still read
-        self.ended = False  # the peer will send nothing more
+        self.marked = False  # it's in the poller's list of connections that may have data to send
+        self.reading = True  # False after EOF, and once the handler has finished
+        self.ended = False  # the peer won't send anything more
         self.alarm = inf  # the time of its valid entry in the poller's heap of alarms
 
 
@@ -153,38 +153,38 @@ MakeHandler = Callable[[Connection, Callable[[], None]], Handler]
 
 
 class PolledTurn(Turn, Protocol):
-    """A turn that serves many connections, the last of which may be read long after it began."""
+    """A turn that serves many connections. By the time it reads the last one, it may have been running for a while."""
 
     def take_time(self) -> float:
-        """Take the time again and return it."""
+        """Read the clock again, and return the turn's new time."""
 
     def is_full(self) -> bool:
-        """Return whether so much is left to `finish` that further connections should wait for the next turn."""
+        """Return whether `finish` already has so much to do that the remaining connections should wait."""
 
 
 T = TypeVar("T", bound=PolledTurn)
 
 
 class Poller(Generic[T]):
-    """Serves many sockets in turns. Every turn ends with `flush`, so `make_turn` is given that."""
+    """Serves many sockets in turns. Each turn ends with `flush`, which `make_turn` therefore receives."""
 
     def __init__(self, make_turn: Callable[[Callable[[], None]], T], *, busy_poll: float = 0.0) -> None:
         self.turn = make_turn(self.flush)
-        # Waking a sleeping process costs tens of microseconds, so the poller polls a little longer before it sleeps. On
-        # a single core that would only take time from the peer.
+        # Waking a sleeping process costs tens of microseconds, so we keep polling for a moment before we sleep. On a
+        # single core that would only take time away from the peer.
         self._busy_poll = busy_poll if usable_cores() > 1 else 0.0
         self._ready = make_readiness()
-        self._watched = -1  # a descriptor that is no connection's, see `watch`
+        self._watched = -1  # a descriptor that isn't a connection, see `watch`
         self._on_ready: Callable[[], object] = never
         self._is_soon: Callable[[], bool] = never
         self._connections: dict[int, Connection] = {}
         self._read_size = _READ_SIZE
-        self._has_read_much = False  # in this turn, so that smaller reads would have made it shorter
+        self._has_read_much = False  # in this turn; only then would smaller reads have shortened it
         self._late: list[int] = []  # descriptors that the last turn had no time for
-        self._served: list[int] = []  # descriptors that such a turn has served, in that order
-        self._marked: list[Connection] = []  # those that may have something to send
+        self._served: list[int] = []  # descriptors that it served before time ran out, in order
+        self._marked: list[Connection] = []  # connections that may have data to send
         self._alarms: list[tuple[float, int, Connection]] = []
-        self._serial = 0  # keeps alarms of the same time from comparing their connections
+        self._serial = 0  # breaks ties in the heap, because connections can't be compared
         self._alarm_set = Wakeup()
         self._sleeping_until = inf
 
@@ -202,23 +202,24 @@ class Poller(Generic[T]):
         at_once: bool = False,
         is_crowded: Callable[[], bool] = never,
     ) -> None:
-        """Accept connections from a listening, non-blocking socket until cancelled, but none while `is_crowded`.
+        """Accept connections from a listening, non-blocking socket until cancelled. Pause while `is_crowded`.
 
-        Others are served after each connection that is accepted: in a flood of handshakes, those that have connected
-        come before new ones. Where there are no handshakes, `at_once` accepts all that are there, for a slice of time:
-        otherwise an honest client behind five hundred others, with a long turn after each, would wait for seconds.
+        By default, we serve other tasks after each accepted connection, so that in a flood of handshakes, connected
+        clients come before new ones. With `at_once`, for listeners without handshakes, we accept for a whole slice of
+        time instead. Otherwise a client with five hundred others ahead of it in the queue would wait for five hundred
+        turns, and if they are long, that takes seconds.
         """
         stop = monotonic() + _SLICE
         while True:
             await budget.wait_for_room()
-            while is_crowded():  # noqa: ASYNC110 - an event would cost each handshake something, for a rare crowd
+            while is_crowded():  # noqa: ASYNC110 - crowds are rare, and an event would cost every handshake time
                 await trio.sleep(_CROWD_PAUSE)
             try:
                 sock, name = listener.accept()
             except BlockingIOError:
                 await trio.lowlevel.wait_readable(listener)
                 stop = monotonic() + _SLICE
-            except OSError as error:  # no descriptor is left, or the peer has gone already
+            except OSError as error:  # we're out of descriptors, or the peer has already gone
                 log.warning("accept failed: %s", error)
                 await trio.sleep(_ACCEPT_PAUSE)
             else:
@@ -228,7 +229,7 @@ class Poller(Generic[T]):
                         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                         keep_alive(sock)
                     self.add(sock, format_name(name), make_handler, on_closed=budget.give_back)
-                    if self._marked:  # a handshake may have made room for this one
+                    if self._marked:  # the new handshake may have replaced another one, whose connection we close now
                         with in_turn(self.turn):
                             pass
                 except OSError as error:  # the peer reset it before we could use it
@@ -242,9 +243,10 @@ class Poller(Generic[T]):
     def add(
         self, sock: socket.socket, peer: str, make_handler: MakeHandler, *, on_closed: Callable[[], None] = _do_nothing
     ) -> None:
-        """Serve this connected socket from now on. `make_handler` gets the connection and a function that wakes it.
+        """Start serving a connected socket. `make_handler` receives the connection and a function that wakes it.
 
-        Raise OSError if that is impossible. Then the handler is aborted, and socket and `on_closed` are the caller's.
+        Raises OSError if the system can't watch the socket. In that case the handler is aborted, and the caller has to
+        close the socket and call `on_closed`.
         """
         sock.setblocking(False)
         connection = Connection(sock, peer, on_closed)
@@ -254,12 +256,13 @@ class Poller(Generic[T]):
                 connection.marked = True
                 self._marked.append(connection)
 
-        # The handler notes the time at which its client came, and an idle broker's last turn may be long ago.
+        # Update the turn's time: the handler records when its client connected, and an idle broker's last turn may be
+        # minutes old.
         self.turn.begin()
         connection.handler = make_handler(connection, wake)
         try:
             self._ready.register(connection.fd, connection.events)
-        except OSError:  # the system's bound on watches (fs.epoll.max_user_watches), or no memory
+        except OSError:  # the system's limit on watches is reached (fs.epoll.max_user_watches), or it's out of memory
             connection.is_ours = False
             connection.handler.abort()
             del connection.handler
@@ -268,18 +271,20 @@ class Poller(Generic[T]):
         self._watch_deadline(connection)
 
     def watch(self, descriptor: int, on_ready: Callable[[], object], *, is_soon: Callable[[], bool]) -> None:
-        """Call `on_ready` in a turn when a thread has written to this descriptor, the only one that can be watched.
+        """Call `on_ready` in a turn whenever a thread has written to this descriptor. You can watch only one.
 
-        `is_soon` tells whether clients wait for that call, and it will come so soon that other tasks should run after it.
+        `is_soon` returns whether clients are waiting for that call and it's due within a millisecond. If so, the poller
+        sleeps in its own poll for that long instead of letting other tasks run first.
 
-        The poller does not read from the descriptor. After a turn that took too long it may miss the call, and without
-        epoll it makes none, so a task has to wait for the descriptor as well.
+        This is only a shortcut. The poller may miss a write after a turn that took too long, and without epoll it never
+        sees one. So you need a task that waits for the descriptor too. That task also has to read from it, because the
+        poller doesn't.
         """
         if self._ready.watch_wakes(descriptor):
             self._watched, self._on_ready, self._is_soon = descriptor, on_ready, is_soon
 
     def release(self, connection: Connection) -> socket.socket:
-        """Give the socket to the caller, who serves it from now on and calls `connection.on_closed` in the end.
+        """Stop serving the socket and return it. The caller then owns it, and calls `connection.on_closed` at the end.
 
         A handler may call this in `receive`, `tick` and `sent`.
         """
@@ -288,7 +293,7 @@ class Poller(Generic[T]):
         return connection.sock
 
     def close_all(self, *, but: Callable[[Handler], bool] | None = None) -> None:
-        """Close all connections at once, except those for whose handlers `but` returns True."""
+        """Close all connections now, except where `but` returns True for the handler."""
         for connection in tuple(self._connections.values()):
             if but is None or not but(connection.handler):
                 self._drop(connection)
@@ -300,9 +305,9 @@ class Poller(Generic[T]):
             connection.on_closed()
             try:
                 connection.handler.abort()
-            except Exception:  # the state that made an earlier step fail may make this one fail as well
+            except Exception:  # we may be here because the handler's state is broken, so this can fail too
                 log.exception("client(%s) - internal error while it was dropped", connection.peer)
-            # An alarm may keep the connection in memory for minutes, but must not keep all that the handler holds.
+            # An alarm can keep the connection in memory for minutes. Don't let it keep the handler's data as well.
             del connection.handler
 
     def _forget(self, connection: Connection) -> None:
@@ -315,7 +320,7 @@ class Poller(Generic[T]):
     # The task
 
     async def run(self) -> None:
-        """Serve all connections until cancelled. The caller closes them afterwards with `close_all`."""
+        """Serve all connections until cancelled. Call `close_all` afterwards."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._keep_deadlines)
             nursery.start_soon(self._ready.run, self._serve_for_a_while)
@@ -333,7 +338,7 @@ class Poller(Generic[T]):
             elif self._busy_poll:
                 patience = now + self._busy_poll
                 while not (events := poll(0)) and monotonic() < patience:
-                    yield_core()  # the peer that we wait for may run on our core
+                    yield_core()  # the peer that we're waiting for may need our core
             else:
                 continue
             if not events:
@@ -341,7 +346,7 @@ class Poller(Generic[T]):
             self._serve(events)
 
     def _serve(self, events: list[tuple[int, int]]) -> None:
-        # Not `in_turn`, which would add some percent to the cost of a publish on a quiet node.
+        # We don't use `in_turn` here, because it would add a few percent to a publish on a quiet node.
         now = self.turn.begin()
         stop = now + _LONGEST_TURN
         connections = self._connections
@@ -375,11 +380,12 @@ class Poller(Generic[T]):
         self.turn.finish()
 
     def _late_first(self, events: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Sort the connections that the last turn had no time or room for first, and those that it has served last.
+        """Put connections that the last turn didn't reach first, and the ones that it served last.
 
-        A connection that was just served may be ready again at once. Only the order is remembered, and epoll reports
-        each time which descriptors are ready. So nothing accumulates here while a crowd is always ready, and a
-        descriptor that belongs to another connection by now does no harm.
+        For example, the last turn served 1 to 4 of 1 to 9, and now 2, 5, 6 and 10 are ready. The order is 5, 6, 10, 2.
+
+        We remember only the order, because epoll reports the ready descriptors each time. So nothing piles up here
+        while a crowd is always ready, and it does no harm if a descriptor now belongs to another connection.
         """
         ready = dict(events)
         first = [(fd, ready.pop(fd)) for fd in self._late if fd in ready]
@@ -388,7 +394,7 @@ class Poller(Generic[T]):
         return [*first, *ready.items(), *last]
 
     def _read(self, connection: Connection, event: int) -> float:
-        """Read and return the time of the read: asking for it again in the loop would cost some percent."""
+        """Read from the connection, and return the time: asking for it again in the loop would cost a few percent."""
         if not connection.reading:
             if event & _ERRORS:
                 self._drop(connection)
@@ -400,8 +406,8 @@ class Poller(Generic[T]):
         except OSError:
             self._drop(connection)
             return monotonic()
-        # Take the time after the data, once for each connection: a delay counts from the moment of its request. If it
-        # counted from the beginning of a long turn, it would end too early.
+        # Take the time after the read, for each connection: a deferral counts from the moment its request arrived. If
+        # it counted from the beginning of a long turn, it would end too early.
         now = self.turn.take_time()
         if len(data) >= _SMALLEST_READ:
             self._has_read_much = True
@@ -410,21 +416,21 @@ class Poller(Generic[T]):
         else:
             connection.ended = True
             connection.reading = False
-            # Before `end`: the handler may add its last words, which `flush` still has to send.
+            # Do this before `end`, because the handler may add a last answer there, which `flush` still has to send.
             self._look_after(connection)
             if connection.is_ours:
                 connection.handler.end()
         return now
 
     def _contain(self, connection: Connection) -> None:
-        """End only this connection after an exception in its handler, which is a bug of ours."""
+        """Drop only this connection after an exception in its handler, which is a bug of ours."""
         log.exception("client(%s) - internal error, connection dropped", connection.peer)
         self._drop(connection)
 
     # Sending
 
     def flush(self) -> None:
-        """Send what the connections have to send. This is the last step of a turn."""
+        """Send what the marked connections have ready. This is the last step of a turn."""
         while self._marked:
             marked, self._marked = self._marked, []
             for connection in marked:
@@ -436,14 +442,14 @@ class Poller(Generic[T]):
                         self._contain(connection)
 
     def _flush_one(self, connection: Connection) -> None:
-        """Send what one connection has to send, and look after it, unless nothing about it has changed."""
+        """Send what one connection has ready, and update its events and alarm if they may have changed."""
         handler = connection.handler
         if handler.aborted:
             self._drop(connection)
             return
         if pieces := handler.bytes_to_send():
-            if connection.unsent:  # wait until the socket takes more
-                # Joined, because a view would keep a whole batch in memory for as long as the peer does not read.
+            if connection.unsent:  # the socket is full
+                # Join the pieces: a view would keep a whole batch in memory until the peer reads.
                 data = b"".join(pieces)
                 connection.queued.append(data)
                 connection.queued_bytes += len(data)
@@ -454,7 +460,7 @@ class Poller(Generic[T]):
                     self._send_gathered(connection, pieces)
                 else:
                     self._send(connection, b"".join(pieces))
-                # `_look_after` would do nothing: it nearly always would, and to know that here is quicker.
+                # The usual case, in which `_look_after` has nothing to do. Checking here is quicker than the call.
                 if (
                     not connection.unsent
                     and connection.is_ours
@@ -475,7 +481,7 @@ class Poller(Generic[T]):
             self._send(connection, data)
 
     def _send(self, connection: Connection, data: bytes | memoryview) -> None:
-        """Give the socket as much of `data` as it takes; `data` begins with all that was unsent so far."""
+        """Send as much of `data` as the socket accepts. `data` has to begin with whatever is unsent so far."""
         handler = connection.handler
         try:
             count = connection.sock.send(data)
@@ -495,7 +501,7 @@ class Poller(Generic[T]):
             handler.sent(len(connection.unsent) + connection.queued_bytes)
 
     def _send_gathered(self, connection: Connection, pieces: Sequence[Piece]) -> None:
-        """Give the socket as much of large pieces as it takes, without joining them first. Nothing is unsent so far."""
+        """Send as much as the socket accepts, without joining the large pieces first. Nothing may be unsent yet."""
         try:
             count = connection.sock.sendmsg(pieces[:_MOST_GATHERED])
         except BlockingIOError:
@@ -504,12 +510,12 @@ class Poller(Generic[T]):
             self._drop(connection)
             return
         if count < sum(map(len, pieces)):
-            connection.unsent = memoryview(_joined_from(pieces, count))  # joined, as in `_flush_one`
+            connection.unsent = memoryview(_joined_from(pieces, count))  # joined for the reason given in `_flush_one`
             connection.stuck_since = monotonic()
         connection.handler.sent(len(connection.unsent))
 
     def _look_after(self, connection: Connection) -> None:
-        """Find out, after any event, whether the connection is over, which events it waits for, and until when."""
+        """After any event: close the connection if it's over, otherwise update its events and its alarm."""
         if not connection.is_ours:
             return
         handler = connection.handler
@@ -532,7 +538,7 @@ class Poller(Generic[T]):
     # Leaving
 
     def _leave(self, connection: Connection) -> None:
-        """Finish with the handler at once, and with the socket as soon as the peer has stopped sending."""
+        """Part with the handler now, and close the socket as soon as the peer has stopped sending."""
         handler = connection.handler
         if connection.ended or not handler.lingers or not _half_close(connection.sock):
             self._drop(connection)
@@ -550,8 +556,8 @@ class Poller(Generic[T]):
     def _watch_deadline(self, connection: Connection) -> None:
         """Set an earlier alarm if the deadline needs one.
 
-        A deadline that moves into the future costs nothing: the alarm stays, and looks at the deadline again when it
-        rings.
+        Moving a deadline further into the future costs nothing: the alarm stays where it is, and when it rings, we look
+        at the deadline again.
         """
         deadline = connection.handler.next_deadline
         if connection.stuck_since != inf:
@@ -566,11 +572,11 @@ class Poller(Generic[T]):
                 self._alarm_set.set()
 
     def _forget_stale_alarms(self) -> None:
-        """Drop the alarms of connections that have gone or have an earlier alarm.
+        """Drop the alarms of connections that are gone or that have an earlier alarm.
 
-        An alarm keeps its connection in memory until it would ring, which takes ten minutes at nsqlookupd; a thousand
-        clients a second would leave 300 MB by then. At least half of the alarms are stale here, so each alarm pays for
-        the removal of one other.
+        Until it rings, an alarm keeps its connection in memory. At nsqlookupd that's ten minutes, so with a thousand
+        clients a second they'd add up to 300 MB. We get here only when at least half of the alarms are stale, so on
+        average each new alarm pays for removing one stale one.
         """
         self._alarms = [it for it in self._alarms if it[2].alarm == it[0]]
         heapify(self._alarms)
@@ -579,16 +585,16 @@ class Poller(Generic[T]):
         while True:
             self._alarm_set.clear()
             self._sleeping_until = self._alarms[0][0] if self._alarms else inf
-            # trio's clock has an offset of its own, so only a difference of times means the same to both.
+            # trio's clock starts at an arbitrary value, so we can pass differences between the clocks, but no times.
             with trio.move_on_after(max(0.0, self._sleeping_until - monotonic())):
                 await self._alarm_set.wait()
             with in_turn(self.turn) as now:
                 self._ring(now)
 
     def _ring(self, now: float) -> None:
-        """Ring the alarms that are due, for at most a slice. The others stay due.
+        """Ring the alarms that are due, for at most a slice of time. The rest stay due.
 
-        A handler may ask to be called again at once, so going on until none is due could take for ever.
+        A handler may ask for another call right away, so a loop until nothing is due might never end.
         """
         stop = monotonic() + _SLICE
         while self._alarms and self._alarms[0][0] <= now and monotonic() < stop:
@@ -603,12 +609,12 @@ class Poller(Generic[T]):
 
     def _ring_one(self, connection: Connection, now: float) -> None:
         if now >= connection.stuck_since + _patience(connection.handler):
-            log.info("client(%s) - does not read, connection dropped", connection.peer)
+            log.info("client(%s) - has stopped reading, connection dropped", connection.peer)
             self._drop(connection)
             return
         if now >= connection.handler.next_deadline:
-            # Data in the socket came in time, but nobody has read them yet if this process stood still. A peer that we
-            # do not read from, because it does not read its answers, gains no time by having sent something.
+            # If our process was suspended, data that arrived in time may still be in the socket, so read before
+            # giving up on the peer. That doesn't help a peer whose data we don't read because it leaves ours unread.
             if connection.events & _IN:
                 self._read(connection, _IN)
             if connection.is_ours and now >= connection.handler.next_deadline:
@@ -618,16 +624,16 @@ class Poller(Generic[T]):
 
 
 def read_size_after(size: int, *, too_long: bool) -> int:
-    """Return the most to read from a connection in the next turn.
+    """Return how many bytes to read at most from each connection in the next turn.
 
-    While turns take too long, less is read from each connection, so that a round over all of them is short, whatever
+    While turns take too long, we read less from each connection. That keeps a round over all of them short, whatever
     they send.
     """
     return max(_SMALLEST_READ, size // 2) if too_long else min(_READ_SIZE, size * 2)
 
 
 def _joined_from(pieces: Sequence[Piece], count: int) -> bytes:
-    """Return what follows the first `count` bytes of these pieces."""
+    """Return the pieces joined, without their first `count` bytes."""
     place = 0
     while count >= len(pieces[place]):
         count -= len(pieces[place])
@@ -636,11 +642,11 @@ def _joined_from(pieces: Sequence[Piece], count: int) -> bytes:
 
 
 class _Lingering:
-    """A handler that reads what a peer is still sending and discards it.
+    """A handler that reads and discards whatever a peer is still sending.
 
-    Closing a socket with unread data resets it: the peer's next `send` fails, and the peer never reads the error that
-    would have explained why. So the peer gets the end of our stream after our last bytes, and may go on sending within
-    limits.
+    Closing a socket with unread data resets it. Then the peer's next `send` fails, and it never gets to read our last
+    bytes, such as the error that explains why we close. So we shut down only our side after our last bytes, and let the
+    peer keep sending for a while.
     """
 
     def __init__(self, now: float, drop: Callable[[], None]) -> None:
@@ -677,7 +683,7 @@ class _Lingering:
 def _half_close(sock: socket.socket) -> bool:
     try:
         sock.shutdown(socket.SHUT_WR)
-    except OSError:  # the peer has gone
+    except OSError:  # the peer is gone
         return False
     return True
 

@@ -1,9 +1,9 @@
-"""Readiness without epoll, for macOS: trio's waits say that something may be ready, and `select.poll` says what is.
+"""Readiness without epoll, for macOS: trio wakes us when a descriptor may be ready, and `select.poll` says which.
 
-trio can wait for one event of one descriptor in one task, so each of them has a task. Whichever wakes up first has
-everything served that is ready by then.
+A trio task can wait for one event of one descriptor, so we start a task for each. The first task to wake up serves
+every descriptor that's ready by then.
 
-This is right, and not quick: each wake-up costs something for each descriptor.
+This is correct but slow: the cost of a wake-up grows with the number of descriptors.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import trio
 
 from nsqcommon.wakeup import Wakeup
 
-# Linux reports a hang-up when a connection has ended in both directions; other systems do as soon as the peer has stopped
-# sending, although it may go on reading.
+# Linux reports a hang-up when a connection has ended in both directions. Other systems report it as soon as the peer
+# has stopped sending, even though the peer may still be reading.
 _HANG_UP_IS_THE_END: Final = sys.platform == "linux"
 _LOOK_AGAIN: Final = 0.05  # seconds; trio cannot wait for a hang-up alone
 
@@ -31,7 +31,7 @@ class PortableReadiness:
     def __init__(self) -> None:
         self._poll = select.poll()
         self._events: dict[int, int] = {}
-        self._quiet: set[int] = set()  # descriptors that no task can wait for, so they are looked at now and then
+        self._quiet: set[int] = set()  # descriptors that no task can wait for, so we poll them every _LOOK_AGAIN
         self._waits: dict[int, list[trio.CancelScope]] = {}
         self._nursery: trio.Nursery | None = None
         self._serve: Callable[[], None] = lambda: None
@@ -39,7 +39,7 @@ class PortableReadiness:
         self._look = Wakeup()
 
     def register(self, descriptor: int, events: int) -> None:
-        os.fstat(descriptor)  # raises OSError as epoll would: select.poll takes a closed descriptor
+        os.fstat(descriptor)  # raises OSError for a closed descriptor, as epoll would; select.poll accepts it
         self._poll.register(descriptor, events)
         self._expect(descriptor, events)
 
@@ -61,7 +61,7 @@ class PortableReadiness:
         return [(fd, event) for fd, event in kept if event]
 
     def watch_wakes(self, descriptor: int) -> bool:
-        return False  # whoever is woken by it also waits for it in a task, and trio lets only one task wait
+        return False  # the caller's own task already waits for it, and trio allows only one
 
     async def run(self, serve: Callable[[], None]) -> None:
         self._serve = serve
@@ -104,10 +104,10 @@ class PortableReadiness:
 
     async def _wait(self, wait: Callable[[int], Awaitable[None]], descriptor: int, scope: trio.CancelScope) -> None:
         with scope:
-            while not scope.cancel_called:  # another task may wait for the same by now
+            while not scope.cancel_called:  # if it was, `modify` may have started a new task that waits for the same
                 try:
                     await wait(descriptor)
-                except OSError:  # the system has no room for more, or the descriptor was closed meanwhile
+                except OSError:  # the system can't watch any more descriptors, or this one was closed
                     if not scope.cancel_called:
                         self._quiet.add(descriptor)
                         self._look.set()
@@ -115,8 +115,11 @@ class PortableReadiness:
                 self._serve_once()
 
     def _serve_once(self) -> None:
-        """Serve all that is ready, unless another task has just done so: those who are neither have to run as well."""
+        """Serve everything that's ready, unless one of our tasks already has in this round of trio's scheduler.
+
+        Without that limit a thousand ready descriptors would mean a thousand polls before any other task runs.
+        """
         if not self._has_served:
             self._has_served = True
-            self._look.set()  # in the next round of the scheduler it is false again
+            self._look.set()  # makes `run` clear the flag in the next round
             self._serve()

@@ -1,7 +1,8 @@
-"""Which of many descriptors are ready: by epoll where the system has it, and otherwise in a way that every Unix has.
+"""Asks which descriptors are ready: the seam between the poller and the system, with one implementation for each kind.
 
-The poller asks nothing else of the operating system before it reads and writes. Linux uses epoll. Other systems use
-`portable_readiness.py`, and so does Linux with NSQ_POLLER=portable, so that its tests need no other machine.
+The poller stands on this interface and has no idea of the system beneath, so both implementations run the same tests.
+Linux uses epoll. Other systems use `portable_readiness.py`. On Linux you can choose it with NSQ_POLLER=portable, so you
+can test it without another machine.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ VARIABLE: Final = "NSQ_POLLER"
 
 
 class Readiness(Protocol):
-    """The watched descriptors, and the events that each of them is watched for: `select.POLLIN`, `select.POLLOUT`.
+    """A set of watched descriptors, each with the events we watch for: `select.POLLIN`, `select.POLLOUT`, or none.
 
-    Errors, and the end of a connection in both directions, are reported also where nothing is watched for.
+    Errors, and the end of a connection in both directions, are always reported, even for a descriptor with no events.
     """
 
     @property
@@ -30,34 +31,34 @@ class Readiness(Protocol):
 
     @property
     def modify(self) -> Callable[[int, int], None]:
-        """Watch it for other events."""
+        """Change the events that we watch a descriptor for."""
 
     @property
     def unregister(self) -> Callable[[int], None]:
-        """Watch it no longer. It may be closed then, or be waited for by others."""
+        """Stop watching a descriptor. After that you may close it, or wait for it elsewhere."""
 
     @property
     def poll(self) -> Callable[[float], list[tuple[int, int]]]:
-        """Return the descriptors that are ready, with their events. If there are none, block for up to so many seconds."""
+        """Return the ready descriptors with their events. If none is ready, block for at most the given seconds."""
 
     def watch_wakes(self, descriptor: int) -> bool:
-        """Report this descriptor each time a thread writes to it. Return False if that is impossible.
+        """Report this descriptor once for each write to it. Return False if that's impossible.
 
-        Nobody has to read from it for the next report.
+        It's reported again after the next write, even if nothing was read from it in between.
         """
 
     async def run(self, serve: Callable[[], None]) -> None:
-        """Call `serve` whenever something is ready, or may be, until cancelled. Other tasks run in between."""
+        """Call `serve` whenever a descriptor may be ready, until cancelled. Other tasks run in between."""
 
 
 class EpollReadiness:
-    """The epoll of Linux, on which trio can wait as on any other descriptor."""
+    """Linux's epoll. It's a descriptor itself, so trio can wait for it."""
 
     __slots__ = ("_epoll", "modify", "poll", "register", "unregister")
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
-        self.register = self._epoll.register  # epoll's own, so that an event costs no call in between
+        self.register = self._epoll.register  # epoll's own methods, because a wrapper would cost a call per event
         self.modify = self._epoll.modify
         self.unregister = self._epoll.unregister
         self.poll = self._epoll.poll
@@ -69,12 +70,12 @@ class EpollReadiness:
     async def run(self, serve: Callable[[], None]) -> None:
         descriptor = self._epoll.fileno()
         while True:
-            await trio.lowlevel.wait_readable(descriptor)  # always lets others run first
+            await trio.lowlevel.wait_readable(descriptor)  # a checkpoint even if it's readable, so other tasks run
             serve()
 
 
 def make_readiness() -> Readiness:
-    """Return epoll, or the portable way where there is none or NSQ_POLLER=portable asks for it."""
+    """Return epoll, or the portable implementation if there's no epoll or NSQ_POLLER=portable is set."""
     if hasattr(select, "epoll") and os.environ.get(VARIABLE) != "portable":
         return EpollReadiness()
     return PortableReadiness()

@@ -1,4 +1,4 @@
-"""A wake-up for one task that sleeps until there is something to do."""
+"""Wakes up one task that sleeps until it has work."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import trio
 
 
 class Wakeup:
-    """An event on which a single task can wait again and again, cheaper than making new events.
+    """An event that one task can wait for repeatedly. That's cheaper than a new `trio.Event` each time.
 
-    May be set from anywhere on trio's loop, and before the loop runs, but not from another thread. Setting it several
-    times wakes the task once.
+    You may set it from anywhere on trio's loop, and before the loop runs, but not from another thread. Setting it
+    several times wakes the task once.
     """
 
     __slots__ = ("_task", "is_set")
@@ -28,13 +28,13 @@ class Wakeup:
             self.is_set = True
 
     def clear(self) -> None:
-        """Forget an earlier `set`; for a loop that is about to examine everything anyway."""
+        """Forget an earlier `set`. Call this when you're about to check for work anyway."""
         self.is_set = False
 
     async def wait(self) -> None:
-        """Return after `set` was called, once for any number of calls.
+        """Return once `set` has been called, and clear it.
 
-        This is a checkpoint. A cancelled wait leaves the wake-up unchanged.
+        This is always a checkpoint. If the wait is cancelled, nothing changes.
         """
         if self.is_set:
             await trio.lowlevel.checkpoint()
