@@ -1,7 +1,7 @@
-"""The store: a data path's topic logs and journal as the broker sees them, and the upkeep of both.
+"""The store: holds a data path's topic logs and journal for the broker, and keeps both in order.
 
 Calls from the broker fill buffers and never wait. A turn empties the buffers with `write_logs` and `write_journal`.
-Whatever blocks runs beside the turns, in the tasks of `store_tasks.py`.
+Everything that blocks runs outside the turns, in the tasks of `store_tasks.py`.
 """
 
 from __future__ import annotations
@@ -63,22 +63,26 @@ def _new_id() -> str:
 
 
 class DiskLook(NamedTuple):
-    """What a look at the disk has found."""
+    """The result of `DiskStore.look_at_disk`."""
 
     lost: str | None  # see `DataPath.lost_place`
-    is_low: bool  # less is free than the reserve
+    is_low: bool  # less space is free than the disk reserve
 
 
 class DiskStore:
     """Implements `nsqd.broker.store.Store` on files.
 
-    `open` makes one. Then call `recover`, run `StoreTasks` beside the turns, and `close` the store when that has
+    Call `open` to get one and then `recover`. Run `StoreTasks` beside the turns, and `close` the store when they have
     ended.
 
-    Holds the logs and the journal, and routes between them and its parts, each of which knows only what its docstring
-    names: `Syncer` (what is synced), `JournalKeeper` (when the journal is written), `Reads` (reads for threads),
-    `OpenWriters` (descriptors), `Removals` (files that may go), `Faults` (what is broken now), `Repairs` (trying it
-    again), `DiskReserve` (the disk's reserve), `TopologyFile` (names).
+    The store holds the logs and the journal, and passes calls between them and its parts. Each part touches only the
+    things that its docstring names:
+
+        Syncer         when and what to sync            Faults        what is broken now
+        JournalKeeper  when to write the journal        Repairs       retries what is broken
+        Reads          reads that need a thread         DiskReserve   the free space that publishing leaves alone
+        OpenWriters    descriptors for writing          TopologyFile  the names of topics and channels
+        Removals       files and folders to remove
     """
 
     def __init__(
@@ -95,13 +99,13 @@ class DiskStore:
         self.now = clock
         self.age_clock: Callable[[], int] = AgeClock(wall, clock)
         self.is_recovered = False
-        self.clock_jump = 0.0  # seconds that the wall clock has jumped while nsqd did not run
+        self.clock_jump = 0.0  # seconds that the wall clock jumped while nsqd was down
         self.damage: list[Damage] = []
         self.logs: dict[str, DiskLog | MemoryLog] = {}
-        self.dirty: list[DiskLog] = []  # to be written in this turn
-        self._buffered: dict[DiskLog, None] = {}  # to be written soon: they hold acknowledged messages in memory
-        self.compaction: dict[Compaction, None] = {}  # logs that may have something to be carried forward
-        self._dropped = 0  # batches that caches have dropped since the last collection of young garbage
+        self.dirty: list[DiskLog] = []  # to write in this turn
+        self._buffered: dict[DiskLog, None] = {}  # to write soon, because they hold acknowledged messages in memory
+        self.compaction: dict[Compaction, None] = {}  # logs that may have something to compact
+        self._dropped = 0  # batches that the caches have dropped since the last collection of young garbage
 
         self.wakeups = Wakeups()
         self.writers = OpenWriters(files, self.wakeups.idle)
@@ -160,14 +164,14 @@ class DiskStore:
         pause: Callable[[float], None] = time.sleep,
         clock_mark: Callable[[], ClockMark] = clock_mark,
     ) -> DiskStore:
-        """Lock the folder, and create what is missing in it. Raises DataPathError."""
+        """Lock the folder and create missing files in it. Raises DataPathError."""
         files = files or Files()
         data_path = DataPath(Path(path or "."), files, new_id=new_id, pause=pause, clock=clock_mark)
         data_path.open()
         return cls(data_path, settings, files, clock, wall)
 
     def recover(self) -> Recovered:
-        """Read what is in the data path. Call this once, before anything else. Raises DataPathError."""
+        """Read the data path. Call this once, before anything else. Raises DataPathError."""
         try:
             recovered = StoreRecovery(self, _new_id).run()
         except OSError as error:
@@ -182,7 +186,7 @@ class DiskStore:
         return recovered
 
     def close(self) -> None:
-        """Write and sync everything, so that the next start has nothing to scan. Blocks on the disk."""
+        """Write and sync everything, so that the next start needn't scan any log. Blocks on the disk."""
         for topic_log in self.disk_logs():
             topic_log.write()
         self.dirty.clear()
@@ -199,24 +203,24 @@ class DiskStore:
         self._note_journal_end()
         self.topology.write_all()
         for text in self.faults.texts():
-            log.error("not everything is on disk error=%s", text)
+            log.error("shut down with unsynced data error=%s", text)
         self.abandon()
 
     def _note_journal_end(self) -> None:
         try:
             self.data_path.note_journal_end(max(self.data_path.journal_end, self.journal.synced_end))
         except OSError as error:
-            log.warning("cannot note the journal's end error=%s", error)
+            log.warning("failed to save where the journal ends error=%s", error)
 
     def abandon(self) -> None:
-        """Release descriptors and the lock without writing anything, as the end of the process would."""
+        """Release descriptors and the lock without writing anything, as if the process had been killed."""
         for topic_log in self.disk_logs():
             topic_log.close()
         self.reads.descriptors.close()
         self.journal.close()
         self.data_path.close()
 
-    # What the broker calls
+    # Calls from the broker
 
     def create_log(self, topic: str) -> DiskLog | MemoryLog:
         found = self.logs.get(topic)
@@ -234,7 +238,8 @@ class DiskStore:
         )
         topic_log = DiskLog(topic, folder, self, state)
         self.logs[topic] = topic_log
-        # In the same frame as the broker's entry for the topic: positions told after it refer to this log.
+        # This goes into the same frame as the broker's entry for the topic, so all later positions in the journal
+        # refer to this log, and not to an older topic of the same name.
         self.journal.record_quietly([checkpoint_of(topic_log)])
         try:
             self.make_folder(topic_log)
@@ -244,10 +249,10 @@ class DiskStore:
         return topic_log
 
     def make_folder(self, topic_log: DiskLog) -> None:
-        """Create this log's folder, moving aside a deleted topic's folder of the same name."""
+        """Create this log's folder. If a deleted topic of the same name still has its folder there, move that away."""
         folder = topic_log.folder
         self.data_path.check_place()
-        # A folder with this log's own id was half made by an earlier attempt.
+        # A folder with this log's own id is left over from an attempt that failed halfway.
         if self.files.exists(folder) and self.data_path.read_log_id(folder) != topic_log.log_id:
             self.removals.move_away(folder)
         write_log_json(self.files, folder, topic_log.topic, topic_log.log_id, durable=False)
@@ -257,7 +262,7 @@ class DiskStore:
         write_log_json(self.files, topic_log.folder, topic_log.topic, topic_log.log_id, durable=True)
 
     def settings_changed(self, topics: Iterable[str]) -> None:
-        """Have these topics' logs look at the settings again, because the policy has changed."""
+        """Apply the changed settings to these topics' logs, after a reload of the policy."""
         for topic in topics:
             if isinstance(topic_log := self.logs.get(topic), DiskLog):
                 topic_log.settings_changed()
@@ -272,7 +277,8 @@ class DiskStore:
         self.removals.spare(topic_log.folder)
         topic_log.drop("exiting")
         self.syncer.log_dropped(topic_log)
-        # In the same frame as the broker's `drop`. It names the log, because a new topic may get the same name.
+        # This goes into the same frame as the broker's `drop`. It has the log's id, because a new topic may get the
+        # same name.
         self.journal.record_quietly([gone_change(topic, topic_log.log_id)])
         self.removals.let_go(topic, topic_log.log_id)
 
@@ -285,7 +291,7 @@ class DiskStore:
         try:
             data_path.reserve_ids(until)
         except OSError as error:
-            # Some ids are left of the previous reservation. Publishing is refused until the next one succeeds.
+            # The previous reservation isn't used up yet, but we refuse publishes until the next one succeeds.
             self._ids.begin(DiskError.of("write", data_path.folder / NODE_JSON, error))
         else:
             self.journal.record_quietly([node_change(data_path.node, data_path.ids_reserved)])
@@ -300,7 +306,7 @@ class DiskStore:
     # The steps of a turn
 
     def write_logs(self) -> None:
-        """Write each log that has new messages, once. Receipts are settled as the ack policy says."""
+        """Write each log that has new messages, once, and settle receipts according to --ack."""
         dirty = self.dirty
         if dirty:
             self.dirty = []
@@ -308,22 +314,23 @@ class DiskStore:
                 topic_log.write()
 
     def write_journal(self, *, force: bool = False) -> bool:
-        """Write the waiting changes if one of them is urgent. Return whether the disk has taken them."""
+        """Write the waiting changes if one of them is urgent. Return False if that failed."""
         if not (self.journal.urgent or force):
             return True
         return self.journal_keeper.write()
 
     @property
     def journal_error(self) -> str | None:
-        """Why the journal cannot be relied on: a write or a sync has failed, and has not been made up for yet."""
+        """Why the journal can't be relied on, or None. A failed write or sync sets it until `Journal` has recovered."""
         error = self.journal.error
         return error.text if error is not None else None
 
     @property
     def publishing_error(self) -> str | None:
-        """Why publishing is refused.
+        """Why we refuse publishes, or None.
 
-        The reservation of ids has to be durable, too: a reused id would merge two messages in flight.
+        An id reservation that isn't on disk is a reason too: after a restart we'd hand out the same ids again, and then
+        two messages in flight could have the same id.
         """
         error = self._place.error or self.journal.error or self._ids.error
         return error.text if error is not None else None
@@ -331,12 +338,13 @@ class DiskStore:
     # Durability
 
     async def sync(self, *topics: str) -> None:
-        """Return when everything recorded before the call, and appended to these topics, is on disk. Raises NotSynced.
+        """Return once every journal change and every message of these topics so far is on disk. Raises NotSynced.
 
-        The logs of other topics are synced as well, but this call does not raise if that fails.
+        Other topics' logs are synced too, but if that fails, this call doesn't raise.
 
-        A second sync is for the checkpoints of these logs, because after a power cut that damages the journal, a start
-        reads again whatever lies behind the last checkpoint, even if an operator has emptied it.
+        We sync twice, the second time for the logs' checkpoints. Suppose a channel was emptied, and then a power cut
+        damages the journal. The next start reads everything after the last checkpoint again, so without the second sync
+        the emptied messages could come back.
         """
         self.write_logs()
         await self.syncer.next_sync(topics)
@@ -347,20 +355,20 @@ class DiskStore:
         self.journal.record_quietly([checkpoint_of(topic_log) for topic_log in self.syncer.take_synced()])
 
     def sync_checkpoints(self) -> None:
-        """Have the next sync take all checkpoints, also those that were recorded quietly."""
+        """Include all checkpoints in the next sync. They're recorded quietly, so they don't cause a sync themselves."""
         self._record_checkpoints()
         if not self.journal.is_synced:
             self.journal.needs_sync()
 
-    # What the store's tasks and the syncer call
+    # Calls from the store's tasks and from the syncer
 
     def write_everything(self) -> bool:
-        """Write what is buffered, of logs and journal. Return whether the journal has all changes."""
+        """Write all buffers of logs and journal. Return whether the journal now has all changes."""
         self._write_buffered()
         return self.write_journal(force=True)
 
     def flush(self) -> None:
-        """Write what was put off: acknowledged messages, non-urgent changes, checkpoints."""
+        """Write everything that could wait until now: acknowledged messages, non-urgent changes, checkpoints."""
         self._write_buffered()
         self._record_checkpoints()
         self.write_journal(force=True)
@@ -372,12 +380,12 @@ class DiskStore:
 
     def end_compaction(self, compaction: Compaction, job: CompactionJob) -> None:
         if job.error is not None:
-            log.warning("cannot carry messages forward topic=%s error=%s", compaction.topic, job.error)
+            log.warning("compaction failed topic=%s error=%s", compaction.topic, job.error)
             if job.is_refused:
                 self.reads.refused_reads += 1
         elif len(job.target):
             log.info(
-                "messages were carried forward topic=%s messages=%d file=%s bytes=%d",
+                "compacted old segments topic=%s messages=%d file=%s bytes=%d",
                 compaction.topic,
                 job.target.messages,
                 job.target.path.name,
@@ -397,7 +405,8 @@ class DiskStore:
         started = self.journal.start_rotation(names)
         if started:
             self.journal.record_quietly([node_change(self.data_path.node, self.data_path.ids_reserved)])
-            # Snapshots do not mention deleted logs. A folder that still has its old name would come back as a topic.
+            # Snapshots don't mention deleted logs. Without these entries, a folder that couldn't be renamed yet would
+            # come back as a topic at the next start.
             self.journal.record_quietly([gone_change(topic, log_id) for log_id, topic in self.removals.gone.items()])
         self.journal_keeper.check()
         return started
@@ -411,29 +420,30 @@ class DiskStore:
         return written
 
     def repair(self, *, has_space: bool = True) -> None:
-        """Try again whatever is broken; without space, only what needs little or frees some.
+        """Retry whatever is broken. Without space, retry only the repairs that need little of it or free some.
 
-        Nothing is tried while the data path is not in its place: the folder that is there now is not ours.
+        While the data path isn't in its place, we do nothing: the folder that's there now isn't ours.
         """
         if self.is_in_place:
             self.repairs.run(has_space=has_space)
 
     def give_back_what_is_idle(self) -> bool:
-        """Close what was not used since the last call. Return whether nothing is left to close."""
+        """Close files and drop blocks that weren't used since the last call. Return whether none are left."""
         nothing_is_read = self.reads.give_back_what_is_idle()
         return self.writers.close_idle() and nothing_is_read
 
-    # What logs and journal report (see LogHost)
+    # Reports from logs and journal (see LogHost)
 
     def log_buffered(self, topic_log: DiskLog) -> None:
         self._buffered[topic_log] = None
         self.wakeups.flush.set()
 
     def batches_dropped(self, count: int) -> None:
-        """Collect young garbage after each thousand batches that new ones have replaced.
+        """Collect young garbage after every thousand batches that the caches have dropped to make room.
 
-        The interpreter counts new objects, but subtracts those that are freed, old ones as well. With full caches it
-        would not collect until all of their 10,000 batches are young, and then take 20 ms.
+        The interpreter starts a collection when enough objects have been made, but it subtracts every object that is
+        freed, even old ones. With full caches each new batch frees an old one, so Python wouldn't collect until all of
+        their 10,000 batches are young, and then it would take 20 ms.
         """
         self._dropped += count
         if self._dropped >= _DROPPED_BEFORE_COLLECTION:
@@ -458,7 +468,7 @@ class DiskStore:
         return self.is_in_place and self.journal.error is None and self.removals.is_leaving(path)
 
     def disk(self) -> DiskSnapshot:
-        """Return the figures of the disk."""
+        """Return the store's figures for the metrics."""
         return DiskSnapshot(
             reads_refused=self.reads.refused_reads,
             waiting=self._waiting_for_disk(),
@@ -474,19 +484,19 @@ class DiskStore:
         return self.data_path.lost is None
 
     def look_at_disk(self) -> DiskLook:
-        """Return what may change while nobody publishes. Blocks on the disk, and is called from a thread."""
+        """Check for problems that we'd otherwise notice only at the next publish. Blocks; call it from a thread."""
         return DiskLook(self.data_path.lost_place(), self.reserve.is_low())
 
     def disk_looked_at(self, look: DiskLook) -> None:
-        """Take the result of `look_at_disk`. Publishers need not run into a disk that somebody else has filled."""
+        """Apply the result of `look_at_disk`, so that publishing stops before a publisher runs into a full disk."""
         self.place_looked_at(look.lost)
         if look.is_low:
             self.reserve.look()
 
     def place_looked_at(self, error: str | None) -> None:
-        """Take the result of `lost_place`: publishing is refused until the data path is back in its place.
+        """Apply the result of `lost_place`: refuse publishes until the data path is back in its place.
 
-        Open files are still written to, so that nothing is missing when the data path comes back.
+        We still write to files that are open, so that nothing is missing when the data path comes back.
         """
         self.data_path.lost = error
         if error is not None:

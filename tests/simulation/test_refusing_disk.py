@@ -122,7 +122,7 @@ def test_segments_that_are_refused_while_they_are_compacted_forward_stay(tmp_pat
         before = {name for name in files_of(nsqd) if name.endswith(".log")}
         with disk.refusing(".log"):
             finish(consumer, DEFERRED * len(OTHERS))
-            eventually(lambda: said(nsqd, "cannot carry messages forward"), LONG)
+            eventually(lambda: said(nsqd, "compaction failed"), LONG)
             time.sleep(1.2)
             assert before <= set(files_of(nsqd))
             assert not [name for name in files_of(nsqd) if name == "carried.000001"]

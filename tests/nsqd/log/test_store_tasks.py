@@ -685,4 +685,4 @@ def test_close_says_when_the_last_sync_of_the_journal_fails(tmp_path: Path, capl
     files.fail("sync", errno.EIO)
     opened.store.close()
     assert opened.store.health != "OK"
-    assert "not everything is on disk error=fsync" in caplog.text
+    assert "shut down with unsynced data error=fsync" in caplog.text
