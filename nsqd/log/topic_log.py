@@ -1,14 +1,14 @@
-"""A topic's log on disk: how messages are appended, written, cached, read back and removed.
+"""A topic's log on disk: appends messages, writes them, caches them, reads them back and removes them.
 
     append ──> buffer ──write()──> segment file ───syncer────> synced
                  │
                  └──> tail cache (newest messages)      cold blocks (see reading/cold.py) <── segment files
 
-The log itself never waits. Everything here runs on the loop, between two awaits. What blocks is handed to the store as
-a job (`begin_sync`, `Load`, files to remove), and the log takes the result back.
+The log itself never waits. Everything here runs on the loop, between two awaits. Blocking work goes to the store as a
+job (`begin_sync`, `Load`, files to remove), and the log gets the job back when it's done.
 
-A failed write leaves the log *broken*: the file is cut back to its last whole record, and publishers are refused. After
-a second, the end of the file is read again and proven before anything is appended.
+After a failed write the log is *broken*: we cut the file back to its last whole record and refuse publishes. A second
+later we read the end of the file again and check it before we append anything.
 """
 
 from __future__ import annotations
@@ -44,24 +44,24 @@ if TYPE_CHECKING:
     from nsqd.log.settings import LogSettings
     from nsqd.log.writing.segment_writer import OpenWriters
 
-BUFFER_BYTES: Final = 1 << 20  # acknowledged messages that may wait in memory, for at most 100 ms
+BUFFER_BYTES: Final = 1 << 20  # with --ack=memory, messages may wait in memory up to this size, for at most 100 ms
 
 
 class LogSyncer(Protocol):
-    """What a log asks of the syncer."""
+    """The syncer as a log sees it."""
 
     def log_written(self, log: DiskLog, messages: int, *, is_awaited: bool = False) -> None:
-        """Sync this log soon, to which `messages` messages were written. `is_awaited`: a publisher waits for the sync."""
+        """Sync this log soon. `messages` were written to it. `is_awaited`: a publisher is waiting for the sync."""
 
     def wanted_result(self) -> object:
-        """Begin the next sync at once, as somebody waits for it."""
+        """Begin the next sync soon, because a client is waiting for it."""
 
 
 class LogHost(ExpiryHost, CompactionHost, Protocol):
-    """What a log and its parts ask of their store."""
+    """The store as a log and its parts see it."""
 
     settings: LogSettings
-    dirty: list[DiskLog]  # to be written in this turn
+    dirty: list[DiskLog]  # to write in this turn
     faults: Faults
     files: Files
     reserve: DiskReserve
@@ -75,29 +75,30 @@ class LogHost(ExpiryHost, CompactionHost, Protocol):
     def now(self) -> float: ...
 
     def pause(self, seconds: float) -> None:
-        """Wait for a disk that refuses to read. Only a start and threads may do that."""
+        """Block between two tries of a refused read. Only for the start and for threads."""
 
     def log_buffered(self, log: DiskLog) -> None:
-        """Write the log soon: acknowledged messages wait in memory."""
+        """Write the log soon, because it has acknowledged messages in memory."""
 
     def batches_dropped(self, count: int) -> None:
-        """Note that the log's cache has dropped so many batches, to make room for new ones."""
+        """Count batches that the log's cache has dropped to make room for new ones."""
 
     def make_folder(self, log: DiskLog) -> None:
-        """Create the folder of a new log, with the log.json that tells its id. Raises OSError."""
+        """Create the folder of a new log, with its id in log.json. Raises OSError."""
 
     def save_identity(self, log: DiskLog) -> None:
-        """Write the log's id durably to the folder's log.json. Raises OSError."""
+        """Write the log's id to log.json in its folder, and sync it. Raises OSError."""
 
 
 class DiskLog:
     """Implements `nsqd.broker.store.TopicLog` on files.
 
-    Routes between its parts, each of which knows only what its docstring names, and answers the publishers:
+    The log answers the publishers and passes calls between its parts. Each part touches only the things that its
+    docstring names:
 
             WriteBuffer ──> SegmentWriter ──> Unsynced ──> LogSync      publishing: messages on their way to the disk
             TailCache, LogReader                                        reading
-            Expiry, Carrying                                            removing
+            Expiry, Compaction                                          removing
             LogFault                                                    failures
     """
 
@@ -117,8 +118,8 @@ class DiskLog:
         self._max_bytes = settings.options.max_bytes_per_file
 
         self._buffer = WriteBuffer()
-        self._is_dirty = False  # and in the store's list of dirty logs
-        self._refusal: str | None = None  # the error for publishers, decided once in each turn
+        self._is_dirty = False  # it's in the store's list of dirty logs
+        self._refusal: str | None = None  # the error for publishers; once set, it holds until the turn's write
         self._segments = SegmentList(state.segments, state.tail)
         self.writer = SegmentWriter(
             folder, host.writers, self._segments, remembers_keys=settings.options.idempotence_window > 0
@@ -156,7 +157,7 @@ class DiskLog:
         return self._cache.start
 
     def settings_changed(self) -> None:
-        """Take over ack and retention, which a policy may change. A publish that waits is answered as it was promised."""
+        """Apply a change of --ack or retention. Publishes that are already waiting keep their old promise."""
         self._ack = self._host.settings.ack_of(self.topic)
         self.expiry.settings_changed()
 
@@ -172,7 +173,7 @@ class DiskLog:
     # Publishing
 
     def has_room(self, count: int, size: int) -> bool:
-        """Return True: what does not fit into memory is on disk."""
+        """Return True, because messages that don't fit into memory are on disk."""
         return True
 
     def bytes_from(self, sequence: int) -> int:
@@ -185,16 +186,17 @@ class DiskLog:
         leaving = self.expiry.leaving_bytes()
         if not leaving or self._segments.bytes_before(passed) + leaving <= self._max_bytes:
             return False
-        self._syncer.wanted_result()  # publishers wait until files are removed, which the next sync does
+        self._syncer.wanted_result()  # the next sync removes files, and publishers wait for that
         return True
 
     def refusal(self) -> str | None:
         return self._refuses(0)
 
     def _refuses(self, size: int) -> str | None:
-        """Return why this batch, and all that follow it in this turn, cannot be taken; None: they can.
+        """Return why we refuse this batch and all later ones in this turn. None if we accept it.
 
-        Accepting a later batch would give it the sequences that the journal has already promised to a deferred one.
+        Once a batch is refused, so are the ones after it. Accepting a later batch would give it sequences that the
+        journal has already promised to a deferred one.
         """
         if self._refusal is None:
             is_broken = self._fault.error is not None and not self._may_try_again()
@@ -211,9 +213,9 @@ class DiskLog:
         buffer = self._buffer
         buffer.add(batch)
         self._cache.add(batch)
-        self.tail = batch.end_sequence
-        # A broken log acknowledges nothing before it is written; otherwise it would promise what a full disk cannot
-        # keep.
+        self.tail = batch.base_sequence + batch.count
+        # A broken log acknowledges a batch only after writing it. Otherwise it might acknowledge messages that a full
+        # disk has no room for.
         if self._ack is Ack.MEMORY and self._fault.error is None:
             receipt.settle()
             self._host.log_buffered(self)
@@ -233,7 +235,7 @@ class DiskLog:
         return self._buffer.size
 
     def write(self) -> None:
-        """Write what waits in the buffer to the file, with one system call unless a segment ends in between."""
+        """Write the buffer to the file, with one system call unless a segment ends in between."""
         self._is_dirty = False
         self._refusal = None
         buffer = self._buffer
@@ -241,7 +243,7 @@ class DiskLog:
         if not size:
             return
         if self._fault.error is not None and not self._may_try_again():
-            self._host.log_buffered(self)  # acknowledged messages go on waiting
+            self._host.log_buffered(self)  # try the acknowledged messages again later
             return
         segment = self._segments.active
         if segment is None or segment.size + size > self._max_bytes:
@@ -250,9 +252,9 @@ class DiskLog:
             self._write_to(segment, buffer.batches, buffer.buffers, size)
 
     def _write_to(self, segment: Segment, batches: list[Batch], buffers: list[bytes], size: int) -> bool:
-        """Write the buffer's first batches, and answer those publishers who do not wait for a sync.
+        """Write the buffer's first batches, and answer their publishers unless they're waiting for a sync.
 
-        Return False if the disk refuses. Then all publishers who wait for a write have got the error.
+        Return False if the write failed. By then all publishers in the buffer have received the error.
         """
         try:
             self.writer.write(segment, batches, buffers, size)
@@ -274,7 +276,7 @@ class DiskLog:
         return True
 
     def _write_over_segments(self) -> None:
-        """Put each batch into the segment where it fits: a segment exceeds its bound only if a single record does."""
+        """Begin a new segment whenever the next batch doesn't fit. Only a single record may exceed the limit."""
         buffer = self._buffer
         while buffer.batches:
             segment = self._segments.active
@@ -296,8 +298,8 @@ class DiskLog:
         sealed = self._segments.active
         self.writer.roll(base)
         self._unsynced.rolled(sealed)
-        # Needed even if nothing is written to the segment. The segments before it may be removed, and then only its
-        # name tells how far the log had got.
+        # The new segment has to be synced even if it stays empty. Once the segments before it are removed, its name is
+        # the only record of the log's tail.
         self._syncer.log_written(self, 0, is_awaited=self._unsynced.is_awaited)
 
     def release(self, sequence: int, passed: int | None = None) -> None:
@@ -305,7 +307,7 @@ class DiskLog:
         expiry = self.expiry
         timestamp = expiry.age_now()
         if sequence == self.tail and not self._buffer.size and expiry.is_active_unwanted(timestamp):
-            # Everything is finished. A new, empty segment keeps the tail, and this segment's space becomes free.
+            # Everything is finished, so begin an empty segment to remember the tail, and free this one's space.
             try:
                 self._roll(self.tail)
             except OSError:
@@ -337,11 +339,11 @@ class DiskLog:
 
     @property
     def waiting_for_disk(self) -> int:
-        """How many reads and carry jobs are being tried again because the disk refuses to read."""
+        """How many reads and compactions we're retrying because the disk refuses to read."""
         return self.reader.refused + self.compaction.is_refused
 
     def segment_views(self, *, synced: bool) -> list[SegmentView]:
-        """Return the segments, up to what is synced or, with `synced` false, up to what is written."""
+        """Return views of the segments up to the synced tail, or up to the written tail with `synced=False`."""
         active = self._segments.active
         if active is None:
             return []
@@ -358,14 +360,14 @@ class DiskLog:
         return found
 
     def unwritten_times(self) -> list[tuple[int, int]]:
-        """Return (sequence, timestamp) of the batches that still wait in memory."""
+        """Return (sequence, timestamp) of the batches that aren't written yet."""
         return [(batch.base_sequence, batch.timestamp) for batch in self._buffer.batches]
 
     # Syncing
 
     @property
     def synced_tail(self) -> int:
-        """The sequence before which everything survives a power cut."""
+        """Everything before this sequence survives a power cut."""
         return self._unsynced.synced_tail
 
     @property
@@ -373,13 +375,13 @@ class DiskLog:
         return self._unsynced.is_awaited
 
     def begin_sync(self) -> LogSync | None:
-        """Take a job that makes everything written so far durable; None: that is not possible now."""
+        """Return a job that makes everything written so far durable. None if the log is deleted or its sync failed."""
         if self._unsynced.has_failed or self.dropped:
             return None
         return self._unsynced.begin_sync(self._segments)
 
     def end_sync(self, job: LogSync) -> bool:
-        """Take back the job of `begin_sync`. Return whether publishers that waited have been answered."""
+        """Apply the finished job of `begin_sync`. Return whether waiting publishers have been answered."""
         if self.dropped:
             return False
         error = self._unsynced.error_of(job, self._segments)
@@ -393,7 +395,7 @@ class DiskLog:
 
     @property
     def checkpoint(self) -> tuple[int, int, int]:
-        """(base of a segment, offset in it, sequence): everything before this place is synced."""
+        """(base of a segment, offset in it, sequence). Everything before this position is synced."""
         return self._unsynced.checkpoint
 
     # Failure and repair
@@ -407,7 +409,7 @@ class DiskLog:
         self._break(DiskError.of("mkdir", self.folder, error))
 
     def _write_failed(self, error: DiskError) -> None:
-        """Take back what could not be written. Acknowledged messages stay in the buffer."""
+        """Undo the batches whose publishers are waiting, and send them the error. Acknowledged ones stay buffered."""
         self.writer.cut_back()
         receipts = self._buffer.roll_back()
         if receipts:
@@ -421,7 +423,7 @@ class DiskLog:
             receipt.settle(error.text)
 
     def _sync_has_failed(self, error: DiskError) -> None:
-        """Give the waiting publishers the error. What was written stays, because it may have been delivered."""
+        """Send the waiting publishers the error. Their messages stay, because they may have been delivered already."""
         self._break(error)
         for receipt in self._unsynced.take_receipts():
             receipt.settle(error.text, stays=True)
@@ -431,9 +433,9 @@ class DiskLog:
         self.writer.close()
 
     def _may_try_again(self) -> bool:
-        """Return whether the log may be written to. A broken log is proven again, at most once a second.
+        """Return whether we may write to the log. If it's broken, check its files first, at most once a second.
 
-        It counts as healthy again after the first successful write.
+        After a successful check, the log stays broken until the first write succeeds.
         """
         if not self._fault.needs_proof:
             return True
@@ -448,7 +450,10 @@ class DiskLog:
         return True
 
     def try_to_repair(self) -> bool:
-        """Prove the log again although nobody publishes; the caller knows that the disk has space again."""
+        """Repair the log without waiting for the next publish. Call this when the disk has space again.
+
+        Return whether the log works now.
+        """
         if self._fault.error is None:
             return True
         if self._fault.is_due and self._may_try_again():
@@ -456,14 +461,14 @@ class DiskLog:
                 self.write()
             else:
                 self._repaired()
-        return self.error is None  # the property, because a type checker still believes the field's value from above
+        return self.error is None  # not `self._fault.error`, which mypy still takes for set because of the check above
 
     def _repaired(self) -> None:
         self._fault.end()
         self._syncer.log_written(self, 0, is_awaited=self._unsynced.is_awaited)
 
     def _prove(self) -> None:
-        """Create what is missing of the log's folder, and check what its segments hold. Raises OSError."""
+        """Create missing files in the log's folder, and check the content of its segments. Raises OSError."""
         if self._fault.identity_is_unsaved:
             self._host.save_identity(self)
             self._fault.identity_is_unsaved = False
@@ -475,14 +480,14 @@ class DiskLog:
         unsynced, fault, files = self._unsynced, self._fault, self._host.files
         doubts, synced = unsynced.has_failed, unsynced.checkpoint
         if not prove_segments(files, self._segments, synced, doubts_unsynced=doubts, gives_up=lambda: fault.is_lasting):
-            # Some messages cannot be read and are lost, but their sequences are not given to others.
+            # Some messages at the end are lost. The new segment starts after them, so their sequences aren't reused.
             self._roll(self._segments.tail)
         unsynced.has_failed = False
 
     # The end
 
     def close(self) -> None:
-        """Release descriptors. What was not written is lost."""
+        """Close all files. Messages that aren't written yet are lost."""
         self.writer.close()
         for path in [
             *(segment.path for segment in self._segments),
@@ -491,12 +496,13 @@ class DiskLog:
             self._host.reads.descriptors.forget(path)
 
     def drop(self, reason: str) -> None:
-        """Release everything, as the topic is deleted. Publishers that still wait receive the reason as an error."""
+        """Release everything, because the topic is deleted. Waiting publishers receive `reason` as their error."""
         self.dropped = True
         self.compaction.dropped = True
         _, receipts = self._buffer.take_all()
         receipts += self._unsynced.take_receipts()
-        # An alarm of the broker may keep a channel alive, and through it this log, for as long as the longest delay.
+        # A broker alarm can keep a channel in memory, and with it this log, for as long as the longest delay. Don't
+        # let it keep the cache as well.
         self._cache.forget_before(self.tail)
         self.close()
         self._fault.end()
