@@ -1,6 +1,6 @@
-"""Batches as records, and the walk over records that recovery consists of.
+"""Encodes batches as records, decodes them, and walks over records, which is most of the work of recovery.
 
-The layout is explained in common/nsqcommon/wire/log_record.py, because readers of history get the same bytes.
+For the layout see common/nsqcommon/wire/log_record.py. It's there because readers of history get the same bytes.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ _unpack: Final = Struct(">4sIIIQQqQIHH").unpack_from
 
 
 def encode(batch: Batch) -> tuple[bytes, bytes]:
-    """Return the record in two buffers, to be written one after the other: header, key and headers, then the payload.
+    """Return the record as two buffers to write in this order: the header with key and headers, and the payload.
 
-    The payload is the batch's own, because a copy of it would cost more than all the rest.
+    The payload is the batch's own object, because copying it would cost more than everything else here.
     """
     payload, key, headers = batch.payload, batch.key, batch.headers
     if not key and not headers:
@@ -90,7 +90,7 @@ def size_of(batch: Batch) -> int:
 
 
 def decode_batch(header: Header, buffer: bytes, position: int) -> Batch | None:
-    """Return the batch whose whole record is in `buffer` at `position`; None: its checksum or layout is wrong.
+    """Return the batch from the whole record in `buffer` at `position`. None if its checksum or layout is wrong.
 
     Raises UnknownFlags.
     """
@@ -103,7 +103,7 @@ def decode_batch(header: Header, buffer: bytes, position: int) -> Batch | None:
     area = decode_header_area(header, buffer, position)
     if area and header_offsets(area, header.count) is None:
         return None
-    # Somebody may take back a deferred message by its key, so its key goes wherever the message is copied.
+    # Clients can cancel a deferred message by its key, so a copy of the message has to keep the key.
     start = position + HEADER_SIZE
     key = buffer[start : start + header.key_length] if header.delay_ms and not header.flags & KEYS else b""
     return Batch(
@@ -114,17 +114,17 @@ def decode_batch(header: Header, buffer: bytes, position: int) -> Batch | None:
 class Stop(Enum):
     """Why a scan stopped."""
 
-    END = auto()  # nothing is left in the buffer
-    SHORT = auto()  # the next record goes on beyond the buffer; or it is torn, if the file ends there
-    GAP = auto()  # a sound header, but of a later sequence
-    BAD = auto()  # no sound record here
+    END = auto()  # the end of the buffer
+    SHORT = auto()  # the next record continues past the buffer, or it's torn if the file ends there
+    GAP = auto()  # there's a sound header, but its sequence is later than expected
+    BAD = auto()  # there's no sound record here
 
 
 class Scan(NamedTuple):
-    position: int  # start of the first record that was not taken
-    sequence: int  # the sequence which that record should have
+    position: int  # where the scan stopped: the start of the next record
+    sequence: int  # the sequence that the next record should have
     stop: Stop
-    needed: int  # when SHORT: the size of the record, as far as it is known
+    needed: int  # when SHORT: the size of the next record, or of its header if that isn't complete
 
 
 def scan(
@@ -138,12 +138,14 @@ def scan(
     index: list[tuple[int, int]] | None = None,
     indexed_at: int = 0,
 ) -> Scan:
-    """Walk consecutive records from `position`, the first of which should start at `sequence`.
+    """Walk consecutive records from `position`. The first one should start at `sequence`.
 
-    Stops before the record that holds `until`. With `verify`, the payloads' checksums are checked too. `headers`
-    receives the (position, header) of each record, and `index` a (sequence, position) once every INDEX_INTERVAL;
-    `indexed_at` is the position of the last entry before this call. Recovery spends its time in this loop, so it is
-    written for speed.
+    The scan stops before the record that holds `until`. With `verify`, it checks the payloads' checksums too. It adds
+    (position, header) of each record to `headers`, and (sequence, position) to `index` once every INDEX_INTERVAL bytes.
+    `indexed_at` is the position of the last index entry before this call.
+
+    Recovery spends its time in this loop, so it's written for speed. For example, 56 is HEADER_SIZE, and we use fields
+    by number: 2 is the length, 3 the checksum of the payload, 4 the sequence, 8 the count, 10 the key's length.
     """
     end = len(buffer)
     unpack, crc, magic = _unpack, crc32c, MAGIC
@@ -176,10 +178,10 @@ def scan(
 
 
 def find_id(buffer: bytes, sequence: int, message_id: int) -> int | None:
-    """Return the sequence of a message, if records without a gap lead to it from the buffer's start, where `sequence` is.
+    """Return a message's sequence if we can walk to it from record to record, from the buffer's start at `sequence`.
 
-    None means nothing: the message may lie elsewhere, or behind damage. Only the header that has the message is checked,
-    which takes a fifth of the time of `scan`.
+    None doesn't mean that the message is gone: it may be elsewhere, or after damage. We check only the header of the
+    record that holds the message, which takes a fifth of the time of `scan`.
     """
     position, end = 0, len(buffer) - HEADER_SIZE
     while position <= end:
@@ -195,7 +197,7 @@ def find_id(buffer: bytes, sequence: int, message_id: int) -> int | None:
 
 
 def walk_record(buffer: bytes, position: int, *, not_before: int) -> tuple[int, int, int] | None:
-    """Return (sequence, count, size) of the whole and sound record at `position`; None: there is none."""
+    """Return (sequence, count, size) of the record at `position`. None if there's no whole and sound record."""
     if len(buffer) - position < HEADER_SIZE:
         return None
     fields = _unpack(buffer, position)

@@ -1,4 +1,4 @@
-"""A log's segments, oldest first."""
+"""The list of a log's segments, oldest first, and where its messages and bytes are in it."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _base_of: Final = attrgetter("base")
 
 
 class SegmentList:
-    """The segments in order: the last one, `active`, is written to; the others are sealed.
+    """The segments in order. We write to the last one, `active`. The others are sealed.
 
-    A sealed segment ends where the next one begins. May touch nothing but itself: others open, write and remove files.
+    A sealed segment ends where the next one begins. This is only a list: other parts open, write and remove the files.
     """
 
     def __init__(self, segments: list[Segment], tail: int) -> None:
         self._segments = segments
         self.active: Segment | None = segments[-1] if segments else None
-        self.first = segments[0].base if segments else 0  # the oldest sequence; 0 if there never was a message
-        self.tail = tail  # the sequence after the last record in the active segment's file
+        self.first = segments[0].base if segments else 0  # the oldest sequence; 0 if there was never a message
+        self.tail = tail  # the sequence after the last written record
         self._sealed_bytes = sum(segment.size for segment in segments[:-1])
 
     def __iter__(self) -> Iterator[Segment]:
@@ -45,7 +45,7 @@ class SegmentList:
         return self._segments[self._place_of(sequence)]
 
     def starting_with(self, sequence: int) -> list[Segment]:
-        """Return the segment that holds the sequence, and all later segments."""
+        """Return the segment that holds the sequence and all later ones."""
         return self._segments[self._place_of(sequence) :]
 
     def end_of(self, segment: Segment) -> int:
@@ -54,7 +54,7 @@ class SegmentList:
         return self._segments[place].base if place < len(self._segments) else self.tail
 
     def take_before(self, sequence: int) -> list[Segment]:
-        """Take out, and return, the segments that end at or before the sequence; never the active one."""
+        """Remove and return the segments that end at or before the sequence, but never the active one."""
         segments = self._segments
         if len(segments) < 2 or segments[1].base > sequence:
             return []
@@ -70,13 +70,14 @@ class SegmentList:
         return len(self._segments) > 1 and self._segments[1].base <= sequence
 
     def ended_before(self, sequence: int) -> list[tuple[Segment, int]]:
-        """Return the sealed segments that end at or before the sequence, each with the sequence at which it ends."""
+        """Return the sealed segments that end at or before the sequence, each with its end."""
         return [(one, following.base) for one, following in pairwise(self._segments) if following.base <= sequence]
 
     def unwanted_before(self, retention: Retention, timestamp: int, *, keyed_since: int) -> int:
         """Return the base of the oldest segment that has to stay.
 
-        Either retention wants it, or it has a key that is younger than `keyed_since`, or it is the active one.
+        That's the first one that retention keeps or that has a key newer than `keyed_since`; if none does, it's the
+        active one.
         """
         active = self.active
         if active is None:
@@ -89,7 +90,7 @@ class SegmentList:
         return active.base
 
     def older_than(self, timestamp: int) -> int:
-        """Return the end of the oldest sealed segments of which all is known to be older than this."""
+        """Return the end of the oldest sealed segments that are known to have only messages before `timestamp`."""
         end = self.first
         for one, following in pairwise(self._segments):
             if not 0 < one.newest < timestamp:
@@ -98,7 +99,7 @@ class SegmentList:
         return end
 
     def bytes_from(self, sequence: int) -> int:
-        """Return how many bytes lie from this sequence on. In its own segment all messages count as equally long."""
+        """Return the bytes from this sequence to the tail, as if all messages in its segment had the same size."""
         if self.active is None or sequence >= self.tail:
             return 0
         place = self._place_of(sequence)
@@ -108,7 +109,7 @@ class SegmentList:
         return later + segment.size * (end - max(sequence, segment.base)) // max(end - segment.base, 1)
 
     def bytes_before(self, sequence: int) -> int:
-        """Return how many bytes of these files lie before this sequence, by the estimate of `bytes_from`."""
+        """Return the bytes of these files before this sequence, with the same estimate as `bytes_from`."""
         written = self._sealed_bytes + (self.active.size if self.active is not None else 0)
         return written - self.bytes_from(sequence)
 
