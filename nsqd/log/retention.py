@@ -1,7 +1,4 @@
-"""How long finished segments are kept; segment_removal.py removes them then.
-
-Unfinished messages always stay, whatever the retention is.
-"""
+"""Retention: how long to keep finished segments. Unfinished messages always stay, whatever the retention is."""
 
 from __future__ import annotations
 
@@ -9,21 +6,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-_FASTEST: Final = 2  # times as fast as time passes: how fast ages follow a clock that was set forward
+_FASTEST: Final = 2  # after a clock was set forward, ages catch up at twice the speed of time
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """If both limits are 0, nothing is kept. If both are set, a segment goes when either is exceeded."""
+    """The limits beyond which a segment goes. With both at 0, nothing is kept. With both set, exceeding one is enough."""
 
-    time: int = 0  # nanoseconds that the newest message of a segment is kept
-    bytes: int = 0  # a segment goes when more bytes than this lie behind it
+    time: int = 0  # nanoseconds; a segment goes when its newest message is this old
+    bytes: int = 0  # a segment goes when the segments after it have more bytes than this
 
     def __bool__(self) -> bool:
         return bool(self.time or self.bytes)
 
     def wants(self, newest: int, bytes_behind: int, timestamp: int) -> bool:
-        """Return whether a segment stays; `newest` is when its newest message was published."""
+        """Return whether a segment stays. `newest` is the publish time of its newest message."""
         if not self:
             return False
         is_old = self.time > 0 and timestamp - newest >= self.time
@@ -32,11 +29,12 @@ class Retention:
 
 
 class AgeClock:
-    """The wall clock from which ages are counted, in nanoseconds.
+    """A wall clock for computing ages, in nanoseconds. It catches up slowly if the system's clock jumps forward.
 
-    It follows a step forward slowly, at twice the speed of time. A clock that is wrong for an hour thus removes
-    segments at most an hour early, where believing it would empty the disk at once. A step back only keeps segments for
-    longer.
+    For example, someone sets the clock a year ahead and corrects it an hour later. If we believed it, every segment
+    would look a year old, and we'd delete them all right away. Instead, this clock runs at twice the speed of time, so
+    after that hour it's an hour ahead, and segments go at most an hour early. If the clock is set back, segments just
+    stay longer.
     """
 
     def __init__(self, wall: Callable[[], int], clock: Callable[[], float]) -> None:

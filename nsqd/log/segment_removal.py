@@ -1,4 +1,4 @@
-"""Which segments of a log are removed once no channel needs them. Their files go with a sync (sync/removals.py)."""
+"""Drops the segments of a log that no channel and no retention needs. A sync removes their files (sync/removals.py)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ExpiryHost(Protocol):
-    """What expiry asks of the store."""
+    """The store as expiry sees it."""
 
     settings: LogSettings
     age_clock: Callable[[], int]
@@ -25,17 +25,17 @@ class ExpiryHost(Protocol):
     def reads(self) -> Reads: ...
 
     def remove(self, paths: list[Path]) -> None:
-        """Remove these files of finished messages, once the journal that says so is synced."""
+        """Remove these files after a sync of the journal, which has to say on disk that their messages are finished."""
 
     def is_leaving(self, path: Path) -> bool:
-        """Return whether this file is about to be removed, and nothing has failed so far."""
+        """Return whether this file will be removed soon. False if a failure stops the removal."""
 
 
 class Expiry:
-    """Decides by retention and by remembered keys which segments are still wanted, and drops the others.
+    """Keeps the segments that retention or remembered keys need, and drops the others.
 
-    May touch the list of segments, and what other parts remember of dropped segments: descriptors, holes, unsaved
-    indexes. The files go with a sync.
+    Touches the list of segments, and the data that other parts have about dropped segments: descriptors, holes and
+    unsaved indexes.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Expiry:
         self._segments = segments
         self._reader = reader
         self._unsynced = unsynced
-        self._leaving: dict[Path, int] = {}  # dropped files that may still be there, with their sizes
+        self._leaving: dict[Path, int] = {}  # sizes of dropped files that may still be on disk
         self.settings_changed()
 
     def settings_changed(self) -> None:
@@ -58,19 +58,18 @@ class Expiry:
         self._is_own = settings.is_own_retention(self._topic)
 
     def age_now(self) -> int:
-        """Return the time from which ages are counted; 0 if nothing depends on it."""
+        """Return the current time for computing ages, or 0 if nothing depends on ages."""
         return self._host.age_clock() if self.retention.time or self._key_window else 0
 
     def unwanted_before(self, timestamp: int) -> int:
-        """Return the first sequence that is kept even if everything is finished.
+        """Return the first sequence to keep even if everything is finished.
 
-        A segment that holds keys stays until they may be forgotten: after a restart, keys are known from segments
-        alone.
+        A segment with keys stays as long as we remember the keys, because after a restart we read them from segments.
         """
         return self._segments.unwanted_before(self.retention, timestamp, keyed_since=timestamp - self._key_window)
 
     def is_active_unwanted(self, timestamp: int) -> bool:
-        """Return whether to drop the active segment once everything in it is finished."""
+        """Return whether to drop the active segment as soon as everything in it is finished."""
         active = self._segments.active
         if active is None or not active.size:
             return False
@@ -79,7 +78,7 @@ class Expiry:
         return active.size > self._max_bytes // 4
 
     def outdated_before(self, *, is_all_written: bool) -> int:
-        """Return the sequence before which the topic's own retention drops even messages that no channel ever got."""
+        """Return where the topic's own retention ends. Messages before it go even if no channel has received them."""
         if not (self._is_own and self._keeps_history):
             return 0
         timestamp = self._host.age_clock()
@@ -90,7 +89,7 @@ class Expiry:
         return unwanted
 
     def remove_before(self, sequence: int) -> None:
-        """Drop the sealed segments that end at or before the sequence."""
+        """Drop the sealed segments that end at or before the sequence, and have their files removed."""
         gone = self._segments.take_before(sequence)
         if not gone:
             return
@@ -103,7 +102,7 @@ class Expiry:
         self._host.remove([path for segment in gone for path in (segment.path, segment.index_path)])
 
     def leaving_bytes(self) -> int:
-        """Return the size of the dropped files that are about to be removed, but still there."""
+        """Return the size of dropped files that are still on disk but will be removed soon."""
         self._forget_what_has_left()
         return sum(self._leaving.values())
 
