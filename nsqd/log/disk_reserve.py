@@ -1,14 +1,15 @@
-"""Whether there is space to publish: what --disk-reserve keeps free, and whether the disk has more than that.
+"""The disk reserve: refuses publishes that would leave less space free than --disk-reserve.
 
     refusal(size) ──> wants_look(size, now)? ──yes──> statvfs ──> looked(free, ...)
                             │ no                                       │
-                            └────────────> take(size) <────────────────┘      False: the publisher is refused
+                            └────────────> take(size) <────────────────┘      False: refuse the publish
 
-Asking before every batch would cost a system call for each, and asking only now and then would let a fast publisher
-run through the reserve in between. So we count what we append. Half of the space that was seen above the reserve may
-be used without another look (other programs write to the disk as well), and a look is never older than a second.
+If we asked the file system before every batch, each batch would cost a system call. If we asked only now and then, a
+fast publisher could use up the reserve in between. So we count the bytes that we append, and ask again once half of
+the space above the reserve is used, or after a second. Only half, because other programs write to the disk too. For
+example, with 300 MB free and a reserve of 100 MB, we append up to 100 MB before we look again.
 
-`DiskReserve` asks the file system and answers publishers; `Reserve` is the count, and decides.
+`DiskReserve` asks the file system and answers publishers. `Reserve` counts and decides.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ log = logging.getLogger(__name__)
 
 AUTOMATIC: Final = -1
 MOST_BY_DEFAULT: Final = 256 * 1024 * 1024
-SHARE_BY_DEFAULT: Final = 20  # the twentieth part of a file system: 5 %
+SHARE_BY_DEFAULT: Final = 20  # one twentieth of the file system, 5 %
 
-LOOK_INTERVAL: Final = 1.0  # seconds between two looks, while the reserve is open
-CLOSED_INTERVAL: Final = 0.25  # the same while it is closed
+LOOK_INTERVAL: Final = 1.0  # seconds between two looks while we accept publishes
+CLOSED_INTERVAL: Final = 0.25  # seconds between two looks while we refuse them
 LEAST_MARGIN: Final = 256 * 1024
 _MARGIN: Final = 8  # an eighth of the reserve
 
 
 class DiskReserve:
-    """Refuses what would leave less of the disk free than --disk-reserve, and reports low space as a fault."""
+    """Refuses publishes that would leave less than --disk-reserve free, and reports low space as a fault."""
 
     def __init__(
         self,
@@ -50,7 +51,7 @@ class DiskReserve:
         reserve: int,
         unwritten: Callable[[], int],
     ) -> None:
-        """`unwritten` returns how many bytes the logs have taken that are not in the file system yet."""
+        """Set up the reserve. `unwritten` returns how many bytes the logs have accepted but not written yet."""
         self._folder = folder
         self._files = files
         self._fault = StorageFault(faults, FaultKind.RESERVE)
@@ -59,7 +60,7 @@ class DiskReserve:
         self._reserve = Reserve(self._size_of(reserve))
 
     def refusal(self, size: int) -> str | None:
-        """Return why `size` more bytes would leave too little of the disk free; None: they are counted as written."""
+        """Count `size` more bytes as written and return None, or return why that would leave too little space."""
         reserve = self._reserve
         if not reserve.size:
             return None
@@ -68,7 +69,7 @@ class DiskReserve:
         return None if reserve.take(size) else self._low_space()
 
     def look(self) -> None:
-        """Ask how much of the disk is free, and stop or resume publishing."""
+        """Check how much space is free, and stop or resume publishing."""
         reserve = self._reserve
         try:
             free = self._files.free_bytes(self._folder)
@@ -82,7 +83,7 @@ class DiskReserve:
             self._fault.end()
 
     def is_low(self) -> bool:
-        """Return whether less than the reserve is free. Blocks on the disk, and may be called from any thread."""
+        """Return whether less than the reserve is free. Blocks on the disk. You may call it from any thread."""
         try:
             return self._reserve.size > 0 and self._files.free_bytes(self._folder) < self._reserve.size
         except OSError:
@@ -94,11 +95,11 @@ class DiskReserve:
         try:
             return reserve_size(wanted, self._files.total_bytes(self._folder))
         except OSError as error:
-            log.warning("no reserve is kept error=%s", error_text("statfs", self._folder, error))
+            log.warning("--disk-reserve has no effect error=%s", error_text("statfs", self._folder, error))
             return 0
 
     def _low_space(self) -> str:
-        """Return the error for a publisher. Report it as a fault, too, if the reserve is closed for everybody."""
+        """Return the error for a publisher. If we now refuse all publishes, also report it as a fault."""
         reserve = self._reserve
         left, kept = [f"{size / (1 << 20):.1f} MiB" for size in (reserve.free, reserve.size)]
         text = f"write {self._folder}: {left} left on the disk, of which --disk-reserve keeps {kept}"
@@ -108,28 +109,32 @@ class DiskReserve:
 
 
 def reserve_size(wanted: int, total: int) -> int:
-    """Return the reserve in bytes on a file system of `total` bytes; 0: none."""
+    """Return the reserve in bytes on a file system of `total` bytes. 0 means no reserve."""
     return min(MOST_BY_DEFAULT, total // SHARE_BY_DEFAULT) if wanted == AUTOMATIC else wanted
 
 
 class Reserve:
-    """Closed when a batch would reach into the reserve, open again when the free space exceeds it by a margin."""
+    """Counts the space above the reserve. While it's `is_open`, batches that fit are accepted.
+
+    It closes when the reserve is reached. It opens again only when the space exceeds the reserve by a margin, so that
+    it doesn't open and close all the time.
+    """
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.is_open = True
         self.free = 0  # as of the last look
         self._margin = max(LEAST_MARGIN, size // _MARGIN)
-        self._room = 0  # bytes above the reserve, as far as we know
-        self._unlooked = 0  # the part of `_room` that may be taken without another look
+        self._room = 0  # bytes above the reserve: those of the last look, minus the ones taken since
+        self._unlooked = 0  # the part of `_room` that we may use before we look again
         self._look_at = 0.0
 
     def wants_look(self, size: int, now: float) -> bool:
-        """Return whether the file system has to be asked before `size` bytes are taken."""
+        """Return whether to ask the file system before taking `size` bytes."""
         return now >= self._look_at or (self.is_open and size > self._unlooked)
 
     def looked(self, free: int, *, unwritten: int, now: float) -> None:
-        """Take the result of a look. `unwritten` bytes were taken and are not in the file system yet."""
+        """Apply the result of a look. `unwritten` bytes were taken earlier but aren't in the file system yet."""
         self.free = free
         self._room = free - unwritten - self.size
         self._unlooked = self._room // 2
@@ -140,14 +145,14 @@ class Reserve:
         self._look_at = now + (LOOK_INTERVAL if self.is_open else CLOSED_INTERVAL)
 
     def could_not_look(self, now: float) -> None:
-        """Note that a look has failed: keep what is known, and look again after the usual interval."""
+        """Keep the last result after a failed look, and try again after the usual interval."""
         self._look_at = now + LOOK_INTERVAL
 
     def take(self, size: int) -> bool:
-        """Count `size` bytes that are going to be written. Return False if they must not be written.
+        """Count `size` bytes that will be written. Return False if they must not be written.
 
-        A batch that is too large for the room that is left does not close the reserve for smaller ones, unless the room
-        is below the margin.
+        A batch that's too large for the remaining room doesn't close the reserve for smaller ones, unless the room is
+        below the margin.
         """
         if self.is_open and size > self._room:
             self.is_open = self._room >= self._margin

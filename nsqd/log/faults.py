@@ -1,14 +1,14 @@
-"""What is broken in the data path now: it decides the node's health and what the repairs try again.
+"""The storage faults of the data path. They decide the node's health, and which repairs to try.
 
-Whoever owns a thing that can break also owns its `StorageFault`, and calls `begin` and `end`:
+Each part that can break owns a `StorageFault` and calls its `begin` and `end`:
 
-    DiskLog, its LogFault      a write or a sync has failed       log_fault.py
-    a reader, its ReadFault    the disk refuses to read           reading/reads.py
-    JournalKeeper              the journal cannot be relied on    journal/keeper.py
-    DiskReserve                too little of the disk is free     disk_reserve.py
-    Removals, TopologyFile, DiskStore                             the others
+    DiskLog: LogFault                    a write or a sync failed           log_fault.py
+    a reader: ReadFault                  the disk refuses to read           reading/reads.py
+    JournalKeeper                        the journal can't be relied on     journal/keeper.py
+    DiskReserve                          too little space is free           disk_reserve.py
+    Removals, TopologyFile, DiskStore    the other kinds
 
-`Faults` is only the list of those that have begun and not ended. The tries to mend them are in upkeep/repairs.py.
+`Faults` lists the faults that have begun and not ended. upkeep/repairs.py tries to repair them.
 """
 
 from __future__ import annotations
@@ -28,52 +28,52 @@ log = logging.getLogger(__name__)
 
 
 class FaultKind(Enum):
-    PLACE = auto()  # the data path is not where it was
-    JOURNAL = auto()  # what was recorded may not be on disk
-    LOG = auto()  # messages of a topic could not be written or synced
-    READ = auto()  # messages of a topic cannot be read, and channels bypass them
-    IDS = auto()  # a reservation of ids was not written
-    TOPOLOGY = auto()  # the names of topics and channels were not written
-    DROPPING = auto()  # the folder of a deleted topic was not renamed
-    REMOVAL = auto()  # a file was not removed
-    RESERVE = auto()  # too little of the disk is free, and publishing stops
+    PLACE = auto()  # the data path isn't where it was: moved, or not mounted
+    JOURNAL = auto()  # recorded changes may not be on disk
+    LOG = auto()  # failed to write or sync messages of a topic
+    READ = auto()  # failed to read messages of a topic for a while, so channels bypass them
+    IDS = auto()  # failed to write a reservation of ids
+    TOPOLOGY = auto()  # failed to write the names of topics and channels
+    DROPPING = auto()  # failed to rename the folder of a deleted topic
+    REMOVAL = auto()  # failed to remove a file
+    RESERVE = auto()  # less space is free than the disk reserve, so publishing stops
 
 
 class StorageFault:
-    """One thing that may be broken. Its owner makes it, and says how things are."""
+    """One possible fault, which its owner begins and ends."""
 
     def __init__(self, faults: Faults, kind: FaultKind) -> None:
         self.kind = kind
-        self.error: DiskError | None = None  # why it is broken; None: it works
+        self.error: DiskError | None = None  # None while all is well
         self._faults = faults
 
     def begin(self, error: DiskError) -> None:
-        """Report the fault, or, if it has begun already, what is wrong now."""
+        """Report the fault. If it has already begun, replace its error."""
         is_new = self.error is None
         self.error = error
         self._faults.began(self, error, is_new=is_new)
 
     def end(self) -> None:
-        """Take the fault back, if it has begun."""
+        """Clear the fault. Does nothing if it hasn't begun."""
         error, self.error = self.error, None
         if error is not None:
             self._faults.ended(self, error)
 
 
 class Faults:
-    """The present faults, in the order in which they came.
+    """The current faults, oldest first.
 
-    May touch nothing but two wake-ups: of the repairs, and of the task that tells nsqlookupd of another health.
+    Touches nothing else but two wake-ups: for the repairs, and for the task that reports the health to nsqlookupd.
     """
 
     def __init__(self, wakeups: Wakeups) -> None:
         self.health = "OK"
-        self.state = ""  # in which nsqlookupds list this node: `FULL`, `UNHEALTHY`, or nothing if all is well
+        self.state = ""  # how nsqlookupd lists this node: `FULL`, `UNHEALTHY`, or empty if all is well
         self._wakeups = wakeups
         self._present: dict[StorageFault, None] = {}
 
     def __iter__(self) -> Iterator[StorageFault]:
-        """Yield the faults that were there when the iteration began."""
+        """Iterate over a copy, so that you can begin and end faults inside the loop."""
         return iter(tuple(self._present))
 
     def __contains__(self, kind: FaultKind) -> bool:
@@ -86,27 +86,27 @@ class Faults:
         return [fault.error.text for fault in self._present if fault.error is not None]
 
     def began(self, fault: StorageFault, error: DiskError, *, is_new: bool) -> None:
-        """Take up a fault, which calls this."""
+        """Add or update a fault, and log a new one. Only `StorageFault.begin` calls this."""
         if is_new:
             if fault.kind is FaultKind.RESERVE:
-                log.warning("publishing stops until there is space error=%s", error.text)
+                log.warning("publishing stopped until there is space error=%s", error.text)
             else:
-                log.error("a fault began error=%s", error.text)
+                log.error("storage fault error=%s", error.text)
         self._present[fault] = None
         self._set_health()
         self._wakeups.repair.set()
 
     def ended(self, fault: StorageFault, error: DiskError) -> None:
-        """Drop a fault, which calls this."""
+        """Remove a fault, and log that it's over. Only `StorageFault.end` calls this."""
         del self._present[fault]
         if fault.kind is FaultKind.RESERVE:
-            log.info("publishing goes on")
+            log.info("publishing resumed")
         else:
-            log.info("a fault has ended error=%s", error.text)
+            log.info("storage fault cleared error=%s", error.text)
         self._set_health()
 
     def _set_health(self) -> None:
-        # A lost place explains all the others.
+        # If the data path isn't in its place, that explains all other faults, so report that one.
         lost = [fault for fault in self._present if fault.kind is FaultKind.PLACE]
         first = next(iter(lost or self._present), None)
         health = f"NOK - {first.error.text}" if first is not None and first.error is not None else "OK"

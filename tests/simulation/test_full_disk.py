@@ -112,8 +112,8 @@ def test_reserve_stops_publishing_and_consuming_opens_it_again(disk: SmallDisk, 
         assert full.consume(len(full.acknowledged)) == full.acknowledged
         full.goes_on_by_itself()
         assert disk.free > SIZE // 2
-        assert "publishing stops until there is space" in nsqd.log
-        assert eventually(lambda: "publishing goes on" in nsqd.log)
+        assert "publishing stopped until there is space" in nsqd.log
+        assert eventually(lambda: "publishing resumed" in nsqd.log)
 
 
 def until_closed(full: Full) -> None:

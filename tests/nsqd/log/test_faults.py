@@ -73,8 +73,8 @@ def test_a_fault_wakes_whoever_repairs_and_is_told_once(caplog: pytest.LogCaptur
     fault.end()
     fault.end()
     assert [record.getMessage() for record in caplog.records] == [
-        "a fault began error=write a: failed",
-        "a fault has ended error=write a: failed again",
+        "storage fault error=write a: failed",
+        "storage fault cleared error=write a: failed again",
     ]
 
 
