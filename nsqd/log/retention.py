@@ -11,7 +11,7 @@ _FASTEST: Final = 2  # after a clock was set forward, ages catch up at twice the
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """The limits beyond which a segment goes. With both at 0, nothing is kept. With both set, exceeding one is enough."""
+    """The limits beyond which a segment goes. If both are 0, nothing is kept. If both are set, either one is enough."""
 
     time: int = 0  # nanoseconds; a segment goes when its newest message is this old
     bytes: int = 0  # a segment goes when the segments after it have more bytes than this

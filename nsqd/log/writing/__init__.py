@@ -1,1 +1,1 @@
-"""What is published, on its way from the buffer to a synced file."""
+"""The way of published messages from the buffer to a synced file."""

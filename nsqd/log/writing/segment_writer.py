@@ -1,4 +1,4 @@
-"""The file that a log is being written to, the sparse index that grows with it, and how many such files are open."""
+"""Appends records to a log's active segment and its sparse index, and limits how many such files are open."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ MOST_DESCRIPTORS: Final = 256  # for writing, and as many again for reading
 
 
 class SegmentWriter:
-    """Appends to the active segment of one log, and begins a new one.
+    """Appends to the active segment of one log, and begins new segments.
 
-    Touches the files in the log's folder, the list of segments, and the active segment's size, index and age. Publishers
-    are the log's concern: it handles the OSError of a write.
+    Touches the files in the log's folder, the list of segments, and the active segment's size, index and age. It has
+    no idea of publishers: the log handles the OSError of a write.
     """
 
     def __init__(
         self, folder: Path, open_writers: OpenWriters, segments: SegmentList, *, remembers_keys: bool = False
     ) -> None:
-        """Make the writer of one log. With `remembers_keys`, a segment stays for as long as its newest key counts."""
+        """Set up the writer. With `remembers_keys`, it records in each segment when the newest key was written."""
         self._folder = folder
         self._open_writers = open_writers
         self._files = open_writers.files
@@ -43,11 +43,11 @@ class SegmentWriter:
         self._used = False  # since the last `take_used`
 
     def write(self, segment: Segment, batches: list[Batch], buffers: list[bytes], size: int) -> None:
-        """Append batches to the segment: their records, which are `size` bytes in `buffers`. Raises OSError.
+        """Append batches to the segment. `buffers` has their records, `size` bytes in all. Raises OSError.
 
-        This is one system call, unless there are too many buffers or bytes. Only when all of it is in the file do the
-        segment's size, index and age count the batches. So a write that fails leaves the segment as it was, although
-        the file may have some of the bytes: see `cut_back`.
+        This takes one system call, unless there are too many buffers or bytes. We update the segment's size, index and
+        age only after the whole write. So after a failed write the segment is unchanged, although its file may have
+        some of the bytes. `cut_back` removes them.
         """
         descriptor = self._descriptor
         if descriptor < 0:
@@ -56,7 +56,7 @@ class SegmentWriter:
         if size > LARGE:
             self._files.write_in_pieces(descriptor, buffers, offset)
         elif len(buffers) > MOST_BUFFERS or self._write_at(descriptor, buffers, offset) != size:
-            self._files.write_fully(descriptor, buffers, offset)  # a short write's bytes are written again
+            self._files.write_fully(descriptor, buffers, offset)  # after a short write, write everything again
         end, last = offset + size, batches[-1]
         if end - self._indexed_at > INDEX_INTERVAL:
             self._add_to_index(segment, batches)
@@ -87,7 +87,7 @@ class SegmentWriter:
         return self._descriptor
 
     def roll(self, base: int) -> None:
-        """Begin a new segment, which is then the active one. Raises OSError."""
+        """Begin a new segment and make it the active one. Raises OSError."""
         path = self._folder / segment_name(base)
         descriptor = self._files.open_to_write(path)
         if self._segments.active is not None:
@@ -98,11 +98,11 @@ class SegmentWriter:
         self._indexed_at = 0
 
     def cut_back(self) -> None:
-        """Cut off what a failed write has left behind the segment's end, if the disk allows it."""
+        """Cut off the bytes that a failed write has left after the segment's end. If that fails too, do nothing."""
         if self._descriptor >= 0 and self._segments.active is not None:
             try:
                 self._files.truncate(self._descriptor, self._segments.active.size)
-            except OSError:  # then it is cut before the next append
+            except OSError:  # the file is cut again before the next append
                 pass
 
     def take_used(self) -> bool:
@@ -111,16 +111,16 @@ class SegmentWriter:
         return used
 
     def close(self) -> None:
-        """Close the file until the next write."""
+        """Close the file. The next write opens it again."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             close_quietly(self._files, descriptor)
 
 
 class OpenWriters:
-    """Which logs hold a descriptor for writing: a few hundred at most, and none that is idle.
+    """The writers that have their file open: at most `MOST_DESCRIPTORS`. Idle ones are closed after a while.
 
-    May touch only their writers, and the wake-up of the tidying task.
+    Touches only these writers, and the wake-up of the task that closes idle ones.
     """
 
     def __init__(self, files: Files, wakeup: Wakeup) -> None:
@@ -129,7 +129,7 @@ class OpenWriters:
         self._open: dict[SegmentWriter, None] = {}  # in the order in which they were opened
 
     def file_opened(self, writer: SegmentWriter) -> None:
-        """Note that the writer holds a descriptor, and close the oldest if there are too many."""
+        """Add a writer that has opened its file. If that makes too many, close the one opened longest ago."""
         if not self._open:
             self._wakeup.set()
         self._open[writer] = None
@@ -142,7 +142,7 @@ class OpenWriters:
         self._open.pop(writer, None)
 
     def close_idle(self) -> bool:
-        """Close the files that were not written to since the last call. Return whether nothing is left open."""
+        """Close the files that weren't written to since the last call. Return whether none is left open."""
         for writer in [candidate for candidate in self._open if not candidate.take_used()]:
             writer.close()
             del self._open[writer]

@@ -1,4 +1,4 @@
-"""Batches that were appended to a log and are not in its file yet: a list with rules of its own, which knows no file."""
+"""The write buffer of a log: encoded batches that aren't in its file yet. Separate because its rules need no file."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ if TYPE_CHECKING:
 
 
 class WriteBuffer:
-    """Encoded batches that wait for the next write, and the receipts of the publishers that wait with them.
+    """The batches that wait for the next write, and the receipts of publishers that wait with them.
 
-    May touch nothing but its own lists. When a batch is written or rolled back, the log itself updates its tail and its
-    cache, and answers the publishers.
+    The buffer changes only its own lists. When a batch is written or rolled back, the log itself updates its tail and
+    its cache, and answers the publishers.
 
-    With --ack=memory, a batch is acknowledged when it is appended and has no receipt here. A failing log stops doing
-    so until everything in the buffer is written. So batches without a receipt always come first: of batches [a, b, c]
-    and receipts [r], r is the receipt of c, and a and b have been acknowledged.
+    With --ack=memory, a batch is acknowledged when it's appended, so it has no receipt here. While a log is failing, it
+    stops doing that until the buffer is written. So batches without a receipt always come first. For example, with
+    batches [a, b, c] and receipts [r], a and b are acknowledged and r is the receipt of c.
     """
 
     def __init__(self) -> None:
-        self.buffers: list[bytes] = []  # two for each batch: its payload, and what stands before that
+        self.buffers: list[bytes] = []  # two for each batch, as `encode` returns them
         self.size = 0  # bytes in `buffers`
         self.batches: list[Batch] = []
         self.receipts: list[Receipt] = []
 
     def add(self, batch: Batch) -> None:
-        """Encode the batch and put it behind the others."""
+        """Encode the batch and append it."""
         record = encode(batch)
         self.buffers += record
         self.size += len(record[0]) + len(record[1])
         self.batches.append(batch)
 
     def fitting(self, room: int, *, takes_any: bool) -> tuple[int, int]:
-        """Return how many of the first batches fit into `room` bytes, and how many bytes they take.
+        """Return how many of the first batches fit into `room` bytes, and their size.
 
-        `takes_any`: the segment is empty, and takes at least one batch even if that exceeds the bound of a segment.
+        `takes_any` is for an empty segment: at least one batch fits, even if it alone exceeds the limit of a segment.
         """
         count = size = 0
         for batch in self.batches:
@@ -49,7 +49,7 @@ class WriteBuffer:
         return count, size
 
     def take(self, count: int, size: int) -> tuple[list[Batch], list[Receipt]]:
-        """Take out the first `count` batches, which are `size` bytes long, with the receipts of those that have one."""
+        """Remove the first `count` batches, `size` bytes in all, and return them with the receipts they have."""
         acknowledged = len(self.batches) - len(self.receipts)
         waiting = max(0, count - acknowledged)
         batches, self.batches = self.batches[:count], self.batches[count:]
@@ -66,7 +66,7 @@ class WriteBuffer:
         return batches, receipts
 
     def roll_back(self) -> list[Receipt]:
-        """Drop the batches that have not been acknowledged, and return their receipts."""
+        """Drop the batches that aren't acknowledged yet, and return their receipts."""
         receipts, self.receipts = self.receipts, []
         if receipts:
             kept = len(self.batches) - len(receipts)
