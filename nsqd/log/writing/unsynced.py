@@ -1,4 +1,4 @@
-"""What of a log has been written but not synced, which publishers wait for that, and how it is synced."""
+"""Tracks the unsynced part of a log and the publishers that wait for its sync, and performs that sync."""
 
 from __future__ import annotations
 
@@ -24,39 +24,40 @@ if TYPE_CHECKING:
 
 
 class Unsynced:
-    """What the next sync of a log has to cover, and what the last one has made durable.
+    """The files and folders that the next sync of a log has to cover, and the checkpoint of the last one.
 
-    May touch nothing but its own lists, and of segments how much of their indexes is saved. It opens no file: a sync
-    takes a job from `begin_sync`, performs it in a thread, and the log brings the job back with `synced` or `failed`.
+    It opens no files. The syncer gets a job from `begin_sync` and performs it in a thread, and then the log reports the
+    result with `synced` or `failed`. Touches its own lists, and in segments the count of saved index entries.
     """
 
     def __init__(self, folder: Path, state: LogState) -> None:
-        # (base of a segment, offset in it, sequence): everything before this place survives a power cut.
+        # (base of a segment, offset in it, sequence): everything before this position survives a power cut.
         self.checkpoint = state.synced
         self.files: list[Path] = list(state.unsynced_files)  # in the order in which they were written
         self.folders: list[Path] = list(state.unsynced_folders)
-        self.has_failed = False  # a sync has failed, and what it should have made durable is not proven yet
-        self.is_awaited = False  # a publisher waits for the next sync
+        self.has_failed = False  # a sync has failed, and we haven't checked the data that it was for
+        self.is_awaited = False  # a publisher is waiting for the next sync
         self._folder = folder
-        self._sealed_indexes: list[Segment] = []  # sealed segments with entries that are not in the index's file
-        # Ascending. A list, because an empty deque takes 600 bytes, and most topics have no publisher that waits.
+        self._sealed_indexes: list[Segment] = []  # sealed segments with index entries that aren't in a file yet
+        # Ascending. This is a list because an empty deque takes 600 bytes, and most topics have no waiting publisher.
         self._receipts: list[tuple[int, Receipt]] = []
 
     @property
     def synced_tail(self) -> int:
-        """The sequence before which everything survives a power cut."""
+        """Everything before this sequence survives a power cut."""
         _, _, sequence = self.checkpoint
         return sequence
 
     def add_new_folder(self) -> None:
-        """Sync the folder that was just made: a sync may have passed before there was anything to sync."""
+        """Include a new folder in the next sync, again if need be: an earlier sync may have found no folder there."""
         self.files = [self._folder / LOG_JSON]
         self.folders = [self._folder, self._folder.parent]
 
     def rolled(self, sealed: Segment | None) -> None:
-        """Note that a new segment was begun, and which one was active before.
+        """Include a new segment's name in the next sync. `sealed` is the segment that was active before.
 
-        The old segment is synced before the new one. So if a start finds a gap between them, that is real damage.
+        The old segment is synced before the new one. So if a start finds messages missing between them, that's real
+        damage, and not just the end of a log that wasn't synced.
         """
         if sealed is not None:
             if sealed.path not in self.files:
@@ -66,22 +67,24 @@ class Unsynced:
             self.folders.append(self._folder)
 
     def forget(self, gone: list[Segment]) -> None:
-        """Save no index of removed segments. Their files stay in the list; a sync that misses one asks why."""
+        """Forget the indexes of removed segments. Their files stay listed: `error_of` finds out why they're missing."""
         self._sealed_indexes = [segment for segment in self._sealed_indexes if segment not in gone]
 
     def add_receipts(self, batches: list[Batch], receipts: list[Receipt]) -> None:
-        """Settle these receipts, one for each batch, when the batches are synced."""
-        self._receipts.extend([(batch.end_sequence, receipt) for batch, receipt in zip(batches, receipts, strict=True)])
+        """Settle these receipts, one per batch, when the batches are synced."""
+        self._receipts.extend(
+            [(batch.base_sequence + batch.count, receipt) for batch, receipt in zip(batches, receipts, strict=True)]
+        )
         self.is_awaited = bool(self._receipts)
 
     def take_receipts(self) -> list[Receipt]:
-        """Take the receipts of all publishers that wait for a sync."""
+        """Remove and return the receipts of all publishers that wait for a sync."""
         taken, self._receipts = self._receipts, []
         self.is_awaited = False
         return [receipt for _, receipt in taken]
 
     def begin_sync(self, segments: SegmentList) -> LogSync:
-        """Take what has to be synced so that everything written so far is durable."""
+        """Return a job that makes everything written so far durable."""
         active = segments.active
         job = LogSync(
             self._folder,
@@ -101,12 +104,12 @@ class Unsynced:
         return job
 
     def error_of(self, job: LogSync, segments: SegmentList) -> DiskError | None:
-        """Return why the job has made nothing durable; None: it has made everything durable.
+        """Return why the job failed, or None if everything in it is durable.
 
-        A missing file may have been removed by the log itself. Otherwise somebody else has removed or moved it. Then
-        the file is not where it was written, and nothing is durable.
+        A missing file is fine if the log itself has removed it. Otherwise someone else has removed or moved it, so we
+        can't be sure that any of our data is on disk.
         """
-        if job.error is not None or segments.active is None:  # without a segment nothing was written
+        if job.error is not None or segments.active is None:  # without a segment there's no data to lose
             return job.error
         present = {segment.path for segment in segments}
         for path in job.missing:
@@ -116,13 +119,13 @@ class Unsynced:
         return None
 
     def failed(self, job: LogSync) -> None:
-        """Have everything in the job synced again, once it is proven."""
+        """Put everything in the job back into the next sync. Before that, the log has to check its data."""
         self.files = [*job.files, *[path for path in self.files if path not in job.files]]
         self.folders = [*job.folders, *[folder for folder in self.folders if folder not in job.folders]]
         self.has_failed = True
 
     def synced(self, job: LogSync) -> bool:
-        """Move the checkpoint, and settle the receipts before it. Return whether any receipt was settled."""
+        """Advance the checkpoint and settle the receipts before it. Return whether there were any."""
         self.checkpoint = job.base, job.offset, job.sequence
         waiting = self._receipts
         count = bisect_right(waiting, job.sequence, key=itemgetter(0))
@@ -134,7 +137,7 @@ class Unsynced:
 
 
 def _unsaved(segment: Segment) -> tuple[Path, bytes, int] | None:
-    """Take the index entries that are not in the index's file, for a LogSync."""
+    """Return the index entries to save with the next sync, and count them as saved. None if there are none."""
     index = segment.index
     if index is None or index.saved == len(index):
         return None
@@ -144,22 +147,22 @@ def _unsaved(segment: Segment) -> tuple[Path, bytes, int] | None:
 
 
 class LogSync:
-    """What makes one log durable. The log makes it, a thread performs it, and the log takes it back with `end_sync`.
+    """The job of syncing one log. The log creates it, a thread performs it, and the log takes it back in `end_sync`.
 
-    A missing file may have been removed meanwhile by the deletion of the topic or by retention, or somebody may have
-    moved the data path away. Only the log can tell which.
+    If a file is missing, the topic may have been deleted, retention may have removed the file, or someone may have
+    moved the data path away. Only the log knows which, so the job just lists it in `missing`.
     """
 
     def __init__(
         self, folder: Path, *, files: list[Path], folders: list[Path], base: int, offset: int, sequence: int
     ) -> None:
-        self.folder = folder  # the log's own; the other folders are shared by all logs
+        self.folder = folder  # the log's own folder; all logs share the other ones
         self.files = files  # in the order in which they were written
         self.folders = folders
-        self.indexes: list[tuple[Path, bytes, int]] = []  # path, entries to add, how many entries the file has
+        self.indexes: list[tuple[Path, bytes, int]] = []  # path, entries to append, number of entries in the file
         self.base = base  # of the active segment
-        self.offset = offset  # in the active segment
-        self.sequence = sequence  # everything before this is durable when the job is done
+        self.offset = offset  # the end of the active segment
+        self.sequence = sequence  # once the job is done, everything before this is durable
         self.error: DiskError | None = None
         self.missing: list[Path] = []
 
@@ -167,7 +170,7 @@ class LogSync:
         for path, data, saved in self.indexes:
             try:
                 save_index(files, path, data, saved=saved)
-            except OSError:  # the index can always be made again
+            except OSError:  # never mind, readers can rebuild the index
                 pass
         folders = [(files.sync_folder if path == self.folder else common.sync, path) for path in self.folders]
         for sync, path in [(files.sync_path, path) for path in self.files] + folders:
@@ -181,7 +184,7 @@ class LogSync:
 
 
 class CommonFolders:
-    """Folders that many logs want synced. The first thread that asks for one syncs it, once for all logs."""
+    """The folders that logs share. In each sync, the first thread that needs one syncs it for all logs."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -189,7 +192,7 @@ class CommonFolders:
         self._errors: dict[Path, OSError | None] = {}
 
     def sync(self, folder: Path) -> None:
-        """Sync the folder unless that was done. If that fails, every log that asks for it gets the same OSError."""
+        """Sync the folder unless another log already has. If that failed, raise the same OSError again."""
         with self._lock:
             if folder not in self._errors:
                 self._errors[folder] = self._sync(folder)
