@@ -1,9 +1,9 @@
-"""Reading what is no longer in the tail cache.
+"""Reads batches that are no longer in the tail cache.
 
-The page cache is asked first, at once and without a thread. If the disk is needed, or the bytes are not as expected, a
-`Load` goes to a thread, and the reader is told to come again. What was read is kept for a while as decoded batches with
-checked checksums. All batches of a read are decoded at once, because a consumer of a backlog wants all of them, and the
-bytes of the read are freed while they are still in the processor's cache.
+We try the page cache first, on the loop. If the disk is needed, or the bytes aren't as expected, a `Load` goes to a
+thread and the reader has to ask again later. We keep the batches of a read for a while, decoded and with verified
+checksums. A read decodes all of its batches, because a consumer that works through a backlog needs all of them, and
+because that frees the bytes while they're still in the processor's cache.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ if TYPE_CHECKING:
     from nsqd.broker.batch import Batch
     from nsqd.log.files import Files
 
-# In a backlog of small messages this is a few hundred, whose headers take a fraction of a millisecond to walk.
+# That's a few hundred small messages, and walking over their headers takes a fraction of a millisecond.
 READ_SIZE: Final = 128 * 1024
-# For large records: this is still only a few of them, and less of each read is wasted on a last record that is cut off.
+# Large records need a larger read, because each read wastes the bytes of its last record, which is cut off.
 LARGE_READ_SIZE: Final = 512 * 1024
 _LARGE_RECORD: Final = 16 * 1024
-_NEAR: Final = 4 * 1024  # read around a single message; a reader that goes on continues from its end, with more
-AHEAD_BYTES: Final = 2 * 1024 * 1024  # a few thousand messages, so that waking a thread costs little for each
-MOST_STREAMS: Final = 8  # channels of a topic that go through their backlogs at the same time
-COLD_BYTES: Final = 4 * 1024 * 1024  # held for each topic that is being read
-NO_CACHED_READS: Final = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)  # the file system does not support them
+_NEAR: Final = 4 * 1024  # decoded around a single message; a reader that continues there reads more
+AHEAD_BYTES: Final = 2 * 1024 * 1024  # a few thousand messages, to spread the cost of waking a thread
+MOST_STREAMS: Final = 8  # channels of a topic that work through their backlogs at the same time
+COLD_BYTES: Final = 4 * 1024 * 1024  # the most we hold for each topic that is being read
+NO_CACHED_READS: Final = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)  # the file system doesn't support them
 
 
 class Damaged(Exception):
-    """There is no sound record at `offset`, where that of `sequence` should be."""
+    """There's no sound record at `offset`, where the record of `sequence` should be."""
 
     def __init__(self, offset: int, sequence: int) -> None:
         super().__init__(offset, sequence)
@@ -56,19 +56,19 @@ class Damaged(Exception):
 
 
 class Start(NamedTuple):
-    """A place where a record is known to start."""
+    """A position where a record is known to start."""
 
     sequence: int
     offset: int
 
 
 class ColdBlock:
-    """Consecutive sound batches of a segment."""
+    """Consecutive batches of a segment, decoded and with verified checksums."""
 
     __slots__ = ("_bases", "_batches", "end", "end_offset", "first", "segment_base", "size")
 
     def __init__(self, segment_base: int, offset: int, data: bytes, headers: list[tuple[int, Header]]) -> None:
-        """Decode the batches up to the first that cannot be read. If that is the first, raise Damaged or UnknownFlags."""
+        """Decode the batches up to the first bad one. If that's the very first, raise Damaged or UnknownFlags."""
         self._batches: list[Batch] = []
         self.segment_base = segment_base
         self.size = 0
@@ -92,7 +92,7 @@ class ColdBlock:
 
     @property
     def has_large_records(self) -> bool:
-        """Whether its records are large, so that the next ones probably are, too."""
+        """Whether its records are large on average. Then the next ones probably are as well."""
         return self.size >= _LARGE_RECORD * len(self._batches)
 
     def batch_at(self, sequence: int) -> Batch:
@@ -100,13 +100,13 @@ class ColdBlock:
 
 
 class ColdBlocks:
-    """The blocks of one topic that were read last."""
+    """The blocks of one topic that were read most recently."""
 
     def __init__(self) -> None:
         self._blocks: OrderedDict[int, ColdBlock] = OrderedDict()
         self._bytes = 0
         self._last: ColdBlock | None = None
-        self._highest_end = 0  # no block holds this sequence or a later one
+        self._highest_end = 0  # no block has this sequence or a later one
         self.used = True  # since the last call of `forget_idle`
 
     def find(self, sequence: int) -> ColdBlock | None:
@@ -114,7 +114,7 @@ class ColdBlocks:
         block = self._last
         if block is not None and block.first <= sequence < block.end:
             return block
-        if sequence >= self._highest_end:  # a reader that goes on; most do
+        if sequence >= self._highest_end:  # the usual case: the reader continues after the last block
             return None
         for block in self._blocks.values():  # a few dozen at most
             if block.first <= sequence < block.end:
@@ -124,14 +124,14 @@ class ColdBlocks:
         return None
 
     def start_of(self, sequence: int, segment: Segment) -> Start | None:
-        """Return where `sequence` starts in the segment, if a block ends just before it; None: unknown."""
+        """Return where `sequence` starts in the segment. None if no block ends just before it."""
         for block in reversed(self._blocks.values()):
             if block.end == sequence and block.segment_base == segment.base:
                 return Start(sequence, block.end_offset)
         return None
 
     def next_read_size(self, sequence: int) -> int:
-        """Return how much to read for a reader that wants this sequence."""
+        """Return how many bytes to read for this sequence."""
         block = self._last
         return LARGE_READ_SIZE if block is not None and block.end == sequence and block.has_large_records else READ_SIZE
 
@@ -150,12 +150,12 @@ class ColdBlocks:
 def read_block(
     read: ReadAt, segment_base: int, start: Start, end: int, sequence: int, size: int = READ_SIZE
 ) -> ColdBlock:
-    """Return the block whose first record holds `sequence`, found by walking from `start`; `end` is the segment's size.
+    """Walk from `start` to the record that holds `sequence`, and return a block that begins with it.
 
-    `size` is how much to read at first.
+    `end` is the segment's size, and `size` is the size of the first read.
 
-    Raises Damaged where the walk cannot go on, UnknownFlags if it holds a record of a later version, and BlockingIOError
-    if `read` gave less than it was asked for.
+    Raises Damaged if the walk meets bad bytes, UnknownFlags if the record comes from a later version, and
+    BlockingIOError if `read` returned fewer bytes than we asked for.
     """
     offset, at = start.offset, start.sequence
     while True:
@@ -163,7 +163,7 @@ def read_block(
         data = read(offset, asked) if asked > 0 else b""
         skipped = scan(data, 0, at, verify=False, until=sequence)
         headers: list[tuple[int, Header]] = []
-        if skipped.position:  # in the middle of the bytes: perhaps a single message, whose neighbours nobody wants
+        if skipped.position:  # we had to walk, so this may be a single message: decode only a few of its neighbours
             near = data[skipped.position : skipped.position + _NEAR]
             scan(near, 0, skipped.sequence, verify=False, headers=headers)
             if headers:
@@ -186,28 +186,28 @@ class InFile(Protocol):
 
 
 class AnyLoad(Protocol):
-    """A read that needs a thread, of a segment or of a side file."""
+    """A read in a thread, of a segment or of a compacted file."""
 
     topic: str
     holes: list[Hole]
     aside: list[Path]  # copies of the bytes in the holes
-    error: OSError | None  # why not everything could be read
-    bypassed: tuple[int, int] | None  # the sequences [first, end) that the disk has refused for long
+    error: OSError | None  # why we couldn't read everything
+    bypassed: tuple[int, int] | None  # sequences [first, end) that the disk keeps refusing, so readers skip them
 
     @property
     def segment(self) -> InFile: ...
 
     @property
     def is_put_off(self) -> bool:
-        """Whether the read has to be done again later."""
+        """Whether to retry the read later."""
 
     def perform(self, files: Files) -> None: ...
 
 
 class Load:
-    """A read that needs a thread. The loop makes it and takes it back; only `perform` runs in the thread.
+    """A read of a segment in a thread. Only `perform` runs there; the loop creates the load and takes it back.
 
-    Bytes that the disk refuses never become a hole. A load that `salvages` looks for the next record behind them.
+    Bytes that the disk refuses never become a hole. With `salvages`, the load looks for the next record after them.
     """
 
     def __init__(
@@ -224,13 +224,13 @@ class Load:
         self.error: OSError | None = None
         self.bypassed: tuple[int, int] | None = None
         self._end_offset = segment.size
-        self._end_sequence = end  # where the segment's records end
+        self._end_sequence = end  # the sequence after the segment's last record
         self._start = start
         self._salvages = salvages
 
     @property
     def is_put_off(self) -> bool:
-        """Whether to do it again: it was refused, or failed for a reason that goes away (rights, descriptors)."""
+        """Whether to retry: the disk refused, or the cause may go away, such as missing rights or descriptors."""
         return self.error is not None and self.bypassed is None and not self.holes
 
     def perform(self, files: Files) -> None:
@@ -266,7 +266,8 @@ class Load:
             except Damaged as damage:
                 at_start = damage.offset == start.offset != 0 and self.index_is_bad_at is None and not self.holes
                 if at_start and not (salvage and salvage.refused_in(damage.offset, damage.offset + HEADER_SIZE)):
-                    # The index or block that gave this start may be wrong. SegmentWalk from the beginning to find out.
+                    # Perhaps the index or block that gave us this start is wrong. Start at the segment's beginning to
+                    # find out whether the segment is really damaged.
                     self.index_is_bad_at = start.offset
                     start = first
                     continue
@@ -292,10 +293,10 @@ class Load:
     def _start_by_index(self, files: Files, read: ReadAt) -> Start | None:
         segment = self.segment
         if segment.index is not None:
-            return None  # the loop has asked it already
+            return None  # the loop has already looked there
         index = load_index(files, segment)
         last = Start(index.sequences[-1], index.offsets[-1]) if index else Start(segment.base, 0)
-        if segment.size - last.offset > BLOCK_SIZE:  # the index is missing, or ends early
+        if segment.size - last.offset > BLOCK_SIZE:  # the index is missing or incomplete
             walk = SegmentWalk(read, offset=last.offset, sequence=last.sequence, end=segment.size, verify=False)
             walk.run()
             for sequence, offset in walk.index:
@@ -304,17 +305,17 @@ class Load:
                 save_index(files, segment.index_path, index.encode_unsaved(), saved=index.saved)
                 index.saved = len(index)
             except OSError:
-                pass  # the disk may be full; the index is as good in memory
+                pass  # the disk may be full, and we can work with the index in memory
         self.index = index
         entry = index.locate(self.sequence)
         return Start(*entry) if entry is not None else None
 
 
 class ReadAhead:
-    """Has a thread read what the loop will want next, so that the loop finds it in the page cache.
+    """Reads the next bytes of a segment in a thread, so that the loop finds them in the page cache later.
 
-    The bytes are thrown away, but copying them has a purpose. In a virtual machine, the first touch of a page that was
-    free for long may cost as much as everything else that is done for a message. This way the thread pays for it, not
+    We throw the bytes away, but copying them has a purpose. In a virtual machine, the first access to a page that was
+    free for a long time can cost as much as everything else we do for a message. So the thread pays for it instead of
     the loop.
     """
 
@@ -330,7 +331,7 @@ class ReadAhead:
         self._size = size
 
     def perform(self, files: Files) -> None:
-        with suppress(OSError):  # a reader that wants these bytes will meet the error
+        with suppress(OSError):  # a reader that needs these bytes will get the same error, and report it
             descriptor = files.open_to_read(self.segment.path)
             try:
                 files.read_at(descriptor, self._size, self._offset)
@@ -339,20 +340,20 @@ class ReadAhead:
 
 
 class SequentialReaders:
-    """The readers that go through a segment in order, and how far was read ahead for each."""
+    """The readers that work through a segment in order, and how far we have read ahead for each."""
 
     __slots__ = ("_streams",)
 
     def __init__(self) -> None:
-        self._streams: list[tuple[int, int]] = []  # (base of the segment, offset), the last used at the end
+        self._streams: list[tuple[int, int]] = []  # (segment's base, offset we have read to), last used at the end
 
     def __len__(self) -> int:
         return len(self._streams)
 
     def next_piece(self, segment: Segment, offset: int) -> tuple[int, int] | None:
-        """Return (offset, size) of what to read ahead for a reader that goes on at `offset`; None: enough was read.
+        """Return (offset, size) to read ahead for a reader that is at `offset`. None if we're far enough ahead.
 
-        The last bytes of a segment are left out: what was appended a moment ago is in the page cache anyway.
+        We don't read ahead near the end of a segment, because bytes that were just appended are in the page cache.
         """
         stream = self._stream_at(segment.base, offset)
         start = offset
@@ -376,7 +377,7 @@ class SequentialReaders:
 
 
 def keep_aside(files: Files, path: Path, word: str, offset: int, end_offset: int) -> Path | None:
-    """Copy a piece of a file as `copy_aside` does. Return None also if that fails, as reading goes on all the same."""
+    """Like `copy_aside`, but return None if that fails, because reading continues anyway."""
     try:
         return copy_aside(files, path, word, offset, end_offset)
     except OSError:
@@ -384,10 +385,10 @@ def keep_aside(files: Files, path: Path, word: str, offset: int, end_offset: int
 
 
 def copy_aside(files: Files, path: Path, word: str, offset: int, end_offset: int) -> Path | None:
-    """Copy a piece of a file to a file beside it, unless that exists, and return its path; None: the piece is empty.
+    """Copy a piece of a file to a new file beside it, and return that file's path. None if the piece is empty.
 
-    The copy is whole, or it does not exist. Raises ReadRefused if the bytes cannot be read, and OSError if they cannot
-    be written.
+    If the copy already exists, it's kept, because a copy is always complete. Raises ReadRefused if we can't read the
+    bytes, and OSError if we can't write them.
     """
     target = path.with_name(f"{path.name}.{word}.{offset}")
     if end_offset <= offset:
@@ -396,7 +397,7 @@ def copy_aside(files: Files, path: Path, word: str, offset: int, end_offset: int
         try:
             _copy(files, path, offset, end_offset, target)
         except OSError:
-            with suppress(OSError):  # half a copy would be taken for a whole one
+            with suppress(OSError):  # the next call would mistake half a copy for a complete one
                 remove_file(files, target)
             raise
     return target
@@ -415,9 +416,9 @@ def _copy(files: Files, source: Path, offset: int, end_offset: int, target: Path
 
 
 def is_missing(files: Files, path: Path, error: OSError) -> bool:
-    """Return whether the error means that only this file is missing: then waiting would not bring its bytes back.
+    """Return whether the file is missing but its folder is there. If so, waiting won't bring its bytes back.
 
-    If its folder is missing too, the data path was moved away or is not mounted, and may come back.
+    If the folder is missing too, the data path has been moved or isn't mounted, and it may come back.
     """
     try:
         return isinstance(error, FileNotFoundError) and files.exists(path.parent)
@@ -426,7 +427,7 @@ def is_missing(files: Files, path: Path, error: OSError) -> bool:
 
 
 class ReadDescriptors:
-    """Open files of all topics that are being read. The least recently used one is closed first."""
+    """The files that are open for reading, over all topics. At `most`, the least recently used one is closed."""
 
     def __init__(self, files: Files, most: int) -> None:
         self._files = files
