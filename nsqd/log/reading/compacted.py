@@ -1,13 +1,13 @@
-"""Side files: messages that are still needed from segments that are gone.
+"""Reads compacted files: the messages that are still needed from segments that compaction has removed.
 
-    carried.000001   records of the log's own format: the same sequence, id and time, ascending, with gaps between them
+    carried.000001   records in the log's own format, with their sequences, ids and times; ascending, with gaps
 
-A side file is written once and synced, and only then gets its name, so a file with that name is whole. Memory holds
-only where each record lies, in arrays. The journal tells which messages are needed, and when they are due. Readers of
-history never come here.
+A compacted file is written, synced and only then renamed to this name, so a file with the name is complete. In memory
+we keep only the position of each record, in arrays. The journal knows which of the messages are needed, and when they
+are due. Readers of history never get messages from here.
 
-A message in a side file may also be in a segment, if a crash came before the segment was removed, or in another side
-file. It is one message all the same, and either copy will do.
+A message in a compacted file may also be in another one, or in a segment if nsqd crashed before that was removed.
+That's harmless, because the copies are the same.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class CompactedFile:
         self.messages = 0
         self._firsts = array("Q")  # the first sequence of each record
         self._offsets = array("Q")
-        self._starts = array("Q")  # how many messages are in the records before
+        self._starts = array("Q")  # for each record, the number of messages before it
 
     def __len__(self) -> int:
-        """Return how many records the file has."""
+        """Return the number of records in the file."""
         return len(self._firsts)
 
     def add(self, first: int, count: int, offset: int, size: int) -> None:
@@ -76,25 +76,26 @@ class CompactedFile:
         return self._firsts[place]
 
     def extent(self, place: int) -> tuple[int, int]:
-        """Return (offset, size) of a record, including damage that may lie behind it."""
+        """Return (offset, size) of a record, including any damaged bytes after it."""
         end = self._offsets[place + 1] if place + 1 < len(self._offsets) else self.size
         return self._offsets[place], end - self._offsets[place]
 
     def place_of(self, sequence: int) -> int:
-        """Return the number of the record that holds the sequence; -1: none does."""
+        """Return the number of the record that holds the sequence, or -1."""
         place = bisect_right(self._firsts, sequence) - 1
         return place if place >= 0 and sequence < self._firsts[place] + self.count(place) else -1
 
     def message_of(self, sequence: int) -> int:
-        """Return how many messages in the file come before the one of this sequence; -1: it is not in the file."""
+        """Return the number of messages in the file before this one, or -1 if it isn't in the file."""
         place = self.place_of(sequence)
         return self._starts[place] + sequence - self._firsts[place] if place >= 0 else -1
 
 
 def scan_compacted(files: Files, folder: Path, number: int) -> tuple[CompactedFile, list[Hole]]:
-    """Read a side file and check its checksums. The sequences of a hole are those between its neighbours' sequences.
+    """Read a compacted file and verify its checksums. Return it with its holes.
 
-    Raises ReadRefused if the disk refuses any part of the file: without all of its bytes nobody knows what it holds.
+    A hole gets all sequences between its neighbours, although the file may not have had all of them. Raises ReadRefused
+    if the disk refuses any part of the file, because then we don't know which messages are in it.
     """
     found = CompactedFile(folder, number)
     holes: list[Hole] = []
@@ -125,7 +126,7 @@ def scan_compacted(files: Files, folder: Path, number: int) -> tuple[CompactedFi
 
 
 def _hole(data: bytes, offset: int, sequence: int) -> Hole:
-    """Return a hole from bad bytes up to the next sound record, or to the end."""
+    """Return the hole from the bad bytes at the start of `data` to the next sound record, or to the end."""
     position = 1
     while (candidate := find_header(data, position, not_before=sequence)) is not None:
         position, header = candidate
@@ -136,7 +137,7 @@ def _hole(data: bytes, offset: int, sequence: int) -> Hole:
 
 
 class CompactedLoad:
-    """A read of a side file that needs a thread. The loop makes it and takes it back; `perform` runs in the thread."""
+    """A read of a compacted file in a thread. Only `perform` runs there; the loop makes the load and takes it back."""
 
     def __init__(self, topic: str, file: CompactedFile, place: int, *, bypasses: bool) -> None:
         self.topic = topic
@@ -151,7 +152,7 @@ class CompactedLoad:
         self.end = self.sequence + file.count(place)
         self.offset, self._size = file.extent(place)
         self._end_offset = file.size
-        self._bypasses = bypasses  # the disk has refused this record for long
+        self._bypasses = bypasses  # the disk has refused this record for a while
 
     @property
     def is_put_off(self) -> bool:
@@ -182,7 +183,7 @@ class CompactedLoad:
                 self.aside.append(aside)
 
     def _read(self, read: ReadAt) -> bytes:
-        """Read the record, and some records behind it, which are likely to be wanted next."""
+        """Read the record and some of the next ones, which will probably be needed soon."""
         try:
             return read(self.offset, min(max(_READ_SIZE, self._size), self._end_offset - self.offset))
         except ReadRefused:
@@ -195,7 +196,7 @@ def _decode(data: bytes, position: int) -> Batch | None:
 
 
 def _decode_known(data: bytes, position: int) -> Batch | None:
-    """Decode a record; None also if a later version wrote it. The thread will learn of that again, and report it."""
+    """Decode a record. Return None also if a later version wrote it: then a thread reads it again and reports that."""
     try:
         return _decode(data, position)
     except UnknownFlags:
@@ -203,7 +204,7 @@ def _decode_known(data: bytes, position: int) -> Batch | None:
 
 
 class Compacted:
-    """All side files of a log, as its readers see them."""
+    """Reads from all compacted files of a log."""
 
     __slots__ = (
         "_blocks",
@@ -220,11 +221,11 @@ class Compacted:
     def __init__(self, topic: str, reads: Reads, files: list[CompactedFile]) -> None:
         self._topic = topic
         self._reads = reads
-        self.files = files  # ascending numbers
+        self.files = files  # in the order of their numbers
         self.refusals = ReadRefusals(reads.now)
         self._lost: list[tuple[int, int]] = []
-        self._blocks: dict[tuple[int, int], bytes] = {}  # by the file's number and the offset, the oldest first
-        # A dict, because an empty set takes 150 bytes more, and most topics never read a side file.
+        self._blocks: dict[tuple[int, int], bytes] = {}  # (file's number, offset) -> bytes that were read; oldest first
+        # This is a dict because an empty set takes 150 bytes more, and most topics never read a compacted file.
         self._loading: dict[tuple[int, int], None] = {}
         self._used = False
         self._next_number = files[-1].number + 1 if files else 1
@@ -246,7 +247,7 @@ class Compacted:
         self._next_number = file.number + 1
 
     def take_out(self, files: list[CompactedFile]) -> list[Path]:
-        """Forget these files, and return their paths for them to be removed."""
+        """Forget these files, and return their paths, for you to remove."""
         self.files = [file for file in self.files if file not in files]
         for file in files:
             self._reads.descriptors.forget(file.path)
@@ -260,7 +261,7 @@ class Compacted:
     # Reading
 
     def batch_at(self, sequence: int) -> Batch | None:
-        """Return the batch if it is in memory or in the page cache; otherwise return None, and a thread reads it."""
+        """Return the batch if it's in memory or in the page cache. Otherwise have a thread read it, and return None."""
         file, place = self._find(sequence)
         offset, size = file.extent(place)
         batch = self._in_blocks(file, offset)
@@ -271,7 +272,7 @@ class Compacted:
         return batch
 
     def ask_again(self) -> None:
-        """Read again what the disk has refused for long, even if nobody waits for it now."""
+        """Retry the oldest read that the disk keeps refusing, even if no channel is waiting for it now."""
         if (sequence := self.refusals.oldest_stretch) is not None:
             self._load(*self._find(sequence))
 
@@ -305,7 +306,7 @@ class Compacted:
             data = reads.files.read_cached_at(reads.descriptors.get(file.path), size, offset)
         except BlockingIOError:
             return None
-        except OSError as error:  # the thread will meet the same error, and report it
+        except OSError as error:  # a thread will get the same error, and report it
             if error.errno in NO_CACHED_READS:
                 reads.reads_cache = False
             return None
@@ -313,13 +314,13 @@ class Compacted:
         return _decode_known(data, 0)
 
     def _hold(self) -> None:
-        """Say that blocks or descriptors are held here, to be released when nobody reads any more."""
+        """Ask for a call of `forget_idle`, because we now hold blocks or descriptors."""
         self._used = True
         self._reads.reads_cold(self)
 
     def loaded(self, load: CompactedLoad) -> None:
         self._loading.pop((load.segment.number, load.place), None)
-        if load.segment not in self.files:  # removed meanwhile, as a job has carried its messages on
+        if load.segment not in self.files:  # a compaction has replaced it in the meantime
             return
         self._note_refusal(load)
         if load.holes:
@@ -344,7 +345,7 @@ class Compacted:
             self._reads.refused(self, load)
 
     def forget_idle(self) -> bool:
-        """Drop the blocks if nothing was read since the last call. Return whether nothing is left."""
+        """Drop the blocks if nothing was read since the last call. Return whether they are gone."""
         if self._used:
             self._used = False
             return False

@@ -1,13 +1,13 @@
-"""Where a message is that a log no longer has in memory, and how it comes back.
+"""Finds and reads the messages of a log that are no longer in memory.
 
-    before the first segment   in a side file, which is read in the same way (compacted.py)
-    in a hole                  nowhere: its bytes are damaged
-    in a block                 decoded already, because it was read with others
-    in the page cache          read at once (cold.py)
+    before the first segment   it's in a compacted file, which we read in the same way (compacted.py)
+    in a hole                  it's lost, because its bytes are damaged
+    in a block                 it's decoded already, because we read it together with others
+    in the page cache          we read it right away (cold.py)
     on the disk                a thread reads it (reads.py), and then the channel asks again
-    refused by the disk        channels bypass it after a while, and it is asked for again (refusals.py)
+    refused by the disk        after a while, channels bypass it and we keep trying (refusals.py)
 
-The newest messages are in memory; `DiskLog.batch_at` looks there first.
+The newest messages are in memory. `DiskLog.batch_at` looks there first.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ if TYPE_CHECKING:
 
 
 class LogReader:
-    """Reads batches of one log from its segments, and from side files what lies before the first segment.
+    """Reads batches of one log: from its segments, or from compacted files if they're before the first segment.
 
-    May touch its blocks, and of the segments only what reading has taught about their indexes. It writes nothing.
+    Touches its own blocks, and the indexes of segments, when a read has found out something about them. It never writes
+    to the log's files.
     """
 
     def __init__(
@@ -56,18 +57,18 @@ class LogReader:
         compacted: list[CompactedFile],
     ) -> None:
         self.compacted = Compacted(topic, reads, compacted)
-        self.refusals = ReadRefusals(reads.now)  # of segments; side files have their own
+        self.refusals = ReadRefusals(reads.now)  # for segments; `compacted` has its own
         self._topic = topic
         self._reads = reads
         self._segments = segments
-        self.holes = sorted([(hole.first, hole.end) for hole in holes])  # damaged, so nothing has these sequences
+        self.holes = sorted([(hole.first, hole.end) for hole in holes])  # sequences that are lost
         self._behind_holes: dict[int, tuple[int, int]] = {}  # end of a hole -> segment's base, offset
         self._blocks: ColdBlocks | None = None
         self._streams = SequentialReaders()
-        self._loading: dict[int, None] = {}  # not a set, because an empty set takes 150 bytes more
+        self._loading: dict[int, None] = {}  # a dict, because an empty set takes 150 bytes more
 
     def next_readable(self, sequence: int) -> int:
-        """Return `sequence` itself, or where reading goes on if nothing has it any more."""
+        """Return `sequence` if it still exists, otherwise the next sequence that does."""
         first = self._segments.first
         if sequence < first:
             if self.compacted and self.compacted.holds(sequence):
@@ -79,7 +80,7 @@ class LogReader:
         return sequence
 
     def batch_at(self, sequence: int) -> Batch | None:
-        """Return the batch if it can be had without waiting; None: a thread has been asked to read it."""
+        """Return the batch if that doesn't block. Otherwise have a thread read it, and return None."""
         if sequence < self._segments.first:
             return self.compacted.batch_at(sequence)
         segment = self._segments.holding(sequence)
@@ -94,8 +95,8 @@ class LogReader:
         except Damaged as damage:
             start = Start(damage.sequence, damage.offset)
         except (BlockingIOError, UnknownFlags):
-            pass  # of the second the thread will learn again, and report it
-        except OSError as error:  # the thread will meet the same error, and report it
+            pass  # in the second case, a thread will find the same record and report it
+        except OSError as error:  # a thread will get the same error, and report it
             if error.errno in NO_CACHED_READS:
                 self._reads.reads_cache = False
         if self.refusals.end_of(sequence) == sequence:
@@ -108,11 +109,11 @@ class LogReader:
 
     @property
     def refused(self) -> int:
-        """How many reads are being tried again because the disk refuses them."""
+        """How many reads we're retrying because the disk refuses them."""
         return len(self.refusals) + len(self.compacted.refusals)
 
     def ask_again(self) -> None:
-        """Read again what the disk has refused for long, even if no reader waits for it now."""
+        """Retry the oldest read that the disk keeps refusing, even if no channel is waiting for it now."""
         if (sequence := self.refusals.oldest_stretch) is not None:
             self._load(sequence, self._segments.holding(sequence), None)
 
@@ -130,7 +131,7 @@ class LogReader:
         return self._blocks
 
     def _start_of(self, sequence: int, segment: Segment) -> Start | None:
-        """Return a record's start from which the sequence is not far; None: the index has to be read first."""
+        """Return the start of a record shortly before the sequence. None if we have to read the index first."""
         if sequence == segment.base:
             return Start(sequence, 0)
         base, offset = self._behind_holes.get(sequence, (-1, 0))
@@ -154,14 +155,14 @@ class LogReader:
         size = blocks.next_read_size(sequence)
         block = read_block(read, segment.base, start, segment.size, sequence, size)
         blocks.add(block)
-        if sequence == start.sequence:  # the reader goes on where a block, or a segment, has ended
+        if sequence == start.sequence:  # the reader continues where a block or a segment has ended
             piece = self._streams.next_piece(segment, block.end_offset)
             if piece is not None:
                 self._reads.load(ReadAhead(self._topic, segment, *piece))
         return block
 
     def loaded(self, load: AnyLoad) -> None:
-        """Take what a thread has read. The same sequence may be asked for again."""
+        """Take the result of a thread's read. From now on, `batch_at` may load the same sequence again."""
         if isinstance(load, CompactedLoad):
             self.compacted.loaded(load)
         elif isinstance(load, Load):
@@ -169,9 +170,9 @@ class LogReader:
             self.learn(load)
 
     def learn(self, load: Load) -> None:
-        """Take what a load has found, also if a carry job performed it."""
+        """Take a load's blocks, holes and errors. The load may also come from a compaction."""
         segment = load.segment
-        if segment not in self._segments:  # it was removed meanwhile
+        if segment not in self._segments:  # it was removed in the meantime
             return
         self._note_refusal(load)
         if load.index is not None and segment.index is None:
@@ -200,7 +201,7 @@ class LogReader:
             self._reads.refused(self, load)
 
     def forget_idle(self) -> bool:
-        """Drop the blocks if nothing was read since the last call. Return whether nothing is left."""
+        """Drop blocks and indexes if nothing was read since the last call. Return whether they are gone."""
         if self._blocks is not None and self._blocks.used:
             self._blocks.used = False
             return False
@@ -219,12 +220,12 @@ class LogReader:
         self._behind_holes = {end: place for end, place in self._behind_holes.items() if end > sequence}
 
     def drop(self) -> None:
-        """Forget what the disk refuses, as the topic is deleted: nobody asks for it any more."""
+        """Take back the faults of refused reads, because the topic is deleted."""
         self._reads.forget(self)
         self._reads.forget(self.compacted)
 
     def headers_from(self, sequence: int) -> Iterator[Header]:
-        """Yield the headers of the records on disk, beginning with the record of the sequence. Blocks on the disk."""
+        """Yield the headers of the records on disk, starting with the one that holds `sequence`. Blocks on the disk."""
         files = self._reads.files
         for segment in self._segments.starting_with(sequence):
             with opened_to_read(files, segment.path) as read:
@@ -243,9 +244,9 @@ class LogReader:
                             yield header
 
     def compacted_messages(self) -> Iterator[tuple[int, int, int]]:
-        """Yield (sequence, count, due) of the messages that are in side files only.
+        """Yield (sequence, count, due) of the messages that are only in compacted files. Blocks on the disk.
 
-        `due` is in milliseconds of the wall clock; 0: at once. Blocks on the disk.
+        `due` is a wall-clock time in milliseconds, or 0 for messages that aren't deferred.
         """
         for header in self.compacted.headers():
             if header.base_sequence < self._segments.first:
@@ -254,7 +255,7 @@ class LogReader:
 
 
 def _proven_start(read: ReadAt, segment: Segment, sequence: int) -> Start:
-    """Return the place in the index, if a record of that sequence starts there, or else the segment's start."""
+    """Return the index's position for the sequence if a record starts there, otherwise the segment's start."""
     entry = segment.index.locate(sequence) if segment.index is not None else None
     if entry is not None:
         header = decode_header(read(entry[1], HEADER_SIZE), 0)
