@@ -110,7 +110,7 @@ def test_side_file_that_is_refused_for_a_moment_costs_no_message(tmp_path: Path,
         finish(consumer, DEFERRED * len(OTHERS))
         eventually(lambda: has_compacted(nsqd), LONG)
         with disk.refusing("carried.0"):
-            eventually(lambda: said(nsqd, "cannot read now"), LONG)
+            eventually(lambda: said(nsqd, "read refused, retrying"), LONG)
             time.sleep(0.3)  # for as long as the disk refuses
         assert deferred(finish(consumer, DEFERRED)) == ALL
         assert not [name for name in files_of(nsqd) if "damaged" in name]
@@ -146,7 +146,7 @@ def test_side_file_that_is_refused_for_good_is_kept_and_shown(tmp_path: Path, di
         finish(consumer, DEFERRED * len(OTHERS))
         eventually(lambda: has_compacted(nsqd), LONG)
         disk.refuse("carried.0")
-        eventually(lambda: said(nsqd, "messages cannot be read now, and are put off"), LONG)
+        eventually(lambda: said(nsqd, "read failed, retrying later"), LONG)
         consumer.publish("t", b"behind")
         assert finish(consumer, 1) == [b"behind"]
         ping = nsqd.http("GET", "/ping")

@@ -1,4 +1,4 @@
-"""Reading for all logs of a store: reads for threads, blocks that are held in memory, and what could not be read."""
+"""The part of reading that all logs of a store share: reads in threads, blocks in memory, and failed reads."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ log = logging.getLogger(__name__)
 
 class HoldsBlocks(Protocol):
     def forget_idle(self) -> bool:
-        """Drop the blocks if nothing was read since the last call. Return whether nothing is left."""
+        """Drop the blocks if nothing was read since the last call. Return whether they are gone."""
 
 
 class RefusedReader(Protocol):
     refusals: ReadRefusals
 
     def ask_again(self) -> None:
-        """Read again what the disk has refused for long."""
+        """Retry the oldest read that the disk keeps refusing."""
 
 
 class ReadFault(StorageFault):
-    """What the disk has refused to a reader for long, and channels bypass."""
+    """The fault of a reader whose reads the disk keeps refusing, so that channels bypass them."""
 
     def __init__(self, reader: RefusedReader, faults: Faults) -> None:
         super().__init__(faults, FaultKind.READ)
@@ -43,9 +43,9 @@ class ReadFault(StorageFault):
 
 
 class Reads:
-    """What the readers of all logs share.
+    """The state that the readers of all logs share.
 
-    May touch descriptors for reading, the list of damage, the faults of reading, and the wake-ups of the store's tasks.
+    Touches the descriptors for reading, the list of damage, the faults of reading, and wake-ups of the store's tasks.
     """
 
     def __init__(
@@ -61,27 +61,27 @@ class Reads:
         self.files = files
         self.now = now
         self.descriptors = ReadDescriptors(files, most_descriptors)
-        self.reads_cache = True  # whether the file system can read from the page cache alone
-        self.loads: deque[AnyLoad] = deque()  # for threads to perform
+        self.reads_cache = True  # whether the file system supports reads from the page cache only
+        self.loads: deque[AnyLoad] = deque()  # waiting for a thread
         self.refused_reads = 0  # since the start
         self._faults = faults
         self._wakeups = wakeups
         self._damage = damage
         self._faulty: dict[RefusedReader, ReadFault] = {}
-        self._holders: dict[HoldsBlocks, None] = {}  # readers that hold blocks in memory
+        self._holders: dict[HoldsBlocks, None] = {}  # readers with blocks in memory
 
     def load(self, load: AnyLoad) -> None:
-        """Have a thread perform the load. The log then takes it back with `loaded`."""
+        """Have a thread perform the load. The log gets it back in `loaded`."""
         self.loads.append(load)
         self._wakeups.load.set()
 
     def reads_cold(self, reader: HoldsBlocks) -> None:
-        """Note that the reader holds blocks, until its `forget_idle` returns True."""
+        """Call the reader's `forget_idle` from time to time until it returns True."""
         self._holders[reader] = None
         self._wakeups.idle.set()
 
     def give_back_what_is_idle(self) -> bool:
-        """Have readers drop blocks that were not used since the last call. Return whether nothing is left."""
+        """Have readers drop blocks that weren't used since the last call. Return whether none is left."""
         for reader in [candidate for candidate in self._holders if candidate.forget_idle()]:
             del self._holders[reader]
         if not self._holders:
@@ -89,7 +89,7 @@ class Reads:
         return not self._holders
 
     def damaged(self, topic: str, load: AnyLoad) -> None:
-        """Report the holes that the load has found."""
+        """Log the holes that a load has found, and add them to the list of damage."""
         kept = {path.name: str(path) for path in load.aside}
         for hole in load.holes:
             name = load.segment.path.name
@@ -100,29 +100,29 @@ class Reads:
             report(damage)
 
     def lacks_front(self, topic: str, start: int, end: int) -> None:
-        """Report that messages before the first segment are missing that the journal does not call finished."""
+        """Report missing messages: they're before the first segment, but the journal doesn't say they're finished."""
         text = "segments are missing, or the journal is older than they are"
         self._damage.append(Damage(topic, segment_name(start), 0, start, end, "", text))
         report(self._damage[-1])
 
     def refused(self, reader: RefusedReader, load: AnyLoad) -> None:
-        """Note that the disk has refused a read; `load.bypassed` tells whether readers bypass it."""
+        """Count a refused read. If readers bypass it (`load.bypassed`), also report a fault."""
         self.refused_reads += 1
         if load.bypassed is None:
             return
         fault = self._faulty.get(reader)
         if fault is None:
             first, end = load.bypassed
-            log.warning("messages cannot be read now, and are put off topic=%s first=%d end=%d", load.topic, first, end)
+            log.warning("read failed, retrying later topic=%s first=%d end=%d", load.topic, first, end)
             fault = self._faulty[reader] = ReadFault(reader, self._faults)
         fault.begin(DiskError.of("read", load.segment.path, load.error) if load.error is not None else DiskError(""))
 
     def read_again(self, reader: RefusedReader) -> None:
-        """Note that the disk refuses less than before, perhaps nothing."""
+        """Call this when a refused read has succeeded. If the reader has no others left, its fault ends."""
         if reader.refusals.oldest_stretch is None:
             self.forget(reader)
 
     def forget(self, reader: RefusedReader) -> None:
-        """Take back the fault of this reader, if it has one."""
+        """End this reader's fault, if it has one."""
         if (fault := self._faulty.pop(reader, None)) is not None:
             fault.end()

@@ -1,20 +1,20 @@
-"""Reading from a disk that may refuse: one policy for every reader of the log.
+"""Reads from a disk that may refuse: one policy for all readers of the log.
 
-A read either gives bytes, or the disk refuses to give them (with EIO, for example). The two are judged differently:
+A read either returns bytes, or the disk refuses it, for example with EIO. These are very different:
 
-    bytes      have checksums: they are what was written, or they are damaged for good
-    a refusal  says nothing about the bytes, which may be readable a moment later
+    bytes      have checksums, so they're either correct or damaged for good
+    a refusal  tells us nothing about the bytes, and we may be able to read them a moment later
 
-So a refusal never becomes a `Hole`, and nothing is deleted, cut, overwritten or copied because of one. It is raised as
-`ReadRefused`, and the reader tries again. After `READ_PATIENCE` seconds a refusal counts as lasting:
+So a refusal never becomes a `Hole`, and we never delete, cut, overwrite or copy anything because of one. We raise it as
+`ReadRefused`, and the reader retries. After `READ_PATIENCE` seconds we treat the refusal as lasting:
 
-- a start gives up, and nsqd ends with the disk's error;
-- a repair gives up, and the log goes on behind the refused bytes (log_fault.py);
-- a channel with messages to deliver beyond the refused bytes bypasses them with a `Salvage`, which remembers what it
-  could not read. The refused messages stay where they are, and are asked for again every second. Meanwhile the channel
-  defers them (`Channel._put_off_new`).
+- At the start, nsqd exits with the disk's error.
+- A repair gives up, and the log continues after the refused bytes (log_fault.py).
+- A channel that has messages to deliver after the refused bytes bypasses them with a `Salvage`, which remembers the
+  refused bytes. These messages stay where they are, and we retry them every second. Meanwhile the channel defers them
+  (`Channel._put_off_new`).
 
-A record that a later version wrote, in a form that this one does not know, is a refusal as well.
+We treat a record that a later version wrote, in a form that this one doesn't know, as a refusal too.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-READ_PATIENCE: Final = 3.0  # seconds until a refusal counts as lasting
-RETRY_INTERVAL: Final = 0.1  # seconds between two tries of a caller that may block
+READ_PATIENCE: Final = 3.0  # seconds until we treat a refusal as lasting
+RETRY_INTERVAL: Final = 0.1  # seconds between two tries, for callers that may block
 _PAGE: Final = 4096
-_MOST_REFUSED_PAGES: Final = 64  # a failing disk takes seconds to refuse each
+_MOST_REFUSED_PAGES: Final = 64  # because a failing disk can take seconds to refuse each one
 
-# What systems report for a device that times out, is unplugged or has a bad sector, or for a silent file server.
+# Errors for a device that times out, is unplugged or has a bad sector, and for a file server that doesn't answer.
 _REFUSALS: Final = frozenset(
     (
         errno.EIO,
@@ -62,22 +62,22 @@ _REFUSALS: Final = frozenset(
 
 
 class ReadRefused(OSError):
-    """The disk refuses to give bytes of the file named by `filename`."""
+    """The disk refuses to read from the file in `filename`."""
 
 
 def refused_to_read(unknown: UnknownFlags, path: Path) -> ReadRefused:
-    """Return a refusal for a record that this version cannot read: its messages wait for one that can."""
+    """Return a refusal for a record that this version can't read. Its messages wait for a version that can."""
     return ReadRefused(errno.EOPNOTSUPP, str(unknown), str(path))
 
 
 def is_refusal(error: OSError) -> bool:
-    """Return whether the error means that the disk fails, rather than that a file is missing or forbidden."""
+    """Return whether the disk is failing, rather than a file being missing or forbidden."""
     return isinstance(error, ReadRefused) or error.errno in _REFUSALS
 
 
 @contextmanager
 def opened_to_read(files: Files, path: Path) -> Iterator[ReadAt]:
-    """Open a file, and give the reader that `strictly` returns. Raises ReadRefused, and other errors as they are."""
+    """Open a file and yield its `strictly` reader. If the disk refuses, raise ReadRefused; pass on other errors."""
     try:
         descriptor = files.open_to_read(path)
     except OSError as error:
@@ -91,7 +91,7 @@ def opened_to_read(files: Files, path: Path) -> Iterator[ReadAt]:
 
 
 def strictly(files: Files, descriptor: int, path: Path) -> ReadAt:
-    """Return a reader of an open file that pads with zeros beyond the file's end, and raises ReadRefused."""
+    """Return a reader of an open file. It raises ReadRefused, and pads with zeros after the file's end."""
 
     def read(offset: int, size: int) -> bytes:
         try:
@@ -103,10 +103,10 @@ def strictly(files: Files, descriptor: int, path: Path) -> ReadAt:
 
 
 class Salvage:
-    """A reader that gives zeros for pages that the disk refuses, and remembers where they were.
+    """A reader that returns zeros for pages that the disk refuses, and remembers where they are.
 
-    It serves to find the next sound record. Before taking a gap for a hole, ask `refused_in`. Raises ReadRefused if so
-    much is refused that there is no use in going on.
+    Use it to find the next sound record after refused bytes. If you find bad bytes, call `refused_in` before you treat
+    them as a hole. Raises ReadRefused if too many pages are refused.
     """
 
     def __init__(self, read: ReadAt) -> None:
@@ -132,14 +132,14 @@ class Salvage:
             return bytes(size)
 
     def refused_in(self, offset: int, end: int) -> bool:
-        """Return whether some of these bytes are zeros because the disk refused them."""
+        """Return whether some of these bytes are zeros only because the disk refused them."""
         return any(start < end and offset < stop for start, stop in self._refused.items())
 
 
 def patiently(step: Callable[[], T], pause: Callable[[float], None]) -> T:
-    """Repeat an idempotent step until the disk does not refuse; if the refusal lasts, raise its error.
+    """Repeat an idempotent step until the disk stops refusing, or raise its error if the refusal lasts.
 
-    For a start and for threads, which may block.
+    This blocks, so it's only for the start and for threads.
     """
     waited = 0.0
     while True:
@@ -147,19 +147,20 @@ def patiently(step: Callable[[], T], pause: Callable[[float], None]) -> T:
         try:
             return step()
         except OSError as error:
-            refusing = monotonic() - began  # a failing disk may take half a minute to refuse one read
+            refusing = monotonic() - began  # count this too: a failing disk may take half a minute to refuse a read
             if not is_refusal(error) or waited + refusing >= READ_PATIENCE:
                 raise
             if not waited:
-                log.warning("cannot read now path=%s error=%s", error.filename or "", error)
+                log.warning("read refused, retrying path=%s error=%s", error.filename or "", error)
         pause(RETRY_INTERVAL)
         waited += refusing + RETRY_INTERVAL
 
 
 class WaitsOnce:
-    """Performs the steps of one thread, which may read several files, and waits for one lasting refusal only.
+    """Performs the steps of one thread, and waits for at most one lasting refusal.
 
-    After that, a refused step raises at once.
+    A thread may read several files. Without this, a dead disk would cost it READ_PATIENCE for each of them. After the
+    first lasting refusal, a refused step raises its error right away.
     """
 
     def __init__(self, pause: Callable[[float], None]) -> None:
@@ -181,57 +182,56 @@ class WaitsOnce:
 
 
 class ReadRefusals:
-    """What the disk refuses to one reader of a log: since when, and which sequences the reader bypasses.
+    """The refused reads of one reader of a log, and the stretches of sequences that the reader bypasses.
 
-    A refused read is tried again as long as its reader waits. Once the refusal has lasted, the read looks for the next
-    record that it can get, and the reader bypasses the sequences before that record. Each such stretch is read again
-    from time to time. The first read of it that succeeds ends the stretch; if more of it is refused, that makes a new
-    one.
+    We retry a refused read while a channel waits for it. Once the refusal has lasted, the next try looks for the next
+    readable record, and the reader bypasses the sequences before it: that's a stretch. We retry each stretch from time
+    to time. The first successful read ends it, and if another part is still refused, that becomes a new stretch.
     """
 
     __slots__ = ("_now", "_since", "_stretches")
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._since: dict[int, float] = {}  # sequences whose reads are refused and tried again
-        self._stretches: list[tuple[int, int]] = []  # [first, end), in the order of their last reads
+        self._since: dict[int, float] = {}  # sequence -> when its read was first refused
+        self._stretches: list[tuple[int, int]] = []  # [first, end), least recently tried first
 
     def __len__(self) -> int:
-        """Return how many reads are refused and wait for the disk."""
+        """Return the number of refused reads."""
         return len(self._since) + len(self._stretches)
 
     @property
     def oldest_stretch(self) -> int | None:
-        """The first sequence of the stretch that was read least recently; None: there is no stretch."""
+        """The first sequence of the stretch that was tried least recently. None if there are no stretches."""
         return self._stretches[0][0] if self._stretches else None
 
     def has_lasted(self, sequence: int) -> bool:
-        """Return whether the next read of this sequence may bypass what is refused."""
+        """Return whether the next read of this sequence may bypass refused bytes."""
         now = self._now()
         return self.end_of(sequence) != sequence or now - self._since.get(sequence, now) >= READ_PATIENCE
 
     def end_of(self, sequence: int) -> int:
-        """Return the end of the stretch that holds the sequence, or the sequence itself if none does."""
+        """Return the end of the stretch that holds the sequence, or the sequence itself if it isn't in one."""
         for first, end in self._stretches:
             if first <= sequence < end:
                 return end
         return sequence
 
     def refused(self, sequence: int) -> None:
-        """Note that a read of this sequence was refused, and will be tried again."""
+        """Record a refused read of this sequence. The reader will retry it."""
         self._since.setdefault(sequence, self._now())
 
     def bypass(self, first: int, end: int) -> None:
-        """Note that the refusal of [first, end) has lasted."""
+        """Add a stretch: the refusal of [first, end) has lasted."""
         self.was_read(first, end)
         self._stretches.append((first, end))
 
     def was_read(self, first: int, end: int) -> None:
-        """Note that the disk gives [first, end) again."""
+        """Drop the refusals in [first, end), and the stretches that overlap it, after a successful read."""
         self._since = {sequence: since for sequence, since in self._since.items() if not first <= sequence < end}
         self._stretches = [stretch for stretch in self._stretches if not (stretch[0] < end and first < stretch[1])]
 
     def forget(self, is_gone: Callable[[int], bool]) -> None:
-        """Drop the sequences that nobody will ask for any more."""
+        """Drop the sequences that no longer exist."""
         self._since = {sequence: since for sequence, since in self._since.items() if not is_gone(sequence)}
         self._stretches = [stretch for stretch in self._stretches if not is_gone(stretch[1] - 1)]
