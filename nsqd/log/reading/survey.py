@@ -1,12 +1,14 @@
-"""Which time lies where in a log, and how many bytes lie before it, read from indexes and record headers alone.
+"""Maps times to sequences and bytes in a log, by reading only indexes and record headers.
 
-A survey costs about the same however long its range is. The shorter the range, the more of its records it reads:
+A survey returns points, each with a sequence, a time and the bytes before it. It costs about the same for any range,
+because it reads fewer records of a longer one:
 
     many segments       the first record of each
     a few segments      the records in the sparse index
     at most WALKED      every record
 
-So to find exactly where a time lies, a caller surveys the stretch between two points again, some three or four times.
+To find the exact position of a time, survey the whole range, then the part between the two points around that time, and
+so on. That takes three or four surveys.
 """
 
 from __future__ import annotations
@@ -28,15 +30,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-WALKED: Final = 128 * 1024  # bytes; two intervals of an index, so that a longer range has entries inside
+WALKED: Final = 128 * 1024  # bytes; twice the index interval, so that any longer range has index entries in it
 _MANY_SEGMENTS: Final = 4
 _CHUNK: Final = 64 * 1024
 
 
 class Point(NamedTuple):
-    """Messages before `sequence` were published at `timestamp` or earlier; the others at `timestamp` or later.
+    """Messages before `sequence` were published at `timestamp` or earlier, the others at `timestamp` or later.
 
-    `bytes` is the size of the records between the beginning of the range and the point.
+    `bytes` is the size of the records from the start of the range to this point.
     """
 
     sequence: int
@@ -46,26 +48,26 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    position: int  # counted as if the segments lay end to end
+    position: int  # in bytes, as if all segments were one file
     header: Header
 
     def position_of(self, sequence: int) -> int:
-        """Return the position of a message, as if all messages of the record were equally long."""
+        """Return the position of a message, as if all messages of the record had the same size."""
         header = self.header
         passed = min(max(sequence - header.base_sequence, 0), header.count)
         return self.position + header.size * passed // header.count
 
 
 class _Place(NamedTuple):
-    """Where a record should begin."""
+    """A position where a record should start."""
 
-    view: int  # its number
+    view: int  # the segment's number in the survey
     offset: int
     sequence: int
 
 
 class SegmentSurvey:
-    """A survey of segments that follow each other. Every method blocks on the disk, and may raise ReadRefused."""
+    """A survey of consecutive segments. Every method blocks on the disk and may raise ReadRefused."""
 
     def __init__(self, files: Files, views: Sequence[SegmentView]) -> None:
         self._files = files
@@ -74,10 +76,10 @@ class SegmentSurvey:
         self._indexes: dict[int, SegmentIndex] = {}
 
     def points(self, start: int, end: int, most: int) -> list[Point]:
-        """Return at most `most` points (six or more) of [start, end), the first at its start and the last at its end.
+        """Return up to `most` points (six or more) in [start, end), the first at its start and the last at its end.
 
-        A further survey between two neighbouring points finds no others if a single record lies between them, or
-        nothing that can be read. If the ends cannot be read, no points are returned at all.
+        If you survey the part between two neighbouring points and get no new ones, there's only one record between
+        them, or nothing readable. If we can't read the ends, we return no points at all.
         """
         first, last = self._holding(start), self._holding(end - 1)
         if first is None or last is None:
@@ -86,7 +88,7 @@ class SegmentSurvey:
         origin, latest = first.position_of(start), 0
         points: list[Point] = []
         for record in (first, *inner, last):
-            latest = max(latest, record.header.timestamp)  # times ascend even if the clock was set back
+            latest = max(latest, record.header.timestamp)  # points have ascending times even if the clock was set back
             for sequence in (record.header.base_sequence, record.header.end_sequence):
                 at = min(max(sequence, start), end)
                 point = Point(at, latest, record.position_of(at) - origin)
@@ -95,18 +97,18 @@ class SegmentSurvey:
         return points
 
     def _between(self, first: _Record, last: _Record, most: int) -> Iterator[_Record]:
-        """Yield at most `most` records between these two, evenly spread."""
+        """Yield up to `most` records between these two, evenly spread."""
         if first.position >= last.position:
             return
         named: list[_Place] = []
         if last.position - first.position > WALKED:
             named = [it for it in self._named() if first.position < self._starts[it.view] + it.offset < last.position]
-        # Without its index, a long segment takes a long walk, as for any other reader.
+        # If a long segment has lost its index, this walks over all of it, as any other reader would.
         found = self._read_headers(_thinned(named, most)) if named else _thinned(self._walked(first, last), most)
         yield from (record for record in found if first.position < record.position < last.position)
 
     def _holding(self, sequence: int) -> _Record | None:
-        """Return the record of this message; if it is damaged, the last sound one before it in its segment."""
+        """Return the record of this message, or if it's damaged, the last sound one before it in the segment."""
         place = bisect_right(self._views, sequence, key=lambda view: view.base) - 1
         index = self._index(place)
         with self._opened(place) as read:
@@ -137,7 +139,7 @@ class SegmentSurvey:
                         yield record
 
     def _named(self) -> Iterator[_Place]:
-        """Yield where records begin, as told by file names and, if the segments are few, by indexes."""
+        """Yield positions of records: the start of each segment and, if there are few segments, their index entries."""
         for number, view in enumerate(self._views):
             yield _Place(number, 0, view.base)
             if len(self._views) <= _MANY_SEGMENTS:
@@ -154,7 +156,7 @@ class SegmentSurvey:
                         yield _Record(self._starts[number] + place.offset, header)
 
     def _chain(self, read: ReadAt, place: int, offset: int, sequence: int) -> Iterator[_Record]:
-        """Yield consecutive records from here on, as far as they are sound."""
+        """Yield consecutive records from here up to the first bad one."""
         view, data, start = self._views[place], b"", offset
         while offset < view.size:
             header = decode_header(data, offset - start)
@@ -169,7 +171,7 @@ class SegmentSurvey:
 
     @contextmanager
     def _opened(self, place: int) -> Iterator[ReadAt | None]:
-        """Open a segment, and give a reader of it; None: its file is gone."""
+        """Open a segment and yield a reader of it. Yield None if its file is gone."""
         with ExitStack() as stack:
             try:
                 read = stack.enter_context(opened_to_read(self._files, self._views[place].path))

@@ -1,4 +1,4 @@
-"""The newest batches of a topic, in memory, so that what is consumed right after publishing never comes from disk."""
+"""Caches a topic's newest batches in memory, so that consumers that keep up never need the disk."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _base_of: Final = attrgetter("base_sequence")
 
 
 class TailCache:
-    """Consecutive batches. `start` is the first sequence in them, or the log's tail if the cache is empty.
+    """A cache of consecutive batches. `start` is their first sequence, or the log's tail if the cache is empty.
 
-    Besides, it keeps the batches of the last write until the next one, even if they exceed the bounds.
+    It also keeps the batches of the last write until the next write, even if they exceed the limits.
     """
 
     __slots__ = (
@@ -41,12 +41,12 @@ class TailCache:
         self.bytes = 0
         self._most_messages = most_messages
         self._most_bytes = most_bytes
-        # A few percent above the bounds, so that a large cache is shrunk now and then instead of with every write.
+        # A few percent above the limits, so that a large cache shrinks now and then instead of after every write.
         self._tolerated_messages = most_messages + (most_messages >> 5)
         self._tolerated_bytes = most_bytes + (most_bytes >> 5)
         self._batches: deque[Batch] = deque()
-        self._recent: list[Batch] = []  # of the last write, if the bounds are too small for them
-        self._by_base: dict[int, Batch] = {}  # readers mostly ask for the start of a batch
+        self._recent: list[Batch] = []  # the batches of the last write, if they exceed the limits
+        self._by_base: dict[int, Batch] = {}  # for the usual question: readers mostly ask for the start of a batch
 
     def add(self, batch: Batch) -> None:
         self._batches.append(batch)
@@ -63,9 +63,9 @@ class TailCache:
         return batch
 
     def written(self, batches: list[Batch]) -> int:
-        """Shrink if need be, but keep the batches that were written just now: they are about to be handed over.
+        """Shrink if necessary, but keep the batches that were just written, because channels are about to deliver them.
 
-        Return how many were dropped.
+        Return how many batches were dropped.
         """
         before = len(self._batches)
         if self.messages > self._tolerated_messages or self.bytes > self._tolerated_bytes:
@@ -77,7 +77,7 @@ class TailCache:
         return self.messages + messages <= self._most_messages and self.bytes + size <= self._most_bytes
 
     def shrink(self) -> None:
-        """Shrink to the bounds. Dropping many batches at a time costs a third of dropping them one by one."""
+        """Shrink to the limits. Dropping many batches together costs a third of dropping them one by one."""
         batches, by_base = self._batches, self._by_base
         messages, size = self.messages, self.bytes
         start = self.start
@@ -99,7 +99,7 @@ class TailCache:
             self._account_for(batches.popleft())
 
     def forget_from(self, sequence: int) -> None:
-        """Take back the batches that start at or after `sequence`, which is the tail again."""
+        """Drop the batches that start at or after `sequence`, after a failed write. `sequence` is the new tail."""
         batches = self._batches
         while batches and batches[-1].base_sequence >= sequence:
             batch = batches.pop()
@@ -107,14 +107,14 @@ class TailCache:
         self.start = min(self.start, sequence)
 
     def _account_for(self, batch: Batch) -> None:
-        """Subtract a batch that was just taken out."""
+        """Subtract a removed batch from the counts."""
         del self._by_base[batch.base_sequence]
         self.messages -= batch.count
         self.bytes -= batch.held + BATCH_OVERHEAD
 
 
 def find_batch(batches: Sequence[Batch] | deque[Batch], sequence: int) -> Batch | None:
-    """Return the batch that holds the sequence, out of consecutive batches; None: none of them does."""
+    """Return the batch that holds the sequence, or None. `batches` have to be consecutive."""
     if not batches or sequence < batches[0].base_sequence or sequence >= batches[-1].end_sequence:
         return None
     return batches[bisect_right(batches, sequence, key=_base_of) - 1]
