@@ -1,1 +1,1 @@
-"""Making durable what was written: when, what, and who hears of it."""
+"""Syncing: when to sync, what a sync covers, and who is answered when it ends."""

@@ -1,11 +1,11 @@
-"""What is about to be removed: files whose messages are all finished, and the folders of deleted logs.
+"""Removals: finished files and the folders of deleted logs, which wait here until a sync can remove them.
 
-`Expiry` decides which segments go, and `Carrying` which side files; here they wait for a sync that may unlink them.
+`Expiry` chooses the segments to remove, and `Compaction` the compacted files.
 
-Nothing is removed before the journal's reason for it is synced, so removals are part of syncs (see sync.py):
+We remove a file only after the journal's reason for it is synced, so removals are part of a sync (see sync.py):
 
-    finished file ─► its folder's names are synced ─────────────► removed
-    deleted log ─► renamed ─► the journal knows ─► name is synced ─► folder removed
+    finished file ─► the names in its folder are synced ────────► file removed
+    deleted log ─► folder renamed ─► journal synced ─► new name synced ─► folder removed
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ if TYPE_CHECKING:
 class Removals:
     """Removes files and folders, step by step.
 
-    May touch the file system, its own faults, and its part of a sync.
+    Touches the file system, its own faults, and its part of a sync.
     """
 
     def __init__(self, data_path: DataPath, files: Files, faults: Faults, wake_syncer: Callable[[], object]) -> None:
-        """`wake_syncer` is called when the next sync has something to remove."""
-        self.gone: dict[str, str] = {}  # log ids and topics of deleted logs whose folder's new name is not durable yet
+        """Set up the lists. They call `wake_syncer` when the next sync has something to remove."""
+        self.gone: dict[str, str] = {}  # id -> topic of deleted logs, until the folder's new name is synced
         self._dropping = StorageFault(faults, FaultKind.DROPPING)
         self._removal = StorageFault(faults, FaultKind.REMOVAL)
         self._wake_syncer = wake_syncer
-        self._error: DiskError | None = None  # why something could not be removed
-        self._rename_error: DiskError | None = None  # why a deleted log still has its name
+        self._error: DiskError | None = None  # why a removal failed
+        self._rename_error: DiskError | None = None  # why renaming a deleted log's folder failed
         self._data_path = data_path
         self._disk = files
         self._files: list[Path] = []
-        self._leaving: set[Path] = set()  # all files that are to be removed, also those that a sync has taken
+        self._leaving: set[Path] = set()  # all files to remove, including the ones in a running sync
         self._folders: list[Path] = []
-        self._unmoved: dict[str, str] = {}  # the part of `gone` whose folders could not be renamed
-        self._renamed = False  # whether folders were renamed since the last sync began
+        self._unmoved: dict[str, str] = {}  # the part of `gone` whose folders we couldn't rename
+        self._renamed = False  # a folder was renamed since the last sync began
 
     def remove(self, paths: list[Path]) -> None:
         self._files += paths
@@ -51,17 +51,17 @@ class Removals:
         self._wake_syncer()
 
     def is_leaving(self, path: Path) -> bool:
-        """Return whether this file is about to be removed. False if that fails now: waiting would not help."""
+        """Return whether this file will be removed soon. False while removals fail, because waiting wouldn't help."""
         return path in self._leaving and self._error is None
 
     def adopt(self, folders: list[Path]) -> None:
-        """Take over the folders that an earlier process did not get to remove."""
+        """Take over the folders that an earlier process had renamed but not removed."""
         self._folders = folders
 
     def let_go(self, topic: str, log_id: str) -> None:
         """Remove the folder of a deleted log.
 
-        The journal knows that the log is gone. So it does not come back, whether its folder is renamed now or later.
+        The journal already says that the log is gone, so it won't come back even if we can't rename its folder yet.
         """
         self.gone[log_id] = topic
         self._rename(topic, log_id)
@@ -79,7 +79,7 @@ class Removals:
             self._rename_error = DiskError.of("rename", folder, error)
 
     def move_away(self, folder: Path) -> None:
-        """Rename the folder; its files are removed in the background. Raises OSError."""
+        """Rename the folder. Its files are removed in the background. Raises OSError."""
         self._data_path.check_place()
         target = self._data_path.new_dropped_folder()
         self._disk.rename(folder, target)
@@ -88,7 +88,7 @@ class Removals:
         self._wake_syncer()
 
     def try_again(self) -> None:
-        """Rename the folders that could not be renamed before."""
+        """Retry the renames that have failed."""
         self._rename_error = None
         unmoved, self._unmoved = self._unmoved, {}
         for log_id, topic in unmoved.items():
@@ -99,7 +99,7 @@ class Removals:
                 self._unmoved[log_id] = topic
                 self._rename_error = DiskError.of("read", folder, error)
                 continue
-            if found == log_id:  # otherwise the folder belongs to a new topic
+            if found == log_id:  # otherwise it's already the folder of a new topic
                 self._rename(topic, log_id)
         self._tell_faults()
         self._wake_syncer()
@@ -112,13 +112,16 @@ class Removals:
                 fault.begin(error)
 
     def spare(self, folder: Path) -> None:
-        """Forget the single files of this folder, as all of it goes: a new topic would have files of the same names."""
+        """Forget single files in this folder, because the whole folder goes.
+
+        Otherwise we might remove files of a new topic: its folder and files have the same names.
+        """
         self._files = [path for path in self._files if path.parent != folder]
 
-    # What a sync takes, and brings back
+    # Removals as part of a sync
 
     def begin_sync(self, sync: Sync, *, files_may_go: bool, doubtful: Collection[Path]) -> None:
-        """Give the sync what may be removed. `doubtful`: folders whose newest files may not have durable names."""
+        """Move everything that may be removed to the sync. `doubtful`: folders whose newest names may not be synced."""
         if files_may_go:
             sync.files = [path for path in self._files if path.parent not in doubtful]
             sync.held = [path for path in self._files if path.parent in doubtful]
@@ -131,7 +134,7 @@ class Removals:
             sync.gone = {log_id: topic for log_id, topic in self.gone.items() if log_id not in self._unmoved}
 
     def has_removed(self, sync: Sync) -> bool:
-        """Return whether files of logs are gone that were there when the sync began."""
+        """Return whether the sync has removed files of logs."""
         return len(sync.held) + len(sync.files) < sync.taken
 
     def end_sync(self, sync: Sync) -> None:
@@ -140,7 +143,7 @@ class Removals:
             self._error = error
         elif not (sync.held or sync.files or sync.folders):
             self._error = None
-        self._files = sync.held + sync.files + self._files  # what could not be removed
+        self._files = sync.held + sync.files + self._files  # the ones that the sync didn't remove
         self._leaving.intersection_update(self._files)
         self._folders = sync.folders + self._folders
         if sync.renamed_in is not None:

@@ -1,8 +1,8 @@
-"""One sync, as a job for a thread: what is made durable together, and what is removed afterwards.
+"""One sync, as a job for a thread: makes logs and journal durable together, and then removes files.
 
-The syncer fills it on the loop, a thread performs it, and the syncer takes it back (syncer.py). A sync has a `LogSync` for
-each log (writing/unsynced.py) and a `JournalSync` (journal/journal.py). While the thread is at work, the loop may only
-call `Sync.spare`.
+The syncer fills it on the loop, a thread performs it, and the syncer takes it back (syncer.py). A sync has a `LogSync`
+for each log (writing/unsynced.py) and a `JournalSync` (journal/journal.py). While the thread is working on it, the loop
+may only call `Sync.spare`.
 """
 
 from __future__ import annotations
@@ -23,34 +23,33 @@ if TYPE_CHECKING:
     from nsqd.log.writing.unsynced import LogSync
 
 SYNCING_THREADS: Final = 4
-MANY_LOGS: Final = 32  # a sync of at least so many logs uses several threads
+MANY_LOGS: Final = 32  # from this number of logs on, a sync uses several threads
 
 
 class Sync:
-    """What one sync takes along, makes durable, and then removes.
+    """The data that one sync makes durable, and the files and folders that it removes afterwards.
 
-    **Held files.** A finished file may only be removed when the names in its folder are on disk. Suppose a log has the
-    segments A and B, both finished, and begins C; a disk that takes no more syncs keeps the folder's new entry for C in
-    memory only. If A and B were removed now, and their removal reached the disk but the name of C did not, a power cut
-    would leave an empty folder. The next start would not know how far the log had got: it would report that the log has
-    lost everything, and number messages from 0 again. So files of a folder that is not synced are held back until a
-    later sync has synced it: until then, their names tell how far the log had got.
+    **Held files.** We may remove a finished file only when the names in its folder are on disk. For example, a log has
+    the segments A and B, both finished, and begins C. Then syncs start to fail, so the folder's entry for C is only in
+    memory. If we removed A and B now, their removal might reach the disk but not the name of C. After a power cut the
+    folder would be empty, and the next start couldn't tell where the log's tail was. It would report that the log has
+    lost everything, and number messages from 0 again. So we hold back the files of a folder until it's synced.
     """
 
     def __init__(self, result: SyncResult) -> None:
         self.result = result
         self.jobs: list[LogSync] = []
         self.journal: JournalSync | None = None
-        self.files: list[Path] = []  # to be removed, oldest first
-        self.held: list[Path] = []  # to be removed only when their folder is synced
-        self.taken = 0  # how many files both lists had at the beginning
-        self.held_error: DiskError | None = None  # why a folder could not be synced
+        self.files: list[Path] = []  # to remove, oldest first
+        self.held: list[Path] = []  # to remove once their folder is synced
+        self.taken = 0  # the number of files in both lists at the beginning
+        self.held_error: DiskError | None = None  # why a folder couldn't be synced
         self._removing = Lock()
-        self.renamed_in: Path | None = None  # the folder in which dropped topics were renamed
-        self.gone: dict[str, str] = {}  # their log ids and topics
+        self.renamed_in: Path | None = None  # the folder that has the renamed folders of deleted topics
+        self.gone: dict[str, str] = {}  # id -> topic of their logs
         self.folders: list[Path] = []
         self.error: DiskError | None = None
-        self.is_performed = False  # set by the sync's thread, with the exception if that has found a bug
+        self.is_performed = False  # set by the thread at the end; `bug` is then the exception, if there was one
         self.bug: BaseException | None = None
 
     @property
@@ -71,7 +70,7 @@ class Sync:
         if self.renamed_in is not None:
             try:
                 files.sync_folder(self.renamed_in)
-            except OSError as error:  # the journal knows that they are gone
+            except OSError as error:  # a later sync tries again; until then the journal says that the logs are gone
                 self.error = DiskError.of("fsync", self.renamed_in, error)
                 return
             self.renamed_in = None
@@ -86,7 +85,7 @@ class Sync:
             del self.folders[0]
 
     def _sync_logs(self, files: Files) -> None:
-        """Sync many logs in several threads: a file system can join syncs that are requested at the same time."""
+        """Sync the logs. For many logs, use several threads, because a file system can merge concurrent syncs."""
         common = CommonFolders(files)
 
         def sync(first: int, step: int) -> None:
@@ -101,10 +100,10 @@ class Sync:
                 future.result()
 
     def _keep_files_of_unsynced_folders(self, files: Files) -> None:
-        """Hold back the files of folders that are not synced, because the newest name in them may still be lost."""
+        """Hold back the files of folders whose names aren't synced. First try to sync the folders of held files."""
         errors = {job.folder: job.error for job in self.jobs if job.error is not None and job.folders}
         for folder in {path.parent for path in self.held}:
-            try:  # a sync needs no space, so files can be removed even from a full disk
+            try:  # this works on a full disk too, because a sync needs no space
                 files.sync_folder(folder)
             except FileNotFoundError:
                 pass
@@ -130,23 +129,23 @@ class Sync:
             return True
 
     def spare(self, folder: Path) -> None:
-        """Remove nothing in this folder from now on. Called on the loop, which waits for one removal at most."""
+        """Remove no more files in this folder. Call this on the loop; it waits for at most one removal."""
         with self._removing:
             self.files = [path for path in self.files if path.parent != folder]
             self.held = [path for path in self.held if path.parent != folder]
 
 
 class SyncResult:
-    """The result of one sync, for which calls of `Store.sync` wait."""
+    """The result of one sync, for the calls of `Store.sync` that wait for it."""
 
     def __init__(self) -> None:
         self.ended = trio.Event()
         self.error: DiskError | None = None  # the journal's error
         self.log_errors: dict[str, DiskError] = {}  # by topic
-        self.is_wanted = False  # a call of `Store.sync` waits for it
+        self.is_wanted = False  # a call of `Store.sync` is waiting for it
 
     def error_of(self, topics: Iterable[str]) -> DiskError | None:
-        """Return why not everything that was recorded, or appended to these topics, is on disk; None: it is."""
+        """Return the error of the journal or of one of these topics. None if all of them are synced."""
         return self.error or next(
             (error for topic in topics if (error := self.log_errors.get(topic)) is not None), None
         )
