@@ -1,13 +1,14 @@
-"""The thread that waits for the disk, and the task beside it. When to sync is decided in syncer.py.
+"""Runs syncs in a thread, and the task that begins and ends them. syncer.py decides when to sync.
 
-With `--ack=synced` a publisher waits for its sync. On a quick disk a flush takes less time than the way through tasks
-of trio, which first have to get their turn, to a worker thread and back. So there is a short way (docs/decisions/0024):
+With `--ack=synced` a publisher waits for its sync. On a fast disk, a flush takes less time than going through trio's
+tasks to a worker thread and back, because each task has to wait until it's scheduled. So there's a shortcut
+(docs/decisions/0024):
 
     end of a turn ──begin()──> queue ──> thread: open, fdatasync, close ──> eventfd ──end()──> the next turn: OK
 
-The turn that has written the messages begins the sync, and the poller watches the eventfd beside its sockets. The task
-goes the same way. It begins the syncs that no client waits for, and ends those that the poller has not ended. So
-whichever comes second finds nothing to do.
+The turn that wrote the messages begins the sync, and the poller watches the eventfd along with its sockets. The task
+begins the syncs that no client is waiting for, and ends those that the poller hasn't ended. It calls the same `begin`
+and `end`. It doesn't matter who comes first, because the second call does nothing.
 """
 
 from __future__ import annotations
@@ -35,39 +36,39 @@ class SyncThread:
     """Performs syncs, one at a time."""
 
     def __init__(self, files: Files) -> None:
-        self.doorbell = make_doorbell()  # rings when a sync was performed
+        self.doorbell = make_doorbell()  # rings after each performed sync
         self._files = files
         self._syncs: SimpleQueue[Sync | None] = SimpleQueue()
-        # As trio's threads, it is a daemon: an interpreter that ends does not wait for a disk that hangs.
+        # A daemon thread, like trio's own, so that the interpreter can exit even if the disk hangs.
         self._worker = Thread(target=self._perform_syncs, name=NAME, daemon=True)
 
     def start(self) -> None:
         self._worker.start()
 
     def close(self) -> None:
-        """End the thread, which has nothing to do any more."""
+        """End the thread. Call this only when no sync is running."""
         self._syncs.put(None)
         self._worker.join()
         self.doorbell.close()
 
     def perform(self, sync: Sync) -> None:
-        """Have the thread perform the sync. The doorbell rings when that is done."""
+        """Have the thread perform the sync. The doorbell rings when it's done."""
         self._syncs.put(sync)
 
     def _perform_syncs(self) -> None:
         while (sync := self._syncs.get()) is not None:
             try:
                 sync.perform(self._files)
-            except BaseException as error:  # a bug, which `Syncer.end` raises on the loop
+            except BaseException as error:  # a bug of ours; `Syncer.end` raises it on the loop
                 sync.bug = error
             sync.is_performed = True
-            del sync  # what it holds need not stay in memory until the next one
+            del sync  # or its data would stay in memory until the next sync
             self.doorbell.ring()
 
     # The task
 
     async def run(self, syncer: Syncer, wakeups: Wakeups, *, on_settled: Callable[[], object]) -> None:
-        """Sync until cancelled. `on_settled`: publishers that waited have their answer."""
+        """Sync until cancelled. Call `on_settled` when waiting publishers have been answered."""
         self.start()
         syncer.start(self)
         try:
@@ -79,15 +80,15 @@ class SyncThread:
                 await self._wait_for_end(syncer, on_settled)
                 await _pause(syncer, wakeups)
         finally:
-            # While a sync runs, what it has taken is recorded nowhere else, so a cancellation waits for the sync to end.
-            # A deadline would not help: a thread that waits for the disk could not be left behind either.
+            # Finish a running sync even if we're cancelled, because only the sync itself knows which files it has
+            # taken. A deadline wouldn't help, because we can't abandon a thread that's waiting for the disk.
             syncer.stop()
             with trio.CancelScope(shield=True):
                 await self._wait_for_end(syncer, on_settled)
             self.close()
 
     async def _wait_for_end(self, syncer: Syncer, on_settled: Callable[[], object]) -> None:
-        """Return when no sync is running. The poller may end one first, and a turn may begin the next one."""
+        """Return when no sync is running. In the meantime the poller may end one, and a turn may begin another."""
         while syncer.is_busy:
             await trio.lowlevel.wait_readable(self.doorbell.descriptor)
             self.doorbell.answer()
@@ -96,7 +97,7 @@ class SyncThread:
 
 
 async def _pause(syncer: Syncer, wakeups: Wakeups) -> None:
-    """Leave the disk to the writers for as long as the syncer says, which may change with each hurry."""
+    """Sleep for `syncer.pause`, to leave the disk to the writers. A hurry may shorten the pause."""
     began = trio.current_time()
     while (left := began + syncer.pause - trio.current_time()) > 0:
         with trio.move_on_after(left):
@@ -104,21 +105,21 @@ async def _pause(syncer: Syncer, wakeups: Wakeups) -> None:
 
 
 class Doorbell(Protocol):
-    """A descriptor that a thread makes readable, so that a loop which waits for it wakes up: an eventfd, or a pipe."""
+    """A descriptor that a thread makes readable to wake up the loop: an eventfd or a pipe."""
 
-    descriptor: int  # readable from `ring` until `answer`
+    descriptor: int  # readable after `ring`, until `answer`
 
     def ring(self) -> object:
-        """Make the descriptor readable. Any thread may call this."""
+        """Make the descriptor readable. You may call this from any thread."""
 
     def answer(self) -> object:
-        """Make it unreadable until the next `ring`. Only for one who has found it readable."""
+        """Make it unreadable until the next `ring`. Call this only if it's readable now."""
 
     def close(self) -> None: ...
 
 
 class EventfdDoorbell:
-    """The quick one: one descriptor, and the kernel counts."""
+    """An eventfd: fast, with a single descriptor. Linux only."""
 
     __slots__ = ("answer", "descriptor", "ring")
 
@@ -132,7 +133,7 @@ class EventfdDoorbell:
 
 
 class PipeDoorbell:
-    """The one that every Unix has."""
+    """A pipe, for systems without eventfd."""
 
     def __init__(self) -> None:
         self.descriptor, self._end = os.pipe()
@@ -142,7 +143,7 @@ class PipeDoorbell:
     def ring(self) -> None:
         try:
             os.write(self._end, b"\0")
-        except BlockingIOError:  # the pipe is full, so it has rung often enough
+        except BlockingIOError:  # the pipe is full, so it's readable anyway
             pass
 
     def answer(self) -> None:

@@ -1,7 +1,7 @@
-"""When the log is synced, what a sync takes, and who hears of its end.
+"""Decides when to sync and what each sync covers, and answers the clients that wait for it.
 
-A sync makes durable what was written before it began: indexes, segments, folders, the journal. Only then does it remove
-the files that the journal says are finished.
+A sync makes everything durable that was written before it began: indexes, segments, folders, the journal. Then it
+removes the files that the journal says are finished.
 
     a log or the journal was written to
           │
@@ -10,8 +10,8 @@ the files that the journal says are finished.
                                                                                                    │
     publishers, calls of `Store.sync`, followers <── settle <── end <── performed in a thread <────┘
 
-All of these rules are here, and nothing in here waits for the disk: sync_thread.py has the thread and the task, and
-sync.py what the thread does. When the store is closed, no loop and no thread are needed (`sync_now`).
+All of these rules are here, and nothing here blocks. sync_thread.py has the thread and the task, and sync.py has the
+work of the thread. `sync_now` is for closing the store, without loop and thread.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from nsqd.log.topic_log import DiskLog
     from nsqd.log.wakeups import Wakeups
 
-MOST_LOGS: Final = 1000  # in one sync; beginning and ending it costs the loop some microseconds for each
-SHORTEST_PAUSE: Final = 0.01  # seconds between two syncs; otherwise a fast disk would be synced all the time
-QUICK: Final = 0.001  # seconds; a client's answer comes soon if the last sync took no longer
+MOST_LOGS: Final = 1000  # in one sync, because each costs the loop a few microseconds at the beginning and at the end
+SHORTEST_PAUSE: Final = 0.01  # seconds between two syncs; without a pause we'd sync a fast disk all the time
+QUICK: Final = 0.001  # seconds; if the last sync took less, we expect the running one to end soon
 
 
 class SyncHost(Protocol):
-    """What the syncer asks of the store."""
+    """The store as the syncer sees it."""
 
     files: Files
 
@@ -49,18 +49,18 @@ class SyncHost(Protocol):
     def now(self) -> float: ...
 
     def write_everything(self) -> bool:
-        """Write what is buffered, of logs and journal. Return whether the journal has all changes."""
+        """Write all buffers of logs and journal. Return whether the journal now has all changes."""
 
 
 class SyncPerformer(Protocol):
-    """The thread, as the syncer knows it."""
+    """The thread as the syncer sees it."""
 
     def perform(self, sync: Sync) -> None:
-        """Perform the sync beside the loop. Whoever waits for that then calls `Syncer.end`."""
+        """Perform the sync outside the loop. When it's done, `Syncer.end` has to be called."""
 
 
 class SyncFailed(NotSynced):
-    """A sync that somebody has waited for has failed."""
+    """A sync failed that a caller was waiting for."""
 
     def __init__(self, error: DiskError) -> None:
         super().__init__(error.text)
@@ -70,11 +70,12 @@ class SyncFailed(NotSynced):
 class Syncer:
     """Begins and ends syncs, one at a time.
 
-    May touch the syncing of logs and journal, the removals' part of a sync, and the wake-ups of the store's tasks.
+    Touches the sync state of logs and journal, the removals' part of a sync, and wake-ups of the store's tasks.
 
-    If more logs are unsynced than one sync takes, the next syncs take the rest, and the last of them answers the
-    waiting calls of `Store.sync`. Logs that become unsynced meanwhile come after the rest. Under a steady load on many
-    topics something is always unsynced, and a call that waited until nothing is would wait for ever.
+    If more than MOST_LOGS logs are unsynced, several syncs share them, and the last one answers the waiting calls of
+    `Store.sync`. Logs that become unsynced in the meantime come after that. For example, with 2,500 unsynced logs a
+    call waits for three syncs, even if the first 1,000 logs are written to again. Otherwise it might wait forever,
+    because under a steady load on many topics there's always an unsynced log.
     """
 
     def __init__(
@@ -88,9 +89,9 @@ class Syncer:
         sync_every: int,
         sync_timeout: float,
     ) -> None:
-        """Make the syncer of a store.
+        """Set up the syncer.
 
-        `sync_every`: how many unsynced messages end the pause after a sync. `sync_timeout`: its longest pause.
+        `sync_every` unsynced messages end the pause after a sync early. `sync_timeout` is the longest pause.
         """
         self._host = host
         self._keeper = keeper
@@ -99,26 +100,27 @@ class Syncer:
         self._wakeups = wakeups
         self._sync_every = sync_every
         self._sync_timeout = sync_timeout
-        # None: it does not run, so no turn begins a sync. Not `_thread`, which mypyc would turn into a keyword of C.
+        # None before `start` and after `stop`: then no turn begins a sync. mypyc would turn the name `_thread` into a
+        # keyword of C.
         self._performer: SyncPerformer | None = None
         self._unsynced: dict[DiskLog, None] = {}
         self._unsynced_messages = 0
-        self._result = SyncResult()  # of the sync that will take `_unsynced`
-        self._rest: dict[DiskLog, None] = {}  # unsynced when a sync began that could not take all of them
-        self._result_of_rest: SyncResult | None = None  # None: no rest
-        self._sync: Sync | None = None  # the one in progress
+        self._result = SyncResult()  # the result of the sync that will take `_unsynced`
+        self._rest: dict[DiskLog, None] = {}  # logs that the last sync had no room for
+        self._result_of_rest: SyncResult | None = None  # None if there's no rest
+        self._sync: Sync | None = None  # the running one
         self._syncing: list[DiskLog] = []  # the logs of its jobs, in the same order
         self._began = 0.0
-        self._took = 0.0  # seconds of the last sync
-        self._synced: dict[DiskLog, None] = {}  # synced logs of which the journal has no checkpoint yet
+        self._took = 0.0  # how long the last sync took, in seconds
+        self._synced: dict[DiskLog, None] = {}  # synced logs whose checkpoint the journal doesn't have yet
         self._followers: list[Callable[[str], None]] = []
-        self.holds_up_clients = False  # a publisher or a call waits for a sync, or for the running one
-        self._has_just_answered = False  # this turn has ended a sync, and others wait for the next one
+        self.holds_up_clients = False  # a client is waiting for the running sync or the next one
+        self._has_just_answered = False  # this turn has ended a sync, and other clients wait for the next one
 
-    # What makes a sync necessary
+    # Reasons for a sync
 
     def log_written(self, log: DiskLog, messages: int, *, is_awaited: bool = False) -> None:
-        """Sync this log soon, to which `messages` messages were written. `is_awaited`: a publisher waits for the sync."""
+        """Sync this log soon. `messages` were written to it. `is_awaited`: a publisher is waiting for the sync."""
         if not self._unsynced:
             self._wakeups.sync.set()
         self._unsynced[log] = None
@@ -131,7 +133,7 @@ class Syncer:
             self._wakeups.hurry.set()
 
     def wanted_result(self) -> SyncResult:
-        """Return the result of the sync that makes durable what is written now, and begin that sync soon."""
+        """Begin a sync soon that covers everything written so far, and return its result."""
         result = self._result
         result.is_wanted = True
         self.holds_up_clients = True
@@ -140,14 +142,14 @@ class Syncer:
         return result
 
     async def next_sync(self, topics: Iterable[str]) -> None:
-        """Return when what is written now is on disk. Raises SyncFailed if the journal or one of these logs is not."""
+        """Return once everything written so far is synced. Raises SyncFailed for the journal or one of these logs."""
         result = self.wanted_result()
         await result.ended.wait()
         if (error := result.error_of(topics)) is not None:
             raise SyncFailed(error)
 
     def wake(self) -> None:
-        """Begin a sync soon, because it has something to do."""
+        """Begin a sync soon, because there's something to sync or to remove."""
         self._wakeups.sync.set()
 
     def log_dropped(self, log: DiskLog) -> None:
@@ -157,14 +159,15 @@ class Syncer:
             self._sync.spare(log.folder)
         self._moved(log.topic)
 
-    # When it begins
+    # When a sync begins
 
     def hurry(self) -> None:
-        """Begin a sync at the end of a turn if clients wait for one.
+        """Begin a sync at the end of a turn if clients are waiting for one.
 
-        A client that this turn has answered will probably publish again at once. If the next sync began without it, two
-        clients that publish one at a time would never share a sync. So the next turn begins that sync, or the task if no
-        turn comes.
+        If this turn has just answered clients, leave that to the next turn. The clients will probably publish again
+        right away, and then they can share the sync. Otherwise two clients that publish one message at a time would
+        never share one, because each sync would begin just before the other client's message arrives. If there's no
+        next turn, the task begins the sync.
         """
         if self._has_just_answered:
             self._has_just_answered = False
@@ -173,9 +176,9 @@ class Syncer:
 
     @property
     def pause(self) -> float:
-        """For how many seconds the task leaves the disk to the writers after a sync, as things are now.
+        """How long the task should pause after a sync, in seconds, to leave the disk to the writers.
 
-        That is about as long as the sync took. A hurry shortens it: somebody waits for a sync, or many messages are unsynced.
+        That's about as long as the sync took. It's shorter if a client is waiting or many messages are unsynced.
         """
         if self.is_busy or self.is_awaited:
             return 0.0
@@ -185,17 +188,17 @@ class Syncer:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether a publisher or a call of `Store.sync` waits for a sync that has not begun."""
+        """Whether a publisher or a call of `Store.sync` is waiting for a sync that hasn't begun."""
         if self._result.is_wanted or (self._result_of_rest is not None and self._result_of_rest.is_wanted):
             return True
         return any(log.waits_for_sync for log in chain(self._rest, self._unsynced))
 
     def start(self, thread: SyncPerformer) -> None:
-        """Have this thread perform the syncs from now on."""
+        """Perform syncs in this thread from now on."""
         self._performer = thread
 
     def stop(self) -> None:
-        """Begin no further sync. The one that runs still has to be ended."""
+        """Begin no more syncs. If one is running, it still has to be ended."""
         self._performer = None
 
     @property
@@ -207,7 +210,7 @@ class Syncer:
         performer = self._performer
         if performer is None or self._sync is not None:
             return
-        self._wakeups.sync.clear()  # the sync takes all that is to be synced
+        self._wakeups.sync.clear()  # this sync covers everything that the wake-up was for
         sync = self.collect()
         if sync.is_empty:
             self.settle(sync)
@@ -216,18 +219,19 @@ class Syncer:
         performer.perform(sync)
 
     def answers_soon(self) -> bool:
-        """Return whether clients wait for the running sync, and it will probably end within a millisecond.
+        """Return whether clients are waiting for the running sync, and it will probably end within a millisecond.
 
-        A sync that already takes longer does not count: if the disk hangs, other tasks must not wait at each turn.
+        If it's already taking longer, return False. The poller waits a moment for each sync that ends soon, so if the
+        disk hung, other tasks would be delayed in every turn.
         """
         if self._sync is None or self._took >= QUICK or not self.holds_up_clients:
             return False
         return self._host.now() - self._began < QUICK
 
     def end(self) -> bool:
-        """End the sync if it was performed. Return whether publishers that waited have been answered.
+        """End the running sync if the thread has performed it. Return whether waiting publishers have been answered.
 
-        Raises what the thread has raised.
+        If the thread has raised an exception, raise it here.
         """
         sync = self._sync
         if sync is None or not sync.is_performed:
@@ -239,15 +243,15 @@ class Syncer:
         return self.settle(sync)
 
     def sync_now(self, most: int = MOST_LOGS) -> bool:
-        """Sync at once, as no loop runs. Return what `end` returns. Blocks on the disk."""
+        """Sync right here, without the loop. Return the same as `end`. Blocks on the disk."""
         sync = self.collect(most)
         sync.perform(self._host.files)
         return self.settle(sync)
 
-    # What it takes
+    # What a sync covers
 
     def collect(self, most: int = MOST_LOGS) -> Sync:
-        """Write what is buffered, and take what is unsynced now, of at most `most` logs."""
+        """Write all buffers, and make a sync of everything unsynced, with at most `most` logs."""
         journal_is_written = self._host.write_everything()
         unsynced, result = self._take_unsynced(most)
         sync = self._sync = Sync(result)
@@ -258,23 +262,24 @@ class Syncer:
                 sync.jobs.append(job)
         journal = self._keeper.journal
         sync.journal = journal.begin_sync()
-        # Then the journal tells of each finished file why that may be removed.
+        # Only a complete journal says of each finished file that its messages are finished. If changes are missing, a
+        # removal might come before its reason.
         says_what_is_finished = journal_is_written and not journal.has_lost
         doubtful = [fault.folder for fault in self._log_faults() if fault.names_may_be_lost]
         if self._host.is_in_place:
             self._removals.begin_sync(sync, files_may_go=says_what_is_finished, doubtful=doubtful)
         else:
             for job in sync.jobs:
-                job.indexes = []  # writing them would create files in the wrong folder; readers can make them anew
+                job.indexes = []  # writing them would create files in the wrong folder, and readers can rebuild them
         return sync
 
     @property
     def has_rest(self) -> bool:
-        """Whether the last sync could not take everything."""
+        """Whether the last sync had no room for some logs."""
         return self._result_of_rest is not None
 
     def _take_unsynced(self, most: int) -> tuple[list[DiskLog], SyncResult]:
-        """Take logs, and the result that their sync will set. If logs are left, nobody waits for that result."""
+        """Take logs for a sync, and the result it will set. If logs are left over, no call waits for that result."""
         if self._result_of_rest is None:
             self._rest, self._unsynced = self._unsynced, {}
             self._result_of_rest, self._result = self._result, SyncResult()
@@ -287,12 +292,12 @@ class Syncer:
         result, self._result_of_rest = self._result_of_rest, None
         return taken, result
 
-    # Who hears of its end
+    # The end of a sync
 
     def settle(self, sync: Sync) -> bool:
-        """Take back a sync that was performed, and tell everybody who waits for it.
+        """Apply the results of a performed sync, and answer everything that was waiting for it.
 
-        Return whether publishers that waited have been answered, or may go on.
+        Return whether waiting publishers have been answered, or can continue because files were removed.
         """
         answered = self._removals.has_removed(sync)
         self._sync = None
@@ -309,7 +314,7 @@ class Syncer:
             journal.end_sync(sync.journal)
         self._keeper.check()
         self._removals.end_sync(sync)
-        if journal.wants_rotation and journal.error is None:  # with an error, a repair rotates, and not in every sync
+        if journal.wants_rotation and journal.error is None:  # with an error, leave it to the repairs, which are rarer
             self._wakeups.rotation.set()
         if self._unsynced or self._result_of_rest is not None or self._result.is_wanted:
             self.wake()
@@ -325,12 +330,12 @@ class Syncer:
         return [fault for fault in self._faults if isinstance(fault, LogFault)]
 
     def take_synced(self) -> list[DiskLog]:
-        """Take the synced logs of which the journal needs a new checkpoint."""
+        """Remove and return the synced logs that need a new checkpoint in the journal."""
         synced, self._synced = self._synced, {}
         return list(synced)
 
     def follow(self, follower: Callable[[str], None]) -> None:
-        """Have `follower` called with the name of each topic whose log has more synced messages, or was deleted."""
+        """Call `follower` with the topic's name whenever a log has more synced messages or is deleted."""
         self._followers.append(follower)
 
     def _moved(self, topic: str) -> None:
