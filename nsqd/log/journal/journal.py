@@ -1,18 +1,18 @@
-"""The change journal: one file for all topics. Changes are appended to it, and rotation makes it small again.
+"""The journal: one file of changes for all topics. We append to it, and a rotation makes it small again.
 
     journal.000007   ... changes ...                              (removed once 8 is complete and synced)
     journal.000008   changes | snapshot of a | changes | snapshot of b | changes ...
 
-A snapshot replaces whatever the journal told of its topic before. So the two files together always hold the whole
-state, and the new one alone holds it as soon as it has a snapshot of every topic that existed when the rotation began.
+A snapshot replaces everything that the journal said about its topic before. So the two files together always have the
+whole state. The new file alone has it as soon as it has a snapshot of every topic that existed when the rotation began.
 
-A small snapshot is one frame: `snapshot t`, changes. The snapshot of a topic with a million waiting messages would keep
-the loop busy for seconds. So it comes in frames that take some milliseconds each, between frames of changes that happen
-meanwhile:
+A small snapshot is one frame: `snapshot t`, changes. For a topic with a million waiting messages, one frame would keep
+the loop busy for seconds. So we write it in several frames that take a few milliseconds each. In between come frames
+with the changes that happen in the meantime:
 
     begin t | part t [...] | changes | part t [...] | changes | end t 2
 
-Such a snapshot takes effect at its end, with the state of its beginning: the changes in between are applied after it.
+Such a snapshot takes effect at its end, but with the state of its beginning: the changes in between apply on top of it.
 Without an end it has no effect.
 """
 
@@ -39,25 +39,25 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MOST_UNWRITTEN: Final = 200_000  # changes that wait while the disk fails; if there are more, snapshots replace them
+MOST_UNWRITTEN: Final = 200_000  # changes that may wait while the disk fails; beyond that, snapshots replace them
 
-# Space that is reserved ahead of what is written, so that consumers can empty a full disk: segments are removed, and
-# their space becomes free, only when the journal tells why. Ten changes a second of some hundred bytes each fill this
-# in minutes, and each removed segment makes room for more. Once more than MOST_UNWRITTEN changes have waited, a rotation
-# has to succeed first, and somebody else must free the space for it.
+# Space that we reserve after the end of the file, so that consumers can free space on a full disk. To remove a segment,
+# we first have to write to the journal that it's finished. At ten changes a second of a few hundred bytes each, this
+# lasts for minutes, and each removed segment makes room for more. It's not enough once more than MOST_UNWRITTEN changes
+# are waiting: then a rotation has to succeed first, and someone else has to free the space for it.
 AHEAD: Final = 1024 * 1024
-ASK_AGAIN_AFTER: Final = 64 * 1024  # bytes, if the disk had no space to reserve
+ASK_AGAIN_AFTER: Final = 64 * 1024  # bytes to write before we try again, if there was no space to reserve
 
 
 @dataclass(slots=True)
 class JournalSync:
-    """What a sync does to make the journal durable."""
+    """The journal's part of a sync: a job for a thread."""
 
     files: list[Path]
     folder: Path | None
-    obsolete: list[Path]  # to be removed after the sync
+    obsolete: list[Path]  # files to remove after the sync
     rotated: bool
-    whole: bool  # the files hold everything that was recorded before
+    whole: bool  # the files have everything that was recorded before
     end: JournalEnd
     error: DiskError | None = None
 
@@ -73,26 +73,27 @@ class JournalSync:
             self.error = DiskError.of("fsync", path or "", error)
             return
         try:
-            while self.obsolete:  # oldest first: a later file may tell the end of what an earlier one begins
+            while self.obsolete:  # oldest first, because a later file may have the end of something in an earlier one
                 remove_file(disk, self.obsolete[0])
                 del self.obsolete[0]
-        except OSError as error:  # snapshots replace what the file holds; the next rotation tries again
-            log.warning("cannot tidy up error=%s", error_text("remove", self.obsolete[0], error))
+        except OSError as error:  # harmless, because newer snapshots replace the file; the next rotation tries again
+            log.warning("failed to remove an old journal file error=%s", error_text("remove", self.obsolete[0], error))
 
 
 class Journal:
-    """Appends changes to the newest file, and begins a new file when that is due.
+    """Appends changes to the newest file, and begins new files.
 
-    May touch the journal's files. `JournalRotation` decides what a rotation writes; others decide when to write and to sync
-    (keeper.py).
+    Touches only the journal's files. `JournalRotation` decides what a rotation writes, keeper.py when to write, and
+    the syncer when to sync.
 
-    `error` is set, and publishing is refused, from a failure until none of these is true any more. A new file that
-    cannot be made also sets it, until the next write or sync succeeds.
+    While `error` is set, we refuse publishes. A failure sets it, and it stays until none of these is true:
 
-        a write has failed          until a later write takes the changes that wait
+        a write has failed          until a later write has written the waiting changes
         the journal is distrusted   until everything is written and synced once
-        changes were lost           until a new file has snapshots of all topics: the changes of a failed sync may be
-                                    nowhere, and so are those that were dropped because too many waited
+        changes were lost           until a new file has snapshots of all topics; after a failed sync its changes may
+                                    be lost, and so are changes that were dropped because too many were waiting
+
+    If we can't create a new file, that also sets it, until the next write or sync succeeds.
     """
 
     def __init__(
@@ -103,8 +104,8 @@ class Journal:
         on_waiting: Callable[[], None],
         on_written: Callable[[], None],
     ) -> None:
-        """`on_waiting`: changes begin to wait for a write. `on_written`: the journal needs a sync."""
-        self.urgent = False  # a waiting change must be written in this turn
+        """Set up the journal. It calls `on_waiting` when changes need a write, and `on_written` when it needs a sync."""
+        self.urgent = False  # some waiting change has to be written in this turn
         self.size = 0
         self.error: DiskError | None = None
         self.synced_end = JournalEnd()
@@ -112,13 +113,14 @@ class Journal:
         self._files = files
         self._on_waiting = on_waiting
         self._on_written = on_written
-        self._number = 0  # of the newest file; 0: there is none
+        self._number = 0  # of the newest file; 0 if there is none
         self._path = folder  # of the newest file, once there is one
-        self._descriptor = -1  # of the newest file, if it is open
-        self._allocate_at = 0  # size of the file at which more space is reserved
-        self._write_failed = False  # changes still wait that a write should have taken
+        self._descriptor = -1  # of the newest file, if it's open
+        self._allocate_at = 0  # the file size at which we reserve more space
+        self._write_failed = False  # a write has failed, and its changes are still waiting
         self._is_unproven = False  # set by `distrust`, until everything is synced
-        # Changes were lost: a sync has failed, or too many waited. Only a full set of snapshots mends that, no later sync.
+        # Changes were lost, because a sync failed or too many were waiting. A later sync can't bring them back, but a
+        # full set of snapshots can.
         self.has_lost = False
         self._changes: list[Entry] = []
         self._only_quiet = True
@@ -137,21 +139,21 @@ class Journal:
         self._changes.append(change)
 
     def record_quietly(self, changes: Iterable[Entry]) -> None:
-        """Record changes that are worth writing, but do not need a sync."""
+        """Record changes that go along with the next write. They don't cause a write or a sync themselves."""
         self._changes += changes
 
     @property
     def waiting(self) -> int:
-        """How many changes are not written yet."""
+        """How many changes aren't written yet."""
         return len(self._changes)
 
     @property
     def is_synced(self) -> bool:
-        """Whether everything that was recorded is on disk, what was recorded quietly as well."""
+        """Whether all recorded changes are on disk, including quiet ones."""
         return not self._changes and self.end == self.synced_end
 
     def write(self) -> bool:
-        """Write all waiting changes in one go. Return False if that failed; they wait for the next call then."""
+        """Write all waiting changes in one go. Return False if that failed. Then they wait for the next call."""
         changes = self._changes
         if not changes:
             self.urgent = False
@@ -167,7 +169,7 @@ class Journal:
         return True
 
     def bound_waiting(self) -> None:
-        """Drop the waiting changes if there are too many; the next snapshots replace them."""
+        """Drop the waiting changes if there are too many. The next snapshots replace them."""
         if len(self._changes) > MOST_UNWRITTEN:
             self._changes.clear()
             self._only_quiet = True
@@ -175,7 +177,7 @@ class Journal:
             self._rotation.need()
 
     def needs_sync(self) -> None:
-        """Have the next sync take everything that is written by then, also what was recorded quietly."""
+        """Include everything that's written by then in the next sync, even quiet changes."""
         if not self._number:
             return
         if self._path not in self._to_sync:
@@ -201,39 +203,39 @@ class Journal:
         return True
 
     def _heal(self) -> None:
-        """Clear the error when everything that was in doubt is in the file."""
+        """Clear the error if there's no reason left for it."""
         if not (self._write_failed or self._rotation.is_due or self._is_unproven):
             self.error = None
 
     def distrust(self, error: DiskError) -> None:
-        """Set the journal's error, until all that waits now is written and synced."""
+        """Set the journal's error until all waiting changes are written and synced."""
         self.error = error
         self._is_unproven = True
         self.needs_sync()
 
     def _allocate(self, size: int = AHEAD) -> bool:
-        """Reserve space behind the end of the file. Return False if the disk has too little."""
+        """Reserve space after the end of the file. Return False if the disk is full."""
         self._allocate_at = self.size + AHEAD // 2
         try:
             self._files.allocate(self._descriptor, self.size, size)
         except OSError as error:
-            is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)  # otherwise the file system cannot reserve space
+            is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)  # if not, the file system doesn't support this
             self._allocate_at = self.size + ASK_AGAIN_AFTER if is_full else sys.maxsize
             return not is_full
         return True
 
     def _cut_back(self) -> None:
-        self._allocate_at = 0  # truncating gives up the reserved space as well
+        self._allocate_at = 0  # truncating frees the reserved space as well
         try:
             if self._descriptor >= 0:
                 self._files.truncate(self._descriptor, self.size)
-        except OSError:  # the next write goes to the same place anyway
+        except OSError:  # the next write overwrites these bytes anyway
             pass
 
     # Files
 
     def _go_to(self, number: int) -> None:
-        """Write to the file of this number from now on."""
+        """Use the file of this number from now on."""
         self._number = number
         self._path = journal_path(self._folder, number)
 
@@ -252,9 +254,9 @@ class Journal:
     # Recovery
 
     def recover(self, contents: JournalContents) -> Iterator[Entry]:
-        """Read everything, cut off a torn tail, and go on writing where the last file ends.
+        """Read everything, cut off a torn tail, and continue at the end of the last file.
 
-        All of that is done, and `contents` is complete, only when the last change has been taken from the iterator.
+        That's all done lazily: you have to exhaust the iterator, and only then is `contents` complete.
         """
         return chain.from_iterable(self._recover(contents))
 
@@ -271,14 +273,14 @@ class Journal:
                 is_due=recovery.has_bad_bytes or len(numbers) > 1,
             )
             self._to_sync = [journal_path(self._folder, number) for number in numbers]
-            self._folder_is_new = True  # the machine may have stopped before a new file's name was synced
+            self._folder_is_new = True  # the last process may have ended before it synced the name of a new file
 
     @property
     def end(self) -> JournalEnd:
-        """Where the journal ends now."""
+        """The current end of the journal."""
         return JournalEnd(self._number, self.size)
 
-    # JournalRotation
+    # Rotation
 
     @property
     def wants_rotation(self) -> bool:
@@ -292,7 +294,7 @@ class Journal:
         """Begin a new file, which will get snapshots of these topics. Return False if that failed."""
         self.write()
         if not self.has_lost:
-            self.needs_sync()  # or nothing would sync what was recorded quietly in this file
+            self.needs_sync()  # or no sync would ever cover the quiet changes in the old file
         old, old_path, old_descriptor, old_size = self._number, self._path, self._descriptor, self.size
         self._descriptor = -1
         self._go_to(old + 1)
@@ -324,13 +326,14 @@ class Journal:
 
     @property
     def next_topic(self) -> str:
-        """The topic whose snapshot is being written, or comes next."""
+        """The topic whose snapshot we're writing or will write next."""
         return self._rotation.next_topic
 
     def write_next_snapshot(self, snapshot: Callable[[str], Iterable[Entry | None]]) -> bool:
-        """Write one topic's state, or a piece of it, behind the changes that led to it. Return False if that failed.
+        """Write one topic's state, or a part of it, after the changes that led to it. Return False if that failed.
 
-        `snapshot` returns the state as of its call, whatever happens while its changes are taken.
+        `snapshot` has to return an iterator over the state at the time of the call. Changes that happen while we
+        iterate must not show in it.
         """
         rotation = self._rotation
         if not self.write():
@@ -364,9 +367,9 @@ class Journal:
         return sync
 
     def end_sync(self, sync: JournalSync) -> None:
-        """Take back a sync.
+        """Apply the result of a sync.
 
-        After a failed sync nothing in the file can be relied on: everything is written again, to another file.
+        After a failed sync, we can't rely on anything in the file, so a rotation writes everything again to a new one.
         """
         if sync.error is not None:
             self.error = sync.error
@@ -379,4 +382,4 @@ class Journal:
             if sync.rotated and not self._rotation.is_due:
                 self.has_lost = False
             self._heal()
-        self._rotation.replaced = sync.obsolete + self._rotation.replaced  # files that could not be removed
+        self._rotation.replaced = sync.obsolete + self._rotation.replaced  # try to remove these again

@@ -1,14 +1,14 @@
-"""When the journal is written and rotated, and what is reported when it fails.
+"""Decides when to write and rotate the journal, and reports its failures.
 
-Recording a change only puts it into the journal's buffer. The buffer is written as a whole
+Recording a change only adds it to the journal's buffer. We write the whole buffer:
 
-- in each turn that has recorded an urgent change: before the logs are written, and again before frames are sent
-  (nsqd/broker/turn.py);
-- some 50 ms after progress was made (`save_progress` in nsqd/timers.py);
-- at most 100 ms after any other change (`StoreTasks._flush`), but for quiet ones, which wait for the next of any kind;
-- at the beginning of each sync, which can then take it (`Syncer.collect`).
+- In each turn that has recorded an urgent change, before the logs are written, and again before frames are sent
+  (nsqd/broker/turn.py).
+- About 50 ms after a channel made progress (`save_progress` in nsqd/timers.py).
+- At most 100 ms after any other change (`StoreTasks._flush`), except quiet ones, which wait for the next write.
+- At the beginning of each sync, which then covers it (`Syncer.collect`).
 
-All of them come through `JournalKeeper`, but for the journal's own writes while it is rotated.
+All of these go through `JournalKeeper`. Only during a rotation does the journal write on its own.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 
 class JournalKeeper:
-    """Writes the journal, seldom while the disk fails, and reports its fault.
+    """Writes the journal, less often while the disk fails, and reports its fault.
 
-    May touch the journal, its fault, and the wake-ups of the store's tasks.
+    Touches the journal, its fault, and wake-ups of the store's tasks.
     """
 
     def __init__(self, journal: Journal, faults: Faults, wakeups: Wakeups, now: Callable[[], float]) -> None:
@@ -40,9 +40,9 @@ class JournalKeeper:
         self._rests_until = 0.0
 
     def write(self) -> bool:
-        """Write the waiting changes. Return False if the disk does not take them, or has refused others a moment ago."""
+        """Write the waiting changes. Return False if that fails, or if a write failed less than a second ago."""
         if self._rests_until and self._now() < self._rests_until:
-            # A full disk stays full for a while, and each try would encode all waiting changes again, in every turn.
+            # A full disk stays full for a while. Without this rest, we'd encode all waiting changes again every turn.
             self.journal.bound_waiting()
             return False
         written = self.journal.write()
@@ -51,26 +51,26 @@ class JournalKeeper:
         return written
 
     def write_now(self) -> bool:
-        """Write the waiting changes even if the disk has refused others a moment ago. Return False if it refuses again."""
+        """Write the waiting changes even if a write has just failed. Return False if this one fails too."""
         self._rests_until = 0.0
         return self.write()
 
     def check(self) -> None:
-        """Report among the faults whether the journal can be relied on."""
+        """Begin or end the journal's fault, depending on whether the journal has an error now."""
         if self.journal.error is not None:
             self._fault.begin(self.journal.error)
         elif self._fault.error is not None:
             self._fault.end()
-            self._wakeups.sync.set()  # files can be removed that the journal now says are finished
+            self._wakeups.sync.set()  # a sync can now remove the files that are finished according to the journal
 
     def distrust(self, error: DiskError) -> None:
-        """Refuse publishing until all that waits now is synced; otherwise a new message could count as finished."""
+        """Refuse publishes until all waiting changes are synced. Otherwise a new message could count as finished."""
         self.journal.distrust(error)
         self.check()
 
     @property
     def needs_space(self) -> bool:
-        """Whether the journal is broken and only a new file, which needs space, can mend it."""
+        """Whether the journal is broken and only a rotation can repair it, which needs space for a new file."""
         return self._fault.error is not None and self.journal.wants_rotation
 
     def repair(self, *, has_space: bool) -> None:
