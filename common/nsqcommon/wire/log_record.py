@@ -1,24 +1,24 @@
-"""The layout of a record: one batch as it lies in a topic's log, and as readers of history get it.
+"""The layout of a record. A topic's log has one record for each batch, and readers of history get the same bytes.
 
     magic      4   the last byte is the version of this format
-    header crc 4   CRC32C of the rest of the header, so that a reader finds the next record after damage
-    length     4   of key and payload together
-    crc        4   CRC32C of key and payload
+    header crc 4   CRC32C of the rest of the header, so that readers can find the next record after damage
+    length     4   of key, headers and payload together
+    crc        4   CRC32C of key, headers and payload
     sequence   8   of the first message
     id         8   of the first message; ids are consecutive
     timestamp  8   nanoseconds
-    delay      8   milliseconds; 0: not deferred
-    count      4   messages
-    flags      2   how key and payload are to be read
-    key length 2   of the idempotence key, which precedes the payload
+    delay      8   milliseconds, or 0 if not deferred
+    count      4   number of messages
+    flags      2   how to read key and payload
+    key length 2   of the idempotence key, which comes before the payload
     key, payload   the payload is the batch's own: (size:4, body) * count
 
-    HEADERS    1   a flag: between key and payload stand the headers of all messages, length:4, headers * count
-    KEYS       2   a flag: the key's place holds a key for each message, (length:1, key) * count; length 0: no key
+    HEADERS    1   flag: the headers of all messages come between key and payload, as length:4, headers * count
+    KEYS       2   flag: instead of one key there's one per message, as (length:1, key) * count; length 0 is no key
 
-All numbers are big-endian. Within a segment each record's sequence is where the previous record ended. A flag never
-changes the header, the length, the checksums or the count, so whoever only goes from record to record need not know
-it. Whoever needs the messages refuses a record with an unknown flag: it is sound, and a later version can read it
+All numbers are big-endian. Within a segment, each record's sequence is where the previous record ended. A flag never
+changes the header, the length, the checksums or the count. So you can walk from record to record without knowing the
+flags. But if you need the messages, refuse a record with an unknown flag: it's sound, and a later version can read it
 (docs/decisions/0015-messages-that-carry-more.md).
 """
 
@@ -37,7 +37,7 @@ HEADERS: Final = 1
 KEYS: Final = 2
 KNOWN_FLAGS: Final = HEADERS | KEYS
 
-KeyPlace = tuple[bytes, int, int]  # a key, the first sequence and the count of the messages that it names
+KeyPlace = tuple[bytes, int, int]  # a key, and the first sequence and the number of the messages published with it
 
 _unpack: Final = Struct(">4sIIIQQqQIHH").unpack_from
 _unpack_link: Final = Struct(">4s4xI4xQ24xI4x").unpack_from
@@ -46,7 +46,7 @@ _size_prefix: Final = Struct(">I")
 
 
 class Header(NamedTuple):
-    payload_length: int  # includes the key
+    payload_length: int  # includes the key and the headers
     payload_crc: int
     base_sequence: int
     base_id: int
@@ -71,7 +71,7 @@ class Header(NamedTuple):
 
 
 class UnknownFlags(Exception):
-    """The record is sound, but only a later version knows how its messages are to be read."""
+    """The record is sound, but only a later version knows how to read its messages."""
 
     def __init__(self, header: Header) -> None:
         super().__init__(
@@ -83,7 +83,7 @@ class UnknownFlags(Exception):
 
 
 def decode_header(buffer: bytes, position: int) -> Header | None:
-    """Return the header at `position`, or None if there is no valid one."""
+    """Return the header at `position`, or None if there's no valid one."""
     if len(buffer) - position < HEADER_SIZE:
         return None
     magic, header_crc, *fields = _unpack(buffer, position)
@@ -94,7 +94,7 @@ def decode_header(buffer: bytes, position: int) -> Header | None:
 
 
 def decode_payload(header: Header, buffer: bytes, position: int) -> bytes | None:
-    """Return the payload of the record that lies wholly in `buffer` at `position`, or None if its checksum is wrong.
+    """Return the payload of the record at `position`, or None if it's incomplete or its checksum is wrong.
 
     Raises UnknownFlags.
     """
@@ -110,9 +110,9 @@ def decode_payload(header: Header, buffer: bytes, position: int) -> bytes | None
 
 
 def decode_header_area(header: Header, buffer: bytes, position: int) -> bytes:
-    """Return the headers of all messages of the sound record at `position`, one behind the other; empty: none has any.
+    """Return the concatenated headers of all messages in the record at `position`. Empty if no message has any.
 
-    Of a damaged record anything may be returned.
+    The record has to be sound. For a damaged one, the result is undefined.
     """
     if not header.flags & HEADERS:
         return b""
@@ -122,7 +122,7 @@ def decode_header_area(header: Header, buffer: bytes, position: int) -> bytes:
 
 
 def _end_of_headers(header: Header, payload: bytes) -> int:
-    """Return where the messages begin behind the headers; the end of the payload, if the headers go beyond it."""
+    """Return where the messages begin after the headers, but never more than the length of the payload."""
     start = header.key_length + _AREA_SIZE
     if start > len(payload):
         return len(payload)
@@ -130,7 +130,7 @@ def _end_of_headers(header: Header, payload: bytes) -> int:
 
 
 def decode_keys(header: Header, buffer: bytes, position: int) -> list[bytes]:
-    """Return the keys of the sound record at `position`. Of a damaged one anything may be returned."""
+    """Return the keys of the sound record at `position`. For a damaged one, the result is undefined."""
     start = position + HEADER_SIZE
     place = buffer[start : start + header.key_length]
     if not header.flags & KEYS:
@@ -146,7 +146,7 @@ def decode_keys(header: Header, buffer: bytes, position: int) -> list[bytes]:
 
 
 def decode_keyed(header: Header, buffer: bytes, position: int) -> list[KeyPlace]:
-    """Return the keys of the sound record at `position` with their places."""
+    """Return the keys of the sound record at `position`, each with the messages that it's for."""
     start = position + HEADER_SIZE
     place = buffer[start : start + header.key_length]
     if not header.flags & KEYS:
@@ -162,13 +162,14 @@ def decode_keyed(header: Header, buffer: bytes, position: int) -> list[KeyPlace]
 
 
 def message_offsets(payload: bytes, count: int) -> Sequence[int] | None:
-    """Return where each message starts, and the end; None unless exactly `count` sized messages fill the payload."""
+    """Return the start of each message, and the end. None unless the payload is exactly `count` sized messages."""
     length = len(payload)
     if length < 4 * count or not count:
         return None
     (first,) = _size_prefix.unpack_from(payload)
     size = first + 4
-    # Batches of equal sizes are common. Four slices prove one without a walk, and its offsets are a range.
+    # Often all messages have the same size. Then each of the four size bytes is the same in every message, which we can
+    # check with four slices instead of a walk, and the offsets are a range.
     if size * count == length and all(payload[i::size] == payload[i : i + 1] * count for i in range(4)):
         return range(0, length + 1, size)
     unpack = _size_prefix.unpack_from
@@ -184,9 +185,9 @@ def message_offsets(payload: bytes, count: int) -> Sequence[int] | None:
 
 
 def find_header(buffer: bytes, start: int, *, not_before: int) -> tuple[int, Header] | None:
-    """Return the first valid header from `start` on whose sequence is at least `not_before`, and its position.
+    """Return (position, header) of the first valid header from `start` on with a sequence of at least `not_before`.
 
-    A message may contain an older record of this log; its sequence keeps it from being taken for a record.
+    Without `not_before`, a message that contains an older record of this log could be mistaken for a record.
     """
     position = buffer.find(MAGIC, start)
     while position >= 0:
@@ -198,19 +199,19 @@ def find_header(buffer: bytes, start: int, *, not_before: int) -> tuple[int, Hea
 
 
 class RecordChain(NamedTuple):
-    """How far `follow` has come."""
+    """The result of `follow`."""
 
-    position: int  # where the first record that was not accepted starts
-    sequence: int  # that this record should have
-    last: int  # where the last accepted record starts; -1: none was accepted
-    needed: int  # the known size of a record that continues beyond the buffer; 0: none does
+    position: int  # the start of the first record that wasn't accepted
+    sequence: int  # the sequence that this record should have
+    last: int  # the start of the last accepted record, or -1
+    needed: int  # the known size of a record that continues past the buffer, or 0
 
 
 def follow(buffer: bytes, position: int, sequence: int, until: int) -> RecordChain:
-    """Walk from record to record, from the one of `sequence` to the one that holds `until` - 1.
+    """Walk from record to record, from the one that starts at `sequence` to the one that holds `until - 1`.
 
-    A header is accepted if its sequence is the next one and the next record starts right after it, which costs a fifth
-    of verifying its checksum. The last accepted record is therefore still unproven.
+    We accept a record if it has the next sequence and another record starts right after it. That takes a fifth of the
+    time of verifying its checksum. So nothing proves the last accepted record: verify it before you use it.
     """
     end = len(buffer)
     unpack, magic = _unpack_link, MAGIC

@@ -104,7 +104,7 @@ class Journal:
         on_waiting: Callable[[], None],
         on_written: Callable[[], None],
     ) -> None:
-        """Set up the journal. It calls `on_waiting` when changes need a write, and `on_written` when it needs a sync."""
+        """Set up the journal. It calls `on_waiting` when changes need a write, `on_written` when they need a sync."""
         self.urgent = False  # some waiting change has to be written in this turn
         self.size = 0
         self.error: DiskError | None = None
