@@ -1,22 +1,22 @@
-"""Commands: what clients send. Each is a line of words, and some are followed by a payload.
+"""Cuts a client's stream into commands. A command is a line of words, and some commands have a payload after it.
 
     FIN 0123456789abcdef\\n
     PUB topic\\n        i32 size, body
     MPUB topic\\n       i32 body size, i32 count, (i32 size, body) * count
     HPUB topic\\n       i32 size, headers, body
 
-`CommandReader` cuts a stream into commands, however the network has split it. The protocol decides what a command means
-and when it is allowed; the reader asks it once, through `admit`, before it accepts a payload.
+`CommandReader` returns the same commands however the network has split the stream. It doesn't know what a command means
+or when it's allowed. For that it asks the protocol once, through `admit`, before it accepts a payload.
 
 How the bytes flow through the reader:
 
-    receive() -> _line   while no newline has come: half a line
-              -> _data   what next_command() cuts, without copying it first
+    receive() -> _line   an incomplete line, until its newline arrives
+              -> _data   received bytes, which next_command() cuts without copying them first
                    |
-                   +-> _half   a payload that is still arriving, with all of it so far
+                   +-> _half   an incomplete payload
 
-Most commands arrive whole and are cut from the very object that the socket returned. `_line` and `_half` hold
-bytearrays, so a payload in small pieces costs no more than its length, and each piece is examined once.
+Most commands arrive whole, and we cut them from the very object that the socket returned. `_line` and `_half` use
+bytearrays, so even if a payload arrives in many small pieces, we copy and examine each piece only once.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ MAGIC: Final = b"  V2"  # what a client sends before its first command
 
 
 class LineCommand(HotRecord):
-    """A command without a payload, or an unknown word. params[0] is the word."""
+    """A command without a payload, or an unknown one. params[0] is its word."""
 
     __slots__ = ("params",)
 
@@ -97,7 +97,7 @@ class LineCommand(HotRecord):
 
 
 class Finishes(HotRecord):
-    """One or more FINs that arrived together, each with an id of 16 bytes and nothing else."""
+    """One or more FINs that arrived together, each with just an id of 16 bytes."""
 
     __slots__ = ("ids",)
 
@@ -106,7 +106,7 @@ class Finishes(HotRecord):
 
 
 class BodyCommand(HotRecord):
-    """An IDENTIFY or AUTH with its document."""
+    """An IDENTIFY or AUTH with its payload."""
 
     __slots__ = ("body", "params")
 
@@ -116,7 +116,7 @@ class BodyCommand(HotRecord):
 
 
 class PublishCommand(HotRecord):
-    """A PUB or DPUB. The payload includes the four bytes of its size, as it does in the log."""
+    """A PUB or DPUB. The payload includes its size, four bytes, because that's how the log stores it."""
 
     __slots__ = ("params", "payload")
 
@@ -126,7 +126,7 @@ class PublishCommand(HotRecord):
 
 
 class HeadedPublication(PublishCommand):
-    """An HPUB or HDPUB, named PUB or DPUB as its headers stand apart from the payload here, as they do in the log."""
+    """An HPUB or HDPUB. Its headers are separate from the payload, as in the log, so params[0] is PUB or DPUB."""
 
     __slots__ = ("headers",)
 
@@ -138,7 +138,7 @@ class HeadedPublication(PublishCommand):
 class Publications(HotRecord):
     """An MPUB. Its payload is everything after the count.
 
-    `offsets` has count + 1 entries: where in the payload each message's size starts, and the end.
+    `offsets` has count + 1 entries: the position in the payload where each message's size starts, and the end.
     """
 
     __slots__ = ("offsets", "params", "payload")
@@ -153,7 +153,7 @@ class Publications(HotRecord):
 
 
 class HeadedPublications(Publications):
-    """An HMPUB, named MPUB. `headers` are those of all messages, one behind the other."""
+    """An HMPUB, with MPUB in params[0]. `headers` has the headers of all messages, concatenated."""
 
     __slots__ = ("headers",)
 
@@ -166,22 +166,22 @@ Command = LineCommand | Finishes | BodyCommand | PublishCommand | Publications
 
 
 class LineTooLong(Exception):
-    """No newline within the limit. The connection is closed without an answer, as in NSQ."""
+    """There's no newline within the limit. As in NSQ, the connection is closed without an answer."""
 
 
 class CommandReader:
     """Cuts a client's stream into commands.
 
-    `admit` is called once for each command that has a payload, when its line is complete and before any of the payload
-    is examined. It may raise ProtocolError. After that, and after an error of the reader's own, the reader must not be
-    used any more. If `admit` raises anything else, the line stays: the next `next_command` cuts it again, and asks
-    again. That is how an MPUB waits for an AUTH server.
+    `admit` is called once for each command with a payload, after its line is complete and before we look at the
+    payload. It may raise ProtocolError. After that, or after one of the reader's own errors, don't use the reader any
+    more. If `admit` raises anything else, we keep the line, and the next call of `next_command` cuts it and asks again.
+    That's how an MPUB waits for an AUTH server.
 
-    If `admit` returns True, the same line is admitted without a question until another one is asked about, because most
-    clients send one `PUB topic` after the other.
+    If `admit` returns True, we don't ask again about the same line until a different one comes. For example, a client
+    that sends `PUB topic` a thousand times costs one call.
 
-    `hold` is called with the memory that a payload takes whenever more of it is needed, and with 0 when it is complete;
-    it may close the reader.
+    `hold` is called with the memory that an incomplete payload takes, whenever that grows, and with 0 when the payload
+    is complete. It may close the reader.
     """
 
     __slots__ = (
@@ -208,11 +208,11 @@ class CommandReader:
     ) -> None:
         self._hold = hold or _hold_nothing
         self._limits = limits
-        self._headed_limits = limits  # those of an HMPUB, once it is taken
+        self._headed_limits = limits  # the limits of an HMPUB, once `take_headers` allows it
         self._max_line = limits.max_line
         self._max_message = limits.max_message
         self._admit = admit
-        self._admitted: list[bytes] | None = None  # the line that need not be asked about
+        self._admitted: list[bytes] | None = None  # a line that `admit` has accepted for good
         self._data = b""
         self._at = 0
         self._line = bytearray()
@@ -221,37 +221,37 @@ class CommandReader:
         self.most_finishes = MOST_FINISHES  # in one command
 
     def take_headers(self, takes: bool) -> None:
-        """Take HPUB, HDPUB and HMPUB from now on, or leave them as the unknown words that they are in NSQ."""
+        """From now on, accept HPUB, HDPUB and HMPUB, or treat them as unknown words, as NSQ does."""
         self._payloads = _PAYLOADS_WITH_HEADERS if takes else _PAYLOADS
         self._headed_limits = _with_headers(self._limits)
 
     def receive(self, data: bytes) -> None:
-        """Take the next bytes of the stream; `next_command` cuts them."""
+        """Add the next bytes of the stream. Then call `next_command` until it returns None."""
         if self._line:
             self._line += data
             if data.find(b"\n") < 0 and len(self._line) < self._max_line:
                 return
             data = bytes(self._line)
             self._line.clear()
-        if self._at < len(self._data):  # `receive` was called twice before the first data were read
+        if self._at < len(self._data):  # `receive` was called again before all commands were taken
             data = self._data[self._at :] + data
         self._data = data
         self._at = 0
 
     def next_command(self) -> Command | None:
-        """Return the next whole command, or None if more bytes are needed.
+        """Return the next complete command, or None if it needs more bytes.
 
-        Raises ProtocolError as soon as a size is known to be wrong, and LineTooLong.
+        Raises LineTooLong, and ProtocolError as soon as it sees a bad size, even if the payload isn't complete.
         """
         if self._half is not None:
             return self._resume(self._half)
         data = self._data
         at = self._at
         if at == len(data):
-            self._data = b""  # an idle connection must not keep the last buffer alive
+            self._data = b""  # or an idle connection would keep the last buffer in memory
             self._at = 0
             return None
-        # Looking at one byte first spares all other commands the slice.
+        # Check one byte first, so that other commands don't pay for the slice.
         if data[at] == _F and data[at : at + 4] == b"FIN " and (ids := _cut_finishes(data, at, self.most_finishes)):
             self._at = at + _FIN_SIZE * len(ids)
             return Finishes(ids)
@@ -274,7 +274,7 @@ class CommandReader:
             if self._admit(params):
                 self._admitted = params
         if form is _MESSAGE:
-            # The usual case: the payload is complete and valid. These lines save a microsecond per message.
+            # The usual case of a complete and valid payload. This shortcut saves a microsecond per message.
             stop = start + _SIZE
             if stop <= len(data):
                 size = _unpack_size(data, start)[0]
@@ -283,14 +283,14 @@ class CommandReader:
                     self._at = stop
                     return PublishCommand(params, data[start:stop])
         elif form is _MESSAGES:
-            # The usual case of an MPUB: it is complete and valid, and its messages are equally long.
+            # The usual case of an MPUB: it's complete and valid, and all messages have the same size.
             offsets = equal_messages(data, start, self._limits)
             if offsets is not None:
                 start += 2 * _SIZE
                 self._at = stop = start + offsets[-1]
                 return Publications(params, data[start:stop], offsets)
         elif form is _HEADED_MESSAGES:
-            # The usual case of an HMPUB: besides, the headers differ in their values only.
+            # The usual case of an HMPUB: the same, and the headers differ only in their values.
             wire_offsets = equal_messages(data, start, self._headed_limits)
             if wire_offsets is not None:
                 first = start + 2 * _SIZE
@@ -302,20 +302,23 @@ class CommandReader:
         return self._begin(params, form)
 
     def end(self) -> ProtocolError | None:
-        """Return the error to answer when the stream has ended or the read deadline has passed.
+        """Return the error to send when the stream has ended or the read deadline has passed.
 
-        None between commands and in the middle of a line; an incomplete payload is an error.
+        Only an incomplete payload is an error. Return None between commands, and also in the middle of a line.
         """
         return None if self._half is None else self._half.missing()
 
     def take_rest(self) -> bytes:
-        """Return, and forget, the bytes received after the last command that was returned."""
+        """Remove and return the bytes after the last command that was returned."""
         rest = self._data[self._at :]
         self._forget_data()
         return rest
 
     def close(self) -> None:
-        """Forget everything received, and release `admit` and `hold`, whose owner may refer to this reader."""
+        """Drop all received bytes, and release `admit` and `hold`, because their owner may refer to this reader.
+
+        Without that, the two would wait for the garbage collector.
+        """
         self._admit = _admit_nothing
         if self._half is not None:
             self._half = None
@@ -326,13 +329,13 @@ class CommandReader:
 
     @property
     def buffered(self) -> int:
-        """The number of bytes that were received and not yet returned in a command."""
+        """The number of received bytes that weren't returned in a command yet."""
         held = 0 if self._half is None else len(self._half.held)
         return len(self._data) - self._at + len(self._line) + held
 
     @property
     def idle(self) -> bool:
-        """Whether everything received has been returned, so that the next byte begins a command."""
+        """Whether the stream is between two commands, so that the next byte begins a new one."""
         return self._half is None and not self.buffered
 
     def _hold_line(self) -> None:
@@ -342,7 +345,7 @@ class CommandReader:
         self._forget_data()
 
     def _begin(self, params: list[bytes], form: _Form) -> Command | None:
-        """Cut the payload that starts at `_at`, or keep the part of it that has arrived."""
+        """Cut the payload that starts at `_at`. If it isn't complete, keep the part that has arrived."""
         half: _HalfBody | _HalfMpub
         if form is _MESSAGES:
             half = _HalfMpub(params, self._limits)
@@ -375,8 +378,7 @@ class CommandReader:
         return command
 
     def _forget_data(self) -> None:
-        # An idle connection must not keep the last buffer alive.
-        self._data = b""
+        self._data = b""  # or an idle connection would keep the last buffer in memory
         self._at = 0
 
 
@@ -385,27 +387,27 @@ def _admit_nothing(params: list[bytes]) -> None:
 
 
 def _hold_nothing(size: int) -> None:
-    """Do nothing: the bodies of this reader are not counted."""
+    """Do nothing. This is for readers whose payloads nothing counts."""
 
 
-# Consumers send a FIN for every message, so a run of them is cut at once.
+# Consumers send a FIN for every message, so we cut a whole run of them together.
 
 _FIN_SIZE: Final = 21  # "FIN ", 16 bytes of id, newline
 MOST_FINISHES: Final = 512  # in one command
-# A run is cut by a struct for its count without these low bits and another for the rest: a struct for each count up to
-# 512 would take 4 MB, these take 140 kB.
+# We cut a run of FINs with two structs: one for a multiple of 64, one for the rest. For example, 200 FINs take the
+# struct for 192 and the one for 8. A struct for each count up to 512 would take 4 MB together, these take 140 kB.
 _REST: Final = 63
-_SHORT_RUN: Final = 16  # FINs up to which the pattern is quicker than the columns, as measured
+_SHORT_RUN: Final = 16  # up to this number of FINs, the pattern is faster than comparing columns, as measured
 _is_fin: Final = re.compile(rb"FIN [^ \r\n]{16}\n").match
 _is_fins: Final = re.compile(rb"(?:FIN [^ \r\n]{16}\n)*+").match
 
 
 def _cut_finishes(data: bytes, at: int, most: int) -> tuple[bytes, ...]:
-    """Return the ids of the plain FINs that begin at `at`; none if the first is not plain or not complete."""
-    if data[at + _FIN_SIZE - 1 : at + _FIN_SIZE] != b"\n":  # rules out most others without further work
+    """Return the ids of the FINs in a row from `at` on. Empty if the first one is unusual or incomplete."""
+    if data[at + _FIN_SIZE - 1 : at + _FIN_SIZE] != b"\n":  # rules out most other input cheaply
         return ()
     candidates = min((len(data) - at) // _FIN_SIZE, most)
-    if candidates == 1:  # the usual case of a consumer with few messages in hand
+    if candidates == 1:  # the usual case of a consumer with few messages in flight
         return (data[at + 4 : at + 20],) if _is_fin(data, at) is not None else ()
     count = _count_finishes(data, at, candidates)
     if count == 1:
@@ -421,8 +423,8 @@ def _cut_finishes(data: bytes, at: int, most: int) -> tuple[bytes, ...]:
 
 def _count_finishes(data: bytes, at: int, candidates: int) -> int:
     if candidates > _SHORT_RUN:
-        # Read the bytes as lines of 21. If all of them are FINs, each column of "FIN " and of the newline holds the
-        # same byte all the way down, and there is no other space, CR or newline.
+        # Look at the bytes as a table with rows of 21 bytes. If every row is a FIN, the first column is all "F", the
+        # second all "I" and so on, the last is all newlines, and there's no other space, CR or newline in the table.
         newlines = data[at + _FIN_SIZE - 1 : at + _FIN_SIZE * candidates : _FIN_SIZE]
         count = candidates - len(newlines.lstrip(b"\n"))
         run = data[at : at + _FIN_SIZE * count]
@@ -450,7 +452,7 @@ def _id_struct(count: int) -> Struct:
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """How payloads that are a size and a body differ: in their limits, and in the wording of errors."""
+    """A kind of payload. They differ in their limits and in the wording of errors."""
 
     fault: Fault
     body: bytes
@@ -459,7 +461,7 @@ class _Form:
 
 _MESSAGE: Final = _Form(Fault.BAD_MESSAGE, body=b"message body", whole=b"message")
 _DOCUMENT: Final = _Form(Fault.BAD_BODY, body=b"body", whole=b"body")
-_MESSAGES: Final = _Form(Fault.BAD_BODY, body=b"body", whole=b"body")  # errors name its first size like a document's
+_MESSAGES: Final = _Form(Fault.BAD_BODY, body=b"body", whole=b"body")  # about its first size; messages have their own
 
 _HEADED_MESSAGE: Final = _Form(Fault.BAD_MESSAGE, body=b"message body", whole=b"message")
 _HEADED_MESSAGES: Final = _Form(Fault.BAD_BODY, body=b"body", whole=b"body")
@@ -482,19 +484,19 @@ _PAYLOADS_WITH_HEADERS: Final = {
 _CARRIAGE_RETURN: Final = 13
 _F: Final = 70  # the first byte of FIN
 _SIZE: Final = 4
-_WORTH_A_GUESS: Final = 4  # messages in a row from which on they are parted together, if they are alike
-_MOST_TOGETHER: Final = 1024  # so that the pieces of a batch of tiny messages do not take much memory
+_WORTH_A_GUESS: Final = 4  # from this many messages on, we try to split them together
+_MOST_TOGETHER: Final = 1024  # messages, so that the pieces of a batch of tiny messages don't take much memory
 _unpack_size: Final = Struct(">i").unpack_from
 
 
 class _HalfBody:
-    """A PUB, DPUB, IDENTIFY or AUTH whose line is complete and whose payload may not be."""
+    """A PUB, DPUB, IDENTIFY or AUTH with a complete line. Its payload may still be arriving."""
 
     __slots__ = ("_form", "_limit", "_max_message", "_params", "end", "held")
 
     def __init__(self, params: list[bytes], form: _Form, limits: SizeLimits) -> None:
         self.held = bytearray()
-        self.end = 0  # where the payload ends in the data that `cut` was given
+        self.end = 0  # the end of the payload in the data of `cut`
         self._params = params
         self._form = form
         self._max_message = limits.max_message
@@ -532,7 +534,7 @@ class _HalfBody:
 
 
 class _HalfMpub:
-    """An MPUB whose line is complete and whose payload may not be."""
+    """An MPUB with a complete line. Its payload may still be arriving."""
 
     __slots__ = ("_count", "_limits", "_offsets", "_params", "end", "held")
 
@@ -541,7 +543,7 @@ class _HalfMpub:
         self.end = 0
         self._params = params
         self._limits = limits
-        self._count = 0  # 0: not read yet
+        self._count = 0  # 0 until it's read
         self._offsets: Offsets = [0]
 
     def cut(self, data: bytes | bytearray, start: int) -> Publications | None:
@@ -562,7 +564,7 @@ class _HalfMpub:
 
     @property
     def size(self) -> int:
-        """The bytes of memory used. The offsets of small messages take more of it than the messages."""
+        """The memory used, in bytes. For small messages, the offsets take more than the messages."""
         return len(self.held) + memory_of(self._offsets)
 
     def missing(self) -> ProtocolError:
@@ -575,7 +577,7 @@ class _HalfMpub:
 
 
 class HalfHeadedMpub(_HalfMpub):
-    """An HMPUB: as an MPUB, each of whose messages is headers and body. They are parted as they arrive."""
+    """An HMPUB: like an MPUB, but each message has headers and a body, which we split as they arrive."""
 
     __slots__ = ("_area", "_ends", "_max_message", "_payload")
 
@@ -583,14 +585,14 @@ class HalfHeadedMpub(_HalfMpub):
         super().__init__(params, _with_headers(limits))
         self._max_message = limits.max_message
         self._area = bytearray()  # the headers of all messages so far
-        self._payload = bytearray()  # and the bodies, each with its size
+        self._payload = bytearray()  # the bodies, each with its size
         self._ends: Offsets = [0]
 
     def cut(self, data: bytes | bytearray, start: int) -> Publications | None:
         try:
             whole = super().cut(data, start)
         except ProtocolError:
-            self._part(data, start + 2 * _SIZE)  # of two faults the first one counts, however the bytes are cut
+            self._part(data, start + 2 * _SIZE)  # an earlier message may have bad headers: report the first error
             raise
         self._part(data, start + 2 * _SIZE)
         if whole is None:
@@ -609,7 +611,7 @@ class HalfHeadedMpub(_HalfMpub):
             begin = first + offsets[place] + _SIZE
             body = _start_of_body(b"MPUB", data, begin, end, most)
             size = end - body
-            if size != known:  # most messages are as long as the one before
+            if size != known:  # most messages have the same size as the one before
                 known, prefix = size, _pack_size(size)
             area += data[begin:body]
             payload += prefix
@@ -618,11 +620,11 @@ class HalfHeadedMpub(_HalfMpub):
             ends.append(at)
 
     def _part_alike(self, data: bytes | bytearray, first: int, complete: int) -> bool:
-        """Part the next messages before `complete` together; return False if their headers differ in names or lengths.
+        """Split the next messages before `complete` together, or return False if their headers aren't alike.
 
-        Publishers of many messages mostly send headers that differ only in their values, and this takes a fifth of the
-        time of checking those of each message. If anything is wrong with a message, nothing happens, and `_part` finds
-        out what it is.
+        Headers are alike if they differ only in their values, as they mostly do in a large batch. Splitting those
+        together takes a fifth of the time of checking each message's headers. If anything is wrong with a message, this
+        changes nothing and returns False, and `_part` finds the error.
         """
         offsets = self._offsets
         start = len(self._ends) - 1
@@ -672,13 +674,13 @@ class HalfHeadedMpub(_HalfMpub):
         return super().size + len(self._area) + len(self._payload) + memory_of(self._ends)
 
 
-_Parted = tuple[bytes, bytes, Sequence[int]]  # headers of all messages, their bodies as MPUB has them, and the offsets
+_Parted = tuple[bytes, bytes, Sequence[int]]  # headers of all messages, their bodies as in an MPUB, and the offsets
 
 
 def _part_equal(data: bytes | bytearray, start: int, count: int, stride: int, most: int) -> _Parted | None:
-    """Part the messages of an HMPUB that begin at data[start] and are `stride` bytes long, each with its size.
+    """Split `count` messages of an HMPUB that start at data[start] and take `stride` bytes each, size included.
 
-    None unless their headers are valid and differ in values only. Raises ProtocolError if the first is not valid.
+    Return None unless their headers are valid and alike. Raises ProtocolError if the first message isn't valid.
     """
     body = _start_of_body(b"MPUB", data, start + _SIZE, start + stride, most) - start
     area = b"".join(equal_pieces(data, start, count, stride=stride, start=_SIZE, end=body))
@@ -697,12 +699,12 @@ def _publications(params: list[bytes], area: bytes, payload: bytes, offsets: Seq
 
 
 def _with_headers(limits: SizeLimits) -> SizeLimits:
-    """Return the limits for messages that come with their headers."""
+    """Return the limits for messages with headers, which count as part of the message here."""
     return replace(limits, max_message=MOST_ENCODED + limits.max_message)
 
 
 def _start_of_body(word: bytes, data: bytes | bytearray, start: int, end: int, most: int) -> int:
-    """Return where the body of the message in data[start:end] begins, after looking through its headers."""
+    """Check the headers and the size of the message in data[start:end]. Return where its body starts."""
     try:
         body = check_headers(data, start, end)
     except BadHeaders as error:
@@ -729,7 +731,7 @@ def _body_missing(word: bytes, form: _Form, length: int) -> ProtocolError:
 
 
 def _copy(data: bytes | bytearray, start: int, end: int) -> bytes:
-    # Slicing a bytearray first would copy its bytes twice.
+    # Slicing a bytearray copies it, and bytes() would then copy the slice again.
     return data[start:end] if isinstance(data, bytes) else bytes(memoryview(data)[start:end])
 
 
@@ -739,22 +741,22 @@ _64_BITS: Final = (1 << 64) - 1
 
 
 def parse_decimal(raw: bytes) -> int | None:
-    """Read NSQ's decimal parameter: digits only, empty is 0, more than 64 bits wrap. None if it is not a number."""
+    """Parse a decimal parameter as NSQ does: only digits, empty is 0, and 64 bits wrap. None if it isn't a number."""
     if not raw:
         return 0
     if not raw.isdigit():
         return None
-    # 10**64 is a multiple of 2**64, so digits further left do not count. int() refuses very long texts.
+    # 10**64 is a multiple of 2**64, so more digits on the left change nothing. int() refuses very long texts.
     return int(raw[-64:]) & _64_BITS
 
 
 def to_signed64(value: int) -> int:
-    """Return the signed integer that has the same 64 bits."""
+    """Return the signed integer with the same 64 bits."""
     value &= _64_BITS
     return value - (1 << 64) if value >> 63 else value
 
 
-# The commands as clients and tests send them
+# Encoding commands, for clients and tests
 
 
 def identify(body: bytes) -> bytes:
@@ -792,7 +794,7 @@ def hdpub(topic: str, ms: int, headers: bytes, body: bytes) -> bytes:
 
 
 def hmpub(topic: str, messages: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Encode messages, each given as encoded headers and body."""
+    """Encode a publish of several messages, each as (encoded headers, body)."""
     sized = [_sized(headers + body) for headers, body in messages]
     return b"HMPUB %b\n" % topic.encode() + _sized(_pack_size(len(sized)) + b"".join(sized))
 
