@@ -4,7 +4,7 @@ On systems without epoll, `readiness.py` provides a slower replacement.
 
 With a trio task per connection, every small command would cost two wake-ups, an epoll_ctl and a task switch. Here, a
 wake-up costs one poll, and we serve every ready connection in one *turn* (docs/decisions/0001). The poller only moves
-bytes. Each connection has a handler, plain synchronous code, that knows what they mean.
+bytes. Each connection has a handler, plain synchronous code, that makes sense of them.
 
 A bug in a handler ends only its own connection: see `_contain`.
 """

@@ -125,19 +125,19 @@ class Reserve:
         self.is_open = True
         self.free = 0  # as of the last look
         self._margin = max(LEAST_MARGIN, size // _MARGIN)
-        self._room = 0  # bytes above the reserve: those of the last look, minus the ones taken since
-        self._unlooked = 0  # the part of `_room` that we may use before we look again
+        self._room = 0  # bytes above the reserve as of the last look, minus the bytes taken since
+        self._allowance = 0  # the part of `_room` that we may use before we look again
         self._look_at = 0.0
 
     def wants_look(self, size: int, now: float) -> bool:
         """Return whether to ask the file system before taking `size` bytes."""
-        return now >= self._look_at or (self.is_open and size > self._unlooked)
+        return now >= self._look_at or (self.is_open and size > self._allowance)
 
     def looked(self, free: int, *, unwritten: int, now: float) -> None:
         """Apply the result of a look. `unwritten` bytes were taken earlier but aren't in the file system yet."""
         self.free = free
         self._room = free - unwritten - self.size
-        self._unlooked = self._room // 2
+        self._allowance = self._room // 2
         if self.is_open:
             self.is_open = self._room > 0
         else:
@@ -159,5 +159,5 @@ class Reserve:
             return False
         if self.is_open:
             self._room -= size
-            self._unlooked -= size
+            self._allowance -= size
         return self.is_open

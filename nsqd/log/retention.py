@@ -41,10 +41,10 @@ class AgeClock:
         self._wall = wall
         self._clock = clock
         self._timestamp = wall()
-        self._told_at = clock()
+        self._updated_at = clock()
 
     def __call__(self) -> int:
         now = self._clock()
-        furthest = self._timestamp + int((now - self._told_at) * _FASTEST * 1_000_000_000)
-        self._timestamp, self._told_at = min(self._wall(), furthest), now
+        furthest = self._timestamp + int((now - self._updated_at) * _FASTEST * 1_000_000_000)
+        self._timestamp, self._updated_at = min(self._wall(), furthest), now
         return self._timestamp

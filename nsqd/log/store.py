@@ -78,8 +78,8 @@ class DiskStore:
     The store holds the logs and the journal, and passes calls between them and its parts. Each part touches only the
     things that its docstring names:
 
-        Syncer         when and what to sync            Faults        what is broken now
-        JournalKeeper  when to write the journal        Repairs       retries what is broken
+        Syncer         when and what to sync            Faults        the current faults
+        JournalKeeper  when to write the journal        Repairs       retries of failed operations
         Reads          reads that need a thread         DiskReserve   the free space that publishing leaves alone
         OpenWriters    descriptors for writing          TopologyFile  the names of topics and channels
         Removals       files and folders to remove
@@ -429,8 +429,8 @@ class DiskStore:
 
     def give_back_what_is_idle(self) -> bool:
         """Close files and drop blocks that weren't used since the last call. Return whether none are left."""
-        nothing_is_read = self.reads.give_back_what_is_idle()
-        return self.writers.close_idle() and nothing_is_read
+        reads_are_idle = self.reads.give_back_what_is_idle()
+        return self.writers.close_idle() and reads_are_idle
 
     # Reports from logs and journal (see LogHost)
 

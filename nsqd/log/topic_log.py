@@ -190,9 +190,9 @@ class DiskLog:
         return True
 
     def refusal(self) -> str | None:
-        return self._refuses(0)
+        return self._refusal_of(0)
 
-    def _refuses(self, size: int) -> str | None:
+    def _refusal_of(self, size: int) -> str | None:
         """Return why we refuse this batch and all later ones in this turn. None if we accept it.
 
         Once a batch is refused, so are the ones after it. Accepting a later batch would give it sequences that the
@@ -202,11 +202,11 @@ class DiskLog:
             is_broken = self._fault.error is not None and not self._may_try_again()
             self._refusal = self.error if is_broken else self._host.reserve.refusal(size)
             if self._refusal is not None:
-                self._wants_write()
+                self._mark_dirty()
         return self._refusal
 
     def append(self, batch: Batch, receipt: Receipt) -> None:
-        refusal = self._refuses(size_of(batch))
+        refusal = self._refusal_of(size_of(batch))
         if refusal is not None:
             receipt.settle(refusal)
             return
@@ -220,12 +220,12 @@ class DiskLog:
             receipt.settle()
             self._host.log_buffered(self)
             if buffer.size > BUFFER_BYTES:
-                self._wants_write()
+                self._mark_dirty()
             return
         buffer.receipts.append(receipt)
-        self._wants_write()
+        self._mark_dirty()
 
-    def _wants_write(self) -> None:
+    def _mark_dirty(self) -> None:
         if not self._is_dirty:
             self._is_dirty = True
             self._host.dirty.append(self)

@@ -174,8 +174,8 @@ def read_block(
         offset, at = offset + skipped.position, skipped.sequence
         if len(data) < asked and found.stop is not Stop.BAD:
             raise BlockingIOError(errno.EAGAIN, "partly cached")
-        wanting = found.stop is Stop.SHORT or (found.stop is Stop.END and skipped.position > 0)
-        if not wanting or offset + max(found.needed, HEADER_SIZE) > end:
+        needs_more = found.stop is Stop.SHORT or (found.stop is Stop.END and skipped.position > 0)
+        if not needs_more or offset + max(found.needed, HEADER_SIZE) > end:
             raise Damaged(offset, at)
         size = max(READ_SIZE, found.needed)
 

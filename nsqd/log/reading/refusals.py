@@ -3,7 +3,7 @@
 A read either returns bytes, or the disk refuses it, for example with EIO. These are very different:
 
     bytes      have checksums, so they're either correct or damaged for good
-    a refusal  tells us nothing about the bytes, and we may be able to read them a moment later
+    a refusal  says nothing about the bytes, and we may be able to read them a moment later
 
 So a refusal never becomes a `Hole`, and we never delete, cut, overwrite or copy anything because of one. We raise it as
 `ReadRefused`, and the reader retries. After `READ_PATIENCE` seconds we treat the refusal as lasting:

@@ -65,7 +65,7 @@ class Removals:
         """
         self.gone[log_id] = topic
         self._rename(topic, log_id)
-        self._tell_faults()
+        self._report_errors()
         self._wake_syncer()
 
     def _rename(self, topic: str, log_id: str) -> None:
@@ -101,10 +101,10 @@ class Removals:
                 continue
             if found == log_id:  # otherwise it's already the folder of a new topic
                 self._rename(topic, log_id)
-        self._tell_faults()
+        self._report_errors()
         self._wake_syncer()
 
-    def _tell_faults(self) -> None:
+    def _report_errors(self) -> None:
         for fault, error in ((self._dropping, self._rename_error), (self._removal, self._error)):
             if error is None:
                 fault.end()
@@ -151,4 +151,4 @@ class Removals:
         else:
             for log_id in sync.gone:
                 self.gone.pop(log_id, None)
-        self._tell_faults()
+        self._report_errors()

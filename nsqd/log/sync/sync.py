@@ -62,8 +62,8 @@ class Sync:
             self.journal.perform(files)
             if self.journal.error is not None:
                 return
-        self._keep_files_of_unsynced_folders(files)
-        while self._removes_one(files):
+        self._hold_back_files(files)
+        while self._remove_one(files):
             pass
         if self.error is not None:
             return
@@ -99,7 +99,7 @@ class Sync:
             for future in [threads.submit(sync, first, SYNCING_THREADS) for first in range(SYNCING_THREADS)]:
                 future.result()
 
-    def _keep_files_of_unsynced_folders(self, files: Files) -> None:
+    def _hold_back_files(self, files: Files) -> None:
         """Hold back the files of folders whose names aren't synced. First try to sync the folders of held files."""
         errors = {job.folder: job.error for job in self.jobs if job.error is not None and job.folders}
         for folder in {path.parent for path in self.held}:
@@ -116,7 +116,7 @@ class Sync:
             if self.held:
                 self.held_error = errors[self.held[0].parent]
 
-    def _removes_one(self, files: Files) -> bool:
+    def _remove_one(self, files: Files) -> bool:
         with self._removing:
             if not self.files:
                 return False

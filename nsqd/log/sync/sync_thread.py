@@ -7,7 +7,7 @@ tasks to a worker thread and back, because each task has to wait until it's sche
     end of a turn ──begin()──> queue ──> thread: open, fdatasync, close ──> eventfd ──end()──> the next turn: OK
 
 The turn that wrote the messages begins the sync, and the poller watches the eventfd along with its sockets. The task
-begins the syncs that no client is waiting for, and ends those that the poller hasn't ended. It calls the same `begin`
+begins the syncs that no client is waiting for, and ends the ones the poller hasn't ended. It calls the same `begin`
 and `end`. It doesn't matter who comes first, because the second call does nothing.
 """
 

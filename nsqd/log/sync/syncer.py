@@ -264,10 +264,10 @@ class Syncer:
         sync.journal = journal.begin_sync()
         # Only a complete journal says of each finished file that its messages are finished. If changes are missing, a
         # removal might come before its reason.
-        says_what_is_finished = journal_is_written and not journal.has_lost
+        journal_is_complete = journal_is_written and not journal.has_lost
         doubtful = [fault.folder for fault in self._log_faults() if fault.names_may_be_lost]
         if self._host.is_in_place:
-            self._removals.begin_sync(sync, files_may_go=says_what_is_finished, doubtful=doubtful)
+            self._removals.begin_sync(sync, files_may_go=journal_is_complete, doubtful=doubtful)
         else:
             for job in sync.jobs:
                 job.indexes = []  # writing them would create files in the wrong folder, and readers can rebuild them
