@@ -33,7 +33,7 @@ backoff = "exponential"
 backoff_min = "20ms"
 backoff_max = "200ms"
 """
-SHORT_SEGMENTS: Final = "max-bytes-per-file=65536"  # so that they are removed, and what is buried is carried forward
+SHORT_SEGMENTS: Final = "max-bytes-per-file=65536"  # so that they go, and buried messages are compacted
 # How many messages are buried before a kill. Before a late one, an operator has also tried everything once.
 EARLY: Final = range(20)
 LATE: Final = range(20, 200)

@@ -99,7 +99,7 @@ class DiskNode:
         return self.store.write_next_snapshot(self.broker.snapshot_topic)
 
     def compaction(self) -> None:
-        """Let some seconds pass: finished segments are removed, and what waits in them is copied into side files."""
+        """Let some seconds pass: finished segments are removed, and needed messages are compacted."""
         for log in tuple(self.store.compaction):
             for job in compact(self.store, log, self.broker.exceptions):
                 if job is not None:
@@ -199,11 +199,11 @@ def make(path: Path, *, kill: bool = False) -> None:
             node.stop()
 
 
-WAITING = BODIES[3:30:5]  # make_carried leaves these in side files
+WAITING = BODIES[3:30:5]  # make_carried leaves these in compacted files
 
 
 def make_compacted(path: Path) -> None:
-    """Make topic t with a channel that has finished all but a few messages, which wait in side files."""
+    """Make topic t with a channel that has finished all but a few messages, which wait in compacted files."""
     path.mkdir(exist_ok=True)
     with running(path) as node:
         node.broker.topic("t").channel("c")

@@ -5,7 +5,7 @@ the disk is still sick. After each start everything that was promised is so; at 
 disk refuses to read for a moment, and nothing that was finished comes back. No byte on the disk is ever harmed, so there
 is no excuse for a loss.
 
-Short segments, a small cache and long delays have nsqd read from disk, carry forward and read side files all the time.
+Short segments, a small cache and long delays make nsqd read from disk, compact and read compacted files all the time.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def run(
             set_up(nsqd, ledger)
             for _ in range(lives):
                 _live(nsqd, shim, ledger, chance, disorders, story)
-            _fill_side_files(nsqd, ledger, chance)
+            _fill_compacted_files(nsqd, ledger, chance)
             if READS_ARE_REFUSED in disorders:
                 shim.apply(NO_CACHE, Rule(Op.READ, Effect.FAIL, seconds=0.5))
             drain(nsqd, ledger)
@@ -204,7 +204,7 @@ def _go_on_for(load: Load, ledger: Ledger, count: int) -> None:
     load.go_on_until(lambda: ledger.acknowledged >= goal)
 
 
-def _fill_side_files(nsqd: Nsqd, ledger: Ledger, chance: random.Random) -> None:
+def _fill_compacted_files(nsqd: Nsqd, ledger: Ledger, chance: random.Random) -> None:
     """Let consumers keep up for a while, so that only the deferred messages of most segments are left, and carried."""
     load = Load(nsqd, ledger, chance, PACE)
     _go_on_for(load, ledger, 300)

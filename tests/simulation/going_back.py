@@ -130,7 +130,7 @@ def _with_headers(versions: Versions) -> None:
 
 
 def _with_deferred_headers(versions: Versions) -> None:
-    """A deferred message with headers is still there, although the earlier version wants to carry it forward."""
+    """A deferred message with headers is still there, although the earlier version wants to compact it."""
     with versions.now() as nsqd:
         client = _prepared(nsqd)
         assert client.ask(hdpub("t", CENTURY_MS, ONE, b"deferred")) == b"OK"

@@ -94,7 +94,7 @@ def test_harmed_file_is_reported_and_costs_nothing_else(
 
 
 @pytest.mark.parametrize("harm", ["missing", "empty", "garbage", "cut"])
-def test_harmed_side_file_is_reported_and_costs_nothing_else(harm: str, tmp_path: Path) -> None:
+def test_harmed_compacted_file_is_reported_and_costs_nothing_else(harm: str, tmp_path: Path) -> None:
     make_compacted(tmp_path)
     (side,) = (tmp_path / T).glob("carried.*")
     data = side.read_bytes()

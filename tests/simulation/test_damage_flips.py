@@ -41,14 +41,14 @@ def test_any_flipped_bit_is_found_and_costs_at_most_its_record(part: int, quick_
     assert flips(quick_path, POSITIONS // PARTS, PARTS * SEED + part) == POSITIONS // PARTS
 
 
-def test_flipped_bit_of_a_side_file_is_found_and_costs_at_most_its_message(quick_path: Path) -> None:
+def test_flipped_bit_of_a_compacted_file_is_found_and_costs_at_most_its_message(quick_path: Path) -> None:
     """Tries one bit of every byte."""
     path = quick_path / "original"
     make_compacted(path)
     assert run_fsck(path)[:2] == (0, [])
     files = snapshot(path)
     ((name, side),) = ((n, data) for n, data in files.items() if number_of_name(n.name) is not None)
-    records = records_of_side_file(side)
+    records = records_of_compacted_file(side)
     assert sorted(records) == sorted(BODIES.index(it) for it in WAITING)
     for offset in range(len(side)):
         data = bytearray(side)
@@ -61,7 +61,7 @@ def test_flipped_bit_of_a_side_file_is_found_and_costs_at_most_its_message(quick
         assert left >= records.keys() - {costs}, f"byte {offset} costs more than message {costs}"
 
 
-def records_of_side_file(data: bytes) -> dict[int, tuple[int, int]]:
+def records_of_compacted_file(data: bytes) -> dict[int, tuple[int, int]]:
     """Return where each message's record starts and ends."""
     found = {}
     position = 0

@@ -22,7 +22,7 @@ def test_a_week_of_deferred_messages_and_sudden_deaths(tmp_path: Path, seed: int
     assert len(expected.due) == 0
     assert life.deaths >= 5
     assert life.segments() <= 3
-    assert life.side_files() <= 1
+    assert life.compacted_files() <= 1
     assert life.broker.topic("t").channel("c").depth == 0
 
 
@@ -52,12 +52,12 @@ def test_messages_that_stay_for_ever_do_not_keep_finished_segments(tmp_path: Pat
     life.settle()
     assert attempts > 100
     assert life.segments() <= 2
-    assert life.side_files() == 1
-    assert not {0, 1} & set(life.history())  # readers of history do not see the side file's messages
+    assert life.compacted_files() == 1
+    assert not {0, 1} & set(life.history())  # readers of history do not see the compacted file's messages
     life.pass_time(WEEK)
     last = {message.body: message for message in life.messages()}
     assert set(last) == {b"for ever", b"in a week"}
     assert {last[b"for ever"].id} == ids[b"for ever"]
     life.say(*(fin(message.id) for message in last.values()))
     life.settle()
-    assert life.side_files() == 0
+    assert life.compacted_files() == 0

@@ -104,7 +104,7 @@ def fsck(nsqd: Nsqd, environ: Mapping[str, str]) -> tuple[int, dict[str, int]]:
     return done.returncode, json.loads(done.stdout)
 
 
-def test_side_file_that_is_refused_for_a_moment_costs_no_message(tmp_path: Path, disk: RefusingDisk) -> None:
+def test_compacted_file_that_is_refused_for_a_moment_costs_no_message(tmp_path: Path, disk: RefusingDisk) -> None:
     with broker(tmp_path, disk) as nsqd:
         consumer = publish(nsqd, delay_ms=5000)
         finish(consumer, DEFERRED * len(OTHERS))
@@ -116,7 +116,7 @@ def test_side_file_that_is_refused_for_a_moment_costs_no_message(tmp_path: Path,
         assert not [name for name in files_of(nsqd) if "damaged" in name]
 
 
-def test_segments_that_are_refused_while_they_are_compacted_forward_stay(tmp_path: Path, disk: RefusingDisk) -> None:
+def test_segments_that_are_refused_while_they_are_compacted_stay(tmp_path: Path, disk: RefusingDisk) -> None:
     with broker(tmp_path, disk, mem_queue_size=1000) as nsqd:  # the consumer reads from memory
         consumer = publish(nsqd, delay_ms=9000)
         before = {name for name in files_of(nsqd) if name.endswith(".log")}
@@ -140,7 +140,7 @@ def test_segments_that_are_refused_while_they_are_compacted_forward_stay(tmp_pat
             bodies += finish(consumer, 1)
 
 
-def test_side_file_that_is_refused_for_good_is_kept_and_shown(tmp_path: Path, disk: RefusingDisk) -> None:
+def test_compacted_file_that_is_refused_for_good_is_kept_and_shown(tmp_path: Path, disk: RefusingDisk) -> None:
     with broker(tmp_path, disk) as nsqd:
         consumer = publish(nsqd, delay_ms=5000)
         finish(consumer, DEFERRED * len(OTHERS))

@@ -92,7 +92,7 @@ SMALL_PAGES: Final[dict[str, Sequence[int]]] = sized(
 
 # Lives that found something in longer runs: a topic's name that nobody had synced, a segment that went before the next one
 # had a name to last, a folder that was made twice, positions of a log that had gone, a journal that a failed sync had lost, a
-# side file that was made from what was not synced.
+# compacted file that was made from what was not synced.
 PLAIN: Final = replace(ANYTHING, buries=False, limits=False, cancels=False)
 FOUND: Final = (
     (

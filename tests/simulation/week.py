@@ -128,7 +128,7 @@ class Life:
     # The tasks beside the turns, which a death may interrupt anywhere
 
     def tend(self, *, dies: bool = False) -> None:
-        """Do progress, journal, syncs, rotation and carrying forward; with `dies` only up to some step."""
+        """Do progress, journal, syncs, rotation and compaction; with `dies` only up to some step."""
         steps = self._tend(carries=dies or self.random.random() < 0.1)
         for _ in islice(steps, self.random.randrange(7) if dies else None):
             pass
@@ -187,7 +187,7 @@ class Life:
     def segments(self) -> int:
         return len(list(self.folder.glob("*.log")))
 
-    def side_files(self) -> int:
+    def compacted_files(self) -> int:
         return len(list(self.folder.glob("carried.*")))
 
     def history(self) -> Counter[int]:

@@ -1,4 +1,4 @@
-"""A segment, a side file and a journal, as recovery and history read them."""
+"""A segment, a compacted file and a journal, as recovery and history read them."""
 
 from __future__ import annotations
 

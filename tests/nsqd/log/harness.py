@@ -138,7 +138,7 @@ class OpenStore:
         return [load for load in loads if isinstance(load, Load)]
 
     def compaction(self) -> list[CompactionJob]:
-        """Do what a task does some time later: look for something to carry forward, and carry it."""
+        """Do what a task does some time later: look for something to compact, and compact it."""
         self.sync()
         jobs = []
         for log in tuple(self.store.compaction):

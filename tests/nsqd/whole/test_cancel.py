@@ -376,7 +376,7 @@ def test_sequences_that_are_refused(nsqd: Nsqd, query: str, status: int, code: s
     assert counts(nsqd, "a") == (0, 1)
 
 
-def test_a_key_is_found_when_only_a_side_file_has_the_message(start_nsqd: StartNsqd) -> None:
+def test_a_key_is_found_when_only_a_compacted_file_has_the_message(start_nsqd: StartNsqd) -> None:
     """After retention has removed everything else, also across a restart."""
     nsqd = start_nsqd("max-bytes-per-file=65536", "idempotence-window=1s")
     nsqd.post("/topic/create?topic=t")

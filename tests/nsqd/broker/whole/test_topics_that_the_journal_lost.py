@@ -40,7 +40,7 @@ def test_a_topic_without_a_log_was_deleted() -> None:
     assert not topics
 
 
-def test_what_was_carried_forward_comes_to_a_channel_that_the_journal_lost() -> None:
+def test_compacted_message_comes_to_a_channel_that_the_journal_lost() -> None:
     topics: dict[str, TopicState] = {}
     beside = [(1, 2, 0), (4, 1, 123_000)]
     complete(topics, NAMED, {"t": 5}, journal_is_whole=False, compacted=lambda topic: beside)

@@ -1,4 +1,4 @@
-"""Messages that outlive their segment: carried into side files, read from there, and removed."""
+"""Messages that outlive their segment: copied into compacted files, read from there, and removed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Topic:
         self.release()
 
     def compaction(self) -> int:
-        """Carry forward, and return how many side files were written or removed."""
+        """Compact, and return how many compacted files were written or removed."""
         self.release()
         done = self.store.compaction()
         self.store.sync()
@@ -55,7 +55,7 @@ class Topic:
     def segments(self) -> list[int]:
         return [int(path.stem) for path in self.store.segments()]
 
-    def side_files(self) -> list[str]:
+    def compacted_files(self) -> list[str]:
         return sorted(path.name for path in self.log.folder.glob("carried.*"))
 
     def read_needed(self) -> None:
@@ -72,7 +72,7 @@ def test_single_message_does_not_keep_its_segment(tmp_path: Path) -> None:
         topic.publish(9)
         topic.needed = {1}
         assert topic.compaction() == 1
-        assert (topic.segments(), topic.side_files(), topic.log.first) == ([8], ["carried.000001"], 8)
+        assert (topic.segments(), topic.compacted_files(), topic.log.first) == ([8], ["carried.000001"], 8)
         topic.read_needed()
         assert [topic.log.next_readable(n) for n in (0, 1, 2, 7, 8)] == [8, 1, 8, 8, 8]
         assert [header.base_sequence for header in store.log().reader.headers_from(0)] == [8]
@@ -142,19 +142,19 @@ def test_segment_that_retention_wants_stays_as_it_is(tmp_path: Path) -> None:
         topic.read_needed()
 
 
-def test_side_file_goes_when_nothing_in_it_is_needed(tmp_path: Path) -> None:
+def test_compacted_file_goes_when_nothing_in_it_is_needed(tmp_path: Path) -> None:
     with opened(tmp_path, **SEGMENT) as store:
         topic = Topic(store)
         topic.publish(9)
         topic.needed = {1, 6}
         topic.compaction()
         topic.publish(1)
-        topic.needed = {9}  # it is in the last segment, so low water says nothing about the side file
+        topic.needed = {9}  # it is in the last segment, so low water says nothing about the compacted file
         topic.compaction()
-        assert topic.side_files() == []
+        assert topic.compacted_files() == []
 
 
-def test_side_file_is_kept_while_something_in_it_is_needed(tmp_path: Path) -> None:
+def test_compacted_file_is_kept_while_something_in_it_is_needed(tmp_path: Path) -> None:
     with opened(tmp_path, **SEGMENT) as store:
         topic = Topic(store)
         topic.publish(9)
@@ -163,10 +163,10 @@ def test_side_file_is_kept_while_something_in_it_is_needed(tmp_path: Path) -> No
         topic.needed = {6}
         assert topic.compaction() == 0
         topic.read_needed()
-        assert topic.side_files() == ["carried.000001"]
+        assert topic.compacted_files() == ["carried.000001"]
 
 
-def test_side_files_are_joined_so_that_there_are_few(tmp_path: Path) -> None:
+def test_compacted_files_are_joined_so_that_there_are_few(tmp_path: Path) -> None:
     with opened(tmp_path, **SEGMENT) as store:
         topic = Topic(store)
         topic.publish(1)
@@ -174,13 +174,13 @@ def test_side_files_are_joined_so_that_there_are_few(tmp_path: Path) -> None:
             topic.publish(4)
             topic.needed.add(topic.log.tail - 3)
             topic.compaction()
-        assert len(topic.side_files()) <= 7
+        assert len(topic.compacted_files()) <= 7
         assert topic.log.first == topic.log.tail - 1
         topic.read_needed()
 
 
 @pytest.mark.parametrize("is_cached", [True, False])
-def test_side_files_are_found_after_a_start(tmp_path: Path, is_cached: bool) -> None:
+def test_compacted_files_are_found_after_a_start(tmp_path: Path, is_cached: bool) -> None:
     with opened(tmp_path, **SEGMENT) as store:
         topic = Topic(store)
         topic.publish(21)
@@ -194,7 +194,7 @@ def test_side_files_are_found_after_a_start(tmp_path: Path, is_cached: bool) -> 
         topic.read_needed()
         topic.needed = {20}
         topic.compaction()
-        assert topic.side_files() == []
+        assert topic.compacted_files() == []
 
 
 def test_only_what_is_synced_is_compacted_and_then_without_being_asked_again(tmp_path: Path) -> None:
@@ -230,11 +230,11 @@ def test_segment_stays_when_a_cursor_has_gone_back_meanwhile(tmp_path: Path) -> 
         store.sync()
         assert topic.segments() == [0, 4, 8]
         topic.compaction()
-        assert (topic.segments(), topic.side_files()) == ([8], ["carried.000002"])
+        assert (topic.segments(), topic.compacted_files()) == ([8], ["carried.000002"])
         topic.read_needed()
 
 
-def test_side_file_stays_when_something_in_it_is_needed_again_meanwhile(tmp_path: Path) -> None:
+def test_compacted_file_stays_when_something_in_it_is_needed_again_meanwhile(tmp_path: Path) -> None:
     with opened(tmp_path, **SEGMENT) as store:
         topic = Topic(store)
         topic.publish(9)
@@ -260,7 +260,7 @@ def test_side_file_stays_when_something_in_it_is_needed_again_meanwhile(tmp_path
         topic.read_needed()
         topic.compaction()
         topic.read_needed()
-        assert topic.side_files() == ["carried.000003"]
+        assert topic.compacted_files() == ["carried.000003"]
 
 
 @pytest.mark.parametrize("is_decided", [True, False])
@@ -280,7 +280,7 @@ def test_topic_made_anew_gets_nothing_of_the_old_one(tmp_path: Path, is_decided:
         if job is not None:
             job.perform(store.store.files)
             store.store.end_compaction(topic.log.compaction, job)
-        assert (again.segments(), again.side_files()) == ([0, 4, 8], [])
+        assert (again.segments(), again.compacted_files()) == ([0, 4, 8], [])
 
 
 def test_disk_that_is_full_leaves_everything_as_it_was(tmp_path: Path) -> None:
@@ -335,10 +335,10 @@ def test_damage_that_keeps_a_segment_is_not_tried_every_second(tmp_path: Path) -
             [4, 8],
             store.clock.now + LONGEST_COMPACTION_INTERVAL,
         )
-        assert topic.side_files() == []
+        assert topic.compacted_files() == []
 
 
-def test_damage_in_a_side_file_costs_the_message_it_is_in(tmp_path: Path) -> None:
+def test_damage_in_a_compacted_file_costs_the_message_it_is_in(tmp_path: Path) -> None:
     with opened(tmp_path, **SEGMENT) as store:
         topic = Topic(store)
         topic.publish(21)
@@ -362,7 +362,7 @@ def test_damage_in_a_side_file_costs_the_message_it_is_in(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("cut", range(1, 3 * RECORD, 7))
-def test_short_side_file_keeps_what_is_whole(tmp_path: Path, cut: int) -> None:
+def test_short_compacted_file_keeps_what_is_whole(tmp_path: Path, cut: int) -> None:
     with opened(tmp_path, **SEGMENT) as store:
         topic = Topic(store)
         topic.publish(21)
@@ -378,7 +378,7 @@ def test_short_side_file_keeps_what_is_whole(tmp_path: Path, cut: int) -> None:
 
 
 def compacted_until_crash(folder: Path, changes: int) -> bool:
-    """Carry forward twice on a disk that stops after this many changes. Return whether that was not reached."""
+    """Compact twice on a disk that stops after this many changes. Return whether that was not reached."""
     with opened(folder, **SEGMENT) as store:
         Topic(store).publish(9)
         store.checkpoint()

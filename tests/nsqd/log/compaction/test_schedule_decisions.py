@@ -1,4 +1,4 @@
-"""When messages are carried forward, and what changes if a cursor goes back. Files: tests/nsqd/log."""
+"""When a log is compacted, and what changes if a cursor goes back. Files: tests/nsqd/log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of its two readers a log asks: segments from the first one on, side files for what lies before."""
+"""Which of its two readers a log asks: segments from the first one on, compacted files for messages before it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Disk(Files):
 
 
 class Log:
-    """Messages 20 to 24 are in a segment, of which 22 is damaged. Messages 3 and 4, and 10, were carried forward."""
+    """Messages 20 to 24 are in a segment, of which 22 is damaged. Messages 3 and 4, and 10, are in a compacted file."""
 
     def __init__(self, folder: Path) -> None:
         self.now = 100.0
@@ -52,9 +52,9 @@ class Log:
         segment.size = self._write(segment.path, batches)
         compacted = [make_batch(3, [b"3", b"4"]), make_batch(10, [b"10"], timestamp=now_ns, delay_ms=5000)]
         self._write(CompactedFile(folder, 1).path, compacted)
-        side_file, _ = scan_compacted(self.disk, folder, 1)
+        compacted_file, _ = scan_compacted(self.disk, folder, 1)
         self.reader = LogReader(
-            "t", self.reads, SegmentList([segment], 25), holes=[Hole(22, 23, 0, 0)], compacted=[side_file]
+            "t", self.reads, SegmentList([segment], 25), holes=[Hole(22, 23, 0, 0)], compacted=[compacted_file]
         )
 
     def _write(self, path: Path, batches: list[Batch]) -> int:
@@ -110,7 +110,7 @@ def test_what_was_read_is_found(log: Log, sequence: int, bodies: list[bytes]) ->
 @pytest.mark.parametrize(("sequence", "readable"), [
     (3, 3),
     (4, 4),
-    (5, 20),  # no side file has it: on with the first segment
+    (5, 20),  # no compacted file has it: on with the first segment
     (10, 10),
     (11, 20),
     (20, 20),
@@ -131,11 +131,11 @@ def test_what_the_disk_refuses_for_long_is_bypassed_where_it_lies(log: Log, sequ
 @pytest.mark.parametrize("sequence", [3, 20])
 def test_what_was_refused_is_asked_for_again(log: Log, sequence: int) -> None:
     log.refuse(sequence)
-    segments, side_files = log.reader, log.reader.compacted
-    (side_files if sequence == 20 else segments).ask_again()  # of which nothing is refused
+    segments, compacted_files = log.reader, log.reader.compacted
+    (compacted_files if sequence == 20 else segments).ask_again()  # of which nothing is refused
     assert log.perform_loads() == []
     log.disk.refuses = False
-    (segments if sequence == 20 else side_files).ask_again()
+    (segments if sequence == 20 else compacted_files).ask_again()
     assert len(log.perform_loads()) == 1
     assert log.reader.refused == 0
     assert log.reader.end_of_refused(sequence) == sequence

@@ -55,7 +55,7 @@ def test_a_start_goes_on_and_the_messages_wait(tmp_path: Path, later: int) -> No
         assert store.store.health == "OK"
 
 
-def test_carrying_forward_leaves_the_segment(tmp_path: Path) -> None:
+def test_compaction_leaves_the_segment(tmp_path: Path) -> None:
     with opened(tmp_path, **SEGMENT) as store:
         topic = Topic(store)
         topic.let_one_be_needed()
@@ -68,7 +68,7 @@ def test_carrying_forward_leaves_the_segment(tmp_path: Path) -> None:
         assert (store.store.damage, topic.log.waiting_for_disk) == ([], 1)
 
 
-def test_a_side_file_stays_too(tmp_path: Path) -> None:
+def test_a_compacted_file_stays_too(tmp_path: Path) -> None:
     with opened(tmp_path, **SEGMENT) as store:
         topic = Topic(store)
         topic.publish(21)
@@ -80,7 +80,7 @@ def test_a_side_file_stays_too(tmp_path: Path) -> None:
         assert "a later version wrote messages 1 to 1" in store.store.health
         topic.needed = {1}
         topic.compaction()
-        assert (topic.side_files(), store.store.damage) == (["carried.000001"], [])
+        assert (topic.compacted_files(), store.store.damage) == (["carried.000001"], [])
 
 
 def test_fsck_names_each_stretch(tmp_path: Path) -> None:

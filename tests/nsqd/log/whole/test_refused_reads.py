@@ -38,10 +38,10 @@ def damage(segment: Path) -> None:
     segment.write_bytes(data)
 
 
-# Carrying forward
+# Compaction
 
 
-def test_carry_that_is_refused_its_segments_is_put_off(tmp_path: Path, files: TroubledFiles) -> None:
+def test_compaction_that_is_refused_its_segments_is_put_off(tmp_path: Path, files: TroubledFiles) -> None:
     with opened(tmp_path, files, **SEGMENT) as store:
         topic = Topic(store)
         topic.let_one_be_needed()
@@ -55,11 +55,11 @@ def test_carry_that_is_refused_its_segments_is_put_off(tmp_path: Path, files: Tr
         assert topic.log.compaction.due_at == store.clock.now + 2.0
         files.recover()
         topic.compaction()
-        assert (topic.segments(), topic.side_files(), topic.log.waiting_for_disk) == ([8], ["carried.000001"], 0)
+        assert (topic.segments(), topic.compacted_files(), topic.log.waiting_for_disk) == ([8], ["carried.000001"], 0)
         topic.read_needed()
 
 
-def test_carry_that_is_refused_a_side_file_is_put_off(tmp_path: Path, files: TroubledFiles) -> None:
+def test_compaction_that_is_refused_a_compacted_file_is_put_off(tmp_path: Path, files: TroubledFiles) -> None:
     with opened(tmp_path, files, **SEGMENT) as store:
         topic = Topic(store)
         topic.publish(21)
@@ -68,14 +68,14 @@ def test_carry_that_is_refused_a_side_file_is_put_off(tmp_path: Path, files: Tro
         topic.needed = {6}
         refuse(files, "carried.")
         topic.compaction()
-        assert topic.side_files() == ["carried.000001"]
+        assert topic.compacted_files() == ["carried.000001"]
         files.recover()
         topic.compaction()
-        assert topic.side_files() == ["carried.000002"]
+        assert topic.compacted_files() == ["carried.000002"]
         topic.read_needed()
 
 
-def test_carry_that_is_not_needed_any_more_does_not_wait_for_the_disk(tmp_path: Path, files: TroubledFiles) -> None:
+def test_compaction_that_is_no_longer_needed_does_not_wait_for_the_disk(tmp_path: Path, files: TroubledFiles) -> None:
     with opened(tmp_path, files, **SEGMENT) as store:
         topic = Topic(store)
         topic.let_one_be_needed()
@@ -263,7 +263,7 @@ FOR_LONG = Retention(time=10**15)  # retention by time makes a start read the ag
 
 
 class RefusingAfter(TroubledFiles):
-    """After a given operation on a file with `part` in its name, refuses three reads of segments and side files."""
+    """After a given operation on a file with `part` in its name, refuses three reads of log files."""
 
     def __init__(self, operation: str, part: str) -> None:
         super().__init__()
