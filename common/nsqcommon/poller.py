@@ -63,19 +63,19 @@ class Handler(Protocol):
     def receive(self, data: bytes, now: float) -> None: ...
 
     def end(self) -> None:
-        """Called on EOF: the peer won't send anything more."""
+        """Handle EOF: the peer won't send anything more."""
 
     def bytes_to_send(self) -> Sequence[Piece]:
         """Return the pieces to send now, and forget them."""
 
     def sent(self, unsent: int) -> None:
-        """Called after a write. The last `unsent` bytes are still waiting; the operating system has the others."""
+        """Handle a write. The last `unsent` bytes are still waiting; the operating system has the others."""
 
     def abort(self) -> None:
-        """Called when the connection is gone."""
+        """Handle the loss of the connection."""
 
     def tick(self, now: float) -> None:
-        """Called when `next_deadline` has passed."""
+        """Act on `next_deadline`, which has passed."""
 
     @property
     def next_deadline(self) -> float:
@@ -515,7 +515,7 @@ class Poller(Generic[T]):
         connection.handler.sent(len(connection.unsent))
 
     def _look_after(self, connection: Connection) -> None:
-        """After any event: close the connection if it's over, otherwise update its events and its alarm."""
+        """Close the connection if it's over, otherwise update its events and its alarm. Call this after any event."""
         if not connection.is_ours:
             return
         handler = connection.handler

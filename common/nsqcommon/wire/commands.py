@@ -221,7 +221,7 @@ class CommandReader:
         self.most_finishes = MOST_FINISHES  # in one command
 
     def take_headers(self, takes: bool) -> None:
-        """From now on, accept HPUB, HDPUB and HMPUB, or treat them as unknown words, as NSQ does."""
+        """Accept HPUB, HDPUB and HMPUB from now on, or treat them as unknown words, as NSQ does."""
         self._payloads = _PAYLOADS_WITH_HEADERS if takes else _PAYLOADS
         self._headed_limits = _with_headers(self._limits)
 

@@ -377,7 +377,7 @@ class SequentialReaders:
 
 
 def keep_aside(files: Files, path: Path, word: str, offset: int, end_offset: int) -> Path | None:
-    """Like `copy_aside`, but return None if that fails, because reading continues anyway."""
+    """Call `copy_aside`, but return None if that fails, because reading continues anyway."""
     try:
         return copy_aside(files, path, word, offset, end_offset)
     except OSError:
