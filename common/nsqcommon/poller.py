@@ -58,7 +58,7 @@ _ERRORS: Final = select.POLLERR | select.POLLHUP
 
 
 class Handler(Protocol):
-    """Decides for one connection. The poller reads the properties after every event, so keep them cheap."""
+    """Makes the decisions for one connection. The poller reads the properties after every event, so keep them cheap."""
 
     def receive(self, data: bytes, now: float) -> None: ...
 

@@ -102,7 +102,7 @@ class DiskReserve:
         """Return the error for a publisher. If we now refuse all publishes, also report it as a fault."""
         reserve = self._reserve
         left, kept = [f"{size / (1 << 20):.1f} MiB" for size in (reserve.free, reserve.size)]
-        text = f"write {self._folder}: {left} left on the disk, of which --disk-reserve keeps {kept}"
+        text = f"write {self._folder}: {left} left on the disk, and --disk-reserve keeps {kept} free"
         if not reserve.is_open:
             self._fault.begin(DiskError(text, is_full=True))
         return text

@@ -96,7 +96,7 @@ def test_reserve_stops_publishing_and_consuming_opens_it_again(disk: SmallDisk, 
         nsqd.post("/channel/create?topic=t&channel=c")
         error = full.publish_until_refused()
         assert error.startswith(f"E_MPUB_FAILED MPUB failed write {disk.folder}: ")
-        assert error.endswith("MiB left on the disk, of which --disk-reserve keeps 4.0 MiB")
+        assert error.endswith("MiB left on the disk, and --disk-reserve keeps 4.0 MiB free")
         assert len(full.acknowledged) * len(PADDING) > SIZE - RESERVE - 3 * MEBIBYTE
         assert disk.free > RESERVE - MEBIBYTE // 2  # indexes and the journal use some of the reserve
         until_closed(full)

@@ -118,7 +118,7 @@ class Reads:
         fault.begin(DiskError.of("read", load.segment.path, load.error) if load.error is not None else DiskError(""))
 
     def read_again(self, reader: RefusedReader) -> None:
-        """Call this when a refused read has succeeded. If the reader has no others left, its fault ends."""
+        """End the reader's fault unless it still bypasses something. Call this after a refused read has succeeded."""
         if reader.refusals.oldest_stretch is None:
             self.forget(reader)
 

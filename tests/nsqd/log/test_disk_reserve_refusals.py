@@ -10,7 +10,7 @@ from nsqd.log.files import Files
 from nsqd.log.wakeups import Wakeups
 
 MEBIBYTE = 1 << 20
-LOW = "write /data: 10.0 MiB left on the disk, of which --disk-reserve keeps 100.0 MiB"
+LOW = "write /data: 10.0 MiB left on the disk, and --disk-reserve keeps 100.0 MiB free"
 
 
 class Disk(Files):

@@ -475,7 +475,7 @@ def test_publishing_stops_at_the_reserve_and_resumes(tmp_path: Path) -> None:
     files = SmallDisk(51_000)
     with opened(tmp_path, files, disk_reserve=50_000) as store:
         assert store.publish(b"a").error is None
-        text = f"write {tmp_path}: 0.0 MiB left on the disk, of which --disk-reserve keeps 0.0 MiB"
+        text = f"write {tmp_path}: 0.0 MiB left on the disk, and --disk-reserve keeps 0.0 MiB free"
         assert store.publish(bytes(1000)).error == text
         assert store.store.health == f"NOK - {text}"
         assert texts(store.read()) == "a"
