@@ -110,7 +110,7 @@ def test_compacted_file_that_is_refused_for_a_moment_costs_no_message(tmp_path: 
         finish(consumer, DEFERRED * len(OTHERS))
         eventually(lambda: has_compacted(nsqd), LONG)
         with disk.refusing("carried.0"):
-            eventually(lambda: said(nsqd, "read refused, retrying"), LONG)
+            eventually(lambda: said(nsqd, "cannot read now"), LONG)
             time.sleep(0.3)  # for as long as the disk refuses
         assert deferred(finish(consumer, DEFERRED)) == ALL
         assert not [name for name in files_of(nsqd) if "damaged" in name]
