@@ -1,4 +1,7 @@
-"""Retention: how long to keep finished segments. Unfinished messages always stay, whatever the retention is."""
+"""Retention: how long to keep finished segments; segment_removal.py removes them then.
+
+Unfinished messages always stay, whatever the retention is.
+"""
 
 from __future__ import annotations
 

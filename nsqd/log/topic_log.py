@@ -213,7 +213,7 @@ class DiskLog:
         buffer = self._buffer
         buffer.add(batch)
         self._cache.add(batch)
-        self.tail = batch.base_sequence + batch.count
+        self.tail = batch.end_sequence
         # A broken log acknowledges a batch only after writing it. Otherwise it might acknowledge messages that a full
         # disk has no room for.
         if self._ack is Ack.MEMORY and self._fault.error is None:

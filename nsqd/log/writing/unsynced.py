@@ -72,9 +72,7 @@ class Unsynced:
 
     def add_receipts(self, batches: list[Batch], receipts: list[Receipt]) -> None:
         """Settle these receipts, one per batch, when the batches are synced."""
-        self._receipts.extend(
-            [(batch.base_sequence + batch.count, receipt) for batch, receipt in zip(batches, receipts, strict=True)]
-        )
+        self._receipts.extend([(batch.end_sequence, receipt) for batch, receipt in zip(batches, receipts, strict=True)])
         self.is_awaited = bool(self._receipts)
 
     def take_receipts(self) -> list[Receipt]:
