@@ -26,7 +26,7 @@ from nsqcommon.streams.snappy import SnappyLayer
 from nsqcommon.wire import commands
 from nsqcommon.wire.extensions import EXTENSIONS
 from nsqcommon.wire.frames import FrameType
-from nsqcommon.wire.identify import HttpPlace
+from nsqcommon.wire.identify import HttpEndpoint
 from nsqcommon.wire.message import HEADER_SIZE, decode_message
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Terms:
     topology_region: str = ""
     topology_zone: str = ""
     extensions: tuple[str, ...] = ()  # granted; none by NSQ's own nsqd
-    http: HttpPlace | None = None  # told with the extension `http`
+    http: HttpEndpoint | None = None  # told with the extension `http`
 
 
 class Connection(ABC):
@@ -448,10 +448,10 @@ def read_terms(content: bytes) -> Terms:
         raise HandshakeError(f"failed to IDENTIFY - {error}") from error
 
 
-def _http_place(told: Any) -> HttpPlace | None:
+def _http_place(told: Any) -> HttpEndpoint | None:
     if not isinstance(told, dict):
         return None
-    return HttpPlace(
+    return HttpEndpoint(
         port=_count(told.get("port", 0)), https_port=_count(told.get("https_port", 0)), node=str(told.get("node", ""))
     )
 

@@ -32,7 +32,7 @@ def logging_events(logger: logging.Logger, prefix: str) -> Callable[[events.Even
         about = {"nsqd": address, "event": type(event).__name__}
         if isinstance(event, _OF_A_MESSAGE) and not rations.setdefault(address, LogRateLimit()).allows(monotonic()):
             return
-        if address in rations and (left_out := rations[address].take_left_out()):
+        if address in rations and (left_out := rations[address].take_suppressed()):
             logger.log(
                 logging.WARNING, "%s%s%d more lines about messages were left out", prefix, where, left_out, extra=about
             )

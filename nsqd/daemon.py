@@ -31,7 +31,7 @@ from nsqcommon.systemd import READY, STOPPING, notify
 from nsqcommon.turn import in_turn
 from nsqcommon.version import core_of, suite_version
 from nsqcommon.wakeup import Wakeup
-from nsqcommon.wire.identify import HttpPlace
+from nsqcommon.wire.identify import HttpEndpoint
 from nsqcommon.wire.unfinished import UnfinishedBodies
 from nsqd import timers
 from nsqd.auth import servers as auth_servers
@@ -131,7 +131,7 @@ async def run(
     options: Options,
     *,
     wait_for_shutdown: Callable[[], Awaitable[object]] = wait_for_signal,
-    heed_drain_signal: HeedDrainSignal = drain_on_signal,
+    watch_drain_signal: HeedDrainSignal = drain_on_signal,
     task_status: trio.TaskStatus[OpenListeners] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until `wait_for_shutdown` returns or a drain completes. Raises StartupError if the node can't start."""
@@ -143,7 +143,7 @@ async def run(
         options = await _with_broadcast_address(options)
         node = _assemble(_with_real_ports(options, listening), trust, policy, store)
         if policy is not None:
-            policy.keep_with(partial(write_copy, store.files, store.data_path.folder))
+            policy.save_copies_with(partial(write_copy, store.files, store.data_path.folder))
         budgets = _budgets(listening)
         if trust.tls is not None:  # handshakes may take half of the descriptors; the rest is for finished ones
             trust.tls.most = min(trust.tls.most, budgets.https.most // 2 if listening.https else budgets.tcp.most // 2)
@@ -158,7 +158,9 @@ async def run(
                 _start_upkeep(services, node)
                 await acceptors.start(services)
                 services.start_soon(node.lookupds.run, node.turn)
-                await services.start(heed_drain_signal, node.drain)  # before READY: the next signal may come right away
+                await services.start(
+                    watch_drain_signal, node.drain
+                )  # before READY: the next signal may come right away
                 suite_version()  # fills its cache: otherwise the first /metrics imports 30 modules, which takes 20 ms
                 tune_garbage_collection()
                 task_status.started(listening)
@@ -296,7 +298,7 @@ async def _announce_health(store: DiskStore, lookupds: Lookup) -> None:
 
 def _note_expiry(changes: Changes, expired: Expired) -> None:
     what = f"{'would_' if expired.is_dry_run else ''}expire_{'channel' if expired.channel else 'topic'}"
-    changes.note_expiry(what, expired.topic, expired.channel, f"expire_after={expired.after:g}s")
+    changes.record_expiry(what, expired.topic, expired.channel, f"expire_after={expired.after:g}s")
 
 
 @asynccontextmanager
@@ -345,7 +347,7 @@ def _policy_of(options: Options) -> PolicyFile | None:
 
 
 def _rights_of(options: Options) -> RightsFile | None:
-    return RightsFile(options.rights_file, names_count=_names_count(options)) if options.rights_file else None
+    return RightsFile(options.rights_file, trust_common_names=_names_count(options)) if options.rights_file else None
 
 
 def _names_count(options: Options) -> bool:
@@ -354,7 +356,7 @@ def _names_count(options: Options) -> bool:
 
 
 def _guard_of(rights: RightsFile | None, options: Options) -> Guard | None:
-    return Guard(lambda: rights.now, names_count=_names_count(options)) if rights is not None else None
+    return Guard(lambda: rights.now, trust_common_names=_names_count(options)) if rights is not None else None
 
 
 def _authorities(trust: _Trust, turn: Turn) -> auth_servers.AuthServers | None:
@@ -464,10 +466,10 @@ def _client_maker(node: _Node, listening: OpenListeners) -> MakeHandler:
     return client_maker(node.broker, rules, node.trust.tls, ask, node.unfinished)
 
 
-def _http_place(node: _Node, listening: OpenListeners) -> HttpPlace:
+def _http_place(node: _Node, listening: OpenListeners) -> HttpEndpoint:
     options = node.options
     is_plain = listening.http is not None and options.tls_required is not TlsRequired.YES
-    return HttpPlace(
+    return HttpEndpoint(
         port=options.broadcast_http_port if is_plain else 0,
         https_port=listening.https_port if node.trust.tls is not None else 0,
         node=node.store.data_path.node,

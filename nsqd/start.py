@@ -128,7 +128,7 @@ def restored_broker(
         )
     for name, start, end in missing_fronts(states, {name: it.first for name, it in recovered.logs.items()}):
         store.reads.lacks_front(name, start, end)
-    broker.restore(states, recovered.logs, untold=completed)
+    broker.restore(states, recovered.logs, unrecorded=completed)
     if broker.topology() != recovered.topology:  # topology.json was damaged, or is older than the journal
         store.topology.set_names(broker.topology())
     for name, count in broker.turn.lost.items():

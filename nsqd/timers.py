@@ -114,7 +114,7 @@ async def apply_retention(broker: Broker, turn: AnyTurn, interval: Callable[[], 
     """
     while (seconds := interval()) is not None:
         await trio.sleep(seconds)
-        await _in_pieces(broker, turn, broker.let_go)
+        await _in_pieces(broker, turn, broker.apply_retention)
 
 
 async def expire_idle(

@@ -33,7 +33,7 @@ from nsqd.start import log_settings, restored_broker
 from nsqd.turn import Turn
 
 if TYPE_CHECKING:
-    from nsqcommon.wire.identify import HttpPlace
+    from nsqcommon.wire.identify import HttpEndpoint
 
 BODY: Final = bytes(200)
 BATCH: Final = 50
@@ -65,7 +65,7 @@ class Node:
         self._broker = restored_broker(store, store.recover(), options, NO_RULES, now=0.0, timestamp=BEGAN)
         self._context = self._broker.turn  # one look-up less in each turn, as compiled code hardly pays for it
         self._turn = Turn(self._broker, store, announce=lambda topics: None, flush=self._flush)
-        self._rules = rules_of(options, cast("HttpPlace", None))  # for IDENTIFY, which no client sends here
+        self._rules = rules_of(options, cast("HttpEndpoint", None))  # for IDENTIFY, which no client sends here
         self._woken: dict[Client, None] = {}
 
     def connect(self) -> Client:

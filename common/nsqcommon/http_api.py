@@ -253,8 +253,8 @@ class Request:
         self.words: Mapping[str, str] = {}  # the path segments for the route's `{name}`s
         self.is_limited = False  # limit the answer to the topic in the query
         self.holder = ""  # owner of the token or certificate, if we check them
-        self.may_operate = True  # may act on messages of other clients
-        self.may_lose = True  # may do things that lose messages
+        self.may_act_for_others = True  # may act on messages of other clients
+        self.may_discard = True  # may do things that lose messages
 
     def query(self) -> dict[str, str]:
         """Return the arguments of the query, as `parse_query` does."""

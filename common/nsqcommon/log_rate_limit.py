@@ -12,13 +12,13 @@ _PERIOD: Final = 10.0  # seconds
 class LogRateLimit:
     """Limits the log lines of one cause, such as a connection.
 
-    When a line is allowed and `left_out` isn't 0, also log the number that `take_left_out()` returns.
+    When a line is allowed and `left_out` isn't 0, also log the number that `take_suppressed()` returns.
     """
 
     __slots__ = ("_ends", "_lines", "left_out")
 
     def __init__(self) -> None:
-        self.left_out = 0  # lines since `take_left_out` was last called
+        self.left_out = 0  # lines since `take_suppressed` was last called
         self._ends = -inf  # of the current period
         self._lines = 0
 
@@ -33,7 +33,7 @@ class LogRateLimit:
             return False
         return True
 
-    def take_left_out(self) -> int:
+    def take_suppressed(self) -> int:
         """Return the number of lines that were left out, and reset it."""
         left_out, self.left_out = self.left_out, 0
         return left_out

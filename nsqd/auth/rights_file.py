@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 class RightsFile:
-    """The rights in force. Set `names_count` only if TLS verifies client certificates; it enables `common_name`."""
+    """The rights in force. Set `trust_common_names` only if TLS verifies client certificates; it enables `common_name`."""
 
-    def __init__(self, path: str, *, names_count: bool) -> None:
+    def __init__(self, path: str, *, trust_common_names: bool) -> None:
         """Read the file. Raises StartupError."""
-        self._names_count = names_count
+        self._names_count = trust_common_names
         self._file = WatchedFile("rights file", path, self._parse)
         self.follow = self._file.follow
 

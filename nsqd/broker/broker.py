@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from nsqd.broker.batch import Receipt
-from nsqd.broker.idle import Expired, verdicts_on
+from nsqd.broker.idle import Expired, expired_in
 from nsqd.broker.topic import Topic
 from nsqd.broker.turn_context import TurnContext
 
@@ -201,21 +201,21 @@ class Broker:
         to_release, turn.to_release = turn.to_release, {}
         topics.update(to_release)
         for topic in topics:
-            topic.let_go()
+            topic.apply_retention()
 
-    def let_go(self, names: Iterable[str]) -> None:
+    def apply_retention(self, names: Iterable[str]) -> None:
         """Apply the retention of these topics again, because time has passed."""
         for name in names:
             if (topic := self.topics.get(name)) is not None:
-                topic.let_go()
+                topic.apply_retention()
 
     def rules_changed(self, names: Iterable[str]) -> None:
         """Apply the policy to these topics and their channels again."""
         for name in names:
-            for _ in self.taking_rules(name):
+            for _ in self.apply_rules_in_steps(name):
                 pass
 
-    def taking_rules(self, name: str) -> Iterator[None]:
+    def apply_rules_in_steps(self, name: str) -> Iterator[None]:
         """Apply the policy to a topic and its channels again. At each yield, other work may have its turn.
 
         A channel that is created meanwhile has the new rules already.
@@ -241,7 +241,7 @@ class Broker:
         for name in names:
             if (topic := self.topics.get(name)) is None:
                 continue
-            verdicts = verdicts_on(topic, self.turn.now)
+            verdicts = expired_in(topic, self.turn.now)
             for verdict in verdicts:
                 if not verdict.is_dry_run and verdict.channel:
                     topic.delete_channel(verdict.channel)
@@ -297,11 +297,11 @@ class Broker:
         return topic.exceptions() if topic is not None else ()
 
     def restore(
-        self, states: Mapping[str, TopicState], logs: Mapping[str, TopicLog], *, untold: Collection[str] = ()
+        self, states: Mapping[str, TopicState], logs: Mapping[str, TopicLog], *, unrecorded: Collection[str] = ()
     ) -> None:
         """Build topics and channels from the recovered state, and clamp every position to its log's tail.
 
-        A topic that is only in the journal begins with an empty log. One that only has a log has no channels. `untold`
+        A topic that is only in the journal begins with an empty log. One that only has a log has no channels. `unrecorded`
         has the names of topics whose state isn't in the journal. We record their state now, and also the state of
         topics in doubt, because otherwise all of their later progress would be in doubt, too.
         """
@@ -317,12 +317,12 @@ class Broker:
                 if state.cut(log.tail):
                     topic.record(("cut", name, log.tail))
                 topic.restore(state)
-                if name in untold or state.in_doubt:
+                if name in unrecorded or state.in_doubt:
                     topic.record(("snapshot", name))
                     for change in topic.snapshot_changes():
                         if change is not None:
                             topic.record(change)
             if topic.learning:
                 self._learn_channels(topic)
-            topic.let_go()  # nsqd may have stopped between the last FIN of a segment and its removal
+            topic.apply_retention()  # nsqd may have stopped between the last FIN of a segment and its removal
         self.turn.shape_unsaved = True  # the second place may be older than what was found

@@ -75,7 +75,7 @@ NOT_ON_DISK: Final = b"channel is not on disk"
 class TopicOfChannel(Protocol):
     """The topic as channels and operator_actions.py see it. For rare calls only: mypyc looks up its methods by name."""
 
-    def let_go(self) -> None:
+    def apply_retention(self) -> None:
         """Let the log remove the messages that no channel needs any more."""
 
     def rewind_to(self, sequence: int) -> None:
@@ -246,7 +246,7 @@ class Channel:
         if self._buries and batch is None:
             self.ledger.defer(start, end - start, due)
             return
-        self.ledger.skip_untold(start, end)
+        self.ledger.skip_unrecorded(start, end)
         if batch is None:
             self.ledger.finish_unseen(start, end)
             self._count("full, dropped", end - start)
@@ -599,7 +599,7 @@ class Channel:
             if delay_ms:
                 later.append((sequence, attempts, *self._due_after(delay_ms, now)))
             elif asked_ms == _NOT_ASKED:
-                ledger.retry_untold(sequence, attempts)
+                ledger.retry_unrecorded(sequence, attempts)
             else:
                 ledger.retry(sequence, attempts)
         if later:
@@ -888,7 +888,7 @@ class Channel:
             self.wake_at(self.turn.now)
         self.set_alarm()
 
-    def begin_anew(self) -> None:
+    def start_over(self) -> None:
         """Start over, because an operator has emptied the channel or moved its cursor."""
         self.buried_queue.drop_kick()  # a kick can't be undone, because none of its messages waits any more
         self._full_from = None

@@ -22,7 +22,7 @@ class Expired(NamedTuple):
     is_dry_run: bool  # only report it
 
 
-def verdicts_on(topic: Topic, now: float) -> list[Expired]:
+def expired_in(topic: Topic, now: float) -> list[Expired]:
     """Return the topic if it has expired, otherwise its expired channels."""
     is_idle = topic.is_idle(now)
     for rules, is_dry_run in ((topic.policy.rules, False), (topic.dry_run.policy.rules, True)):

@@ -394,7 +394,7 @@ class Ledger:
         self._tell_waiting([sequence, attempts, 0])
         self.retries.add(sequence, attempts)
 
-    def retry_untold(self, sequence: int, attempts: int) -> None:
+    def retry_unrecorded(self, sequence: int, attempts: int) -> None:
         """Put a timed-out message into the retry queue.
 
         The journal needs no entry for that: after a crash, everything that was in flight is retried.
@@ -505,7 +505,7 @@ class Ledger:
         self.cursor = self.skips.pass_over(self.cursor)
         self._journal.unsaved[self] = None
 
-    def skip_untold(self, start: int, end: int) -> None:
+    def skip_unrecorded(self, start: int, end: int) -> None:
         """Skip messages ahead of the cursor without a journal entry: the caller finishes or buries them next."""
         self.skips.add(start, end)
 

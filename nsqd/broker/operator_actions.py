@@ -81,14 +81,14 @@ def _found(ledger: Ledger, done: CancelOutcome, count: int, others: BitMap64) ->
 def empty(channel: Channel) -> None:
     """Finish all messages that the channel has got so far: waiting, in flight and deferred."""
     channel.ledger.empty()
-    channel.begin_anew()
+    channel.start_over()
 
 
 def seek(channel: Channel, cursor: int) -> None:
     """Empty the channel and go on at `cursor`, anywhere from the log's first sequence to the high watermark."""
     channel.ledger.seek(cursor)
-    channel.begin_anew()
-    channel.topic.let_go()  # right now, before a segment is removed that we need again
+    channel.start_over()
+    channel.topic.apply_retention()  # right now, before a segment is removed that we need again
 
 
 def backlog(channel: Channel, most: int) -> Backlog | None:

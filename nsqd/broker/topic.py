@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 # Other keys of deferred publishes to check for each new one. With two, at most half of the keys are unneeded.
 _CHECKED_PER_KEY: Final = 2
-_CHECKED_ON_RELEASE: Final = 200  # keys to check in `let_go`
+_CHECKED_ON_RELEASE: Final = 200  # keys to check in `apply_retention`
 _TOLD_ONE_BY_ONE: Final = 1_000  # journal entries about early deferrals; a millisecond or two
 _STARTS_IN_CHANGE: Final = 2_000
 _LEARNED_AT_ONCE: Final = 2_000  # keys; a millisecond or two
@@ -324,7 +324,7 @@ class Topic:
             else:
                 self.record(("defer", self.name, start, count, now_ms + delay_ms + 1))
 
-    def let_go(self) -> None:
+    def apply_retention(self) -> None:
         """Let the log remove messages that no channel needs. The progress that allows it is recorded first."""
         if self._keys_from >= 0:
             self._turn.keys.forget_old(self._turn.timestamp)
@@ -357,9 +357,9 @@ class Topic:
         for channel in self.channels.values():
             channel.ledger.record_progress()
         # Compaction may be copying messages, but not these. If we say first that a cursor is back at `sequence`, the
-        # log keeps the segments (see `Compaction`). After that, `let_go` says where the cursors really are.
+        # log keeps the segments (see `Compaction`). After that, `apply_retention` says where the cursors really are.
         self.log.release(min(sequence, self.low_watermark()))
-        self.let_go()
+        self.apply_retention()
 
     def _drop_outdated(self) -> None:
         """Drop messages that have waited for a first channel for longer than the topic's own retention allows."""
@@ -615,7 +615,7 @@ class Topic:
         passed = self.passed()
         if (base := self.log.file_of(passed)) != self._oldest_file:
             self._oldest_file = base
-            self.let_go()
+            self.apply_retention()
         if has_room and not self.log.waits_for_removal(passed):
             self._waits_since = inf
             return False

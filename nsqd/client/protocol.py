@@ -51,7 +51,7 @@ from nsqd.client.keepalive import KeepAlive
 from nsqd.client.outbox import Outbox
 from nsqd.client.profile import ClientProfile
 from nsqd.client.publisher import ClientPublisher
-from nsqd.client.states import EXTENDED, LEGAL, ClientState, Holdup
+from nsqd.client.states import EXTENDED, LEGAL, ClientState, PauseReason
 from nsqd.client.subscription import MOST_DOUBTFUL, ClientSubscription, names_of
 from nsqd.client.work_budget import STRETCH, WorkBudget
 
@@ -121,7 +121,7 @@ class ClientProtocol:
         self._subscription: ClientSubscription | None = None  # from SUB until the client is closed
         # Its progress, in addition to `state`.
         self._magic: bytes | None = b""  # the bytes of the magic so far; None: complete
-        self._holdup: Holdup | None = None
+        self._holdup: PauseReason | None = None
         self._ended = False  # the peer will send nothing more; acted on once the holdup is over
 
     # Between the socket and the commands
@@ -167,15 +167,15 @@ class ClientProtocol:
             self.reading = False
         self._outbox.wake()
         # The first check spares plain commands the lookup of an enum member, which is slow in compiled code.
-        if self._holdup is not None and self._holdup is Holdup.UPGRADE:
+        if self._holdup is not None and self._holdup is PauseReason.UPGRADE:
             self._make_upgrade()
 
     def _give_way(self, now: float) -> None:
         """Give others their turn before we carry out more commands. `tick` resumes."""
-        self._hold_up(Holdup.OTHERS)
+        self._hold_up(PauseReason.OTHERS)
         self.next_deadline = now + _NEXT_TURN
 
-    def _hold_up(self, why: Holdup) -> None:
+    def _hold_up(self, why: PauseReason) -> None:
         self._holdup = why
         self._keep_alive.excuse()
         self._update_reading()
@@ -321,7 +321,7 @@ class ClientProtocol:
             self._update_reading()
             self._outbox.wake()
         self.next_deadline = keep_alive.next_deadline
-        if self._holdup is Holdup.OTHERS:
+        if self._holdup is PauseReason.OTHERS:
             self._resume(now)
             self._work(now)
             if self._ended:
@@ -473,7 +473,7 @@ class ClientProtocol:
         self._publisher.takes_keys = KEYS in profile.extensions
         self._reader.take_headers(HEADERS in profile.extensions)
         if profile.granted is not None:
-            self._holdup = Holdup.UPGRADE
+            self._holdup = PauseReason.UPGRADE
         if is_first:
             self._keep_alive.start_heartbeats(now, profile.settings.heartbeat_interval_ms)
         self._expect_commands(now)
@@ -498,7 +498,7 @@ class ClientProtocol:
     def _ask(self) -> None:
         """Ask for this client's grant. `_answered` resumes the command that needs it."""
         assert self._authorization is not None
-        self._hold_up(Holdup.QUESTION)
+        self._hold_up(PauseReason.QUESTION)
         transport = self.profile.transport
         self._authorization.ask(
             tls=transport.tls, common_name=transport.common_name, answer=self._answered, drop=self.abort

@@ -17,7 +17,7 @@ class ClientState(IntEnum):
     CLOSED = 5
 
 
-class Holdup(Enum):
+class PauseReason(Enum):
     """The reason why an open client doesn't carry out its next command yet.
 
     Meanwhile, we keep incoming bytes, and heartbeats continue.

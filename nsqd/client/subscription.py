@@ -9,7 +9,7 @@ from nsqcommon.log_rate_limit import LogRateLimit
 from nsqcommon.wire.commands import MOST_FINISHES, CommandReader, parse_decimal, to_signed64
 from nsqcommon.wire.extensions import BURY, FREE, HEADERS, decode_reason
 from nsqcommon.wire.faults import Fault, ProtocolError
-from nsqcommon.wire.frames import worded_error_frame
+from nsqcommon.wire.frames import error_frame_from_data
 from nsqcommon.wire.names import decode_name
 from nsqcommon.wire.quoting import quote
 from nsqd.broker.consumer import MOST_UNSENT_BYTES, Consumer, Locality
@@ -161,13 +161,13 @@ class ClientSubscription:
 
     def _log_left_out(self) -> None:
         if self._log_limit.left_out:
-            self._note("info", b"%d more lines about its messages were left out" % self._log_limit.take_left_out())
+            self._note("info", b"%d more lines about its messages were left out" % self._log_limit.take_suppressed())
 
     def _fail_softly(self, word: bytes, message_id: bytes, reason: bytes) -> None:
         """Answer with E_FIN_FAILED or the like. It raises no exception, because it may be called for every message."""
         data = b"E_%b_FAILED %b %b failed %b" % (word, word, message_id, reason)
         self.note_some("error", data)
-        self._outbox.respond(worded_error_frame(data))
+        self._outbox.respond(error_frame_from_data(data))
         self._work_budget.spend(COST_OF_FAILURE)
 
 

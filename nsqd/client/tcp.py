@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from nsqcommon.options import MILLISECOND
 from nsqcommon.version import NSQ_VERSION
 from nsqcommon.wire.commands import SizeLimits
-from nsqcommon.wire.identify import ClientSettings, HttpPlace, Negotiation, ServerFeatures
+from nsqcommon.wire.identify import ClientSettings, HttpEndpoint, Negotiation, ServerFeatures
 from nsqd.client.protocol import ClientProtocol
 from nsqd.client.rules import ClientRules
 from nsqd.client.upgrade import UpgradedClient
@@ -39,7 +39,7 @@ _LINES: Final[dict[NoteKind, tuple[int, str]]] = {
 }
 
 
-def rules_of(options: Options, http: HttpPlace) -> ClientRules:
+def rules_of(options: Options, http: HttpEndpoint) -> ClientRules:
     features = ServerFeatures(
         max_rdy_count=options.max_rdy_count,
         version=NSQ_VERSION,

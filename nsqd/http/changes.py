@@ -75,7 +75,7 @@ class Changes:
 
         return replace(endpoint, handler=handle)
 
-    def note_expiry(self, what: str, topic: str, channel: str, detail: str) -> None:
+    def record_expiry(self, what: str, topic: str, channel: str, detail: str) -> None:
         """Record that the policy file deleted a topic or channel, or would have in a dry run."""
         self._add(
             what,

@@ -59,7 +59,7 @@ class ChannelEndpoints:
         with self._calls.journaled_turn():
             channel = find_channel(self._broker, topic_name, name)
             cursor = _cursor(find_topic(self._broker, topic_name), pinned)
-            if not request.may_lose and channel.ledger.waits_before(cursor):
+            if not request.may_discard and channel.ledger.waits_before(cursor):
                 raise HttpError(403, "FORBIDDEN", details={"reason": _LOSES})
             operator_actions.seek(channel, cursor)
         await self._calls.durable()

@@ -28,8 +28,8 @@ class _Verdict:
     refusal: Response | None  # None: the request is allowed
     is_limited: bool = False  # the answer may only show this topic
     holder: str = ""  # the name of the token's or certificate's holder
-    may_operate: bool = True  # the holder has the role `operate`
-    may_lose: bool = True  # the holder has the role `admin`, so it may delete or skip messages
+    may_act_for_others: bool = True  # the holder has the role `operate`
+    may_discard: bool = True  # the holder has the role `admin`, so it may delete or skip messages
 
 
 _UNKNOWN_HOLDER: Final = _Verdict(UNKNOWN)
@@ -38,21 +38,21 @@ _ALLOWED: Final = _Verdict(None)
 
 
 class Guard:
-    def __init__(self, current: Callable[[], Rights], *, names_count: bool) -> None:
+    def __init__(self, current: Callable[[], Rights], *, trust_common_names: bool) -> None:
         self._current = current
-        self._names_count = names_count
+        self._names_count = trust_common_names
         self._rights: Rights | None = None  # the rights that the remembered verdicts are based on
         self._decided: dict[tuple[RequiredRole, bytes, bytes, str], _Verdict] = {}
 
     def check(self, request: Request, endpoint: GuardedRoute) -> Response | None:
         """Return the refusal of a request, or None if it is allowed.
 
-        Fills in the request's `holder`, `is_limited`, `may_operate` and `may_lose` for its handler.
+        Fills in the request's `holder`, `is_limited`, `may_act_for_others` and `may_discard` for its handler.
         """
         authorization = request.headers.get(b"authorization", b"")
         verdict = self._verdict(endpoint.access, request.query_string, authorization, request.common_name)
         request.is_limited, request.holder = verdict.is_limited, verdict.holder
-        request.may_operate, request.may_lose = verdict.may_operate, verdict.may_lose
+        request.may_act_for_others, request.may_discard = verdict.may_act_for_others, verdict.may_discard
         return verdict.refusal
 
     def refusal(self, access: RequiredRole, query: bytes, authorization: bytes, common_name: str) -> Response | None:
@@ -89,8 +89,8 @@ class Guard:
             None,
             is_limited=bool(holder.topics),
             holder=holder.name,
-            may_operate=holder.may(Role.OPERATE, topic),
-            may_lose=holder.may(Role.ADMIN, topic),
+            may_act_for_others=holder.may(Role.OPERATE, topic),
+            may_discard=holder.may(Role.ADMIN, topic),
         )
 
 

@@ -120,7 +120,7 @@ class MessageEndpoints:
             raise HttpError(400, "INVALID_REQUEST", details={"reason": "either key, id, or sequences"})
         if "channel" not in arguments:
             raise HttpError(400, "MISSING_ARG_CHANNEL")
-        if not request.may_operate:
+        if not request.may_act_for_others:
             raise HttpError(403, "FORBIDDEN")
         self._find_log(topic.name, arguments)
         return sorted(set(sequences_argument(request)))
@@ -188,7 +188,7 @@ class MessageEndpoints:
         if ("key" in arguments) == ("id" in arguments):
             raise HttpError(400, "INVALID_REQUEST", details={"reason": "either key or id"})
         if "id" in arguments:
-            if not request.may_operate:  # only a key proves that you are the publisher: ids are no secret
+            if not request.may_act_for_others:  # only a key proves that you are the publisher: ids are no secret
                 raise HttpError(403, "FORBIDDEN")
             place = await self._place_of_id(topic, arguments["id"])
         else:

@@ -212,7 +212,7 @@ class DataPath:
                 return f"data-path {self.folder}: {folder} was replaced by another folder"
         return None
 
-    def check_place(self) -> None:
+    def refuse_if_moved(self) -> None:
         """Raise OSError while our path leads to another folder, so that we don't write into that one."""
         if self.lost is not None:
             raise OSError(errno.ESTALE, self.lost, str(self.folder))
@@ -229,7 +229,7 @@ class DataPath:
         self._write_node()  # even if the end hasn't changed: this also saves a new clock mark
 
     def _write_node(self) -> None:
-        self.check_place()
+        self.refuse_if_moved()
         node = NodeFile(self.node, self.ids_reserved, self.journal_end, self._clock())
         write_node(self._files, self.folder, node)
 
@@ -238,7 +238,7 @@ class DataPath:
 
     def write_topology(self, topology: bytes) -> None:
         """Replace topology.json. Blocks on the disk. Raises OSError."""
-        self.check_place()
+        self.refuse_if_moved()
         self._files.replace(self.folder / TOPOLOGY_JSON, topology)
 
     def read_readers(self) -> SmallFile:
@@ -246,7 +246,7 @@ class DataPath:
 
     def write_readers(self, readers: Mapping[str, object]) -> None:
         """Replace readers.json. Blocks on the disk. Raises OSError."""
-        self.check_place()
+        self.refuse_if_moved()
         self._files.replace(self.folder / READERS_JSON, as_json({"format": FORMAT, "readers": readers}))
 
     # Topics

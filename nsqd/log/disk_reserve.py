@@ -74,7 +74,7 @@ class DiskReserve:
         try:
             free = self._files.free_bytes(self._folder)
         except OSError:
-            reserve.could_not_look(self._now())
+            reserve.look_failed(self._now())
             return
         reserve.looked(free, unwritten=self._unwritten(), now=self._now())
         if not reserve.is_open:
@@ -144,7 +144,7 @@ class Reserve:
             self.is_open = self._room >= self._margin
         self._look_at = now + (LOOK_INTERVAL if self.is_open else CLOSED_INTERVAL)
 
-    def could_not_look(self, now: float) -> None:
+    def look_failed(self, now: float) -> None:
         """Keep the last result after a failed look, and try again after the usual interval."""
         self._look_at = now + LOOK_INTERVAL
 

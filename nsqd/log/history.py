@@ -31,7 +31,7 @@ from nsqd.log.segment import (
     find_hole,
     header_at,
     index_of,
-    proven_entry,
+    verified_entry,
 )
 from nsqd.log.topic_log import DiskLog
 
@@ -173,7 +173,7 @@ class LogSnapshot:
                 return None
             index = index_of(self._files, view)
             after = bisect_right(index.offsets, message_id, key=lambda offset: _id_of(header_at(read, offset)))
-            entry = proven_entry(read, index, after - 1)
+            entry = verified_entry(read, index, after - 1)
             if entry is None and after:
                 return None  # the index is wrong, and without it we might have to load the whole segment
             offset, sequence = entry or (0, view.base)
@@ -260,7 +260,7 @@ class LogSnapshot:
             if is_before is not None:
                 places = range(entries)
                 entries = bisect_left(places, True, key=lambda it: not is_before(header_at(read, index.offsets[it])))
-            offset, sequence = proven_entry(read, index, entries - 1) or (0, view.base)
+            offset, sequence = verified_entry(read, index, entries - 1) or (0, view.base)
             walk = SegmentWalk(
                 read,
                 offset=offset,
@@ -383,7 +383,7 @@ class LogRangeReader:
         if self.next == view.base:
             return 0, view.base
         index = index_of(self._files, view)
-        offset, sequence = proven_entry(read, index, index.place_of(self.next)) or (0, view.base)
+        offset, sequence = verified_entry(read, index, index.place_of(self.next)) or (0, view.base)
         walk = SegmentWalk(read, offset=offset, sequence=sequence, end=view.size, verify=False, next_base=view.end)
         for block in walk.blocks():
             for position, header in block.headers:

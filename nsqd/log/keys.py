@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from nsqcommon.wire.log_record import HEADER_SIZE, Header, decode_header, decode_keyed, decode_keys
 from nsqd.log.reading.refusals import opened_to_read
-from nsqd.log.segment import Segment, SegmentWalk, load_index, proven_entry
+from nsqd.log.segment import Segment, SegmentWalk, load_index, verified_entry
 
 if TYPE_CHECKING:
     from nsqd.broker.store import KeyedPublish
@@ -77,7 +77,7 @@ def _in_segment(files: Files, segment: Segment, read: ReadAt, wanted: Sequence[i
     index = segment.index if segment.index is not None else load_index(files, segment)
     place = 0
     while place < len(wanted):
-        offset, sequence = proven_entry(read, index, index.place_of(wanted[place])) or (0, segment.base)
+        offset, sequence = verified_entry(read, index, index.place_of(wanted[place])) or (0, segment.base)
         walk = SegmentWalk(
             read,
             offset=offset,

@@ -52,12 +52,12 @@ class LogFault(StorageFault):
         super().begin(error)
 
     @property
-    def names_may_be_lost(self) -> bool:
+    def has_unsynced_names(self) -> bool:
         """Whether a file name in the folder may not be durable, and the sync that is starting doesn't cover it."""
         return bool(self._unsynced.folders)
 
     @property
-    def needs_proof(self) -> bool:
+    def needs_check(self) -> bool:
         """Whether the end of the log must be verified before anything is appended."""
         return self._retry_at != 0.0
 
@@ -79,7 +79,7 @@ class LogFault(StorageFault):
         super().end()
 
 
-def prove_segments(
+def verify_segments(
     files: Files,
     segments: SegmentList,
     synced: tuple[int, int, int],

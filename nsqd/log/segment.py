@@ -88,7 +88,7 @@ class SegmentIndex:
     def decode(cls, data: bytes, *, base: int, end_offset: int) -> SegmentIndex:
         """Decode the entries up to the first invalid one.
 
-        This doesn't check that the records are there; `proven_entry` does when an entry is used.
+        This doesn't check that the records are there; `verified_entry` does when an entry is used.
         """
         whole = len(data) - len(data) % _index_entry.size
         index = cls._decode_fast(data[:whole], base, end_offset)
@@ -168,7 +168,7 @@ def header_at(read: ReadAt, offset: int) -> Header | None:
     return decode_header(read(offset, HEADER_SIZE), 0)
 
 
-def proven_entry(read: ReadAt, index: SegmentIndex, place: int) -> tuple[int, int] | None:
+def verified_entry(read: ReadAt, index: SegmentIndex, place: int) -> tuple[int, int] | None:
     """Return (offset, sequence) of an index entry if a record of that sequence really starts there, else None."""
     if place < 0:
         return None

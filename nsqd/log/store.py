@@ -251,14 +251,14 @@ class DiskStore:
     def make_folder(self, topic_log: DiskLog) -> None:
         """Create this log's folder. If a deleted topic of the same name still has its folder there, move that away."""
         folder = topic_log.folder
-        self.data_path.check_place()
+        self.data_path.refuse_if_moved()
         # A folder with this log's own id is left over from an attempt that failed halfway.
         if self.files.exists(folder) and self.data_path.read_log_id(folder) != topic_log.log_id:
             self.removals.move_away(folder)
         write_log_json(self.files, folder, topic_log.topic, topic_log.log_id, durable=False)
 
     def save_identity(self, topic_log: DiskLog) -> None:
-        self.data_path.check_place()
+        self.data_path.refuse_if_moved()
         write_log_json(self.files, topic_log.folder, topic_log.topic, topic_log.log_id, durable=True)
 
     def settings_changed(self, topics: Iterable[str]) -> None:
@@ -280,7 +280,7 @@ class DiskStore:
         # This goes into the same frame as the broker's `drop`. It has the log's id, because a new topic may get the
         # same name.
         self.journal.record_quietly([gone_change(topic, topic_log.log_id)])
-        self.removals.let_go(topic, topic_log.log_id)
+        self.removals.remove_log(topic, topic_log.log_id)
 
     def record(self, change: Entry, *, urgent: bool) -> None:
         self.journal.record(change, urgent=urgent)

@@ -98,7 +98,7 @@ class StoreTasks:
 
         async def perform(load: AnyLoad) -> None:
             await trio.to_thread.run_sync(load.perform, store.files, limiter=limiter)
-            if load.is_put_off and load.error is not None:
+            if load.must_retry and load.error is not None:
                 log.warning("cannot read now topic=%s error=%s", load.topic, load.error)
                 await trio.sleep(LOAD_INTERVAL if is_refusal(load.error) else FLUSH_INTERVAL)
             store.end_load(load)

@@ -22,7 +22,7 @@ from nsqd.ack_option import Ack
 from nsqd.log.compaction.schedule import Compaction, CompactionHost
 from nsqd.log.files import DiskError
 from nsqd.log.keys import deferred_keys
-from nsqd.log.log_fault import LogFault, prove_segments
+from nsqd.log.log_fault import LogFault, verify_segments
 from nsqd.log.reading.log_reader import LogReader
 from nsqd.log.reading.refusals import patiently
 from nsqd.log.reading.tail_cache import TailCache, find_batch
@@ -53,7 +53,7 @@ class LogSyncer(Protocol):
     def log_written(self, log: DiskLog, messages: int, *, is_awaited: bool = False) -> None:
         """Sync this log soon. `messages` were written to it. `is_awaited`: a publisher is waiting for the sync."""
 
-    def wanted_result(self) -> object:
+    def request_sync(self) -> object:
         """Begin the next sync soon, because a client is waiting for it."""
 
 
@@ -186,7 +186,7 @@ class DiskLog:
         leaving = self.expiry.leaving_bytes()
         if not leaving or self._segments.bytes_before(passed) + leaving <= self._max_bytes:
             return False
-        self._syncer.wanted_result()  # the next sync removes files, and publishers wait for that
+        self._syncer.request_sync()  # the next sync removes files, and publishers wait for that
         return True
 
     def refusal(self) -> str | None:
@@ -437,7 +437,7 @@ class DiskLog:
 
         After a successful check, the log stays broken until the first write succeeds.
         """
-        if not self._fault.needs_proof:
+        if not self._fault.needs_check:
             return True
         if not self._fault.is_due:
             return False
@@ -479,7 +479,9 @@ class DiskLog:
             return
         unsynced, fault, files = self._unsynced, self._fault, self._host.files
         doubts, synced = unsynced.has_failed, unsynced.checkpoint
-        if not prove_segments(files, self._segments, synced, doubts_unsynced=doubts, gives_up=lambda: fault.is_lasting):
+        if not verify_segments(
+            files, self._segments, synced, doubts_unsynced=doubts, gives_up=lambda: fault.is_lasting
+        ):
             # Some messages at the end are lost. The new segment starts after them, so their sequences aren't reused.
             self._roll(self._segments.tail)
         unsynced.has_failed = False

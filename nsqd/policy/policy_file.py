@@ -64,7 +64,7 @@ class PolicyFile:
             return None
         return PolicyContent(policies, sha256(copy.text.encode()).hexdigest(), copy.read_at, copy.text, is_copy=True)
 
-    def keep_with(self, keep: Keep) -> None:
+    def save_copies_with(self, keep: Keep) -> None:
         """Save a copy with `keep` now and after each valid change. `keep` may block on the disk."""
         self._keep = keep
         self._keep_copy()

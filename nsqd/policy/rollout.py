@@ -68,6 +68,6 @@ class Rollout:
         """Apply the new rules to the topics, with a pause after each topic and channel."""
         for left, name in zip(range(len(names) - 1, -1, -1), names, strict=True):
             self._store.settings_changed([name])
-            yield from self._broker.taking_rules(name)
-            self._broker.let_go([name])
+            yield from self._broker.apply_rules_in_steps(name)
+            self._broker.apply_retention([name])
             self._policy.topics_left = left

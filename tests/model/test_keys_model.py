@@ -170,7 +170,7 @@ class KeysMachine(RuleBasedStateMachine):
     @rule(rotates=st.booleans(), lets_go=st.booleans())
     def crash(self, rotates: bool, lets_go: bool) -> None:
         if lets_go:
-            self.node.broker.let_go(["t"])
+            self.node.broker.apply_retention(["t"])
             self.node.turn()
         if rotates:
             self.node.store.journal = [("snapshot", "t"), *changes_in(self.topic.snapshot_changes())]

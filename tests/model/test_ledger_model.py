@@ -144,7 +144,7 @@ class LedgerMachine(RuleBasedStateMachine):
             elif told:
                 self.ledger.retry(sequence, attempts)
             else:
-                self.ledger.retry_untold(sequence, attempts)
+                self.ledger.retry_unrecorded(sequence, attempts)
             self.put([sequence], Place.DEFERRED if later else Place.WAITING)
 
     @rule(milliseconds=st.integers(1, 10), most=st.integers(1, 10))

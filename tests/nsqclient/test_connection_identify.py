@@ -10,7 +10,7 @@ from nsqclient import Config, HandshakeError
 from nsqclient._connection import Identity, Terms, identify_body, read_terms
 from nsqclient._identity import our_identity
 from nsqcommon.version import suite_version
-from nsqcommon.wire.identify import HttpPlace
+from nsqcommon.wire.identify import HttpEndpoint
 
 NAMES = ("user_agent", "hostname", "client_id")
 
@@ -74,11 +74,11 @@ def test_extensions_are_those_that_nsqd_names(answer: bytes, extensions: tuple[s
 @pytest.mark.parametrize(
     ("told", "http"),
     [
-        (b'{"port": 4151, "https_port": 0, "node": "a1"}', HttpPlace(port=4151, https_port=0, node="a1")),
-        (b"{}", HttpPlace(port=0, https_port=0, node="")),
+        (b'{"port": 4151, "https_port": 0, "node": "a1"}', HttpEndpoint(port=4151, https_port=0, node="a1")),
+        (b"{}", HttpEndpoint(port=0, https_port=0, node="")),
         (b"null", None),
         (b'"4151"', None),
     ],
 )
-def test_where_nsqd_serves_http(told: bytes, http: HttpPlace | None) -> None:
+def test_where_nsqd_serves_http(told: bytes, http: HttpEndpoint | None) -> None:
     assert read_terms(b'{"http": %b}' % told).http == http

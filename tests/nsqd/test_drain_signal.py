@@ -50,7 +50,7 @@ def test_nsqd_is_ready_only_when_the_receiver_is_there(tmp_path: Path, monkeypat
         end = trio.Event()
         with trio.fail_after(LIMIT):
             async with trio.open_nursery() as nursery:
-                await nursery.start(partial(daemon.run, options, wait_for_shutdown=end.wait, heed_drain_signal=slowly))
+                await nursery.start(partial(daemon.run, options, wait_for_shutdown=end.wait, watch_drain_signal=slowly))
                 assert is_there
                 end.set()
 

@@ -25,7 +25,7 @@ def file(tmp_path: Path) -> Path:
 def started(file: Path) -> PolicyFile:
     """Start as nsqd does, with the folder of the file as the data path."""
     policy = PolicyFile(str(file), copy=read_copy(Files(), file.parent), clock=lambda: 7)
-    policy.keep_with(lambda copy: write_copy(Files(), file.parent, copy))
+    policy.save_copies_with(lambda copy: write_copy(Files(), file.parent, copy))
     return policy
 
 
@@ -77,7 +77,7 @@ def test_a_start_that_changes_nothing_writes_nothing(file: Path) -> None:
         written.append(copy)
         return True
 
-    PolicyFile(str(file), copy=read_copy(Files(), file.parent)).keep_with(keep)
+    PolicyFile(str(file), copy=read_copy(Files(), file.parent)).save_copies_with(keep)
     assert written == []
 
 
@@ -94,12 +94,12 @@ def test_a_disk_that_refuses_the_copy_does_not_keep_nsqd_from_starting(
     file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     policy = PolicyFile(str(file))
-    policy.keep_with(lambda copy: write_copy(Files(), file.parent / "gone", copy))
+    policy.save_copies_with(lambda copy: write_copy(Files(), file.parent / "gone", copy))
     assert "failed to save a copy of the policy file" in caplog.text
 
 
 def test_a_copy_that_the_disk_refused_is_written_when_it_takes_it(file: Path) -> None:
     policy = PolicyFile(str(file))
-    policy.keep_with(lambda copy: write_copy(Files(), file.parent / "gone", copy))
-    policy.keep_with(lambda copy: write_copy(Files(), file.parent, copy))
+    policy.save_copies_with(lambda copy: write_copy(Files(), file.parent / "gone", copy))
+    policy.save_copies_with(lambda copy: write_copy(Files(), file.parent, copy))
     assert read_copy(Files(), file.parent) is not None

@@ -156,7 +156,7 @@ BUGS: Final = (
         (
             (
                 "            self._ledger.give_back(taken)\n",
-                "            for sequence in taken:\n                self._ledger.retry_untold(sequence, 0)\n",
+                "            for sequence in taken:\n                self._ledger.retry_unrecorded(sequence, 0)\n",
             ),
         ),
         ("simulation", "broker model"),
@@ -470,7 +470,7 @@ BUGS: Final = (
         (
             (
                 "        ledger.give_back(again)\n",
-                "        for sequence in again:\n            ledger.retry_untold(sequence, 0)\n",
+                "        for sequence in again:\n            ledger.retry_unrecorded(sequence, 0)\n",
             ),
         ),
         ("simulation",),
@@ -704,7 +704,7 @@ BUGS: Final = (
         "nsqd/broker/channel.py",
         (
             (
-                "                ledger.retry_untold(sequence, attempts)\n",
+                "                ledger.retry_unrecorded(sequence, attempts)\n",
                 "                pass\n",
             ),
         ),

@@ -205,7 +205,7 @@ class Machine:
         return error
 
     def _next_sync(self, topics: Iterable[str]) -> str | None:
-        result = self.store.syncer.wanted_result()
+        result = self.store.syncer.request_sync()
         end = self.clock.monotonic() + LONGEST_SYNC
         while not result.ended.is_set():
             due = self._next_due()
@@ -290,7 +290,7 @@ class Machine:
     def _perform(self, load: AnyLoad) -> Task:
         yield self._a_while()
         load.perform(self.disk)
-        yield FLUSH_INTERVAL if load.is_put_off else self._a_while()
+        yield FLUSH_INTERVAL if load.must_retry else self._a_while()
         self.store.end_load(load)
         self._loaded(load.topic)
 
@@ -379,4 +379,4 @@ class Machine:
         while interval is not None:
             yield interval
             with self.turn():
-                self.broker.let_go(list(self.broker.topics))
+                self.broker.apply_retention(list(self.broker.topics))

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Final
 
 from nsqcommon.wire.equal_pieces import equal_pieces
 from nsqcommon.wire.faults import Fault, ProtocolError
-from nsqcommon.wire.headers import MOST_ENCODED, BadHeaders, are_like_first, check_headers
+from nsqcommon.wire.headers import MOST_ENCODED, BadHeaders, check_headers, have_equal_shapes
 from nsqcommon.wire.headers import NONE as NO_HEADERS
 from nsqcommon.wire.hot_record import HotRecord
 from nsqcommon.wire.limits import SizeLimits
@@ -667,7 +667,7 @@ class HalfHeadedMpub(_HalfMpub):
             ends.append(at)
             begin = end + _SIZE
         area = b"".join(heads)
-        return (area, b"".join(sized_bodies), ends) if are_like_first(area, len(heads)) else None
+        return (area, b"".join(sized_bodies), ends) if have_equal_shapes(area, len(heads)) else None
 
     @property
     def size(self) -> int:
@@ -684,7 +684,7 @@ def _part_equal(data: bytes | bytearray, start: int, count: int, stride: int, mo
     """
     body = _start_of_body(b"MPUB", data, start + _SIZE, start + stride, most) - start
     area = b"".join(equal_pieces(data, start, count, stride=stride, start=_SIZE, end=body))
-    if not are_like_first(area, count):
+    if not have_equal_shapes(area, count):
         return None
     size = _pack_size(stride - body)
     bodies = equal_pieces(data, start, count, stride=stride, start=body, end=stride)

@@ -36,10 +36,10 @@ def response_frame(data: bytes) -> bytes:
 
 
 def error_frame(error: ProtocolError) -> bytes:
-    return worded_error_frame(error.data)
+    return error_frame_from_data(error.data)
 
 
-def worded_error_frame(data: bytes) -> bytes:
+def error_frame_from_data(data: bytes) -> bytes:
     """Return an error frame. `data` is the code with its detail."""
     return _prefix.pack(_TYPE_SIZE + len(data), FrameType.ERROR) + data
 

@@ -118,7 +118,7 @@ def check_headers(data: bytes | bytearray, at: int, stop: int) -> int:
     return end
 
 
-def are_like_first(area: bytes, count: int) -> bool:
+def have_equal_shapes(area: bytes, count: int) -> bool:
     """Return whether `count` headers of equal length all have the names and value lengths of the first, valid one.
 
     We compare each byte around the values in all of them at once. This takes a tenth of the time of `check_headers` for

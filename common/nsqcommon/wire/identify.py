@@ -62,7 +62,7 @@ class ClientSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HttpPlace:
+class HttpEndpoint:
     """Where a connection's nsqd serves HTTP, for a client with the extension `http`."""
 
     port: int  # 0: none
@@ -89,7 +89,7 @@ class ServerFeatures:
     topology_region: str
     topology_zone: str
     extensions: tuple[str, ...]
-    http: HttpPlace | None = None
+    http: HttpEndpoint | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,7 +225,7 @@ def negotiate(request: IdentifyRequest, settings: ClientSettings, server: Server
     return Negotiation(tls=tls, snappy=snappy, deflate=deflate, deflate_level=level, reply=reply, extensions=extensions)
 
 
-def _http_field(http: HttpPlace) -> dict[str, object]:
+def _http_field(http: HttpEndpoint) -> dict[str, object]:
     return {"http": {"port": http.port, "https_port": http.https_port, "node": http.node}}
 
 

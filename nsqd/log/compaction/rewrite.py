@@ -258,7 +258,7 @@ class CompactionJob:
             load.perform(files)
             if load.holes:
                 self.loads.append(load)
-            if load.is_put_off and load.error is not None:
+            if load.must_retry and load.error is not None:
                 raise load.error
             if load.block is None:
                 return False

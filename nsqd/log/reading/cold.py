@@ -198,7 +198,7 @@ class AnyLoad(Protocol):
     def segment(self) -> InFile: ...
 
     @property
-    def is_put_off(self) -> bool:
+    def must_retry(self) -> bool:
         """Whether to retry the read later."""
 
     def perform(self, files: Files) -> None: ...
@@ -229,7 +229,7 @@ class Load:
         self._salvages = salvages
 
     @property
-    def is_put_off(self) -> bool:
+    def must_retry(self) -> bool:
         """Whether to retry: the disk refused, or the cause may go away, such as missing rights or descriptors."""
         return self.error is not None and self.bypassed is None and not self.holes
 
@@ -326,7 +326,7 @@ class ReadAhead:
         self.aside: list[Path] = []
         self.error: OSError | None = None
         self.bypassed: tuple[int, int] | None = None
-        self.is_put_off = False
+        self.must_retry = False
         self._offset = offset
         self._size = size
 

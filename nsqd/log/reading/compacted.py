@@ -155,7 +155,7 @@ class CompactedLoad:
         self._bypasses = bypasses  # the disk has refused this record for a while
 
     @property
-    def is_put_off(self) -> bool:
+    def must_retry(self) -> bool:
         return self.error is not None and self.bypassed is None and not self.holes
 
     def perform(self, files: Files) -> None:
@@ -336,7 +336,7 @@ class Compacted:
         refusals = self.refusals
         if load.bypassed is not None:
             refusals.bypass(*load.bypassed)
-        elif load.is_put_off:
+        elif load.must_retry:
             refusals.refused(load.sequence)
         elif refusals:
             refusals.was_read(load.sequence, load.end)

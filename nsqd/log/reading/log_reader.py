@@ -192,7 +192,7 @@ class LogReader:
         refusals = self.refusals
         if load.bypassed is not None:
             refusals.bypass(*load.bypassed)
-        elif load.is_put_off:
+        elif load.must_retry:
             refusals.refused(load.sequence)
         elif refusals:
             refusals.was_read(load.sequence, load.block.end if load.block is not None else load.sequence + 1)

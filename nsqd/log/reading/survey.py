@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from nsqcommon.wire.log_record import Header, decode_header
 from nsqd.log.reading.refusals import opened_to_read
-from nsqd.log.segment import ReadAt, SegmentIndex, SegmentView, header_at, index_of, proven_entry
+from nsqd.log.segment import ReadAt, SegmentIndex, SegmentView, header_at, index_of, verified_entry
 
 if TYPE_CHECKING:
     from nsqd.log.files import Files
@@ -115,7 +115,7 @@ class SegmentSurvey:
             if read is None:
                 return None
             found = None
-            offset, base = proven_entry(read, index, index.place_of(sequence)) or (0, self._views[place].base)
+            offset, base = verified_entry(read, index, index.place_of(sequence)) or (0, self._views[place].base)
             for record in self._chain(read, place, offset, base):
                 if record.header.base_sequence > sequence:
                     break

@@ -118,7 +118,7 @@ class StoreRecovery:
     def _recover_topic(self, topic: str, recovered: RecoveredChanges, moved: set[str]) -> None:
         log_id = self._patiently(lambda: self._data_path.read_log_id(self._data_path.topic_folder(topic)))
         if log_id is not None and log_id in recovered.gone:  # renaming the folder failed, or the new name wasn't synced
-            self._store.removals.let_go(topic, log_id)
+            self._store.removals.remove_log(topic, log_id)
         else:
             self._recover_log(topic, recovered, moved)
 

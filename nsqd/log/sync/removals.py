@@ -58,7 +58,7 @@ class Removals:
         """Take over the folders that an earlier process had renamed but not removed."""
         self._folders = folders
 
-    def let_go(self, topic: str, log_id: str) -> None:
+    def remove_log(self, topic: str, log_id: str) -> None:
         """Remove the folder of a deleted log.
 
         The journal already says that the log is gone, so it won't come back even if we can't rename its folder yet.
@@ -80,7 +80,7 @@ class Removals:
 
     def move_away(self, folder: Path) -> None:
         """Rename the folder. Its files are removed in the background. Raises OSError."""
-        self._data_path.check_place()
+        self._data_path.refuse_if_moved()
         target = self._data_path.new_dropped_folder()
         self._disk.rename(folder, target)
         self._folders.append(target)

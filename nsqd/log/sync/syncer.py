@@ -132,7 +132,7 @@ class Syncer:
         elif before < self._sync_every <= before + messages:
             self._wakeups.hurry.set()
 
-    def wanted_result(self) -> SyncResult:
+    def request_sync(self) -> SyncResult:
         """Begin a sync soon that covers everything written so far, and return its result."""
         result = self._result
         result.is_wanted = True
@@ -143,7 +143,7 @@ class Syncer:
 
     async def next_sync(self, topics: Iterable[str]) -> None:
         """Return once everything written so far is synced. Raises SyncFailed for the journal or one of these logs."""
-        result = self.wanted_result()
+        result = self.request_sync()
         await result.ended.wait()
         if (error := result.error_of(topics)) is not None:
             raise SyncFailed(error)
@@ -265,7 +265,7 @@ class Syncer:
         # Only a complete journal says of each finished file that its messages are finished. If changes are missing, a
         # removal might come before its reason.
         journal_is_complete = journal_is_written and not journal.has_lost
-        doubtful = [fault.folder for fault in self._log_faults() if fault.names_may_be_lost]
+        doubtful = [fault.folder for fault in self._log_faults() if fault.has_unsynced_names]
         if self._host.is_in_place:
             self._removals.begin_sync(sync, files_may_go=journal_is_complete, doubtful=doubtful)
         else:

@@ -11,10 +11,10 @@ from nsqcommon.wire.headers import (
     MOST_PAIRS,
     NONE,
     BadHeaders,
-    are_like_first,
     decode_headers,
     encode_headers,
     end_of_headers,
+    have_equal_shapes,
     header_offsets,
     value_of,
 )
@@ -61,11 +61,11 @@ def test_headers_are_like_the_first_if_only_values_differ(first: dict[str, bytes
         return {name: data.draw(st.binary(min_size=len(value), max_size=len(value))) for name, value in first.items()}
 
     alike = [encode_headers(first), *(encode_headers(another()) for _ in range(3))]
-    assert are_like_first(b"".join(alike), 4)
+    assert have_equal_shapes(b"".join(alike), 4)
     changed = bytearray(alike[2])
     place = data.draw(st.integers(0, len(changed) - 1))
     changed[place] ^= data.draw(st.integers(1, 255))
-    if are_like_first(b"".join([*alike[:2], changed, alike[3]]), 4):
+    if have_equal_shapes(b"".join([*alike[:2], changed, alike[3]]), 4):
         assert decode_headers(bytes(changed)).keys() == first.keys()
 
 
@@ -149,6 +149,6 @@ def test_places_of_headers_of_equal_length_are_a_range(length: int) -> None:
 @pytest.mark.parametrize("count", [2, 300, 20_000])
 def test_one_that_is_not_like_the_first_is_found_among_many(count: int) -> None:
     good, bad = encode_headers({"a": b"1"}), encode_headers({"b": b"1"})
-    assert are_like_first(good * count, count)
+    assert have_equal_shapes(good * count, count)
     for place in (1, count // 2, count - 1):
-        assert not are_like_first(good * place + bad + good * (count - place - 1), count)
+        assert not have_equal_shapes(good * place + bad + good * (count - place - 1), count)

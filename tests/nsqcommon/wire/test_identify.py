@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from nsqcommon.wire.faults import ProtocolError
 from nsqcommon.wire.identify import (
     ClientSettings,
-    HttpPlace,
+    HttpEndpoint,
     IdentifyRequest,
     ServerFeatures,
     apply_identify,
@@ -266,7 +266,7 @@ def test_extensions_are_told_to_who_asks(asked: tuple[str, ...] | None, granted:
     ],
 )
 def test_where_http_is_served_is_told_to_who_asks(asked: tuple[str, ...], told: bytes) -> None:
-    http = HttpPlace(port=4151, https_port=4152, node="0123")
+    http = HttpEndpoint(port=4151, https_port=4152, node="0123")
     server = replace(SERVER, extensions=("keys", "http"), http=http)
     result = negotiate(IdentifyRequest(feature_negotiation=True, extensions=asked), FRESH, server)
     assert result.reply is not None

@@ -558,7 +558,7 @@ def test_a_deleted_topic_leaves_no_keys_of_its_last_turn(node: Node) -> None:
 def test_the_journal_is_not_told_that_there_are_no_keys_while_some_wait_for_the_end_of_the_turn(node: Node) -> None:
     topic = node.broker.topic("t")
     pub(topic, 1, b"k")
-    node.broker.let_go(["t"])
+    node.broker.apply_retention(["t"])
     node.turn()
     assert [change[2] for change in node.store.journal if change[0] == "keys"][-1] >= 0
     node.crash()
@@ -635,7 +635,7 @@ def test_the_journal_tells_from_where_on_a_start_looks_for_keys(node: Node) -> N
     node.turn()
     assert told() == [-1, 1]
     node.pass_time(75.0)
-    node.broker.let_go(["t"])
+    node.broker.apply_retention(["t"])
     node.turn()
     assert told() == [-1, 1, ~3]
 
@@ -704,12 +704,12 @@ def test_the_last_deferred_message_keeps_the_topic_among_those_with_keys(node: N
     later(topic, 1, b"k")
     node.turn()
     node.pass_time(3000.0)
-    node.broker.let_go(["t"])
+    node.broker.apply_retention(["t"])
     node.turn()
     assert [change[2] for change in node.store.journal if change[0] == "keys"][-1] >= 0
     topic = revive(node, crashes)
     node.pass_time(700.0)
-    node.broker.let_go(["t"])
+    node.broker.apply_retention(["t"])
     node.turn()
     assert [change[2] for change in node.store.journal if change[0] == "keys"][-1] == ~1
     assert node.broker.turn.keys.count == 0

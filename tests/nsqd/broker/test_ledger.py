@@ -178,7 +178,7 @@ def test_a_timeout_is_not_told() -> None:
     it.publish(1)
     it.take(1)
     it.take_out(0)
-    it.ledger.retry_untold(0, 1)
+    it.ledger.retry_unrecorded(0, 1)
     assert (it.told(), waiting(it.ledger)) == ([], [(0, 1)])
 
 
@@ -188,7 +188,7 @@ def test_retries_are_told_when_they_are_delivered() -> None:
     it.take(3)
     it.take_out(0, 1, 2)
     for sequence in (0, 1, 2):
-        it.ledger.retry_untold(sequence, 1)
+        it.ledger.retry_unrecorded(sequence, 1)
     assert it.ledger.batch_of_retry() is batch
     assert it.ledger.take_retries(2, batch) == (0, 2, 1)
     it.ledger.note_redelivery(0, 2, 2)
@@ -270,7 +270,7 @@ def test_only_waiting_messages_are_moved_and_keep_their_attempts() -> None:
     it.publish(4)
     it.take(3)
     it.take_out(1)
-    it.ledger.retry_untold(1, 7)
+    it.ledger.retry_unrecorded(1, 7)
     moved = it.ledger.move(BitMap64([0, 1, 3]), LATER, LATER_MS)
     assert [*moved] == [1, 3]
     assert [it.ledger.attempts_of(sequence) for sequence in (1, 3)] == [7, 0]

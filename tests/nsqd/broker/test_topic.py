@@ -431,7 +431,7 @@ def test_topic_without_channels_keeps_what_is_not_outdated() -> None:
     node.store.logs["t"].outdated_before = 2
     notes: list[str] = []
     node.broker.turn.note = notes.append
-    node.broker.let_go(["t", "unknown"])
+    node.broker.apply_retention(["t", "unknown"])
     node.turn()
     topic = node.broker.topic("t")
     assert (topic.high_watermark, topic.depth, topic.outdated_count) == (2, 1, 2)
@@ -449,7 +449,7 @@ def test_what_time_lets_go_is_told_to_be_finished() -> None:
     publish(node, b"a", b"b")
     client = node.consumer(ready=5)
     client.say(b"".join(fin(message.id) for message in client.messages()))
-    node.broker.let_go(["t"])
+    node.broker.apply_retention(["t"])
     assert node.store.logs["t"].released == 2
     node.store.write_journal(force=True)
     assert replay(node.store.journal)["t"].channels["c"].cursor == 2
@@ -460,7 +460,7 @@ def test_outdated_deferred_messages_are_dropped_with_the_others() -> None:
     publisher = node.client()
     publisher.say(dpub("t", 50, b"a") + dpub("t", 60, b"b"))
     node.store.logs["t"].outdated_before = 1
-    node.broker.let_go(["t"])
+    node.broker.apply_retention(["t"])
     node.turn()
     node.crash()
     node.store.logs["t"].unlink()
@@ -477,7 +477,7 @@ def test_nothing_is_outdated_that_a_channel_waits_for() -> None:
     node.broker.topic("t").pause()
     publish(node, b"a", b"b")
     node.store.logs["t"].outdated_before = 2
-    node.broker.let_go(["t"])
+    node.broker.apply_retention(["t"])
     topic = node.broker.topic("t")
     assert (topic.high_watermark, topic.outdated_count) == (0, 0)
 

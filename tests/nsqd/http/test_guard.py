@@ -106,7 +106,7 @@ def test_no_route_lets_anybody_through_who_has_no_right_to_it(nsqd: Nsqd) -> Non
     Routes with the same access get the same verdicts, so of these only the first one is tried with all ways; the
     others with the topic, with another one and with none.
     """
-    guard = Guard(everybody, names_count=False)
+    guard = Guard(everybody, trust_common_names=False)
     routes = [replace(route, handler=reached) for route in nsqd.app.routes]
     app = HttpApi(routes, log=logging.getLogger("nsqd.test"), guard=guard.check)
     few = {query: QUERIES[query] for query in ("topic=orders", "topic=other", "")}
@@ -129,7 +129,7 @@ def test_no_route_lets_anybody_through_who_has_no_right_to_it(nsqd: Nsqd) -> Non
 def test_the_short_path_judges_as_the_table_says(nsqd: Nsqd, path: str) -> None:
     """Its answers equal the application's, where 400 stands for a request that was allowed and is otherwise invalid."""
     (route,) = (route for route in nsqd.app.routes if route.path == path)
-    guard = Guard(everybody, names_count=False)
+    guard = Guard(everybody, trust_common_names=False)
     for token, (query, topic) in product(TOKENS, QUERIES.items()):
         authorization = f"Authorization: Bearer {token}\r\n" if token else ""
         answer = quick_answer(nsqd, guard, f"POST {path}?{query} HTTP/1.1\r\nHost: n\r\n{authorization}", b"x")
@@ -151,7 +151,7 @@ def quick_answer(nsqd: Nsqd, guard: Guard, head: str, body: bytes) -> int:
 
 def test_decisions_are_remembered_until_the_rights_change() -> None:
     now = [parse_rights(FILE)]
-    guard = Guard(lambda: now[0], names_count=False)
+    guard = Guard(lambda: now[0], trust_common_names=False)
     question = (PUBLISH, b"topic=orders", b"Bearer secret", "")
     assert guard.refusal(*question) is None
     assert guard.refusal(*question) is None
@@ -162,7 +162,7 @@ def test_decisions_are_remembered_until_the_rights_change() -> None:
 
 
 def test_a_decision_about_a_topic_is_none_about_the_node() -> None:
-    guard = Guard(lambda: parse_rights(FILE), names_count=False)
+    guard = Guard(lambda: parse_rights(FILE), trust_common_names=False)
     question = (b"topic=orders", b"Bearer secret", "")
     assert guard.refusal(READ_TOPIC, *question) is None
     assert guard.refusal(READ_NODE, *question) is FORBIDDEN
@@ -171,7 +171,7 @@ def test_a_decision_about_a_topic_is_none_about_the_node() -> None:
 
 @pytest.mark.parametrize("query", [b"", b"topic=%zz", b"topic=a;b", b"channel=orders", b"topic=", b"topic=a%20b"])
 def test_who_is_limited_to_topics_has_to_name_one(query: bytes) -> None:
-    guard = Guard(lambda: parse_rights(FILE), names_count=False)
+    guard = Guard(lambda: parse_rights(FILE), trust_common_names=False)
     assert guard.refusal(PUBLISH, query, b"Bearer secret", "") is FORBIDDEN
     assert guard.refusal(PUBLISH, query, b"Bearer root", "") is None
 
@@ -179,19 +179,19 @@ def test_who_is_limited_to_topics_has_to_name_one(query: bytes) -> None:
 @pytest.mark.parametrize("query", [b"", b"topic=", b"topic=a%20b"])
 def test_a_limit_to_any_topic_is_still_no_right_to_the_node(query: bytes) -> None:
     rights = parse_rights(f'[[allow]]\nname = "a"\ntoken_sha256 = "{digest("a")}"\nroles = ["read"]\ntopics = ["*"]')
-    guard = Guard(lambda: rights, names_count=False)
+    guard = Guard(lambda: rights, trust_common_names=False)
     assert guard.refusal(READ_TOPIC, query, b"Bearer a", "") is FORBIDDEN
     assert guard.refusal(READ_TOPIC, b"topic=any", b"Bearer a", "") is None
 
 
 def test_the_first_topic_counts_as_it_does_for_publishing() -> None:
-    guard = Guard(lambda: parse_rights(FILE), names_count=False)
+    guard = Guard(lambda: parse_rights(FILE), trust_common_names=False)
     assert guard.refusal(PUBLISH, b"topic=other&topic=orders", b"Bearer secret", "") is FORBIDDEN
 
 
-@pytest.mark.parametrize(("names_count", "answer"), [(True, None), (False, UNKNOWN)])
-def test_a_name_that_nobody_has_vouched_for_is_none(names_count: bool, answer: object) -> None:
-    guard = Guard(lambda: parse_rights(FILE), names_count=names_count)
+@pytest.mark.parametrize(("trust_common_names", "answer"), [(True, None), (False, UNKNOWN)])
+def test_a_name_that_nobody_has_vouched_for_is_none(trust_common_names: bool, answer: object) -> None:
+    guard = Guard(lambda: parse_rights(FILE), trust_common_names=trust_common_names)
     assert guard.refusal(PUBLISH, b"topic=orders", b"", "billing.example") is answer
 
 

@@ -131,7 +131,7 @@ class OpenStore:
         self.store.reads.loads.clear()
         for load in loads:
             load.perform(self.store.files)
-            if load.is_put_off:
+            if load.must_retry:
                 self.clock.now += LOAD_INTERVAL
             self.store.end_load(load)
             self.on_loaded(load.topic)

@@ -132,6 +132,6 @@ def test_when_the_system_does_not_answer_it_stays_as_it_is() -> None:
     disk = Disk(10 * MEBIBYTE, reserve=MEBIBYTE)
     disk.look()
     disk.now += LOOK_INTERVAL
-    disk.reserve.could_not_look(disk.now)
+    disk.reserve.look_failed(disk.now)
     assert not disk.reserve.wants_look(1, disk.now)
     assert disk.reserve.take(1)

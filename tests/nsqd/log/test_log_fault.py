@@ -26,7 +26,7 @@ def fault_at(clock: Clock) -> LogFault:
 
 def test_a_sound_log_needs_no_proof() -> None:
     fault = fault_at(Clock())
-    assert (fault.error, fault.needs_proof) == (None, False)
+    assert (fault.error, fault.needs_check) == (None, False)
 
 
 def test_each_failure_puts_the_next_try_off() -> None:
@@ -34,7 +34,7 @@ def test_each_failure_puts_the_next_try_off() -> None:
     fault = fault_at(clock)
     for _ in range(3):
         fault.begin(NO_SPACE)
-        assert fault.needs_proof
+        assert fault.needs_check
         clock.now += RETRY_AFTER / 2
         assert not fault.is_due
         clock.now += RETRY_AFTER / 2
@@ -45,7 +45,7 @@ def test_a_log_that_is_proven_stays_broken_until_something_is_written() -> None:
     fault = fault_at(Clock())
     fault.begin(NO_SPACE)
     fault.proven()
-    assert (fault.error, fault.needs_proof) == (NO_SPACE, False)
+    assert (fault.error, fault.needs_check) == (NO_SPACE, False)
     fault.end()
     assert fault.error is None
 

@@ -67,4 +67,4 @@ def test_segment_that_has_gone_is_no_matter(tmp_path: Path) -> None:
     ahead = ReadAhead("t", Segment(tmp_path / "gone.log", 0, AHEAD_BYTES), 0, AHEAD_BYTES)
     ahead.perform(Files())
     assert ahead.error is None
-    assert not ahead.is_put_off
+    assert not ahead.must_retry

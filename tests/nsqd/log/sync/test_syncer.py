@@ -48,7 +48,7 @@ def test_a_sync_answers_the_publishers_of_what_it_took(store: DiskStore) -> None
 def test_a_call_is_answered_by_the_sync_that_takes_the_last_of_the_rest(store: DiskStore) -> None:
     for topic in "abc":
         publish(store, topic, b"1")
-    result = store.syncer.wanted_result()
+    result = store.syncer.request_sync()
     run(store, most=2)
     assert not result.ended.is_set()
     assert store.syncer.has_rest
@@ -130,7 +130,7 @@ def test_nobody_waits_for_the_pause(tmp_path: Path) -> None:
 
 def test_a_call_that_waits_ends_the_pause_too(tmp_path: Path) -> None:
     timed = Timed.opened(tmp_path, ack="written", took=0.3)
-    timed.store.syncer.wanted_result()
+    timed.store.syncer.request_sync()
     assert timed.store.syncer.pause == 0.0
     timed.store.abandon()
 
@@ -167,7 +167,7 @@ def test_what_is_synced_is_told_once(store: DiskStore) -> None:
 
 
 def test_only_errors_of_the_topics_one_asks_for_count(store: DiskStore) -> None:
-    result = store.syncer.wanted_result()
+    result = store.syncer.request_sync()
     result.log_errors = {"a": DiskError("no space", is_full=True)}
     assert result.error_of(["a", "b"]) == DiskError("no space", is_full=True)
     assert result.error_of(["b"]) is None

@@ -389,7 +389,7 @@ def test_only_what_is_missing_or_unreadable_is_a_hole(tmp_path: Path, files: Tro
         files.fail("read", code)
         assert store.log().batch_at(0) is None
         (load,) = store.load()
-        assert load.is_put_off
+        assert load.must_retry
         assert store.log().next_readable(0) == 0
         del files.failing["read"]
         assert texts(store.read()) == "ab"
