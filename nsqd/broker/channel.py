@@ -303,6 +303,8 @@ class Channel:
         while available > 0:
             ready = [consumer for consumer in self.consumers if consumer.room > 0]
             if not ready:
+                if available == wanted:  # thousands of such channels must not keep a batch each
+                    self.ledger.forget_batch()
                 break
             if self.turn.prefers_near_consumers:  # consumers further away get the rest
                 nearest = max(consumer.locality for consumer in ready)

@@ -241,6 +241,10 @@ class Ledger:
         if batch.base_sequence == self.cursor and self.ephemeral_batches is None:
             self.batch = batch
 
+    def forget_batch(self) -> None:
+        """Drop the batch at the cursor, because no consumer takes it now. The log's cache decides how long it stays."""
+        self.batch = None
+
     def batch_ahead(self) -> Batch | None:
         """Return the batch at the cursor. None if it has to be read from disk. `advance` must have found a message."""
         batch, cursor = self.batch, self.cursor

@@ -503,3 +503,12 @@ def test_a_time_that_comes_for_thousands_of_messages_comes_in_several_passes() -
         node.now = max(node.now, min(channel.alarm, node.now + 1))
     assert moved == [5_000, 10_000, 12_000]
     assert channel.alarm == inf
+
+
+def test_a_channel_whose_consumers_are_not_ready_keeps_no_batch() -> None:
+    """With thousands of such channels, the batches would take more memory than the log's cache may."""
+    node = Node()
+    node.consumer(ready=0)
+    node.client().say(pub("t", b"a"))
+    assert node.channel().depth == 1
+    assert node.broker.topics["t"].channels["c"].ledger.batch is None
