@@ -76,7 +76,7 @@ class _BrokerThread:
         options = parse(Options, flags, {}, "nsqd")
         self._token = trio.lowlevel.current_trio_token()
         async with trio.open_nursery() as nursery:
-            serve: Any = partial(run, options, wait_for_shutdown=self._end.wait, heed_drain_signal=_never)
+            serve: Any = partial(run, options, wait_for_shutdown=self._end.wait, watch_drain_signal=_never)
             listening: OpenListeners = await nursery.start(serve)
             assert listening.http is not None
             self._addresses = _name(listening.tcp), _name(listening.http)
