@@ -36,7 +36,7 @@ from nsqd.broker.in_flight import Delivery
 from nsqd.broker.latency import LatencyWindow
 from nsqd.broker.ledger import Ledger
 from nsqd.broker.limits import MOST_LOOKS, count_cause
-from nsqd.broker.policy import dry_run_of, policy_of, usage_of
+from nsqd.broker.policy import dry_run_of, duration_text, policy_of, usage_of
 from nsqd.broker.rules import NO_CHANNEL_RULES, deletion_at
 
 if TYPE_CHECKING:
@@ -66,7 +66,6 @@ _PASSED_AT_ONCE: Final = 50
 _BURIED_AT_ONCE: Final = 2_000  # messages over a limit
 _DROPPED_IN_TURN: Final = 1_000  # ranges that limits drop, over all channels; takes some milliseconds
 _PAUSE_TO_LOAD: Final = 0.005  # seconds; by then the batch has probably been read
-_NANOSECONDS: Final = 1_000_000_000
 _OVERFLOWN: Final = Note("more waited than the channel may hold (overflow)", "")
 _NOT_ASKED: Final = -1  # milliseconds: the consumer has asked for no delay
 NOT_ON_DISK: Final = b"channel is not on disk"
@@ -721,7 +720,7 @@ class Channel:
             batch = ledger.batch_ahead()
         if batch is None or not self.policy.has_expired(batch, timestamp):
             return False
-        self._expire(batch, ledger.run_end(batch), _text_of(ttl))
+        self._expire(batch, ledger.run_end(batch), duration_text(ttl))
         return True
 
     def _expire(self, batch: Batch, stop: int, ttl: str) -> None:
@@ -936,11 +935,3 @@ def microseconds(now: float) -> int:
 
 def _note_by(reason: str, consumer: Consumer) -> Note:
     return note_of(reason, consumer.describe().client_id)
-
-
-def _text_of(duration: int) -> str:
-    seconds = duration / _NANOSECONDS
-    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
-        if seconds >= size and not seconds % size:
-            return f"{seconds / size:.0f}{unit}"
-    return f"{seconds:g}s"

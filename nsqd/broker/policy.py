@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from nsqd.broker.rules import ChannelRules, TopicRules
 
 FEWEST: Final = 20  # deliveries in the last minute; below that, a share means nothing
+_NANOSECONDS: Final = 1_000_000_000
 _SAMPLE: Final = 1_000_000  # messages, for the mean size of one
 _BREAKER_WINDOW: Final = 60.0  # seconds
 _BREAKER_GRAIN: Final = 5.0  # seconds that share one count
@@ -378,3 +379,12 @@ class Breaker:
         if not counts or counts[-1][0] + _BREAKER_GRAIN <= now:
             counts.append([now, 0, 0])
         return counts[-1]
+
+
+def duration_text(duration: int) -> str:
+    """Return a duration (nanoseconds) as the reasons of burials have it, for example "90s" or "2h"."""
+    seconds = duration / _NANOSECONDS
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= size and not seconds % size:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{seconds:g}s"
