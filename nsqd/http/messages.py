@@ -17,8 +17,8 @@ from nsqcommon.http_api import V1, HttpError, Request, Response, Stream, json
 from nsqcommon.wire.extensions import is_valid_key
 from nsqcommon.wire.history import NDJSON
 from nsqd.broker.batch import Batch
+from nsqd.broker.cancel_and_reschedule import Recall
 from nsqd.broker.operator_actions import CancelOutcome, least_finished
-from nsqd.broker.recall import Recall
 from nsqd.http.bodies import BodyReader, body_members
 from nsqd.http.changes import STOPPED
 from nsqd.http.lines import Lines

@@ -747,7 +747,7 @@ BUGS: Final = (
     Bug(
         "a cancel does not free the key",
         _ONCE,
-        "nsqd/broker/recall.py",
+        "nsqd/broker/cancel_and_reschedule.py",
         (("            self._topic.forget_key(self._key, start, start + self.count)", "            return"),),
         ("keys model",),
     ),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from nsqd.broker.cancel_and_reschedule import Recall
 from nsqd.broker.operator_actions import CancelOutcome, least_finished
-from nsqd.broker.recall import Recall
 
 if TYPE_CHECKING:
     from nsqd.broker.topic import Topic

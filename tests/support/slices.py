@@ -32,7 +32,7 @@ SLICES: Final[Mapping[str, Sequence[str]]] = {
         "PASSED_OVER",
     ),
     "nsqd.broker.retry_queue": ("_LEFT_OVER_AT_ONCE", "PASSED_OVER"),
-    "nsqd.broker.recall": ("SLICE",),
+    "nsqd.broker.cancel_and_reschedule": ("SLICE",),
     "nsqd.broker.topic": ("_TOLD_ONE_BY_ONE",),
 }
 

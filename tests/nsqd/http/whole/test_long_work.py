@@ -18,10 +18,10 @@ from pyroaring import BitMap64
 from nsqcommon.wire.headers import encode_headers
 from nsqcommon.wire.limits import SizeLimits
 from nsqd.broker import operator_actions
+from nsqd.broker.cancel_and_reschedule import Recall
 from nsqd.broker.consumer import Consumer
 from nsqd.broker.journal_replay import replay
 from nsqd.broker.operator_actions import CancelOutcome
-from nsqd.broker.recall import Recall
 from nsqd.broker.reclaimer import FREED_IN_TURN
 from nsqd.broker.rules import ChannelRules
 from nsqd.http import HistoryReads
