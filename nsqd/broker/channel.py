@@ -94,7 +94,7 @@ class TopicOfChannel(Protocol):
 
 
 class LongRecall(Protocol):
-    """A request that cancels or reschedules messages in several slices, for listing and stopping it (recall.py)."""
+    """A request that cancels or reschedules messages in several slices, for listing and stopping it (cancel_and_reschedule.py)."""
 
     count: int  # of its messages
     done: int

@@ -2,7 +2,7 @@
 
 Each is a function of a channel. It makes the ledger move messages, which goes to the journal right away, and then the
 channel follow up: wake consumers, drop the undo of a kick, release log segments. None of them waits. Long work is split
-into slices by the caller (recall.py), or runs as a job (`begin_job`).
+into slices by the caller (cancel_and_reschedule.py), or runs as a job (`begin_job`).
 """
 
 from __future__ import annotations
