@@ -1,7 +1,8 @@
-"""The turns of nsqd. Everything that enters the broker runs in one: ready sockets, an HTTP call, or a deadline.
+"""nsqd's turns. We handle each event for the broker in one: ready sockets, an HTTP call, or a deadline.
 
-Nothing waits between `begin` and `finish`, so turns never overlap. nsqd/broker/turn.py explains the steps at the end of
-a turn, and the reasons for their order.
+common/nsqcommon/poller.py reads and writes the sockets, and begins and finishes a turn for all that are ready. Nothing
+waits between `begin` and `finish`, so turns never overlap. nsqd/broker/turn.py explains the steps at the end of a turn,
+and the reasons for their order.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ if TYPE_CHECKING:
     from nsqd.broker.broker import Broker
 
 
-MOST_TOPICS: Final = 200  # with publishes in one turn; each costs up to 60 us, for its write and answer, for example
+MOST_TOPICS: Final = 200  # with publishes in one turn; each costs up to 60 us, e.g. for its write and OK
 
 
 class TurnSyncer(Protocol):
-    """The store's syncer, as a turn sees it."""
+    """The part of the store's syncer that a turn uses."""
 
     @property
     def holds_up_clients(self) -> bool:
-        """Whether a publisher or an HTTP call waits for a sync."""
+        """Whether a publisher or an HTTP call is waiting for a sync."""
 
     def hurry(self) -> None:
-        """Start a sync if clients wait for one. It may be left to the next turn, so that more clients share it."""
+        """Start a sync if clients are waiting for one, or leave it to the next turn so that more clients share it."""
 
 
 class TurnStore(Disk, Protocol):
@@ -42,8 +43,8 @@ class Turn:
     def __init__(self, broker: Broker, store: TurnStore, *, announce: Announce, flush: Callable[[], None]) -> None:
         """Set up the turns of a broker.
 
-        `announce` registers topics at nsqlookupd that were created or deleted, or got other channels. `flush` sends
-        clients their answers and messages.
+        `announce` registers changes of topics and their channels with nsqlookupd. `flush` sends responses and messages
+        to clients.
         """
         self._broker = broker
         self._store = store
@@ -61,18 +62,18 @@ class Turn:
         return self.take_time()
 
     def take_time(self) -> float:
-        """Read the clocks again and return the time, because a turn with many connections may take long."""
+        """Read the clocks again and return the time, because a turn with many connections may take a while."""
         turn = self._broker.turn
         turn.now = now = monotonic()
         turn.timestamp = time_ns()
         return now
 
     def is_full(self) -> bool:
-        """Return whether to stop reading connections in this turn, because too many topics have publishes."""
+        """Return whether to stop reading from connections in this turn, because too many topics have publishes."""
         return len(self._broker.turn.unsealed) >= MOST_TOPICS
 
     def finish(self) -> None:
-        """End the turn (see `finish_turn`), start a sync if clients wait for one, and wake the tasks that have work."""
+        """End the turn with `finish_turn`, start a sync if clients are waiting for one, and wake tasks with work."""
         broker, turn = self._broker, self._broker.turn
         finish_turn(broker, self._store, announce=self._announce, flush=self._flush)
         if self._syncer.holds_up_clients:

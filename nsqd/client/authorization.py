@@ -1,8 +1,8 @@
-"""The authorization of one client: its secret, its latest grant, and its pending question.
+"""The authorization of one client: its secret, its latest grant, and its pending question to an authorization server.
 
-It is only used if clients have to AUTH. Some commands need an authorization server first: AUTH always does, and SUB and
-the publish commands do if the grant has expired. Such a command is *suspended*: the client asks its question, stops
-reading, and checks the command again once it has the answer.
+We only use it if clients have to AUTH. AUTH always asks a question. SUB and the publish commands ask one if the grant
+has expired. Such a command is *suspended*: protocol.py stops reading from the client, and checks the command again once
+it has the answer.
 
     AUTH ── ask ──► question ── take ──► granted ── SUB or a publish after the grant has expired ──► ask ...
                         └── no server answered, or it granted nothing: an error, which closes the client
@@ -25,13 +25,13 @@ Ask = Callable[[AuthQuestion], None]  # hands the question to an authorization s
 
 
 class Suspended(Exception):
-    """The command cannot be decided until a question has been answered."""
+    """The command has to wait until an authorization server has answered."""
 
 
 class Authorization:
-    """One client's rights, and the question that fetches them.
+    """One client's rights, and the question to fetch them.
 
-    It only hands the question to `ask`. The client itself stops reading and resumes.
+    It only hands the question to `ask`. protocol.py stops reading from the client, and resumes.
     """
 
     __slots__ = ("_ask", "_expires", "_grant", "_is_new", "_question", "_remote_ip", "_secret", "_suspended")
@@ -44,11 +44,11 @@ class Authorization:
         self._expires = inf
         self._is_new = False  # the grant was fetched for the command that is checked next
         self._question: AuthQuestion | None = None  # the pending one
-        self._suspended: Command | None = None  # to resume afterwards; None: AUTH, or a line that the reader still has
+        self._suspended: Command | None = None  # to resume afterwards; None: AUTH, or the reader still has the line
 
     @property
     def is_given(self) -> bool:
-        """Whether the client was granted anything. The grant may have expired; `check` finds that out."""
+        """Whether the client was granted anything, even if the grant has expired since then."""
         return self._grant is not None and bool(self._grant.entries)
 
     @property
@@ -66,13 +66,13 @@ class Authorization:
         self._secret = secret
 
     def check(self, word: bytes, topic: str, channel: str, command: Command | None, now: float) -> None:
-        """Raise a ProtocolError if the client isn't allowed to do this.
+        """Raise ProtocolError if the client isn't allowed to carry out this command.
 
-        Raises Suspended if the grant has expired. Then call `ask`; once you have the answer, `take_suspended` returns
-        `command`.
+        Raises Suspended if the grant has expired. In that case, call `ask`; once you have the answer, `take_suspended`
+        returns `command`.
         """
         is_new, self._is_new = self._is_new, False
-        if not is_new:  # even if a new grant has expired already, it is good for this command: we don't ask forever
+        if not is_new:  # a new grant counts for this command even if it has expired already: we don't ask forever
             if not self.is_given:
                 raise ProtocolError(Fault.AUTH_FIRST, b"AUTH required before " + word)
             if now >= self._expires:
@@ -85,7 +85,7 @@ class Authorization:
     def ask(
         self, *, tls: bool, common_name: str, answer: Callable[[Grant | None], None], drop: Callable[[], None]
     ) -> None:
-        """Ask for this client's grant. `answer` is called in a later turn, unless `close` comes first."""
+        """Ask for this client's grant. `answer` is called in a later turn, unless `close` is called first."""
         self._question = AuthQuestion(
             self._secret,
             remote_ip=self._remote_ip,
@@ -97,13 +97,13 @@ class Authorization:
         self._ask(self._question)
 
     def take_suspended(self) -> Command | None:
-        """Return the command to resume, now that the question is answered."""
+        """Forget the answered question, and return the command to resume, if any."""
         suspended, self._suspended = self._suspended, None
         self._question = None
         return suspended
 
     def take(self, grant: Grant | None, now: float) -> bytes | None:
-        """Keep the grant, or raise a ProtocolError if it is None (no server answered) or empty.
+        """Keep the grant. Raises ProtocolError if it is None (no server answered), or if the first one is empty.
 
         Returns the reply to AUTH, or None if the grant only replaces an expired one.
         """
@@ -120,9 +120,9 @@ class Authorization:
         return None
 
     def close(self) -> None:
-        """Withdraw the question.
+        """Withdraw the pending question, if any.
 
-        It refers to the client, so dropping it here frees the client immediately, without the garbage collector.
+        The question refers to the client. Dropping it frees the client immediately, without the garbage collector.
         """
         if self._question is not None:
             self._question.waits = False

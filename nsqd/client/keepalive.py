@@ -1,4 +1,7 @@
-"""When a client gets a heartbeat, and how long it may be silent. Stands alone because it is pure timing: no I/O."""
+"""Decides when a client is due a heartbeat, and when it has been silent for too long.
+
+protocol.py's `tick` sends the heartbeat or closes the client. This stands alone because it is pure timing: no I/O.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,9 @@ from math import inf
 
 
 class KeepAlive:
-    """The heartbeats and the read deadline of one client.
+    """The heartbeats and the read deadline of one client. Both are off until the client has sent its magic.
 
-    It only decides what is due; the client then sends the heartbeat, or closes. Times are in monotonic seconds. Both
-    are switched off until the client has sent its magic.
+    Times are in monotonic seconds.
     """
 
     __slots__ = ("_heartbeat_at", "_interval", "_patience", "_read_deadline")
@@ -25,12 +27,12 @@ class KeepAlive:
         return min(self._heartbeat_at, self._read_deadline)
 
     def start_heartbeats(self, now: float, interval_ms: int) -> None:
-        """Send a heartbeat every `interval_ms` from now on; with 0 or less, send none."""
+        """Schedule a heartbeat every `interval_ms` from now on, or none if that is 0 or less."""
         self._interval = interval_ms / 1000 if interval_ms > 0 else inf
         self._heartbeat_at = now + self._interval
 
     def expect_commands(self, now: float, interval_ms: int) -> None:
-        """Allow two heartbeat intervals for each command, or any time if heartbeats are off.
+        """Allow two heartbeat intervals for each command, or unlimited time if heartbeats are off.
 
         For example, with the default of 30 seconds, a client is closed after 60 seconds without a complete command.
         """
@@ -38,7 +40,7 @@ class KeepAlive:
         self._read_deadline = now + self._patience
 
     def heard(self, now: float) -> None:
-        """Restart the read deadline: the client has sent a complete command, or we no longer hold it up."""
+        """Restart the read deadline, because the client has sent a complete command or we no longer hold it up."""
         self._read_deadline = now + self._patience
 
     def excuse(self) -> None:

@@ -1,4 +1,4 @@
-"""The kinds of log lines of a client's protocol. The protocol has no logger; tcp.py writes the lines."""
+"""The kinds of log lines about a client. The protocol has no logger; tcp.py writes the lines."""
 
 from __future__ import annotations
 

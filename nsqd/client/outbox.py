@@ -1,9 +1,8 @@
-"""The frames owed to one client, in the order in which it may get them.
+"""The frames owed to one client, in the order in which they may be sent.
 
 Responses go out in the order of their commands. The OK of a publish has to wait until the log has settled its receipt,
 and all later responses wait with it. Message frames wait for the OK of SUB. If a client publishes to the topic that it
-consumes, they also wait for the OK of each such publish, so that the OK comes first, as with NSQ. They don't wait for
-other responses:
+consumes, message frames also wait for the OK of each such publish, as in NSQ. They don't wait for other responses:
 
     PUB a, REQ that fails, PUB b    held: [OK a, error] [OK b], each until its receipt is settled
     a message                       sent immediately, or held after [OK a, error] if the client consumes a
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class WaitingFrame:
-    """Responses that wait for a receipt: the OK of its command, and all frames queued after it."""
+    """The OKs that wait for one receipt, and the frames queued behind them."""
 
     __slots__ = ("command", "frames", "message_pieces", "receipt", "watched")
 
@@ -32,31 +31,31 @@ class WaitingFrame:
         self.receipt = receipt
         self.command = command
         self.frames = [OK_FRAME]
-        self.message_pieces = 0  # pieces of messages in `frames`; these aren't owed answers, and RDY limits them
+        self.message_pieces = 0  # pieces of messages in `frames`; they don't count as owed, because RDY limits them
         self.watched = False
 
 
 class Outbox:
     """Frames for one client, either ready to send or held until the log has settled a receipt.
 
-    It calls `wake` when it has something to send. It can't close the connection, so if a publish fails, `release`
-    returns the error and the client acts on it.
+    It calls `wake` for messages and settled receipts; after `respond`, the client does so itself. It can't close the
+    connection, so if a publish fails, `release` returns the error, and protocol.py closes the client.
     """
 
     __slots__ = ("_consumed", "_frames", "_held_messages", "held", "owed", "wake")
 
     def __init__(self, wake: Callable[[], None]) -> None:
-        self.wake = wake  # makes the connection call `take`
-        self.owed = 0  # the number of held answers; if it gets too large, we stop reading from the client
+        self.wake = wake  # makes the poller call `bytes_to_send`, which calls `take`
+        self.owed = 0  # held responses; if there are too many, we stop reading from the client
         self._consumed: TopicFeed | None = None  # the topic that the client has subscribed to
         self._frames: list[Piece] = []  # ready to send
-        # Answers that wait for the log. A list, because an empty deque would be most of the memory of an idle client.
+        # Responses that wait for the log. A list, because an empty deque would be most of an idle client's memory.
         self.held: list[WaitingFrame] = []
-        # Messages wait here, after the last OK that they must not overtake. None: they don't have to wait.
+        # Where messages wait, behind the last OK that they must not overtake. None if they don't have to wait.
         self._held_messages: WaitingFrame | None = None
 
     def respond(self, frame: bytes) -> None:
-        """Add an answer that needs no receipt. It goes out after all answers that are already owed."""
+        """Add a response that needs no receipt. It goes out after all responses already owed."""
         if self.held:
             self.held[-1].frames.append(frame)
             self.owed += 1
@@ -80,8 +79,8 @@ class Outbox:
     def owe_subscription(self, receipt: Receipt | None, topic: TopicFeed, release: Callable[[], None]) -> None:
         """Add the OK of SUB, which waits for the receipt if one is given. Messages from `topic` wait for this OK.
 
-        `release` is called as soon as messages no longer have to wait. Otherwise they might stay here for long, because
-        the client only checks its outbox when something else happens.
+        `release` is called as soon as messages no longer have to wait. Otherwise they might be held for a long time,
+        because the client only checks its outbox when something else happens.
         """
         if receipt is None:
             self.respond(OK_FRAME)
@@ -103,9 +102,9 @@ class Outbox:
         self.wake()
 
     def send_views(self, pieces: list[Piece]) -> None:
-        """Add message frames like `send_messages`, given as pieces that may be views of a batch.
+        """Add message frames like `send_messages`. Their pieces may be views of a batch.
 
-        If they have to wait for the log, they are copied, because each view keeps the whole batch in memory.
+        Frames that have to wait for the log are copied, because each view keeps the whole batch in memory.
         """
         if self._held_messages is None:
             self._frames += pieces
@@ -116,7 +115,7 @@ class Outbox:
     def release(self) -> ProtocolError | None:
         """Make the responses with settled receipts ready to send.
 
-        If a publish has failed, drop everything that is held after it, and return the error, which closes the client.
+        If a publish or SUB has failed, drop everything held after it, and return the error, which closes the client.
         """
         held = self.held
         released = 0

@@ -36,9 +36,9 @@ _PLAIN: Final = ConnectionLayers()
 
 
 class ClientProfile:
-    """Our data about one client, and the decisions that need nothing else.
+    """The data about one client, and the decisions that need nothing else.
 
-    A client may IDENTIFY more than once.
+    If a client sends IDENTIFY more than once, `settings` follows the latest and `delivery` stays with the first.
     """
 
     __slots__ = (
@@ -113,7 +113,7 @@ class ClientProfile:
         consumer: Consumer | None,
         authorization: Authorization | None,
     ) -> ClientSnapshot:
-        """Describe the client for /stats. At most one publish count is shown; `topic` chooses which."""
+        """Describe the client for /stats, with its publishes to `topic`, or if that is empty, to its first topic."""
         settings, transport = self.settings, self.transport
         shown = topic or next(iter(pub_counts), "")
         return ClientSnapshot(

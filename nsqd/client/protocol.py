@@ -1,10 +1,10 @@
-"""One client's protocol in nsqd: bytes in, bytes out, and nothing waits.
+"""One client's protocol in nsqd: bytes in, bytes out, and no waiting.
 
 The table LEGAL in states.py says which commands are allowed in which state. A command with a body takes two steps, as
 NSQ's protocol requires: `_admit` checks state, parameters and topic as soon as the line is complete; then the reader
-cuts the body, and `_handle` carries out the command.
+collects the body, and `_handle` carries out the command.
 
-This module is the state machine. The other parts of a client have modules of their own, which don't know this one:
+This module is the state machine. The other parts of a client are in modules of their own, which don't depend on it:
 
     ClientProtocol ──┬── Outbox          frames owed, in the order of the commands
                      ├── KeepAlive       heartbeats and deadlines
@@ -12,15 +12,15 @@ This module is the state machine. The other parts of a client have modules of th
                      ├── ClientPublisher       PUB, MPUB, DPUB ──────────────────────► Topic
                      ├── ClientSubscription    from SUB on: RDY, FIN, REQ, ... ──────► Channel
                      ├── ClientProfile         addresses, transport, IDENTIFY
-                     └── WorkBudget         the extra costs of its commands since others had their turn
+                     └── WorkBudget         the extra costs of commands since other clients had their turn
 
 TLS and compression sit between the socket and `receive`/`bytes_to_send` (see upgrade.py).
 
-**How a client ends.** All of these end in `close`, after which no more commands are accepted:
+**How a client is closed.** All of these lead to `close`, after which no more commands are accepted:
 
     _fail       the client broke the protocol: it gets an error frame, and a fatal error closes it
     end         the peer will send nothing more: we first carry out the commands that have arrived
-    _cut_off    like `end`, but because we stop reading: for example, the client was silent for too long
+    _cut_off    like `end`, but because we stop reading, e.g. after the client was silent for too long
     abort       we must not send any more, because the channel was deleted or the connection is gone
 """
 
@@ -64,8 +64,8 @@ if TYPE_CHECKING:
     from nsqd.client.note import Note
     from nsqd.client.rules import ClientRules
 
-_MOST_OWED: Final = 1024  # answers to one client that wait for the log
-_NEXT_TURN: Final = 0.000_001  # seconds; with any time in the future, all others have their turn first
+_MOST_OWED: Final = 1024  # responses to one client that wait for the log
+_NEXT_TURN: Final = 0.000_001  # seconds; any time in the future lets all others go first
 _LONGEST_NOTE: Final = 1024  # bytes of an IDENTIFY in the log
 _CLOSED: Final = ClientState.CLOSED  # we need it for each packet, and this is quicker than the class attribute
 
@@ -74,7 +74,7 @@ Upgrade = Callable[["ClientProtocol", Negotiation, bytes], None]
 
 
 class ClientProtocol:
-    """Implements `nsqcommon.poller.Handler`: cuts commands, checks them, and has its parts carry them out.
+    """Implements `nsqcommon.poller.Handler`: parses commands, checks them, and has its parts carry them out.
 
     Only this class changes the client's state and the attributes that the poller reads, and only this class registers
     the client with the broker as a producer.
@@ -136,7 +136,7 @@ class ClientProtocol:
             self._work(now)
 
     def _work(self, now: float) -> None:
-        """Carry out the commands received so far, until the stretch is used up."""
+        """Carry out the commands received so far, or as many as the budget allows."""
         reader, budget = self._reader, self._work_budget
         complete = False
         budget.spent = 0
@@ -171,7 +171,7 @@ class ClientProtocol:
             self._make_upgrade()
 
     def _give_way(self, now: float) -> None:
-        """Give others their turn before we carry out more commands. `tick` resumes."""
+        """Let other clients have their turn before we carry out more commands. `tick` resumes this one."""
         self._hold_up(PauseReason.OTHERS)
         self.next_deadline = now + _NEXT_TURN
 
@@ -181,7 +181,7 @@ class ClientProtocol:
         self._update_reading()
 
     def _resume(self, now: float) -> None:
-        """End the holdup. Afterwards, carry out commands, and then check `_ended`."""
+        """End the holdup. The caller then carries out commands, and after that checks `_ended`."""
         self._holdup = None
         self._keep_alive.heard(now)
         self.next_deadline = self._keep_alive.next_deadline
@@ -205,7 +205,7 @@ class ClientProtocol:
         return rest
 
     def _expect_commands(self, now: float) -> None:
-        """Wait for commands for as long as the latest settings say."""
+        """Set the deadline for the next command, according to the latest settings."""
         self._keep_alive.expect_commands(now, self.profile.settings.heartbeat_interval_ms)
         self.next_deadline = self._keep_alive.next_deadline
 
@@ -245,7 +245,7 @@ class ClientProtocol:
         return outbox.take()
 
     def _release(self) -> None:
-        """Make answers with settled receipts ready to send."""
+        """Make responses with settled receipts ready to send. Closes the client if a publish or SUB has failed."""
         if (error := self._outbox.release()) is not None:
             self._fail(error)
         if not self.reading:
@@ -254,7 +254,7 @@ class ClientProtocol:
 
     @property
     def owes_answers(self) -> bool:
-        """Whether answers wait for the log. `bytes_to_send` returns all others."""
+        """Whether responses are waiting for the log."""
         return bool(self._outbox.held)
 
     @property
@@ -268,9 +268,9 @@ class ClientProtocol:
             self._subscription.sent(unsent)
 
     def _update_reading(self) -> None:
-        """Read from the client, unless it is held up or we owe it too many answers.
+        """Read from the client, unless it is held up or we owe it too many responses.
 
-        This limits how many answers we keep for a client that sends without waiting for them.
+        This limits the number of responses that we keep for a client that sends without waiting for them.
         """
         self.reading = self._outbox.owed < _MOST_OWED and self._holdup is None
 
@@ -282,7 +282,7 @@ class ClientProtocol:
             self.close()
 
     def close(self) -> None:
-        """Accept no more commands. We may still send the answers that we owe."""
+        """Accept no more commands. We may still send the responses that we owe."""
         if self.state is ClientState.CLOSED:
             return
         if self._magic is None:
@@ -293,8 +293,8 @@ class ClientProtocol:
         self._keep_alive.stop()
         self.next_deadline = inf
         self._broker.producers.pop(self, None)
-        # These refer back to this client. We cut the cycles to free it immediately: the garbage collector runs rarely,
-        # and after a crowd of connections the memory would be fragmented.
+        # These refer back to this client. We break the cycles to free it immediately: the garbage collector runs
+        # rarely, and after a crowd of connections the memory would be fragmented.
         if self._authorization is not None:
             self._authorization.close()
         if self._subscription is not None:
@@ -330,10 +330,10 @@ class ClientProtocol:
     # Commands
 
     def _admit(self, params: list[bytes]) -> bool:
-        """Check state, parameters and topic of a command with a body before the body is read.
+        """Check the client's state, and a command's parameters and topic, before the command's body is read.
 
-        Return whether the reader may admit the same line again without these checks. For PUB it may, because PUB is
-        legal until the client is closed, is authorized only after its body is read, and handles a deleted topic then.
+        Return whether the reader may admit the same line again without these checks. It may for PUB, because PUB is
+        legal until the client is closed, and authorization and a deleted topic are handled after the body is read.
         """
         word, publisher = params[0], self._publisher
         # An MPUB is authorized before its body is read.
@@ -347,7 +347,7 @@ class ClientProtocol:
             if word == b"MPUB":
                 if self._authorization is not None:
                     self._authorization.check(word, publisher.topic_name, "", None, self._broker.turn.now)
-                publisher.make_topic()  # even if the body turns out bad, as in NSQ
+                publisher.make_topic()  # even if the body turns out to be bad, as in NSQ
         elif word == b"AUTH" and len(params) != 1:
             raise ProtocolError(Fault.INVALID, "AUTH invalid number of parameters")
         return word == b"PUB"
@@ -447,7 +447,7 @@ class ClientProtocol:
             describe=self.describe,
         )
         self.state = ClientState.SUBSCRIBED
-        # The OK of a new channel promises that the channel survives a crash of nsqd.
+        # The OK for a new channel promises that the channel survives a crash of nsqd.
         receipt = None if self._broker.turn.journal.urgent_changes == changes_before else self._broker.promise()
         self._outbox.owe_subscription(receipt, channel.feed, self._release)
 
@@ -505,7 +505,7 @@ class ClientProtocol:
         )
 
     def _answered(self, grant: Grant | None) -> None:
-        """Resume the command that waited for this grant. None means that no authorization server has answered."""
+        """Resume the command that waited for this grant, which is None if no authorization server has answered."""
         authorization = self._authorization
         if self.state is ClientState.CLOSED or authorization is None:
             return
@@ -528,7 +528,7 @@ class ClientProtocol:
     # Seen from outside
 
     def describe(self, topic: str = "") -> ClientSnapshot:
-        """Describe the client for /stats. At most one publish count is shown; `topic` chooses which."""
+        """Describe the client for /stats, with its publishes to `topic`, or if that is empty, to its first topic."""
         return self.profile.snapshot(
             topic,
             state=int(self.state),

@@ -1,4 +1,8 @@
-"""One client as a publisher: PUB, MPUB and DPUB, from their parameters to their OK."""
+"""A client's publish commands: checks the parameters of PUB, MPUB and DPUB, publishes, and owes the client the OK.
+
+outbox.py holds the OK until the log settles the receipt. With --ack=synced, that's after a sync, in
+log/writing/unsynced.py. With --ack=written, the default, it's after the write, in log/topic_log.py.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +33,11 @@ _UINT64: Final = (1 << 64) - 1
 
 
 class ClientPublisher:
-    """Finds and creates topics, publishes to them, and queues the OKs in the outbox.
+    """Finds or creates topics, publishes to them, and queues the OKs in the outbox.
 
-    A command takes two steps: `admit` checks its parameters before the body is read, and `publish` carries it out. The
-    topic is kept for the next command, because most clients publish to a single topic. The authorization isn't checked
-    here.
+    A command takes two steps: `admit` checks the parameters before the body is read, and `publish` or `publish_many`
+    carries out the command. We keep the topic for the next command, because most clients publish to a single topic.
+    protocol.py checks the authorization.
     """
 
     __slots__ = (
@@ -55,16 +59,16 @@ class ClientPublisher:
         self._max_defer_ms = max_defer_ms
         self.counts: dict[str, int] = {}  # messages published, by topic
         self._topic: Topic | None = None  # the topic of the last command; it may have been deleted
-        self._topic_raw = b""  # its name, as it was received
+        self._topic_raw = b""  # its name, as received
         self._delay_ms = 0  # of the last DPUB
-        self.takes_keys = False  # whether the client was granted the extension
+        self.takes_keys = False  # whether the client was granted the extension for keys
 
     @property
     def topic_name(self) -> str:
         return self._topic_raw.decode()
 
     def is_as_before(self, params: list[bytes]) -> bool:
-        """Return whether this PUB or MPUB has the same topic as the last command, so that it needs no more checks."""
+        """Return whether this PUB or MPUB is sure to be valid: it has the last command's topic, and no invalid key."""
         topic = self._topic
         if len(params) < 2 or params[1] != self._topic_raw or topic is None or topic.closing:
             return False
@@ -92,9 +96,9 @@ class ClientPublisher:
             raise ProtocolError(Fault.INVALID, word + b" key " + quote(key) + b" is not valid")
 
     def make_topic(self) -> Topic:
-        """Return the topic that was admitted last. Create it if necessary."""
+        """Return the last command's topic. Create it if necessary."""
         topic = self._topic
-        if topic is None or topic.closing:  # it may have been deleted while the body was on its way
+        if topic is None or topic.closing:  # it may have been deleted before the body arrived
             topic = self._topic = self._broker.topic(self.topic_name)
             self._work_budget.spend(COST_OF_TOPIC)
         return topic
@@ -120,7 +124,7 @@ class ClientPublisher:
         self._outbox.owe(receipt, word, topic.feed)
 
     def publish_many(self, command: Publications) -> None:
-        """Carry out MPUB, whose topic was created when it was admitted."""
+        """Carry out MPUB. Its topic was created before the body was read."""
         topic = self._topic or self.make_topic()
         try:
             key = (_key_of(b"MPUB", command.params) or b"") if self.takes_keys else b""

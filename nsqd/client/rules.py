@@ -1,4 +1,4 @@
-"""The rules for clients, from nsqd's options. Each part of a client applies them to the parameters that it reads."""
+"""The rules for clients, from nsqd's options. The parts of a client apply them to its commands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 class ClientRules:
     limits: SizeLimits  # in bytes
     features: ServerFeatures  # that IDENTIFY may ask for
-    defaults: ClientSettings  # the settings of a client that does not IDENTIFY
+    defaults: ClientSettings  # the settings of a client that doesn't send IDENTIFY
     max_req_timeout_ms: int  # a longer timeout of REQ is reduced to this
     max_defer_timeout_ms: int  # a longer delay of DPUB is refused
     max_channel_consumers: int  # 0: no limit

@@ -1,4 +1,4 @@
-"""The table of client states and legal commands. It stands alone because each new command gets a row here."""
+"""The table of the client states in which each command is legal. It stands alone because new commands add rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from nsqcommon.wire.extensions import BURY
 
 
 class ClientState(IntEnum):
-    """The numbers appear in /stats, and are NSQ's. NSQ has no CLOSED."""
+    """The state of a client. The numbers appear in /stats, and are the same as in NSQ, which has no CLOSED."""
 
     INIT = 0
     SUBSCRIBED = 3
@@ -18,9 +18,9 @@ class ClientState(IntEnum):
 
 
 class PauseReason(Enum):
-    """The reason why an open client doesn't carry out its next command yet.
+    """The reason for holding up an open client's next command.
 
-    Meanwhile, we keep incoming bytes, and heartbeats continue.
+    Meanwhile, we keep the bytes that arrive, and continue to send heartbeats.
     """
 
     QUESTION = "waiting for an authorization server"

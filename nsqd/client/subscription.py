@@ -1,4 +1,4 @@
-"""One client as a consumer: RDY, FIN, REQ, TOUCH and BURY, from their parameters to their error responses."""
+"""A client's consumer commands, from their parameters to their error responses: RDY, FIN, REQ, TOUCH and BURY."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _UINT64: Final = (1 << 64) - 1
 class ClientSubscription:
     """Passes a consumer's commands on to its channel, and puts errors into the outbox.
 
-    After a failure, it makes the reader cut shorter runs of FINs. It also limits the log lines about failures, so that
-    many failures don't flood the log. It exists from SUB until the client is closed, which calls `leave`.
+    After a FIN fails, it limits the reader to shorter runs of FINs. It also limits the log lines about failures, so
+    that they don't flood the log. It exists from SUB until the client is closed, which calls `leave`.
     """
 
     __slots__ = (
@@ -139,7 +139,7 @@ class ClientSubscription:
     def sent(self, unsent: int) -> None:
         """Record how many bytes are still queued for the socket.
 
-        A consumer that doesn't read gets no more messages.
+        While there are too many, the consumer gets no more messages.
         """
         consumer = self.consumer
         was_full = consumer.unsent_bytes > MOST_UNSENT_BYTES
@@ -154,7 +154,7 @@ class ClientSubscription:
             self._channel.leave(self.consumer)
 
     def note_some(self, kind: NoteKind, text: bytes) -> None:
-        """Log a line that any message may cause. If there are many such lines, log only the first ones."""
+        """Log a line that any message could cause. If there are many such lines, log only the first few."""
         if self._log_limit.allows(self._broker.turn.now):
             self._log_left_out()
             self._note(kind, text)
@@ -164,7 +164,7 @@ class ClientSubscription:
             self._note("info", b"%d more lines about its messages were left out" % self._log_limit.take_suppressed())
 
     def _fail_softly(self, word: bytes, message_id: bytes, reason: bytes) -> None:
-        """Answer with E_FIN_FAILED or the like. It raises no exception, because it may be called for every message."""
+        """Respond with an error such as E_FIN_FAILED, without raising it, because every message may cause one."""
         data = b"E_%b_FAILED %b %b failed %b" % (word, word, message_id, reason)
         self.note_some("error", data)
         self._outbox.respond(error_frame_from_data(data))
@@ -172,7 +172,7 @@ class ClientSubscription:
 
 
 def names_of(params: list[bytes]) -> tuple[str, str]:
-    """Return the topic and the channel that SUB names."""
+    """Return the names of the topic and the channel in SUB's parameters."""
     if len(params) < 3:
         raise ProtocolError(Fault.INVALID, "SUB insufficient number of parameters")
     topic, channel = decode_name(params[1]), decode_name(params[2])

@@ -1,4 +1,4 @@
-"""NSQ clients over TCP or a unix socket: makes the protocol of each connection from nsqd's options, and writes its log.
+"""Serves NSQ clients over TCP or a Unix socket: creates each protocol from nsqd's options, and logs its events.
 
 common/nsqcommon/poller.py reads and writes the sockets, and common/nsqcommon/budget.py limits their number.
 """
@@ -82,7 +82,7 @@ def limits_of(options: Options) -> SizeLimits:
 def client_maker(
     broker: Broker, rules: ClientRules, tls_server: TlsServer | None, ask: Ask | None, unfinished: UnfinishedBodies
 ) -> MakeHandler:
-    """Return the function that makes the handler of each new connection.
+    """Return a function that creates the handler of each new connection.
 
     Each client keeps two partials, because two closures would take 350 bytes more.
     """

@@ -1,9 +1,9 @@
 """A client with TLS or compression: its bytes pass through layers between its socket and its protocol.
 
-A plain connection needs none of this. When IDENTIFY has granted an upgrade, an UpgradedClient takes the protocol's
-place in front of the poller, and the upgrade goes in NSQ's order:
+A plain connection needs none of this. When IDENTIFY has granted an upgrade, an UpgradedClient replaces the protocol as
+the connection's handler, and the upgrade has NSQ's order:
 
-    the JSON reply, plain | TLS handshake, then OK inside of it | snappy or deflate, then OK inside of that
+    the JSON reply, plain | TLS handshake, then an encrypted OK | snappy or deflate, then a compressed OK
 
 If the client sends more bytes right after its IDENTIFY, without waiting for the reply, we treat them as the beginning
 of the new stream.
@@ -34,7 +34,7 @@ _DECODE_PAUSE: Final = 0.001  # seconds for other clients before we decode more 
 
 
 class UpgradedClient:
-    """Implements `nsqcommon.poller.Handler` around a protocol."""
+    """Implements `nsqcommon.poller.Handler` for a protocol behind TLS or compression."""
 
     def __init__(
         self,
@@ -161,7 +161,7 @@ class UpgradedClient:
         self._out.append(self._encode([OK_FRAME]))
 
     def _refuse(self, reason: str) -> None:
-        """Answer with an unencrypted error, as NSQ does, because after a failed handshake the peer can't decrypt."""
+        """Respond with an unencrypted error, as NSQ does, because after a failed handshake the peer can't decrypt."""
         error = ProtocolError(Fault.IDENTIFY_FAILED, f"IDENTIFY failed {reason}")
         self._note(str(error))
         self._out.append(error_frame(error))
@@ -228,7 +228,7 @@ class UpgradedClient:
 
     @property
     def _next_decode(self) -> float:
-        """When to decode more. Not while we don't read from the client, because well compressed data would pile up."""
+        """When to decode more: never while we read nothing from the client, or well-compressed data would pile up."""
         return self._decode_at if self._client.reading else inf
 
     @property

@@ -1,9 +1,9 @@
-"""Limits how much work one client may cause in a row before all others get their turn.
+"""Limits the work that one client may cause in a row before all others get their turn.
 
-The client has to stop after STRETCH commands, or when the extra costs of expensive commands add up to STRETCH. The unit
-is a plain command, about a microsecond. For example, one read may bring 30,000 NOPs, or 920 DPUBs that each become a
-batch of their own. But it hardly ever brings more than 600 messages of 200 bytes, so we never interrupt a publisher of
-such messages.
+protocol.py's `_work` pauses a client after STRETCH commands, or when the extra costs of expensive commands add up to
+STRETCH. The unit is a plain command, about a microsecond. For example, one read may contain 30,000 NOPs, or 920 DPUBs
+that each become a batch of their own. But it hardly ever contains more than 600 messages of 200 bytes, so publishers of
+such messages are hardly ever interrupted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ COST_OF_TOPIC: Final = 256  # creating its files takes as long as hundreds of me
 
 
 class WorkBudget:
-    """The extra costs of the commands in the current stretch. All parts of a client add to it."""
+    """The extra costs of the commands since other clients had their turn. All parts of a client add to them."""
 
     __slots__ = ("spent",)
 
