@@ -1,4 +1,4 @@
-"""`python -m nsqd` is the command `nsqd`."""
+"""Makes `python -m nsqd` run the command `nsqd`."""
 
 from nsqd.cli import main
 

@@ -1,4 +1,4 @@
-"""The choices of `--ack`.
+"""The values of `--ack`.
 
 The log implements them in `nsqd/log/topic_log.py`: for `memory`, `DiskLog.append` settles a publisher's receipt right
 away; for `written`, `_write_to` settles it after the write; for `synced`, `Unsynced.synced` settles it after the sync.

@@ -145,7 +145,7 @@ async def run(
         if policy is not None:
             policy.save_copies_with(partial(write_copy, store.files, store.data_path.folder))
         budgets = _budgets(listening)
-        if trust.tls is not None:  # handshakes may take half of the descriptors; the rest is for finished ones
+        if trust.tls is not None:  # handshakes may take half of the descriptors; the rest is for clients
             trust.tls.most = min(trust.tls.most, budgets.https.most // 2 if listening.https else budgets.tcp.most // 2)
         # The store outlives everything that writes to it, the poller outlives the responses it sends, and the web server
         # outlives everything that may hand it a connection.
@@ -192,7 +192,7 @@ def _assemble(options: Options, trust: _Trust, policy: PolicyFile | None, store:
     readers_file.load()
 
     store.disk_looked_at(store.look_at_disk())
-    lookupds.set_health(store.faults.state)  # so that the first registration has it
+    lookupds.set_health(store.faults.state)  # so that the first registration includes it
 
     settings = LiveSettings(options, lookupds)
     authorities = _authorities(trust, turn)
@@ -309,7 +309,7 @@ async def _polling(node: _Node) -> AsyncIterator[None]:
         yield
         # The web server has sent its last responses, but those over HTTPS may still be in their tunnels.
         with trio.move_on_after(_LAST_WORDS, shield=True):
-            while len(poller):  # noqa: ASYNC110  # happens once in a process' life, so we poll
+            while len(poller):  # noqa: ASYNC110  # happens once in a process's life, so we poll
                 await trio.sleep(_LOOK_INTERVAL)
         nursery.cancel_scope.cancel()
     _close(node)
@@ -368,7 +368,7 @@ def _authorities(trust: _Trust, turn: Turn) -> auth_servers.AuthServers | None:
 def _budgets(listening: OpenListeners) -> Budgets:
     """Divide the file descriptors among the listeners, except those reserved for logs, syncs and our own requests.
 
-    HTTP's share is never used for TCP clients, because probes and operators must get through when a node is full.
+    TCP clients never get HTTP's share, because probes and operators must get through even if the node is full.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = int(limit) - min(_RESERVED_DESCRIPTORS, limit // 2)
@@ -401,7 +401,7 @@ def _with_real_ports(options: Options, listening: OpenListeners) -> Options:
 
 @asynccontextmanager
 async def _web(node: _Node, listening: OpenListeners, budgets: Budgets) -> AsyncIterator[Acceptors]:
-    """Run the web server, and yield the listeners, which don't accept yet."""
+    """Run the web server, and yield the acceptors, which haven't been started yet."""
     options, broker = node.options, node.broker
     publishing = Publishing(broker, limits_of(options), max_defer_ms=options.defer_limit // MILLISECOND)
     guard = _guard_of(node.trust.rights, options)
@@ -483,7 +483,7 @@ def _reading(store: DiskStore) -> HistoryReads:
 def _in_thread(limiter: trio.CapacityLimiter) -> InThread:
     async def in_thread(function: Callable[[], T]) -> T:
         # A result returned through trio-asyncio ends up in a reference cycle, and stays until the garbage collector
-        # runs, which is rare. Ours may have a megabyte, so we pass it through a list instead.
+        # runs, which is rare. Ours may be a megabyte, so we pass it through a list instead.
         result: list[T] = []
         await web.run_trio(partial(trio.to_thread.run_sync, lambda: result.append(function()), limiter=limiter))
         return result.pop()

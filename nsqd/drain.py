@@ -1,4 +1,4 @@
-"""Drains a node: refuse new messages, deliver the waiting ones, then stop.
+"""Drains a node: refuses new messages, delivers the waiting ones, then stops.
 
 SIGUSR1 and POST /drain start a drain. SIGTERM stops the node without delivering anything first: see nsqd/daemon.py.
 
@@ -13,16 +13,16 @@ SIGUSR1 and POST /drain start a drain. SIGTERM stops the node without delivering
 In that first second, publishers that follow nsqlookupd move to other nodes, so they never see an error. Consumers still
 find the node, because its messages have to be delivered.
 
-Once publishing is refused, nothing is appended to the logs, and a reader that follows one learns that it is closed. We
-don't know who reads history, nor how far they are, so `stay` gives them time to reach the end.
+Once publishing is refused, nothing is appended to the logs, and their readers are notified that the logs are closed. We
+don't know who reads history, or how far they've got, so `stay` gives them time to reach the end.
 
-You can take a drain back while the process lives (POST /undrain): it accepts messages again, registers as usual, and
-reopens its logs. To their readers that looks like a restart after a drain. Only a drain with `retire` is final, because
-readers may have given up on the node already.
+You can take a drain back while the process is running (POST /undrain): the node accepts messages again, registers as
+usual, and reopens its logs. To the readers of the logs, that looks like a restart after a drain. Only a drain with
+`retire` is final, because readers may have given up on the node already.
 
-Messages that can't be delivered now stay in the log for the next start: deferred ones, for example, and any in a paused
-channel or one without consumers. So a drain loses nothing, even when it hits its deadline, unless the node is retired
-and never starts again.
+Messages that can't be delivered now stay in the log for the next start, such as deferred messages, or all messages of a
+paused channel or one without consumers. So a drain loses nothing, even when it hits its deadline, unless the node is
+retired and never starts again.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ NOTICE: Final = 1.0
 
 
 class Announce(Protocol):
-    """Registers with each nsqlookupd as draining, or as not draining. Returns False if there is no nsqlookupd."""
+    """Registers the node with each nsqlookupd as draining or not draining. Returns False if there is no nsqlookupd."""
 
     def __call__(self, *, is_draining: bool, for_good: bool = False) -> bool: ...
 
@@ -83,10 +83,10 @@ class Drain:
         return self._asked.is_set()
 
     def start(self, *, stay: float | None = None, retire: bool = False) -> bool:
-        """Start the drain. Calling it again only changes `stay`, the seconds that readers of history get.
+        """Start the drain. Calling this again only changes `stay`, the number of seconds for readers of history.
 
-        Returns False if `retire` comes too late: a drain under way can't become final, because the nsqlookupds have
-        heard of an ordinary one.
+        Returns False if `retire` is too late: a drain in progress can't become final, because the nsqlookupds have
+        already registered an ordinary one.
         """
         if stay is not None:
             self._stay = stay
@@ -100,7 +100,7 @@ class Drain:
         return self.is_for_good or not retire
 
     def take_back(self) -> bool:
-        """Accept messages again and register as usual. Idempotent. Returns False if the drain is over, or is final."""
+        """Accept messages again and register as usual. Idempotent. Returns False if the drain is over or final."""
         if self._has_ended or self.is_for_good:
             return False
         if self.is_draining:
@@ -112,7 +112,7 @@ class Drain:
         return True
 
     def end(self) -> bool:
-        """Refuse publishing from now on if the node drains. Return whether it does."""
+        """Refuse publishing from now on if the node is draining. Return whether it is."""
         if self.is_draining and self._broker.refusal is None:
             self._refuse()
         return self.is_draining
@@ -123,7 +123,7 @@ class Drain:
         self._on_closed()
 
     async def wait(self) -> None:
-        """Wait until a drain is requested and completes. One that is taken back doesn't count."""
+        """Wait until a drain has been requested and completed. A drain that is taken back doesn't count."""
         while not self._has_ended:
             asked = self._asked
             await asked.wait()
@@ -155,7 +155,7 @@ class Drain:
         since = trio.current_time()
         if asked is self._asked and self._stay > 0:
             log.info("NSQ: staying up another %g s for readers of history", self._stay)
-        # Another request may change `stay` or take the drain back. This happens once in a process' life, so we poll.
+        # Another request may change `stay` or take the drain back. This happens once in a process's life, so we poll.
         while asked is self._asked and trio.current_time() < since + self._stay:  # noqa: ASYNC110
             await trio.sleep(_LOOK_INTERVAL)
 

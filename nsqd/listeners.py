@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class OpenListeners:
-    """The open sockets, with their actual ports: with port 0, the options don't say which one it is."""
+    """The open sockets, and their actual ports. If an option has port 0, the system has chosen the port."""
 
     tcp: socket.socket
     http: socket.socket | None
@@ -68,7 +68,7 @@ def listening_on(options: Options) -> Iterator[OpenListeners]:
 
 
 def _tcp_only(address: str) -> str:
-    """Refuse a unix socket. NSQ serves HTTP on one, but not HTTPS."""
+    """Return the address, or refuse it if it is a Unix socket. NSQ serves HTTP on one, but not HTTPS."""
     with suppress(AddressError):  # `bind` reports any other error in the address
         if parse_address(address).is_unix:
             raise ListenError(f"listen ({address}) failed - listen tcp: address {address}: missing port in address")
@@ -76,7 +76,7 @@ def _tcp_only(address: str) -> str:
 
 
 def log_closing(listening: OpenListeners) -> None:
-    """Log NSQ's own lines about closing, because scripts may wait for them."""
+    """Log the lines that NSQ logs on shutdown, because scripts may wait for them."""
     for name, listener in (("TCP", listening.tcp), ("HTTP", listening.http), ("HTTPS", listening.https)):
         if listener is not None:
             log.info("%s: closing %s", name, format_listener(listener))
@@ -86,7 +86,7 @@ def log_closing(listening: OpenListeners) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """How many file descriptors each listener may use, so that a crowd on one can't lock out the others."""
+    """The limit of file descriptors for each listener, so that a crowd on one can't lock out the others."""
 
     tcp: Budget
     http: Budget
@@ -108,7 +108,7 @@ class Acceptors:
     now: Callable[[], float]
 
     async def start(self, nursery: trio.Nursery) -> None:
-        """Start accepting connections. By the time this returns, all listeners accept, until `nursery` is cancelled."""
+        """Start to accept connections on all listeners, in tasks of `nursery`."""
         tcp, http, https = self.listening.tcp, self.listening.http, self.listening.https
         nursery.start_soon(self.poller.accept, tcp, self.make_client, self.budgets.tcp)
         log.info("TCP: listening on %s", format_listener(tcp))
@@ -128,9 +128,9 @@ class Acceptors:
             log.info("HTTPS: listening on %s", format_listener(https))
 
     def _make_http(self, connection: Connection, wake: Callable[[], None]) -> Handler:
-        """Make the handler of an HTTP connection.
+        """Create the handler of an HTTP connection.
 
-        The poller serves publishing. The first other request moves the connection to the web server for good.
+        It only serves publishing and pings. The first other request moves the connection to the web server for good.
         """
 
         def hand_off(received: bytes) -> None:
@@ -139,7 +139,7 @@ class Acceptors:
         return QuickHttp(self.routes, hand_off=hand_off, wake=wake)
 
     def _make_https(self, tls: TlsServer, connection: Connection, wake: Callable[[], None]) -> Handler:
-        """Make the handler of an HTTPS connection: like `_make_http`, but over TLS."""
+        """Create the handler of an HTTPS connection: like `_make_http`, but over TLS."""
         note = partial(log.info, "[%s] HTTPS - %s", connection.peer)
         tunnels = Tunnels(self.poller, self.web, self.budgets.https)
         secure = SecureHandler(tls, now=self.now(), wake=wake, note=note)

@@ -1,7 +1,7 @@
-"""nsqd's options that concern the log. `Options` (options.py) inherits them, so `--help` and the reference list them.
+"""nsqd's options for the log. `Options` (options.py) inherits them, so `--help` and the reference list them.
 
-To add one, declare it here; the log's code then finds it in `settings.options`. If the policy file can override it for
-a topic, the log asks `LogSettings` (log/settings.py) instead.
+To add one, declare it here; the log's code then reads it from `settings.options`. If the policy file can override it
+for a topic, the log asks `LogSettings` (log/settings.py) instead.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ def _parse_topic_retention(text: str) -> tuple[str, ...]:
 
 
 def _retention_in(entry: str) -> tuple[Nanoseconds, int] | None:
-    """Return the (duration, bytes) of a --topic-retention entry, one of them zero; None if it is neither.
+    """Return (duration, bytes) of a --topic-retention entry, or None if it is invalid.
 
-    For example, `logs=24h` is a duration and `logs=10GB` a size.
+    The entry sets only one of the two, and the other is 0: `logs=24h` sets a duration, and `logs=10GB` a size.
     """
     _, _, word = entry.rpartition("=")
     try:
@@ -137,7 +137,7 @@ class LogOptions(BaseOptions):
 
     @property
     def topic_retentions(self) -> dict[str, tuple[Nanoseconds, int]]:
-        """The (duration, bytes) of each topic in --topic-retention. A later entry replaces an earlier one of its kind."""
+        """The (duration, bytes) in --topic-retention, by topic. A later entry replaces an earlier one of the same kind."""
         found: dict[str, tuple[Nanoseconds, int]] = {}
         for entry in self.topic_retention:
             topic, _, _ = entry.rpartition("=")

@@ -1,6 +1,6 @@
-"""The options of nsqd: NSQ's own, with their names and defaults, and some of ours.
+"""nsqd's options: NSQ's, with the same names and defaults, and some of our own.
 
-If an option of NSQ has no effect here, its help text says so.
+If an NSQ option has no effect here, its help text says so.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from nsqd.log_options import LogOptions
 
 MAX_NODE_ID: Final = 1024  # ten bits of every message id
 
-MAX_WORKERS: Final = 64  # against typing errors; worker 63 listens 6300 ports above worker 0
+MAX_WORKERS: Final = 64  # to catch typos; worker 63 listens 6300 ports above worker 0
 
 TOPOLOGY_AWARE: Final = "topology-aware-consumption"
 
@@ -52,7 +52,7 @@ class TlsRequired(IntEnum):
 
 
 class TlsVersion(IntEnum):
-    """A TLS version, by its number on the wire, which `/config/tls_min_version` returns too."""
+    """TLS versions, by their numbers on the wire. `/config/tls_min_version` returns these numbers."""
 
     TLS_1_0 = 0x0301
     TLS_1_1 = 0x0302
@@ -325,7 +325,7 @@ class Options(LogOptions):
     worker_id: bool = option(False, "use --node-id", deprecated=True)
 
     def checked(self) -> Options:
-        """Check the options as NSQ does, with its error texts. Return them with implied ones set."""
+        """Check the options, with NSQ's error messages. Return them with implied ones set. Raises StartupError."""
         check_hosts("http-allowed-host", self.http_allowed_host)
         check_origins("http-cors-origin", self.http_cors_origin)
         # As in NSQ, any client auth policy, even an unknown word, makes TLS mandatory.

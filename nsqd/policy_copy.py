@@ -1,9 +1,9 @@
 """Keeps a copy of the last valid policy file in the data path, so that a node can start even if the file is broken.
 
-A running node keeps its policy when the file breaks. Without the copy you might not notice until a crash weeks later,
-when every node that shares the file fails to start.
+A running node keeps its policy if the file becomes invalid. Without the copy, you might not notice until a crash weeks
+later, when every node that shares the file fails to start.
 
-This stands alone because `nsqd.policy` knows nothing of the data path, and the log nothing of policy files.
+This stands alone so that `nsqd.policy` doesn't depend on the data path, nor the log on policy files.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def read_copy(files: Files, folder: Path) -> KeptCopy | None:
 
 
 def write_copy(files: Files, folder: Path, copy: KeptCopy) -> bool:
-    """Replace the copy atomically. If the write fails, log it, keep the old copy and return False."""
+    """Replace the copy atomically. If the write fails, log the error, keep the old copy and return False."""
     try:
         files.replace(folder / POLICY_JSON, as_json({"format": FORMAT, **copy._asdict()}))
     except OSError as error:

@@ -1,8 +1,8 @@
-"""Readers that read a topic's log without a channel (Spark, for example), and how far each has committed.
+"""Readers of a topic's log that have no channel, such as Spark, and the progress that each has reported.
 
-nsqd keeps the progress of a channel, but a reader keeps its own, in a checkpoint or a table. It reports that progress
-to us for people and for monitoring only: nothing depends on it, and retention doesn't wait for it. A reader that has
-stopped reporting stays listed, with the time of its last report, until you remove it or newer readers need the room.
+nsqd saves the progress of channels, but a reader saves its progress itself, in a checkpoint or a table. Its reports to
+us are for people and monitoring only: nothing depends on them, and retention doesn't wait for readers. A reader that
+has stopped reporting remains listed, with the time of its last report, until you remove it or newer readers need room.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from math import expm1
 from typing import Any, Final
 
 MOST_OF_A_TOPIC: Final = 64
-MOST: Final = 1024  # over all topics; one more, and the reader with the oldest report is removed
+MOST: Final = 1024  # over all topics; for another one, the reader with the oldest report is removed
 LONGEST_REPORT: Final = 8 * 1024  # bytes
 _LONGEST: Final[Mapping[str, int]] = {"name": 128, "into": 1024, "format": 32, "host": 255, "log": 64}  # characters
 _HIGHEST: Final = (1 << 63) - 1
@@ -56,13 +56,13 @@ class LogConsumer:
     def place(self, first: int, log: str) -> int:
         """Return the sequence of the first message that the reader has not committed.
 
-        A report on another log says nothing about this one: then it is the log's first message.
+        If the last report is about another log, that is the first message of this log.
         """
         return max(first, self.report.sequence) if self.report.log == log else first
 
 
 def parse_report(text: bytes) -> Report:
-    """Parse a reader's report, ignoring members that we don't know. Raises BadReport."""
+    """Parse a reader's report, and ignore unknown members. Raises BadReport."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -120,12 +120,12 @@ class Readers:
         key = report.name, report.into
         if (before := readers.get(key)) is None:
             self._make_room(topic)
-        # Making room may have removed the topic, if that was its last reader.
+        # Making room may have removed the topic, along with its last reader.
         self._topics.setdefault(topic, readers)[key] = _updated(before, report, timestamp)
         self.is_saved = False
 
     def forget(self, topic: str, name: str, into: str) -> bool:
-        """Remove a reader. Return False if it was unknown. If it still runs, its next report brings it back."""
+        """Remove a reader, or return False if it is unknown. If it is still running, its next report adds it again."""
         if (name, into) not in self._topics.get(topic, {}):
             return False
         self._remove(topic, (name, into))
@@ -153,7 +153,7 @@ class Readers:
             del self._topics[topic]
 
     def restore(self, content: object) -> None:
-        """Load the content that `readers_json` has returned. Raises BadReport."""
+        """Load content that `readers_json` has returned. Raises BadReport."""
         topics: dict[str, dict[Key, LogConsumer]] = {}
         for topic, readers in _expect(dict, content).items():
             for found in _expect(list, readers):
@@ -204,7 +204,7 @@ def _smoothed(before: LogConsumer, messages: int, nanoseconds: int) -> float | N
     now = messages / seconds
     if before.rate is None:
         return now
-    # Exponential smoothing: -expm1(-x) is 1 - exp(-x), the share of the way to the rate since the last report.
+    # Exponential smoothing: -expm1(-x) is 1 - exp(-x), the fraction of the way to the new rate.
     return before.rate - expm1(-seconds / _SMOOTHED_OVER) * (now - before.rate)
 
 

@@ -1,4 +1,4 @@
-"""The disk side of readers.py: reads the file at the start, and writes it a few seconds after a change.
+"""The file for readers.py: reads it at startup, and writes it a few seconds after a change.
 
 It stands alone so that `Readers` needs no disk and no event loop.
 """
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 # Seconds between two writes. If the process is killed in between, the readers' next reports replace the lost ones.
 INTERVAL: Final = 5.0
-_LAST_WRITE: Final = 5.0  # seconds that a stop waits for the disk
+_LAST_WRITE: Final = 5.0  # seconds to wait for the disk on shutdown
 
 
 class ReadersFile:
@@ -36,7 +36,7 @@ class ReadersFile:
         *,
         interval: float = INTERVAL,
     ) -> None:
-        """Keep `readers` in a file. `topics` has the names of all existing topics."""
+        """Keep `readers` in a file. `topics` contains the names of all existing topics."""
         self._data_path = data_path
         self._files = files
         self._readers = readers
@@ -46,7 +46,7 @@ class ReadersFile:
         self._fails = False
 
     def load(self) -> None:
-        """Read the file. If that fails, log it and start without: it is not worth a failed start."""
+        """Read the file. If that fails, log the error and go on without: the readers will report again."""
         try:
             found = self._data_path.read_readers()
             if found.condition is FileCondition.MISSING:
@@ -66,7 +66,7 @@ class ReadersFile:
             )
 
     async def keep(self) -> None:
-        """Write the file once per interval, if anything changed, until cancelled. Then write it a last time."""
+        """Write the file once per interval, and a last time when cancelled, if anything has changed."""
         try:
             while True:
                 await trio.sleep(self._interval)
@@ -94,7 +94,7 @@ class ReadersFile:
             readers.is_saved = readers.is_saved and is_written
 
     def _write(self, readers: Sequence[tuple[str, LogConsumer]]) -> None:
-        """Write the file. Runs in a thread; the lock makes it wait for a write that a cancel has abandoned.
+        """Write the file. Runs in a thread; the lock makes it wait for an earlier write abandoned by a cancellation.
 
         Raises OSError.
         """

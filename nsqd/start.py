@@ -1,4 +1,4 @@
-"""Opens the data path (importing a Go nsqd's if need be), recovers the broker from it, and runs the store."""
+"""Opens the data path, imports any data of a Go nsqd, recovers the broker, and runs the store."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def _recovered_states(recovered: Recovered, pause: Callable[[float], None]) -> t
     """Return the topics' states, and the names of the topics that were incomplete in the journal."""
     dropped = DeletedNames()
     states = replay(dropped.collect(recovered.changes))
-    # A deleted topic may have a folder again: it was being recreated when a kill came, before the journal's entry.
+    # A deleted topic may have a folder again, if nsqd was killed between recreating it and writing the journal's entry.
     deleted = dropped.topics if recovered.journal_is_whole else set()
     logs = recovered.logs
     completed = complete(
@@ -174,12 +174,12 @@ async def running_store(
     poller.watch(tasks.thread.doorbell.descriptor, syncer.end, is_soon=syncer.answers_soon)
     async with trio.open_nursery() as nursery:
         await nursery.start(tasks.run)
-        # If recovery has cut positions back to the tail, sync that before the first append. Otherwise, after a crash,
+        # If recovery has moved positions back to the tail, sync that before the first append. Otherwise, after a crash,
         # the old positions would count new messages as finished.
         try:
             await store.sync()
         except SyncFailed as failed:
-            # Go on even so: if the disk is full, consuming frees space. Until the journal is synced, we refuse publishes.
+            # Go on anyway: on a full disk, consuming frees space. Until the journal is synced, we refuse publishes.
             store.journal_keeper.distrust(failed.error)
         yield
         nursery.cancel_scope.cancel()

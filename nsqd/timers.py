@@ -59,9 +59,9 @@ async def expire_messages(broker: Broker, turn: Turn) -> None:
 async def save_progress(broker: Broker, turn: Turn, store: ProgressStore) -> None:
     """Save progress, and the names of topics and channels, up to twenty times a second while there are changes.
 
-    We also collect young garbage each time, because the interpreter might wait for too long. It counts new objects, but
-    subtracts all freed ones, even old ones. So while the counts balance, it doesn't collect at all, and the next
-    collection has to examine everything that was created meanwhile.
+    We also collect young garbage each time, because the interpreter might wait too long. It counts new objects, but
+    subtracts all freed ones, even old ones. As long as the counts balance, it never collects, and the next collection
+    has to examine all objects created in the meantime.
     """
     while True:
         turn.progress_made.clear()
@@ -84,8 +84,8 @@ def record_progress(broker: Broker, store: ProgressStore) -> None:
 async def retry_postponed(broker: Broker, turn: Turn) -> None:
     """Run turns while publishes wait for the removal of files.
 
-    A successful removal begins a turn itself. But if it fails, or the disk hangs, there may be no other turn while the
-    publishers wait for their answers.
+    A successful removal begins a turn itself. But if the removal fails or the disk hangs, there may be no other turn
+    that responds to the publishers.
     """
     while True:
         turn.publishes_wait.clear()
@@ -108,7 +108,7 @@ async def reclaim_memory(broker: Broker, turn: Turn) -> None:
 
 
 async def apply_retention(broker: Broker, turn: AnyTurn, interval: Callable[[], float | None]) -> None:
-    """Apply retention again and again, so that old messages are also removed from topics without traffic.
+    """Apply retention regularly, so that old messages are also removed from topics without traffic.
 
     `interval` returns the seconds until the next time, or None if messages never become too old.
     """
@@ -120,9 +120,9 @@ async def apply_retention(broker: Broker, turn: AnyTurn, interval: Callable[[], 
 async def expire_idle(
     broker: Broker, turn: AnyTurn, interval: Callable[[], float], report: Callable[[Expired], None]
 ) -> None:
-    """Delete topics and channels that the policy's `expire_after` applies to.
+    """Delete topics and channels that have been idle for as long as the policy's `expire_after`.
 
-    `report` is called once for each. A dry run doesn't delete them, so we find the same ones again each time.
+    `report` is called once for each, although a dry run finds the same ones again each time.
     """
     reported: set[Expired] = set()  # by dry runs
 
@@ -141,7 +141,7 @@ async def expire_idle(
 
 
 async def _in_pieces(broker: Broker, turn: AnyTurn, do: Callable[[list[str]], None]) -> None:
-    """Call `do` with the names of all topics, some in each turn, so that clients don't have to wait for long."""
+    """Call `do` with the names of all topics, a hundred in each turn, so that clients don't have to wait long."""
     names = list(broker.topics)
     for start in range(0, len(names), _TOPICS_AT_ONCE):
         with in_turn(turn):
@@ -150,7 +150,7 @@ async def _in_pieces(broker: Broker, turn: AnyTurn, do: Callable[[list[str]], No
 
 
 async def sweep_leases(leases: Leases, turn: AnyTurn, first_has_come: Wakeup) -> None:
-    """Remove consumers over HTTP that have stopped polling, once a second while there are any."""
+    """Remove HTTP consumers that have stopped polling. Runs once a second while there are HTTP consumers."""
     while True:
         first_has_come.clear()
         if not leases.http_consumers:
@@ -164,7 +164,7 @@ async def watch_data_path(look: Callable[[], T], report: Callable[[T], None]) ->
     """Notice within a second that the data path was deleted, moved or replaced, or that its disk is full.
 
     `look` runs in a thread of its own, so a hanging file server doesn't stop the event loop. We keep one thread that
-    only reports changes, because a new one for each look would double the processor time of an idle broker.
+    only reports changes, because a new thread for each check would double the CPU time of an idle broker.
     """
     known: T | None = None
     stopping = Event()

@@ -1,4 +1,4 @@
-"""TLS contexts: which certificate nsqd presents, and what it demands of clients' certificates."""
+"""Builds TLS contexts from nsqd's options: its own certificate, and its demands on clients' certificates."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VERIFIED: Final = "require-verify"  # with any other word we don't ask for a cer
 
 
 def tls_server(options: Options) -> TlsServer | None:
-    """Return the server side of TLS, or None without TLS. Raises StartupError if the files are unusable."""
+    """Return the server side of TLS, or None if TLS is off. Raises StartupError if the files are unusable."""
     if not options.tls_cert and not options.tls_key:
         return None
     context = _server_context(options)  # pyOpenSSL may serve instead, but ssl has the better error messages
@@ -80,7 +80,7 @@ def _is_old(options: Options) -> bool:
 
 
 def _check_readable(*paths: str, what: str = "TLS") -> None:
-    """Refuse to start if a file is unreadable, and name it. The ssl module wouldn't say which one."""
+    """Raise StartupError if a file is unreadable, and name it, because the ssl module's errors don't."""
     for path in paths:
         try:
             open(path, "rb").close()

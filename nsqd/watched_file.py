@@ -1,4 +1,4 @@
-"""A file that is read at the start and again after each change: the rights file and the policy file."""
+"""Files that are read at startup and again after each change: the rights file and the policy file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _UNREADABLE: Final = (0, 0, 0)
 
 
 class WatchedFile(Generic[T]):
-    """Holds the parsed file as `now`. If a new version is invalid, `now` keeps the previous one."""
+    """A file whose parsed content is `now`. If a new version is invalid, `now` is still the previous one."""
 
     def __init__(
         self, kind: str, path: str, parse: Callable[[str], T], *, last_valid: Callable[[], T | None] = lambda: None

@@ -1,7 +1,7 @@
 """Several nsqd processes on one machine under one supervisor: `nsqd --workers=4`.
 
     nsqd --workers=4                       supervisor.py: starts, watches and restarts workers; handles no messages
-      ├── nsqd --worker=0 --workers=4      worker.py: an ordinary nsqd, with options shifted by plan.py
+      ├── nsqd --worker=0 --workers=4      worker.py: an ordinary nsqd, with options from settings.py
       ├── nsqd --worker=1 --workers=4
       └── ...
 

@@ -22,8 +22,8 @@ _OURS: Final = frozenset((NODE_JSON, TOPICS, "nsqd.dat"))  # the last one is a G
 def owned_folders(data_path: str, workers: int, *, files: Files | None = None) -> Iterator[None]:
     """Lock the data path and create the workers' folders in it. Raises StartupError.
 
-    The lock keeps out an nsqd without workers, and a second supervisor. The workers' own locks aren't enough for the
-    latter: if it has more workers than the first one, the extra folders are not locked.
+    The lock keeps out an nsqd without workers, and a second supervisor. The workers' own locks aren't enough: a second
+    supervisor with more workers than the first would find the extra folders unlocked.
     """
     files = files or Files()
     folder = Path(data_path)
@@ -36,7 +36,7 @@ def owned_folders(data_path: str, workers: int, *, files: Files | None = None) -
 
 
 def _make_folders(files: Files, folder: Path, workers: int) -> None:
-    """Create missing folders. Raises StartupError if some messages would have no worker that serves them."""
+    """Create missing folders. Raises StartupError if there are messages that no worker would serve."""
     names = _names_in(folder)
     if _are_messages(names):
         raise StartupError(
@@ -61,7 +61,7 @@ def _make_folder(files: Files, folder: Path) -> None:
 
 
 def _to_a_free_folder(folder: Path, names: Sequence[str]) -> str:
-    """Complete "move everything ...": into the first worker's folder that has no messages yet."""
+    """Return the end of "move everything ...", with the first folder of a worker that has no messages yet."""
     taken = _with_messages(folder, names, 0)
     free = next(name for name in map(name_of, count()) if name not in taken)
     but = f", except {', '.join(taken)}," if taken else ""
@@ -69,7 +69,7 @@ def _to_a_free_folder(folder: Path, names: Sequence[str]) -> str:
 
 
 def refuse_folders_of_workers(data_path: str) -> None:
-    """Raise StartupError if the data path has messages of workers, which an nsqd without --workers would not serve."""
+    """Raise StartupError if the data path has messages of workers. An nsqd without --workers wouldn't serve them."""
     folder = Path(data_path)
     try:
         names = os.listdir(folder)
@@ -89,7 +89,7 @@ def _refuse_left_behind(folder: Path, names: Sequence[str], workers: int) -> Non
 
 
 def _with_messages(folder: Path, names: Sequence[str], workers: int) -> list[str]:
-    """Return the folders that have messages and belong to a worker from number `workers` on."""
+    """Return the folders of workers from number `workers` on that have messages."""
     return [name for name in left_behind(names, workers) if _are_messages(_names_in(folder / name))]
 
 

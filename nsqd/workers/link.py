@@ -1,8 +1,9 @@
-"""The socket between the supervisor and a worker. The worker sends one byte when it is ready; EOF means the end.
+"""The socket between the supervisor and a worker. The worker sends one byte when it is ready.
 
-It is the worker's standard input. If the supervisor is killed, the kernel closes its side, and the worker shuts down
-cleanly. We can't use PR_SET_PDEATHSIG for that: it fires when the *thread* that started the worker ends, and trio starts
-processes in a pool thread that exits after some idle seconds.
+EOF means that the other side has exited. The socket is the worker's standard input. If the supervisor is killed, the
+kernel closes the supervisor's side, and the worker shuts down cleanly. We can't use PR_SET_PDEATHSIG for that: it fires
+when the *thread* that started the worker ends, and trio starts processes in a pool thread that exits after a few idle
+seconds.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _READY: Final = b"R"
 
 
 class WorkerEnd:
-    """The worker's side."""
+    """The worker's side of the socket."""
 
     def __init__(self, *, starts_again: bool) -> None:
         self.starts_again = starts_again
@@ -34,7 +35,7 @@ class WorkerEnd:
             await self._socket.send(_READY)
 
     async def wait_for_supervisor_exit(self) -> None:
-        """Wait until the supervisor has exited."""
+        """Wait for EOF, which means that the supervisor has exited."""
         with suppress(OSError):
             while await self._socket.recv(1):
                 pass
@@ -47,14 +48,14 @@ def worker_end(environ: Mapping[str, str]) -> WorkerEnd | None:
 
 
 class SupervisorEnd:
-    """The supervisor's side. It also holds the worker's side until the worker has started."""
+    """The supervisor's side of the socket. It also holds the worker's side until the worker has started."""
 
     def __init__(self) -> None:
         ours, self.workers = socket.socketpair()
         self._socket = trio.socket.from_stdlib_socket(ours)
 
     async def wait_until_ready(self) -> bool:
-        """Wait for the worker's ready byte. Return False if it exits first."""
+        """Wait for the worker's ready byte. Return False if the worker exits first."""
         try:
             return await self._socket.recv(1) == _READY
         except OSError:
@@ -66,6 +67,6 @@ class SupervisorEnd:
 
 
 def environment_of_worker(environ: Mapping[str, str], *, starts_again: bool) -> dict[str, str]:
-    """Return a worker's environment: without NOTIFY_SOCKET, because only the supervisor reports to the service manager."""
+    """Return a worker's environment, without NOTIFY_SOCKET: only the supervisor reports to the service manager."""
     rest = {name: value for name, value in environ.items() if name != "NOTIFY_SOCKET"}
     return rest | {_VARIABLE: _AGAIN if starts_again else _FIRST}

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping
 from itertools import product
 from typing import Final
 
-# With a step of 2, worker 1 would get our HTTPS port; with a step of 10, the ports of nsqlookupd and nsqadmin.
+# With a step of 2, worker 1 would get worker 0's HTTPS port; with a step of 10, nsqlookupd's ports.
 STEP: Final = 100
 _LAST_PORT: Final = 65_535
 _PREFIX: Final = "worker-"
 
 
 def name_of(number: int) -> str:
-    """Return a worker's name. Its folder has the same name."""
+    """Return a worker's name, which is also its folder's name."""
     return f"{_PREFIX}{number}"
 
 
@@ -30,7 +30,7 @@ def shifted_port(port: int, number: int) -> int:
 
 
 def shifted_address(address: str, number: int) -> str:
-    """Return a worker's address, given worker 0's. An address without a port stays: listening will report the error."""
+    """Return a worker's address, given worker 0's. If there's no port, listening will report the error."""
     port = port_in(address)
     return f"{address.rpartition(':')[0]}:{shifted_port(port, number)}" if port else address
 
@@ -47,10 +47,10 @@ def node_id_of(first: int, number: int, *, below: int) -> int:
 
 
 def port_problem(ports: Mapping[str, int], workers: int) -> str | None:
-    """Return why the workers' port numbers would clash or be too high, or None if they are fine.
+    """Return the reason why the workers' ports would clash or be too high, or None if they are fine.
 
-    `ports` maps each flag to worker 0's port. For example, with 4 workers, ports 4150 and 4250 would clash, because
-    4250 is also worker 1's first port.
+    `ports` maps each flag to worker 0's port. For example, ports 4150 and 4250 would clash with 4 workers, because
+    worker 1 would use 4250 for the first flag.
     """
     given = {flag: port for flag, port in ports.items() if port}
     for flag, port in given.items():

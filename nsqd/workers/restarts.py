@@ -19,16 +19,16 @@ LONGEST_PAUSE: Final = 30.0  # seconds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How a worker's process has exited. A status of -9 means that signal 9 has killed it."""
+    """How a worker's process exited. A status of -9 means that signal 9 killed it."""
 
     status: int
     lived: float  # seconds
 
     @property
     def is_orderly(self) -> bool:
-        """Whether the process has stopped cleanly after a stop signal.
+        """Whether the process stopped cleanly, or was killed by a stop signal.
 
-        A signal in its first moments kills it, because it has no handler yet. That is fine: it has nothing to lose yet.
+        A stop signal kills a process that has no handler for it yet. That's fine, because nothing can be lost so early.
         """
         return self.status == 0 or -self.status in HELD_SIGNALS
 
@@ -45,10 +45,10 @@ class Next(Enum):
 
 
 def next_after(ending: Ending, *, is_renewed: bool, has_been_ready: bool) -> Next:
-    """Decide what to do after a worker's exit. `is_renewed`: it was stopped in order to restart it.
+    """Decide what to do after a worker's exit. `is_renewed` means that we stopped it in order to restart it.
 
     If a worker exits with an error and has never been ready, we give up, as a single nsqd would. Once it has been ready,
-    we keep trying: the other workers have clients, and must not go down just because this worker's disk is full.
+    we keep restarting it: the other workers have clients, and must not go down because of this worker's full disk.
     """
     if is_renewed:
         return Next.START

@@ -34,7 +34,7 @@ def worker_options(options: Options, *, starts_again: bool) -> Options:
     """Return the options of worker `options.worker`.
 
     `starts_again` disables --take-over: only the first start may take the data path from another machine. If an operator
-    has moved it to another machine since then, a restart must not take it back.
+    has moved the data path to another machine since then, a restart must not take it back.
     """
     number = options.worker
     return replace(

@@ -2,7 +2,7 @@
 
     SIGTERM, SIGINT, SIGHUP   stop all workers at the same time
     SIGUSR1                   drain all workers at the same time, and exit when all have drained; a worker that dies
-                              in between is restarted and drained; a rolling restart is cancelled
+                              meanwhile is restarted and drained; a rolling restart is cancelled
     SIGUSR2                   rolling restart: drain and restart the workers one by one
 
 If the supervisor itself is killed, its workers shut down cleanly: see link.py.
@@ -56,7 +56,7 @@ async def _run(workers: _Workers, wait_for_shutdown: Callable[[], Awaitable[obje
             await first_of(wait_for_shutdown, workers.over.wait)
             notify(STOPPING)
             services.cancel_scope.cancel()
-        # From here on this program's default handler ignores SIGUSR1 and SIGUSR2.
+        # From here on, the process ignores SIGUSR1 and SIGUSR2 (see nsqcommon/daemon.py).
         workers.stop()
     workers.raise_failure()
 
@@ -65,7 +65,7 @@ class _Workers:
     """All workers of this machine."""
 
     def __init__(self, options: Options) -> None:
-        self.over = trio.Event()  # all are at rest, or one can't start
+        self.over = trio.Event()  # all workers are at rest, or one can't start
         self.all = [
             WorkerProcess(it, command_of(it, workers=options.workers), self._check_if_over)
             for it in range(options.workers)
@@ -98,7 +98,7 @@ class _Workers:
             await worker.ready.wait()
 
     async def renew(self) -> None:
-        """Restart the workers one by one. If that is in progress already, only start workers that are down."""
+        """Restart the workers one by one. If a rolling restart is already running, only start workers that are down."""
         if self._renewing is not None:
             log.info("a rolling restart is already running")
             for worker in self.all:
@@ -146,10 +146,10 @@ async def _handle_signals(workers: _Workers, *, task_status: trio.TaskStatus[Non
 def command_of(
     number: int, *, workers: int, argv: Sequence[str] = sys.argv, original: Sequence[str] = sys.orig_argv
 ) -> list[str]:
-    """Return the command that starts a worker: this process's command, with two more flags before its own.
+    """Return the command that starts a worker: this process's command, with two more flags in front of its own.
 
-    Everything before the flags stays, for example `-m nsqd`. The second flag is --workers, because the number in the
-    --config file may have changed by the time the worker starts.
+    Anything else before the flags is kept, such as `-m nsqd`. The second new flag is --workers, because the number in
+    the --config file may have changed by the time the worker starts.
     """
     given = list(argv[1:])
     start = list(original[1 : len(original) - len(given)])

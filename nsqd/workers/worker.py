@@ -1,6 +1,6 @@
 """Runs one worker: an nsqd that reports to the supervisor when it is ready, and stops when the supervisor is gone.
 
-It stands apart from run.py because it imports the broker, and the supervisor must not.
+It stands apart from run.py so that the supervisor, which also starts there, doesn't import the broker.
 """
 
 from __future__ import annotations

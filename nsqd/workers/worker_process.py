@@ -30,7 +30,7 @@ class WorkerProcess:
         self.name = name_of(number)
         self.ready = trio.Event()  # replaced when the process ends
         self.is_resting = False
-        self.failure = ""  # why it can't start, or didn't stop cleanly
+        self.failure = ""  # why the worker can't start, or didn't stop cleanly
         self._command = command
         self._on_change = on_change
         self._pauses = Pauses()
@@ -39,7 +39,7 @@ class WorkerProcess:
         self._is_renewed = False  # we have asked the process to stop in order to restart it
         self._drains_when_ready = False
         self._drain_limit = 0.0
-        self._drain_ends = -inf  # by when a drain that we have started must be over
+        self._drain_ends = -inf  # the deadline of the drain that we have started
         self._process: trio.Process | None = None
         self._ended = trio.Event()  # replaced when the next process starts
         self._poke = trio.Event()  # ends a pause or a rest
@@ -72,7 +72,7 @@ class WorkerProcess:
             self._process.send_signal(number)
 
     def drain(self, limit: float) -> None:
-        """Drain the process once it is ready. If it dies within `limit` seconds of that, drain its successor as well."""
+        """Drain the process once it is ready. If it dies during the next `limit` seconds, drain its successor too."""
         if self.is_resting:
             return
         self._is_renewed = False
@@ -87,9 +87,10 @@ class WorkerProcess:
         self.send(signal.SIGUSR1)
 
     async def renew(self, drain_limit: float, stop_limit: float) -> None:
-        """Drain the process, start a new one, and return when that is ready.
+        """Drain the process, start a new one, and return once the new one is ready.
 
-        If the drain exceeds `drain_limit` seconds, stop the process; if that exceeds `stop_limit`, kill it.
+        If the drain takes longer than `drain_limit` seconds, stop the process. If the stop takes longer than
+        `stop_limit` seconds, kill the process.
         """
         was_resting = self.is_resting
         self._forget_drain()
@@ -116,7 +117,7 @@ class WorkerProcess:
     # The process
 
     async def _live(self) -> Ending:
-        """Run one process to its end."""
+        """Run one process until it exits."""
         began = trio.current_time()
         self._ended = trio.Event()
         self._is_renewed = False
@@ -194,7 +195,7 @@ class WorkerProcess:
 
 
 async def _wait_at_most(event: trio.Event, limit: float) -> bool:
-    """Wait for an event for at most `limit` seconds. Return whether it has happened."""
+    """Wait for an event for at most `limit` seconds. Return whether it is set."""
     with trio.move_on_after(limit):
         await event.wait()
     return event.is_set()
