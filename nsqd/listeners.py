@@ -86,7 +86,7 @@ def log_closing(listening: OpenListeners) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """The limit of file descriptors for each listener, so that a crowd on one can't lock out the others."""
+    """The limits on each listener's file descriptors, so that a crowd on one can't lock out the others."""
 
     tcp: Budget
     http: Budget

@@ -1,4 +1,4 @@
-"""The file for readers.py: reads it at startup, and writes it a few seconds after a change.
+"""Keeps the readers of readers.py in a file: reads it at startup, and writes it a few seconds after a change.
 
 It stands alone so that `Readers` needs no disk and no event loop.
 """
@@ -46,7 +46,7 @@ class ReadersFile:
         self._fails = False
 
     def load(self) -> None:
-        """Read the file. If that fails, log the error and go on without: the readers will report again."""
+        """Read the file. If that fails, log the error and start with no readers: they will report again."""
         try:
             found = self._data_path.read_readers()
             if found.condition is FileCondition.MISSING:

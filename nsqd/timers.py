@@ -1,4 +1,4 @@
-"""Periodic jobs. Each is a task that sleeps until there is work, so an idle broker needs almost no processor time."""
+"""Periodic jobs. Each is a task that sleeps until there is work, so an idle broker needs almost no CPU time."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ async def watch_data_path(look: Callable[[], T], report: Callable[[T], None]) ->
 async def return_memory(sessions: Sessions, *, give_back: Callable[[], None] = return_unused) -> None:
     """Return memory to the system after many TLS sessions have ended.
 
-    Each session takes tens of kilobytes, and leaves them behind in fragments that the C library would keep.
+    Each session takes tens of kilobytes, and leaves free fragments that the C library would keep.
     """
     seen = 0
     while True:

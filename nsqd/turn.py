@@ -1,6 +1,6 @@
 """nsqd's turns. We handle each event for the broker in one: ready sockets, an HTTP call, or a deadline.
 
-common/nsqcommon/poller.py reads and writes the sockets, and begins and finishes a turn for all that are ready. Nothing
+common/nsqcommon/poller.py reads and writes the sockets, and begins and finishes a turn for all ready ones. Nothing
 waits between `begin` and `finish`, so turns never overlap. nsqd/broker/turn.py explains the steps at the end of a turn,
 and the reasons for their order.
 """
@@ -43,8 +43,8 @@ class Turn:
     def __init__(self, broker: Broker, store: TurnStore, *, announce: Announce, flush: Callable[[], None]) -> None:
         """Set up the turns of a broker.
 
-        `announce` registers changes of topics and their channels with nsqlookupd. `flush` sends responses and messages
-        to clients.
+        `announce` registers changes to topics and channels with nsqlookupd. `flush` sends responses and messages to
+        clients.
         """
         self._broker = broker
         self._store = store

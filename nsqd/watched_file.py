@@ -20,7 +20,7 @@ _UNREADABLE: Final = (0, 0, 0)
 
 
 class WatchedFile(Generic[T]):
-    """A file whose parsed content is `now`. If a new version is invalid, `now` is still the previous one."""
+    """A file and its parsed content, `now`. If a new version is invalid, `now` keeps the previous one."""
 
     def __init__(
         self, kind: str, path: str, parse: Callable[[str], T], *, last_valid: Callable[[], T | None] = lambda: None

@@ -1,1 +1,1 @@
-"""One TCP client of nsqd: its protocol, its parts and its upgrades to TLS and compression."""
+"""One TCP client of nsqd: its protocol, the protocol's parts, and the upgrades to TLS and compression."""

@@ -1,8 +1,8 @@
 """The authorization of one client: its secret, its latest grant, and its pending question to an authorization server.
 
-We only use it if clients have to AUTH. AUTH always asks a question. SUB and the publish commands ask one if the grant
-has expired. Such a command is *suspended*: protocol.py stops reading from the client, and checks the command again once
-it has the answer.
+We only use it if clients have to AUTH. AUTH asks for a grant. If the grant has expired by the time of a SUB or a
+publish, we ask again, and meanwhile the command is *suspended*: protocol.py stops reading from the client, and checks
+the command again once it has the answer.
 
     AUTH ── ask ──► question ── take ──► granted ── SUB or a publish after the grant has expired ──► ask ...
                         └── no server answered, or it granted nothing: an error, which closes the client
@@ -31,7 +31,7 @@ class Suspended(Exception):
 class Authorization:
     """One client's rights, and the question to fetch them.
 
-    It only hands the question to `ask`. protocol.py stops reading from the client, and resumes.
+    It only hands the question to `ask`. protocol.py pauses the client, and resumes it after the answer.
     """
 
     __slots__ = ("_ask", "_expires", "_grant", "_is_new", "_question", "_remote_ip", "_secret", "_suspended")

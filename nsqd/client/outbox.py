@@ -38,7 +38,7 @@ class WaitingFrame:
 class Outbox:
     """Frames for one client, either ready to send or held until the log has settled a receipt.
 
-    It calls `wake` for messages and settled receipts; after `respond`, the client does so itself. It can't close the
+    It calls `wake` for messages and settled receipts; after `respond`, protocol.py does so. It can't close the
     connection, so if a publish fails, `release` returns the error, and protocol.py closes the client.
     """
 

@@ -96,7 +96,7 @@ class ClientProfile:
         return negotiation
 
     def locality(self) -> Locality:
-        """Return how near the client is, according to its first IDENTIFY. Two empty names are equal, as in NSQ."""
+        """Return how near the client is, from the names in its first IDENTIFY. Two empty names are equal, as in NSQ."""
         client, server = self.delivery, self.rules.features
         if not self.is_identified:
             return Locality.ELSEWHERE
@@ -113,7 +113,7 @@ class ClientProfile:
         consumer: Consumer | None,
         authorization: Authorization | None,
     ) -> ClientSnapshot:
-        """Describe the client for /stats, with its publishes to `topic`, or if that is empty, to its first topic."""
+        """Describe the client for /stats, with its publish count for `topic`, or if that is empty, its first topic."""
         settings, transport = self.settings, self.transport
         shown = topic or next(iter(pub_counts), "")
         return ClientSnapshot(

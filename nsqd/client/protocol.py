@@ -232,7 +232,7 @@ class ClientProtocol:
         self._outbox.wake()
 
     def give_up_body(self) -> None:
-        """Close the client as if its read deadline had passed during the body, because others need the memory."""
+        """Close the client as if its read deadline had passed during the body, because other bodies need the memory."""
         self._note("info", b"unfinished bodies exceed --max-unfinished-bytes; dropping this one, the oldest")
         self._cut_off(b"")
         self.lingers = False
@@ -332,8 +332,8 @@ class ClientProtocol:
     def _admit(self, params: list[bytes]) -> bool:
         """Check the client's state, and a command's parameters and topic, before the command's body is read.
 
-        Return whether the reader may admit the same line again without these checks. It may for PUB, because PUB is
-        legal until the client is closed, and authorization and a deleted topic are handled after the body is read.
+        Return whether the reader may admit the same line again without these checks. For PUB it may, because PUB is
+        legal until the client is closed, and we handle authorization and a deleted topic after the body is read.
         """
         word, publisher = params[0], self._publisher
         # An MPUB is authorized before its body is read.
@@ -528,7 +528,7 @@ class ClientProtocol:
     # Seen from outside
 
     def describe(self, topic: str = "") -> ClientSnapshot:
-        """Describe the client for /stats, with its publishes to `topic`, or if that is empty, to its first topic."""
+        """Describe the client for /stats, with its publish count for `topic`, or if that is empty, its first topic."""
         return self.profile.snapshot(
             topic,
             state=int(self.state),

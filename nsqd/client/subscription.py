@@ -139,7 +139,7 @@ class ClientSubscription:
     def sent(self, unsent: int) -> None:
         """Record how many bytes are still queued for the socket.
 
-        While there are too many, the consumer gets no more messages.
+        While too many are queued, the consumer gets no more messages.
         """
         consumer = self.consumer
         was_full = consumer.unsent_bytes > MOST_UNSENT_BYTES

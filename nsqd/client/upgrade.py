@@ -1,7 +1,7 @@
-"""A client with TLS or compression: its bytes pass through layers between its socket and its protocol.
+"""A client with TLS or compression: the bytes pass through layers between the socket and the protocol.
 
 A plain connection needs none of this. When IDENTIFY has granted an upgrade, an UpgradedClient replaces the protocol as
-the connection's handler, and the upgrade has NSQ's order:
+the connection's handler, and the upgrade follows NSQ's order:
 
     the JSON reply, plain | TLS handshake, then an encrypted OK | snappy or deflate, then a compressed OK
 
@@ -228,7 +228,7 @@ class UpgradedClient:
 
     @property
     def _next_decode(self) -> float:
-        """When to decode more: never while we read nothing from the client, or well-compressed data would pile up."""
+        """When to decode more: never while reading is paused, because well-compressed data would pile up."""
         return self._decode_at if self._client.reading else inf
 
     @property

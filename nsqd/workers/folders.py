@@ -61,7 +61,7 @@ def _make_folder(files: Files, folder: Path) -> None:
 
 
 def _to_a_free_folder(folder: Path, names: Sequence[str]) -> str:
-    """Return the end of "move everything ...", with the first folder of a worker that has no messages yet."""
+    """Return the rest of "move everything in ...", which names the first free folder for a worker."""
     taken = _with_messages(folder, names, 0)
     free = next(name for name in map(name_of, count()) if name not in taken)
     but = f", except {', '.join(taken)}," if taken else ""

@@ -1,6 +1,6 @@
 """The socket between the supervisor and a worker. The worker sends one byte when it is ready.
 
-EOF means that the other side has exited. The socket is the worker's standard input. If the supervisor is killed, the
+EOF means that the other process has exited. The socket is the worker's standard input. If the supervisor is killed, the
 kernel closes the supervisor's side, and the worker shuts down cleanly. We can't use PR_SET_PDEATHSIG for that: it fires
 when the *thread* that started the worker ends, and trio starts processes in a pool thread that exits after a few idle
 seconds.

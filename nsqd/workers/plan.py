@@ -30,7 +30,7 @@ def shifted_port(port: int, number: int) -> int:
 
 
 def shifted_address(address: str, number: int) -> str:
-    """Return a worker's address, given worker 0's. If there's no port, listening will report the error."""
+    """Return a worker's address, given worker 0's. Without a port, it's unchanged; listening reports the error."""
     port = port_in(address)
     return f"{address.rpartition(':')[0]}:{shifted_port(port, number)}" if port else address
 

@@ -1,4 +1,4 @@
-"""One worker from the supervisor's point of view: a process that it starts, watches, and restarts when it dies."""
+"""One worker from the supervisor's point of view: a process to start, watch, and restart when it dies."""
 
 from __future__ import annotations
 
