@@ -1,7 +1,7 @@
 """The access rule of each route: the role it needs, and whether it concerns one topic or the whole node.
 
-You can't make a `GuardedRoute` without a `RequiredRole`, so the table of routes (`make_app`) is also the table of
-rights. Only the route decides its scope. For example, `topic=` on a node route has no effect on rights.
+You can't create a `GuardedRoute` without a `RequiredRole`, so the table of routes (`make_app`) is also the table of
+rights. The scope depends only on the route. For example, `topic=` on a node route has no effect on rights.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from nsqd.auth.rights import Role
 
 
 class Scope(StrEnum):
-    TOPIC = "one topic"  # named by `topic=`; a holder limited to certain topics must name one of them
+    TOPIC = "one topic"  # given by `topic=`; a holder limited to certain topics must pass one of these
     NODE = "the node"  # closed to holders limited to certain topics
 
 

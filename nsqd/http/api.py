@@ -1,4 +1,4 @@
-"""nsqd's HTTP API: the table of all endpoints, NSQ's and ours. Each noun's handlers are in a module of their own."""
+"""nsqd's HTTP API: the table of all endpoints, NSQ's and ours. The handlers for each noun are in a separate module."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def make_app(
 ) -> HttpApi[GuardedRoute]:
     """Build the ASGI application. `run_trio`, `linger` and `attend` come from `nsqcommon.web`; tests pass their own.
 
-    The table of routes is also the table of rights (nsqd/http/access.py), which docs/how-to/rights.md shows.
+    The table of routes is also the table of rights (nsqd/http/access.py). docs/how-to/rights.md shows it.
     """
     calls = Calls(broker, turn, run_trio)
     readers = readers or Readers()
@@ -193,7 +193,7 @@ def _routes(it: _Handlers, debug: Iterable[GuardedRoute]) -> list[GuardedRoute]:
 def refuse_plain(https_port: int) -> HttpApi[Route]:
     """Build the application that answers plain HTTP with 403 where TLS is required.
 
-    The JSON keeps NSQ's spaces: NSQ writes it by hand, and clients parse it.
+    We keep the spaces in NSQ's handwritten JSON, because clients parse it.
     """
     body = b'{"message": "TLS_REQUIRED", "https_port": %d}' % https_port
     return HttpApi((), log=log, always=Response(403, body, (JSON, V1)))

@@ -1,7 +1,7 @@
 """The endpoints that save and restore a channel's backlog, and deliver finished messages again.
 
-You get a document from `GET /channel/state` and may edit it before you send it back. So we check all of it before we
-change anything, and a document can't make nsqd keep more than `MOST` entries.
+A client gets a document from `GET /channel/state`, and may edit it before sending it back. So we check all of it before
+we change anything, and allow at most `MOST` entries.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from nsqd.http.history_source import TopicHistory
 
 MOST: Final = 10_000  # ranges and exceptions in a document
-LONGEST: Final = 1 << 20  # bytes in a document; those nsqd writes have at most half as many
+LONGEST: Final = 1 << 20  # bytes in a document; nsqd writes at most half as many
 _TOO_LONG: Final = f"more than {MOST} ranges and exceptions"
 _MOST_BRACKETS: Final = 2 * MOST  # of one kind, including those in members we don't know
 _MOST_COMMAS: Final = 6 * MOST
@@ -38,7 +38,7 @@ _NANOSECONDS: Final = 1_000_000_000
 
 
 class BadDocument(ValueError):
-    """The document is malformed or contradicts itself; the message says how."""
+    """The document is malformed or contradicts itself. The message has the details."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class BacklogDocument:
 
 class BacklogEndpoints:
     def __init__(self, calls: Calls, find: Callable[[str, Mapping[str, str]], TopicHistory]) -> None:
-        """`find` returns the topic's log. It raises HttpError if the arguments have a `log` with another log's id."""
+        """`find` returns the topic's log. It raises HttpError if the argument `log` has another log's id."""
         self._calls = calls
         self._broker = calls.broker
         self._find = find
@@ -65,7 +65,7 @@ class BacklogEndpoints:
         backlog = operator_actions.backlog(channel, MOST)
         if backlog is None:
             raise HttpError(413, "TOO_MANY", details={"reason": f"more than {MOST} ranges and exceptions"})
-        # Sync first: otherwise a power cut could lose messages, and new ones would get the sequences we answer here.
+        # Sync first: otherwise a power cut could lose messages, and new ones would reuse the sequences we return here.
         paused = channel.paused
         await self._calls.durable()
         time, size = topic_log.retention_time, topic_log.retention_bytes
@@ -128,8 +128,8 @@ class BacklogEndpoints:
 def _channel(topic: Topic, name: str, document: BacklogDocument) -> tuple[Channel, int]:
     """Return the channel and the number of messages it has missed.
 
-    A deleted channel is created again, paused if it was, at the document's end. So it gets all messages published since
-    then. If retention has already removed some, these are the missed ones.
+    If the channel was deleted, we create it again at the document's end, and pause it if it was paused. It gets all
+    messages published since then, and misses the ones that retention has already removed.
     """
     if name in topic.channels:
         return topic.channels[name], 0
@@ -153,7 +153,7 @@ def _beyond_end(topic_log: TopicHistory, topic: Topic) -> HttpError:
 def parse_document(text: bytes) -> Iterator[BacklogDocument | None]:
     """Parse the document, ignoring unknown members. Raises BadDocument.
 
-    Yields None every few milliseconds so that the caller can let other tasks run, and the document last.
+    Yields None every few milliseconds so that the caller can let other tasks run, and finally the document.
     """
     # Count in the text: decoding a million brackets would take longer than a turn may last.
     if text.count(b"[") > _MOST_BRACKETS or text.count(b"{") > _MOST_BRACKETS or text.count(b",") > _MOST_COMMAS:
@@ -194,7 +194,7 @@ def _backlog_in(found: Mapping[str, Any]) -> Generator[None, None, Backlog]:
 
 
 def _entries(found: Mapping[str, Any], member: str, highest: tuple[int, ...]) -> Generator[None, None, list[list[int]]]:
-    """Return the list under `member`. Each entry has one number, from 0 on, for each of the `highest`."""
+    """Return the list under `member`. Entries must be as long as `highest`, which has the maximum of each number."""
     entries = found.get(member)
     if not isinstance(entries, list):
         raise BadDocument(f"{member}: expected a list")
@@ -217,7 +217,7 @@ def _number(value: object, highest: int, member: str) -> int:
 
 
 def _check(backlog: Backlog) -> Iterator[None]:
-    """Refuse a document that puts a message in two places, or has a range out of bounds."""
+    """Raise BadDocument if a message is in two places, or a range is out of bounds or out of order."""
     ranges = backlog.finished
     yield None
     if any(not backlog.next <= start < end for start, end in ranges):

@@ -1,4 +1,4 @@
-"""Reads bodies for lists of messages, from memory or one by one from disk, without blocking other clients."""
+"""Reads the bodies for lists of messages, from memory or one by one from disk, without blocking other clients."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class BodyReader:
         self._clock = clock
 
     async def batch(self, channel: Channel, sequence: int, is_wanted: Callable[[], bool]) -> Batch | str:
-        """Return the batch that has this message, or the reason why there is none. Stops once `is_wanted` is false."""
+        """Return the batch with this message, or the reason why we can't. Stops once `is_wanted` returns False."""
         reading, log = self._reading, channel.feed.log
         end = self._clock() + LONGEST_READ
         while is_wanted() and log.next_readable(sequence) == sequence:

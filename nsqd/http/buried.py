@@ -1,6 +1,6 @@
 """The endpoints that list, kick and discard a channel's buried messages (docs/reference/http.md).
 
-A list is streamed so that it never blocks other clients: bodies come from disk one by one, and a search for a rare
+A list is streamed so that it never blocks other clients: we read bodies from disk one by one, and a search for a rare
 reason pauses every `_LOOKED_AT` messages.
 """
 
@@ -88,7 +88,7 @@ class BuriedEndpoints:
         return json(answer)
 
     async def _sequences(self, channel: Channel, named: _NamedMessages) -> set[int]:
-        """Return the sequences of the named messages. Finding ids means a scan of all buried messages, in slices."""
+        """Return the sequences of the named messages. To find ids, it scans all buried messages in slices."""
         sequences = set(named.sequences)
         if named.ids:
             for found in channel.buried_queue.buried.find(named.ids):
@@ -234,7 +234,7 @@ def _begin(channel: Channel, verb: Verb, asked: _SelectionRequest, who: str) -> 
 
 
 def _kick_of(channel: Channel, verb: Verb) -> dict[str, object]:
-    """Return the member with the kick's number, which the client needs to undo it."""
+    """Return the member with the number of the kick, which a client needs to undo the kick."""
     kicked = channel.buried_queue.kicked
     return {"kick": kicked.number} if verb == "kick" and kicked is not None else {}
 
@@ -261,7 +261,7 @@ def _job_members(job: BuriedJob | None) -> dict[str, object] | None:
 
 
 def _recall_members(recall: LongRecall) -> dict[str, object]:
-    """Return a recall in the format of a job. `limit` is its number of messages."""
+    """Return the members of a recall, in the format of a job. `limit` is the number of messages to recall."""
     return {
         "verb": recall.verb,
         "done": recall.done,
@@ -330,7 +330,7 @@ def _selection_request(request: Request, timestamp: int) -> _SelectionRequest:
 
 
 def _time(text: str) -> int:
-    """Parse a time into nanoseconds. Plain digits are nanoseconds already, as in our answers."""
+    """Parse a time into nanoseconds. Plain digits are nanoseconds already, as in our responses."""
     try:
         place = parse_place(text)
     except ValueError:

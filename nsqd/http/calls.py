@@ -1,7 +1,8 @@
 """How HTTP handlers call the broker.
 
-Handlers run under an asyncio server. The broker never awaits, so they call it directly. A handler makes its changes
-within one turn (docs/decisions/0001). Where NSQ's answer promises durability, it then awaits the disk with `run_trio`.
+Handlers run under an asyncio server. The broker never awaits, so handlers call it directly. A handler makes its
+changes within one turn (docs/decisions/0001). Where NSQ's response promises durability, the handler then waits for the
+disk with `run_trio`.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Bridge(Protocol):
 
 
 class ClientLeft(ClientGone):
-    """The client left during its long work. The slices that ran are not undone."""
+    """The client has disconnected during a long call. Slices that ran before are not undone."""
 
 
 class Calls:
@@ -116,6 +117,6 @@ class Calls:
 
 
 def _not_on_disk(cause: object) -> HttpError:
-    """Return a 500: NSQ has no better answer. The change is in effect, and reaches the disk once it works again."""
+    """Return a 500, the best that NSQ has. The change is in effect, and is written once the disk works again."""
     log.error("change not yet on disk error=%s", cause)
     return HttpError(500, "INTERNAL_ERROR")

@@ -1,6 +1,6 @@
-"""The record of changes that operators make over HTTP: logs each one, and keeps the newest for `GET /changes`.
+"""Records the changes that operators make over HTTP: logs each change, and keeps the newest for `GET /changes`.
 
-Publishing isn't a change in this sense, nor is a reader's report of its position.
+It also records topics and channels that the policy file expires, but not publishes or reports of a reader's position.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from nsqd.http.lines import handler_slices
 
 log = logging.getLogger(__name__)
 
-KEPT: Final = 1000  # changes; about a megabyte at most, because long texts are cut
+KEPT: Final = 1000  # changes; at most about a megabyte, because we truncate long texts
 POLICY: Final = "policy file"  # `who` for topics and channels that expire
 _LONGEST: Final = 200  # characters of a text that the client chooses
 _DIGITS: Final = 19
-STOPPED: Final = "STOPPED"  # the error code of long work that was stopped; what it did before is not undone
-# Statuses that mean nothing has changed. A 500 isn't one: the change is in effect, see nsqd/http/calls.py.
+STOPPED: Final = "STOPPED"  # the error code of long work that was stopped; its changes so far are not undone
+# With these statuses, nothing has changed. After a 500, the change is in effect, see nsqd/http/calls.py.
 _FAILED: Final = range(400, 500)
 
 
@@ -123,9 +123,9 @@ class Changes:
         )
 
     async def show(self, request: Request) -> Response:
-        """Answer with the changes after number `after`, the oldest first.
+        """Return the changes after number `after`, oldest first.
 
-        With `topic=`, only that topic's changes. A holder limited to certain topics must name one of them.
+        With `topic=`, returns only this topic's changes. A holder limited to certain topics must pass one of these.
         """
         arguments = request.query()
         after = _number(arguments.get("after", "0"), "INVALID_ARG_AFTER")
@@ -135,7 +135,7 @@ class Changes:
         topic = arguments.get("topic")
         found = [it for it in self._newest if it.n > after and (topic is None or it.topic == topic)]
         shown = found[:limit]
-        # Complete: skip the other topics' changes next time, too. Cut at `limit`: go on after the last one shown.
+        # After a complete list, the next call skips other topics' changes too. If not, it begins after the last shown.
         reached = self._last if len(shown) == len(found) else shown[-1].n if shown else after
         pieces = await handler_slices().all_of(dumps(asdict(it)) for it in shown)
         return Response(body=b'{"changes":[%b],"next":%d}' % (b",".join(pieces), reached), headers=(JSON, V1))

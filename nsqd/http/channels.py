@@ -1,4 +1,4 @@
-"""The endpoints of a channel: create, delete, empty, pause, and its position in the topic's log."""
+"""The endpoints that create, delete, empty or pause a channel, and show or set its position in the topic's log."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class ChannelEndpoints:
         return json({"cursor": channel.ledger.cursor, "end": channel.feed.high_watermark, "waiting": places})
 
     async def _pinned(self, topic: str, place: HistoryPlace) -> Pinned:
-        """Turn a time into a sequence. Do this before the turn: it reads the disk, and nothing in a turn may wait."""
+        """Convert a time to a sequence. Call this before the turn, because it reads the disk, and a turn can't wait."""
         return FoundSequence(await find_sequence(self._reading, topic, place)) if isinstance(place, AtTime) else place
 
     async def delete(self, request: Request) -> Response:
@@ -106,7 +106,7 @@ class ChannelEndpoints:
 
 
 def _cursor(topic: Topic, place: Pinned) -> int:
-    """Return the cursor for a place. It lies between the first message still in the log and the end of the log."""
+    """Return the cursor for a place. Raises a 410 or 400 if a client's own sequence is outside the log."""
     first, last = topic.log.first, topic.last_place
     if isinstance(place, HistoryEdge):
         return first if place is HistoryEdge.EARLIEST else last

@@ -1,4 +1,4 @@
-"""`/config`: shows an option, and changes the ones that may change at run time."""
+"""`/config`: shows an option, or changes it if it may change at run time."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ class ConfigEndpoints:
         if len(options.lookupd_tcp_address) > max(MOST_LOOKUPDS, len(self._settings.options.lookupd_tcp_address)):
             raise HttpError(400, "INVALID_VALUE", details={"reason": f"more than {MOST_LOOKUPDS} addresses"})
         self._settings.replace(options)
-        # In NSQ, `null` makes a list a nil slice, which prints as null and not as [].
+        # In NSQ, `null` turns a list into a nil slice, which is printed as null and not as [].
         return json(None) if value.strip() == "null" else _show_option(options, key)
 
 
 def _show_option(options: Options, key: str) -> Response:
-    """Answer with the value of an option: a string as plain text, everything else as JSON."""
+    """Return the value of an option: a string as plain text, everything else as JSON."""
     for row in table_of(type(options)):
         if row.key == key and not row.is_deprecated:
             value: Any = getattr(options, row.name)

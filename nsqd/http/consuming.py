@@ -1,7 +1,7 @@
 """Consuming over HTTP: `POST /sub` polls, `GET /sub` streams, and four more endpoints finish, requeue, touch or bury.
 
-nsqd/broker/leases.py explains leases. A poll that finds messages is answered in the same turn. One that finds many is
-answered in the next, because delivering them has already taken a while.
+nsqd/broker/leases.py explains leases. A poll that finds messages gets its response in the same turn,
+or in the next if there are many, because delivering many messages has already taken a while.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ LONGEST_WAIT: Final = 60.0  # seconds
 SHORTEST_LEASE: Final = 1.0
 HEARTBEAT_INTERVAL: Final = 15.0
 _STREAMED: Final = 100  # the default `max` of a stream: messages in flight
-_TO_LOAD: Final = 0.25  # seconds; even a poll without `wait=` waits this long while its messages are read from disk
-_MANY: Final = 200  # messages; from here on, the answer is encoded in the next turn
+_TO_LOAD: Final = 0.25  # seconds; even a poll without `wait=` waits up to this long for messages from disk
+_MANY: Final = 200  # messages; if there are more, we encode them in the next turn
 _MOST_BYTES: Final = 64 * 1024  # in a list of ids
 _EVENTS: Final = b"text/event-stream"
 _INVALID_ID: Final = b"invalid message ID"
@@ -81,7 +81,7 @@ class ConsumeEndpoints:
                 with self._calls.turn():
                     poll.give_back()
         if taken.others_wait:
-            with self._calls.turn():  # `take` made room for the holder's next poll, and a turn's end delivers to it
+            with self._calls.turn():  # `take` made room for the holder's next poll, and the end of a turn fills it
                 pass
         return Response(200, lines_of(pieces, taken.ends), ((b"content-type", NDJSON.encode()), V1))
 
@@ -95,8 +95,8 @@ class ConsumeEndpoints:
     def _channel(self, topic: str, channel: str, caller: HttpCaller) -> Channel:
         """Return the channel. Creates it if necessary, as SUB does.
 
-        Raises TooMany before it creates a channel for a request that will be refused. Otherwise an ephemeral channel,
-        for example, would stay forever: it is deleted when its last consumer leaves, and it never had one.
+        Raises TooMany rather than create a channel for a request that will be refused. For example, an ephemeral one
+        would stay forever: it is deleted when its last consumer leaves, and it would never have had one.
         """
         broker = self._calls.broker
         existing = broker.find(topic)
@@ -215,7 +215,7 @@ class ConsumeEndpoints:
 def _results_in_order(
     verb: bytes, named: list[bytes], failures: dict[bytes, bytes], ends: dict[bytes, int] | None
 ) -> bytes:
-    """Return a line for each id if some are invalid or repeated. Only the first of repeated ids can be in flight."""
+    """Return a line for each id, where some are invalid or repeated. A repeated id can only succeed once."""
     lines: list[bytes] = []
     seen: set[bytes] = set()
     for message_id in named:
@@ -243,7 +243,7 @@ class _EventStream:
         self._gone: asyncio.Future[None] | None = None
 
     def begin(self, make_channel: Callable[[], Channel], caller: HttpCaller, most: int, after: bytes) -> None:
-        """Join the channel. Raises Refusal. After that, you must call `close`."""
+        """Join the channel, or raise Refusal. Once you have joined, you must call `close`."""
         leases = self._leasing.leases
         try:
             leases.begin_waiting()
@@ -267,7 +267,7 @@ class _EventStream:
             return _BEGIN
         streamer = self._streamer
         assert streamer is not None
-        # Create it before `_piece`: the end of its turn may deliver new messages and wake us.
+        # Create this before calling `_piece`: the turn there may deliver new messages at its end, and wake us.
         self._wakeup = self._leasing.new_wakeup()
         try:
             if piece := self._piece(streamer):

@@ -1,7 +1,7 @@
 """`/debug`: the counterpart of Go's pprof pages, as far as Python can provide them.
 
 We keep all of NSQ's routes, methods and statuses because tools rely on them. The contents of a profile depend on the
-runtime. Two of the commands answer 500 although they succeed: NSQ has this bug, and tools may expect it.
+runtime. The two commands return 500 although they succeed: NSQ has this bug, and tools may expect it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MOST_PROFILE_SECONDS: Final = 300.0
 _SAMPLE_INTERVAL: Final = 0.01
 _MOST_TYPES: Final = 100
 _OBJECTS_AT_ONCE: Final = 10_000
-MOST_OBJECTS: Final = 150_000  # listed without `force`, because gc.get_objects() lists all of them in one blocking call
+MOST_OBJECTS: Final = 150_000  # the most without `force`, because gc.get_objects() blocks until all are listed
 _LISTED_IN_MS: Final = 10_000  # objects per millisecond if scattered in memory; a fast machine lists twice as many
 
 _PROFILES: Final = {
@@ -107,7 +107,7 @@ async def _show_symbols(request: Request) -> Response:
 
 
 async def _show(run_trio: RunTrio, describe: Callable[[], Iterator[str]], request: Request) -> Response:
-    """Answer with the text that `describe` yields in trio."""
+    """Call `describe` in trio, and return the lines that it yields."""
     lines: list[str] = []
 
     async def describe_in_trio() -> None:
@@ -132,7 +132,7 @@ def _cost_of_listing(objects: int) -> str:
 
 
 def _text(request: Request, lines: Iterable[str]) -> Response:
-    """Return a profile. It is always text, but its content type says so only with `debug=1`, as pprof's tools expect."""
+    """Return a profile. It is always text, but pprof's tools expect a text content type only with `debug=1`."""
     kind = TEXT if parse_query(request.query_string).get("debug", "0") not in ("", "0") else _BINARY
     return Response(body="\n".join(lines).encode() + b"\n", headers=(kind, _NOSNIFF))
 
@@ -189,7 +189,7 @@ def heap() -> Iterator[str | None]:
     """Yield the memory in use and the most frequent types of objects.
 
     Yields None now and then so that the caller can let other tasks run. Counts only objects that the garbage collector
-    tracks. It tracks no numbers, strings or bytes, and we exclude everything that existed at the start.
+    tracks, so no numbers, strings or bytes. Objects that existed at startup are frozen, so they aren't counted either.
     """
     memory = memory_now()
     yield f"resident bytes: {memory.heap_in_use_bytes}"
@@ -233,7 +233,7 @@ def _names_of(frame: FrameType | None) -> list[str]:
 
 
 async def _set_block_rate(request: Request) -> Response:
-    """Check the rate as NSQ does, and ignore it, because Python has no blocking profile."""
+    """Check the rate as NSQ does, then ignore it, because Python has no block profile."""
     rate = (await _form_value(request, "rate")) or ""
     if not _is_integer(rate):
         cause = "invalid syntax"

@@ -26,7 +26,7 @@ FORBIDDEN: Final = HttpError(403, "FORBIDDEN").response
 @dataclass(frozen=True, slots=True, eq=False)
 class _Verdict:
     refusal: Response | None  # None: the request is allowed
-    is_limited: bool = False  # the answer may only show this topic
+    is_limited: bool = False  # the response may only show this topic
     holder: str = ""  # the name of the token's or certificate's holder
     may_act_for_others: bool = True  # the holder has the role `operate`
     may_discard: bool = True  # the holder has the role `admin`, so it may delete or skip messages
@@ -56,7 +56,7 @@ class Guard:
         return verdict.refusal
 
     def refusal(self, access: RequiredRole, query: bytes, authorization: bytes, common_name: str) -> Response | None:
-        """Do the same as `check`, for the fast path of publishing, which has no `Request`."""
+        """Return the refusal as `check` does, but for the fast path, which has no `Request`."""
         return self._verdict(access, query, authorization, common_name).refusal
 
     def _verdict(self, access: RequiredRole, query: bytes, authorization: bytes, common_name: str) -> _Verdict:
@@ -105,7 +105,7 @@ def token_of(authorization: bytes) -> bytes:
 
 
 def _topic_in(query: bytes) -> str | None:
-    """Return the topic in a query. None if it has none or is malformed, in which case the endpoint will answer a 400."""
+    """Return the topic in a query, or None if it is missing or invalid, or the query is malformed."""
     try:
         topic = parse_query(query).get("topic", "")  # if repeated, the first, which is also the one endpoints use
     except HttpError:

@@ -1,7 +1,7 @@
 """A topic's log over HTTP: its description, and a range of its messages as a stream (docs/reference/http-history.md).
 
-You only see synced messages. Calls that touch the disk run in threads, one piece at a time. The next piece is read
-while the connection sends the one before.
+Clients only see synced messages. Calls that touch the disk run in threads, one piece at a time. We read the next piece
+while the connection sends the previous one.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class HistoryReads:
 
 
 async def find_sequence(reading: HistoryReads, topic: str, place: AtTime) -> int:
-    """Return the sequence for a time. Searches all messages published so far, synced or not."""
+    """Return the sequence of the first message published at this time or later, whether it is synced or not."""
     topic_log = reading.history.find(topic, synced=False)
     return await _sequence_at(reading, topic, topic_log, place) if topic_log is not None else 0
 
@@ -118,7 +118,7 @@ class HistoryEndpoints:
         self._clock = clock
 
     async def log(self, request: Request) -> Response:
-        """Describe the log. With `wait`, answer as soon as the synced end differs from `next` or the log is closed."""
+        """Describe the log. With `wait`, first wait until the synced end differs from `next` or the log is closed."""
         arguments = request.query()
         topic = topic_argument(request)
         topic_log = self.find(topic, arguments)
@@ -173,8 +173,8 @@ class HistoryEndpoints:
         if known is None:
             known = topic_log.next
         waiting = self._reading.waiting
-        # Only a reader that sends closed=false gets an early answer from a closed log. We know that it understands
-        # `closed`; any other reader would repeat its request immediately, forever.
+        # If the log is closed, only a reader that sends closed=false gets an early response, because it understands
+        # `closed`. Any other reader would retry immediately, forever.
         knows_closed = arguments.get("closed") == "false"
         while topic_log.next == known and not self._reading.stopping and (left := end - self._clock()) > 0:
             if knows_closed and self._is_closed(topic, topic_log):
@@ -188,7 +188,7 @@ class HistoryEndpoints:
         return topic_log
 
     def _is_closed(self, topic: str, topic_log: TopicHistory) -> bool:
-        """Return whether the log has reached its final end: the node is draining and all accepted messages are synced."""
+        """Return whether the log won't grow any more: the node is draining and all accepted messages are synced."""
         if self._broker.refusal is None:
             return False
         written = self._reading.history.find(topic, synced=False)
@@ -266,7 +266,7 @@ class HistoryEndpoints:
 
 
 class _RangeStream:
-    """The answer that streams one range to one reader."""
+    """Streams one range of a log to one reader."""
 
     def __init__(self, reading: HistoryReads, reader: RangeReader, log_range: LogRange, *, packed: bool) -> None:
         self._reading = reading
@@ -329,7 +329,7 @@ class _MsgpackEncoding:
 
 
 class _LinesEncoding:
-    """One JSON line per message, for people and small tools. It verifies checksums, because such readers can't."""
+    """Encodes a JSON line per message, for people and small tools. Verifies checksums, because these readers can't."""
 
     def __init__(self, log_range: LogRange) -> None:
         self._log_range = log_range
@@ -363,7 +363,7 @@ def _lines_of(batch: StoredBatch) -> list[object]:
 
 
 def headers_member(headers: Mapping[str, bytes]) -> dict[str, object]:
-    """Return the member `headers`, or nothing without headers. A value that isn't UTF-8 becomes {"base64": ...}."""
+    """Return the member `headers`, or {} if there are none. A value that isn't UTF-8 becomes {"base64": ...}."""
     return {"headers": {name: _header_value(value) for name, value in headers.items()}} if headers else {}
 
 

@@ -22,7 +22,7 @@ class RangeReader(Protocol):
 
 
 class TopicHistory(Protocol):
-    """A log as it was at one moment. Everything but `still_has` and the fields blocks, so call it in a thread."""
+    """A log at a point in time. The methods, except for `still_has`, block, so call them in a thread."""
 
     log_id: str
     first: int

@@ -1,7 +1,7 @@
-"""Encodes leased messages and results as JSON lines or events; apart because it only turns bytes into bytes.
+"""Encodes leased messages, and results of FIN and the like, as JSON lines or events.
 
-It knows nothing of requests, leases or waiting. A consumer takes hundreds of messages in one request, so we join lines
-by hand, which is faster than `json.dumps`.
+This module only converts bytes, and has nothing to do with requests, leases or waiting. A consumer takes hundreds of
+messages in one request, so we join lines by hand, which is faster than `json.dumps`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def events_of(pieces: Sequence[bytes], ends: int) -> bytes:
 
 
 def _members(pieces: Sequence[bytes], ends: int) -> Iterator[tuple[str, str]]:
-    """Yield each message's id and line. Join the pieces to get whole frames: they may be cut anywhere."""
+    """Yield each message's id and line. We join the pieces, because a frame may span several."""
     frames = b"".join(pieces)
     at, last = 0, len(frames)
     lease = f',"lease":{ends}}}'

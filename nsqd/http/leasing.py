@@ -1,4 +1,4 @@
-"""The state that requests for leases share: settings, who may consume, and the wake-ups of waiting requests."""
+"""The state that requests for leases share: settings, AUTH servers' grants, and the wake-ups of waiting requests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nsqd.auth.grants import Grant
     from nsqd.broker.leases import Leases
 
-_MOST_GRANTS: Final = 1024  # cached answers of AUTH servers
+_MOST_GRANTS: Final = 1024  # from AUTH servers, in the cache
 _LONGEST_AGENT: Final = 256  # characters kept of the User-Agent
 
 RETRY_AFTER: Final = (b"retry-after", b"1")  # seconds
@@ -68,7 +68,7 @@ class Leasing:
 
     @asynccontextmanager
     async def count_waiting(self) -> AsyncIterator[None]:
-        """Count a request as waiting, within the limit for such requests. Raises Refusal beyond it."""
+        """Count a request as waiting. Raises Refusal if the maximum number of requests is waiting already."""
         try:
             self.leases.begin_waiting()
         except TooMany as error:
@@ -79,7 +79,7 @@ class Leasing:
             self.leases.end_waiting()
 
     def new_wakeup(self) -> asyncio.Future[None]:
-        """Return a future that `stop` resolves too. Pass it to `drop_wakeup` in the end."""
+        """Return a future that `stop` resolves too. Pass it to `drop_wakeup` when you are done."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.add(future)
         return future
@@ -90,7 +90,7 @@ class Leasing:
     # Authorization
 
     async def caller(self, request: Request, topic: str, channel: str, now: float) -> HttpCaller:
-        """Return the identity of the client. Raises Refusal if an AUTH server doesn't let it consume this channel."""
+        """Return the identity of the client. Raises Refusal if an AUTH server doesn't allow this channel."""
         host = request.remote.rpartition(":")[0] or request.remote
         identity = request.holder
         if self.ask is not None:

@@ -18,17 +18,17 @@ _encode: Final = plain_json.JSONEncoder(ensure_ascii=False, separators=(",", ":"
 
 
 def handler_slices() -> Slices:
-    """Create the slices for a handler's work. Between two of them, the asyncio loop runs other handlers."""
+    """Create the time slices for a handler's work. Between slices, the asyncio loop runs other handlers."""
     return Slices(partial(asyncio.sleep, 0))
 
 
 class Lines(Generic[T]):
-    """The lines of one answer, for a Stream."""
+    """Generates the lines of one response, for a `Stream`."""
 
     def __init__(
         self, found: Iterator[T | None], limit: int, describe: Callable[[T], Awaitable[Mapping[str, object] | None]]
     ) -> None:
-        """`found` may yield None to let other handlers run. `describe` returns None to skip an item."""
+        """`found` yields None to give other handlers a turn. `describe` returns None to skip an item."""
         self._found = found
         self._left = limit
         self._describe = describe

@@ -1,7 +1,7 @@
-"""The endpoints that list a channel's deferred messages, and cancel or reschedule single ones.
+"""The endpoints that list a channel's deferred messages, and cancel or reschedule messages.
 
-You name a message by its id or by the key it was published with. Its sequence is in memory while it is deferred, unless
-nsqd has been restarted since the publish. If it isn't in memory, a thread searches the log.
+You identify a message by its id, or by the key it was published with. The sequence of a deferred message is in memory,
+unless nsqd has been restarted since the publish. In that case, a thread searches the log for it.
 """
 
 from __future__ import annotations
@@ -67,9 +67,8 @@ class MessageEndpoints:
         self._delay_ms = delay_ms
         self._clock = clock
         self._find_log = find_log
-        self._run_id = secrets.token_hex(
-            4
-        )  # marks our due times: they are monotonic, so another run's mean nothing here
+        # Marks our due times: they are monotonic, so they mean nothing after a restart.
+        self._run_id = secrets.token_hex(4)
         self._node = node
 
     async def cancel(self, request: Request) -> Response:
@@ -83,9 +82,9 @@ class MessageEndpoints:
         return await self._recall(request, CancelOutcome.MOVED, delay_ms)
 
     async def _recall(self, request: Request, done: CancelOutcome, delay_ms: int) -> Response:
-        """Cancel or reschedule the messages of one publish, or the given sequences of one channel."""
+        """Cancel or reschedule the messages of one publish, or the messages with the given sequences in one channel."""
         arguments = request.query()
-        # With mapped ports, a client may reach the wrong nsqd. A 404 from that one would mislead it.
+        # With mapped ports, a client may reach the wrong nsqd, and a 404 from there would be misleading.
         if arguments.get("node", self._node) != self._node:
             raise HttpError(421, "WRONG_NODE", details={"reason": "this nsqd is not the one that `node` names"})
         is_of_publish = arguments.keys().isdisjoint(("sequence", "from", "to"))
@@ -147,7 +146,7 @@ class MessageEndpoints:
         return Stream(((b"content-type", NDJSON.encode()), V1), lines.next_piece, lines.close)
 
     def _after(self, arguments: Mapping[str, str]) -> tuple[int, int]:
-        """Return the (due, sequence) after which the list begins. Raises a 400, or a 409 if it comes from another run."""
+        """Return the (due, sequence) after which the list begins. Raises a 400, or a 409 if nsqd was restarted."""
         text = arguments.get("after", "")
         if not text:
             return -1, -1
@@ -264,7 +263,7 @@ def _targets(broker: Broker, request: Request) -> tuple[Topic, Sequence[Channel]
 
 
 def _counted(done: CancelOutcome, found: Iterable[Mapping[CancelOutcome, int]]) -> dict[str, int]:
-    """Sum up the outcomes. They count channels if the request names a publish, and messages if it has sequences."""
+    """Add up the outcomes: for each channel if the request names a publish, for each message if it has sequences."""
     outcomes = (done, CancelOutcome.IN_FLIGHT, CancelOutcome.BURIED, CancelOutcome.DONE, CancelOutcome.UNKNOWN)
     counts = list(found)
     return {outcome: sum(it.get(outcome, 0) for it in counts) for outcome in outcomes}
@@ -273,8 +272,8 @@ def _counted(done: CancelOutcome, found: Iterable[Mapping[CancelOutcome, int]]) 
 def _deferred(channel: Channel, limit: int, after: tuple[int, int]) -> Iterator[tuple[int, int, int] | None]:
     """Yield the deferred messages after a place, and None now and then so that the caller can let other tasks run.
 
-    Goes on after `limit` messages, because some may be cancelled before they are listed. A list shorter than `limit`
-    would wrongly mean that no more messages follow.
+    Yields more than `limit` messages if necessary, because some may be cancelled before they are listed, and a list
+    shorter than `limit` means that no more messages follow.
     """
     count = limit
     while count == limit:

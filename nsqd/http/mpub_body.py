@@ -1,7 +1,7 @@
-"""The body of `POST /mpub`, cut into messages as it arrives.
+"""The bodies of `POST /mpub` and `POST /hmpub`, split into messages as they arrive.
 
-A body of 5 MiB can hold millions of messages. Cutting them all when it is complete would block other clients for a
-second, so we cut each piece in the turn that reads it.
+A body of 5 MiB can hold millions of messages. Splitting it once it is complete would block other clients for a second,
+so we split each piece in the turn that reads it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from nsqcommon.wire.limits import SizeLimits
 
 _pack_size: Final = Struct(">I").pack
-_SMALL_SIZES: Final = [_pack_size(size) for size in range(256)]  # a look-up takes a third of the time of packing
+_SMALL_SIZES: Final = [_pack_size(size) for size in range(256)]  # a look-up is three times as fast as packing
 _SIZE: Final = 4
 _MOST_LINES: Final = 20_000  # per turn; 7 ms of work
 
@@ -43,14 +43,14 @@ class MpubBody(Protocol):
     def receive(self, piece: bytes) -> None: ...
 
     def first_part(self, piece: bytes) -> int:
-        """Return how many bytes of the piece to receive in this turn. Pass the rest in a later one."""
+        """Return the number of bytes to pass to `receive` in this turn. Pass the rest in later turns."""
 
     def cut(self) -> Messages | HttpError:
-        """Return all messages of the body, which ends here. Called once."""
+        """Return all messages, or an error, at the end of the body. Called once."""
 
     @property
     def held(self) -> int:
-        """Roughly, the bytes of memory in use so far."""
+        """The approximate memory in use, in bytes."""
 
 
 class LinesBody:
@@ -74,7 +74,7 @@ class LinesBody:
 
     def receive(self, piece: bytes) -> None:
         # If both a line and the body are too long, NSQ reports the line, provided it begins within the body's limit.
-        # So we still cut the part of the body within the limit.
+        # So we still split the part of the body within the limit.
         if len(piece) > self._room:
             self._body_too_big = True
             piece = piece[: self._room]
@@ -122,7 +122,7 @@ class HeadedBody:
 
     def __init__(self, limits: SizeLimits) -> None:
         self._half = HalfHeadedMpub([b"HMPUB"], limits)
-        # Over TCP, HMPUB begins with the body's size. A request has no such field, so pretend the largest one.
+        # Over TCP, HMPUB begins with the body's size. A request has no such field, so we insert the largest size.
         self._half.held += _pack_size(limits.max_body)
         self._most = _SIZE + limits.max_body
         self._whole: Publications | None = None
@@ -139,7 +139,7 @@ class HeadedBody:
             self._error = error
 
     def cut(self) -> Publications | HttpError:
-        """Return all messages of the body, which ends here. Called once."""
+        """Return all messages, or an error, at the end of the body. Called once."""
         if self._whole is not None:
             return self._whole
         error = self._error or self._half.missing()

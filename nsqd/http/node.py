@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeInfo:
-    """The facts in `/info` that aren't options. Ports are the actual ones; -1 for a unix socket, 0 for none."""
+    """Facts about this node that aren't options. Ports are the actual ones, -1 for a Unix socket, or 0 for none."""
 
     hostname: str
     tcp_port: int
@@ -50,7 +50,7 @@ class StartDrain(Protocol):
 
 
 class LogFigures(NamedTuple):
-    """The figures of `/metrics` on waiting requests and readers of logs."""
+    """The figures in `/metrics` about readers of logs, and about requests that wait for a log to grow."""
 
     waiting: Sized
     lags: Callable[[], Iterable[tuple[str, LogConsumer, int]]]  # topic, reader, and its lag in messages
@@ -82,7 +82,7 @@ class NodeEndpoints:
         return ping_answer(self._broker.store.health)
 
     async def ready(self, request: Request) -> Response:
-        """Answer 200 if clients should use this node. Otherwise it is draining (503), or its storage is faulty (500)."""
+        """Return 200 if clients should use this node, 503 if it is draining, or 500 if its storage is faulty."""
         if self._is_draining():
             return plain(DRAINING, status=503)
         return ping_answer(self._broker.store.health)
@@ -162,7 +162,7 @@ class NodeEndpoints:
         return text("\n".join([*await slices.all_of(lines), ""]))
 
     async def _snapshot(self, query: Mapping[str, str], slices: Slices) -> BrokerSnapshot:
-        """Return the requested figures. Slices lie between topics, so some are a moment older than others."""
+        """Return the requested figures. Other tasks run between topics, so some are a moment older than others."""
         broker, topic = self._broker, query.get("topic", "")
         if topic and topic not in broker.topics:
             return stats.snapshot_of(broker, None, ())
@@ -175,9 +175,9 @@ class NodeEndpoints:
 
 
 def _policy_members(policy: PolicyFile | None, *, ages: bool) -> dict[str, str | bool]:
-    """Return the policy's members of `/stats`: the digest, which should be the same on all nodes, and its problems.
+    """Return the policy's members of `/stats`: the digest, which should be the same on all nodes, and any problems.
 
-    Without a policy file, only a request with `ages=true` gets a digest, an empty one.
+    If there is no policy file, the digest is empty, and only a request with `ages=true` gets it.
     """
     if policy is None:
         return {"policy_digest": ""} if ages else {}

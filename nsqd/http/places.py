@@ -30,7 +30,7 @@ class AtTime:
 
 @dataclass(frozen=True, slots=True)
 class FoundSequence:
-    """The sequence found for a time. Out of the log's range, it is clamped; a client's own sequence is refused."""
+    """The sequence found for a time. It is clamped to the log's range; a client's own sequence must be within it."""
 
     sequence: int
 

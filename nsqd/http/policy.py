@@ -1,6 +1,6 @@
-"""`GET /config/policy`; apart because each noun of the table in `api.py` has its own module.
+"""`GET /config/policy`: shows the state of the policy file, and the rules in force for a topic or channel.
 
-It shows the rules in force for a topic or channel, and the line of the policy file that each one comes from.
+Each rule is shown with the line of the policy file that it comes from.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The handlers of `/hmpub`, and of `/pub` and `/mpub` off the fast path; apart because only these await.
+"""The handlers of `/hmpub`, and of `/pub` and `/mpub` when a request isn't on the fast path (`quick.py`).
 
-They await each piece of a body, and then the receipt. `publishing.py` makes the decisions for both paths without
-waiting. `quick.py`, the fast path, has no event loop.
+A handler awaits each piece of the body, and then the receipt. Both paths share the checks in `publishing.py`, which
+never waits.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class PubEndpoints:
         if isinstance(answer, HttpError):
             return answer.response
         await self._calls.settled(answer)
-        # NSQ answers EXITING for any reason.
+        # NSQ returns EXITING whatever the reason is.
         return OK if answer.error is None else HttpError(503, "EXITING").response
 
 

@@ -1,9 +1,9 @@
-"""Decides on `POST /pub` and `POST /mpub`, with NSQ's order of checks (specification 4.4). No sockets, no waiting.
+"""Checks and publishes `POST /pub` and `POST /mpub`, in NSQ's order (specification 4.4). No sockets, no waiting.
 
 Both paths use this: the fast one on the poller (`quick.py`) and the ASGI application (`pub.py`). Clients can observe
 the order of the checks, so keep it:
 
-    /pub    length → body empty → query → topic (created here) → defer → publish
+    /pub    length → body empty → query → topic (created here) → defer and key → publish
     /mpub   length → query → topic (created here) → defer and key → body → publish
 """
 
@@ -44,7 +44,7 @@ UNREADABLE: Final = HttpError(500, "INTERNAL_ERROR", close=True)  # the client c
 
 
 class _Full(HttpError):
-    """The answer to a publish that exceeds a limit of the policy."""
+    """The response to a publish that exceeds a limit of the policy."""
 
     def __init__(self, cause: str) -> None:
         super().__init__(429, "FULL", details={"reason": cause})
@@ -56,13 +56,13 @@ class _Full(HttpError):
         return self._response
 
 
-# Cached so that the fast path renders each answer once, because refused publishers keep trying.
+# Cached so that the fast path renders each response only once, because refused publishers keep trying.
 _full: Final = lru_cache(maxsize=256)(_Full)
 
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """A parsed query. We report an `early` error before we create the topic, a `late` one after."""
+    """A parsed query. We report an `early` error before creating the topic, and a `late` error after."""
 
     topic: str = ""
     delay_ms: int = 0
@@ -73,13 +73,13 @@ class _Target:
 
 
 class Publishing:
-    """Turns requests into receipts. Returns errors instead of raising them, because they are ordinary answers."""
+    """Publishes for HTTP requests. Returns errors instead of raising them, because they are ordinary responses."""
 
     def __init__(self, broker: Broker, limits: SizeLimits, *, max_defer_ms: int) -> None:
         self.limits = limits
         self._broker = broker
         self._max_defer_ms = max_defer_ms
-        # Clients repeat a few queries. A look-up instead of parsing saves 2 µs of 5.
+        # Clients send the same few queries again and again. Looking them up instead of parsing saves 2 of 5 µs.
         self._pub_targets: dict[bytes, _Target] = {}
         self._mpub_targets: dict[bytes, _Target] = {}
 
@@ -108,7 +108,7 @@ class Publishing:
             return _full(refused.cause) if refused.is_full else EXITING
 
     def mpub_query(self, query: bytes) -> HttpError | None:
-        """Run the checks that come before the body, and create the topic."""
+        """Check the query before the body arrives, and create the topic. Returns the error, if any."""
         target = self._mpub_targets.get(query) or self._learn_mpub(query)
         if target.early is None:
             self._broker.topic(target.topic)
@@ -120,7 +120,7 @@ class Publishing:
         return BinaryBody(self.limits) if target.binary else LinesBody(self.limits)
 
     def mpub(self, query: bytes, body: bytes | MpubBody, headers: bytes = b"") -> Receipt | HttpError:
-        """Publish all messages of the body, each with these headers. Reads at most one byte beyond the size limit."""
+        """Publish all messages of the body, each with these headers."""
         target = self._mpub_targets.get(query) or self._learn_mpub(query)
         if target.early is not None:
             return target.early
@@ -159,9 +159,9 @@ class Publishing:
             return _full(refused.cause) if refused.is_full else EXITING
 
     def mpub_cut_short(self, query: bytes, body: MpubBody, headers: bytes = b"") -> Receipt | HttpError:
-        """Answer a request whose body ended before its Content-Length.
+        """Handle a request whose body is shorter than its Content-Length.
 
-        A binary body has a count and sizes, so all of its messages may have arrived; then we publish them.
+        A binary body has a count and sizes, so we can tell if all of its messages have arrived. If so, we publish them.
         """
         target = self._mpub_targets.get(query) or self._learn_mpub(query)
         if target.binary:
@@ -181,7 +181,7 @@ class Publishing:
         return self._checked(_Target(topic), parse_query(query))
 
     def _mpub_target(self, query: bytes) -> _Target:
-        """Parse a query of /mpub. `defer` and `key` are ours: NSQ only knows `defer` at /pub."""
+        """Parse a query of /mpub. `defer` and `key` are extensions: NSQ has only `defer`, and only in /pub."""
         topic = _topic(query)
         if isinstance(topic, HttpError):
             return _Target(early=topic)
@@ -214,7 +214,7 @@ def _topic(query: bytes) -> str | HttpError:
     try:
         topic = parse_query(query).get("topic")
     except HttpError as error:
-        return HttpError(error.status, error.code)  # we cache it, so make one without the traceback and its frames
+        return HttpError(error.status, error.code)  # we cache it, so create one without the traceback and its frames
     if topic is None:
         return HttpError(400, "MISSING_ARG_TOPIC")
     return topic if is_valid_name(topic) else HttpError(400, "INVALID_TOPIC")

@@ -4,12 +4,13 @@
                         │ no, or another route
                         └────────────────────────────► hand_off(all bytes of this and later requests)
 
-We only serve plain `POST /pub`, `POST /mpub` and `GET /ping` here. Any other request, valid or not, hands the connection
-to the ASGI application for good. The application has the same routes, and also answers garbage.
+We only serve plain `POST /pub`, `POST /mpub` and `GET /ping` here. At any other request, valid or not, we hand the
+connection to the ASGI application for good. The application has the same routes, and also responds to garbage.
 
-A publisher repeats the same head, so we cache heads: finding the blank line, one dictionary look-up and a slice replace
-a run of the parser with its callbacks. httptools parses each head once. We only accept a head if the parser completes
-it at its very last byte. Otherwise the two could disagree about where the body begins.
+A publisher sends the same head again and again, so we cache heads. Finding the blank line and looking up the bytes
+before it is faster than running a parser with callbacks, so httptools parses each head only once. We only accept a head
+if the parser completes it at its very last byte. Otherwise the parser and our search for the blank line could disagree
+about where the body begins.
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ _SHORT_MPUB: Final = 32 * 1024  # bytes; a complete body up to this size is cut 
 _MOST_TOPICS: Final = 32  # topics that get the turn's first message from one read; each is a write to another file
 _SHORT_PAUSE: Final = 0.000_001  # seconds; any later deadline will do, because the poller serves all others before it
 
-# Modes of an answer: its HTTP version and Connection header, and whether we close the connection after it. An odd mode
-# closes it, so `mode | _CLOSE` turns a mode into the one that does.
+# The mode of a response: its HTTP version and Connection header, and whether we close the connection after it. All odd
+# modes close the connection, so `mode | _CLOSE` is the closing variant of `mode`.
 _KEEP: Final = 0
 _CLOSE: Final = 1
 _KEEP_10: Final = 2
@@ -78,7 +79,7 @@ def ping_answer(health: str) -> Response:
 
 
 class _Head:
-    """The meaning of one request's head."""
+    """The parsed head of a request."""
 
     __slots__ = ("authorization", "headers", "kind", "length", "mode", "prefix", "query", "refusal")
 
@@ -91,12 +92,12 @@ class _Head:
         self.query = query
         self.length = length
         self.mode = mode
-        self.prefix = b""  # goes before the body: for PUB, its size
+        self.prefix = b""  # to put before the body: its size for PUB
         self.refusal: HttpError | None = None  # set if the body is too long, so that we don't even read it
 
 
 class QuickRoutes:
-    """The state that all connections share: publishing, the cache of heads, and the rendered answers."""
+    """The state that all connections share: publishing, the cache of heads, and the rendered responses."""
 
     def __init__(
         self,
@@ -108,7 +109,7 @@ class QuickRoutes:
         *,
         left_out: frozenset[bytes] = frozenset(),
     ) -> None:
-        """`left_out` are more headers, in lower case. A request with one of them goes to the application."""
+        """`left_out` has more names of headers, in lower case. A request with one of them goes to the application."""
         self.publishing = publishing
         self._not_ours = _NOT_OURS | left_out
         self.unfinished = unfinished or UnfinishedBodies(publishing.limits.max_body)
@@ -129,7 +130,7 @@ class QuickRoutes:
             known.prefix = b"" if known.refusal else _pack_size(known.length)
         elif known.kind == _MPUB:
             known.refusal = self.publishing.mpub_length(known.length)
-        if len(head) <= _LONGEST_KEPT and _TRACE not in known.headers:  # each trace id is new, so caching is no use
+        if len(head) <= _LONGEST_KEPT and _TRACE not in known.headers:  # each trace id is new, so caching is useless
             if len(self.heads) >= _MOST_HEADS:
                 self.heads.clear()
             self.heads[head] = known
@@ -144,7 +145,7 @@ class QuickRoutes:
         return len(self._broker.turn.unsealed)
 
     def rendered(self) -> dict[tuple[Response, int], bytes]:
-        """Return the rendered answers, by answer and mode. They expire each second, because of the Date header."""
+        """Return the rendered responses, by response and mode. They expire each second, because of the Date header."""
         date = self._date()
         if date is not self._dated:
             self._dated = date
@@ -161,13 +162,13 @@ class QuickRoutes:
 class QuickHttp:
     """One HTTP connection on the poller (a `nsqcommon.poller.Handler`), until it ends or is handed over.
 
-    We call `hand_off(received)` at most once, from `receive`, `tick` or `sent`, after the last answer has been sent.
+    We call `hand_off(received)` at most once, from `receive`, `tick` or `sent`, after the last response has been sent.
     The connection then belongs to another handler. `wake()` asks the poller to call `bytes_to_send`.
     """
 
     write_timeout: Final = inf  # as in NSQ; the poller limits the unsent bytes instead
     aborted: Final = False
-    lingers: Final = False  # this class itself goes on reading after a refused body
+    lingers: Final = False  # this class itself keeps reading after a refused body
 
     def __init__(
         self,
@@ -226,7 +227,7 @@ class QuickHttp:
             self._wake()
 
     def _receive_body(self, data: bytes, now: float) -> None:
-        """Collect the body. Once it is complete, carry out its request and the ones after it."""
+        """Collect the body. Once it is complete, carry out the request, and the requests after it."""
         assert self._head is not None
         size = min(len(data), self._missing)
         if not isinstance(self._body, bytearray):
@@ -249,7 +250,7 @@ class QuickHttp:
         self._wake()
 
     def end(self) -> None:
-        """Handle EOF: close the connection after the remaining answers."""
+        """Handle EOF: close the connection after the remaining responses."""
         if self._gives_way:
             self._ended = True
         elif self._leftover is None:
@@ -260,7 +261,7 @@ class QuickHttp:
             self._wake()
 
     def give_up_body(self) -> None:
-        """Discard the unfinished body because other connections need the memory. Publishes nothing and closes."""
+        """Discard the unfinished body, because other connections need the memory. Responds with a 503, then closes."""
         head, self._head = self._head, None
         self._body = bytearray()
         if head is not None:
@@ -352,7 +353,7 @@ class QuickHttp:
         return head, bytes(held) if isinstance(held, bytearray) else held
 
     def _perform(self, head: _Head, body: bytes | MpubBody, *, cut_short: bool = False) -> None:
-        """Carry out a request whose body is complete, or `cut_short` by EOF. The body of a PUB begins with its size."""
+        """Carry out a request with a body that is complete or `cut_short` by EOF. A PUB's body begins with its size."""
         answer: Receipt | HttpError | Response
         if self._guard is not None and head.kind != _PING:
             refusal = self._guard.refusal(PUBLISH, head.query, head.authorization, self._common_name())
@@ -383,7 +384,7 @@ class QuickHttp:
             self._closing = True
 
     def bytes_to_send(self) -> list[bytes]:
-        """Return the answers that are ready, in the order of the requests. One that waits holds back all after it."""
+        """Return the responses that are ready, in the order of requests. A pending one holds back all later ones."""
         ready: list[bytes] = []
         answers = self._answers
         if not answers:
@@ -429,7 +430,7 @@ def _may_be_ours(beginning: bytes) -> bool:
 
 
 class _Parsed:
-    """The callbacks for httptools. Has no reference to its parser, because that would make a cycle."""
+    """The callbacks for httptools. Has no reference to the parser, because that would create a reference cycle."""
 
     def __init__(self) -> None:
         self.url = b""

@@ -1,4 +1,4 @@
-"""Readers of a log that use no channel, such as Spark: they report what they have committed, and we show their lag."""
+"""The endpoints for readers of a log without a channel, like Spark: they report their position, we show their lag."""
 
 from __future__ import annotations
 
@@ -76,9 +76,9 @@ def describe_lags(readers: Iterable[LogConsumer], topic_log: TopicHistory) -> li
 
 
 def _survey(topic_log: TopicHistory, place: int) -> tuple[int, int] | None:
-    """Return the publish time of the message at `place` and the bytes from it to the end.
+    """Return the publish time of the message at `place`, and the number of bytes from there to the end.
 
-    None if the disk can't be read.
+    Returns None if the disk can't be read.
     """
     try:
         points = topic_log.points(place, topic_log.next, _FEWEST_POINTS)

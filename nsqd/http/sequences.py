@@ -15,7 +15,7 @@ _HIGHEST: Final = (1 << 63) - 1
 
 
 def sequences_argument(request: Request) -> range | list[int]:
-    """Return the sequences from `sequence=`, which may be repeated, or from `from=` and `to=`. Raises a 400."""
+    """Return the sequences in `sequence=`, which may be repeated, or the range [`from=`, `to=`). Raises a 400."""
     arguments = request.query()
     single = query_values(request.query_string, "sequence")
     if single and ("from" in arguments or "to" in arguments):

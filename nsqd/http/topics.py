@@ -1,6 +1,6 @@
-"""The endpoints of a topic; apart because each noun of the table in `api.py` has its own module.
+"""The endpoints of a topic.
 
-Some of them don't check the name, because NSQ doesn't either: they answer 404 for an invalid one.
+As in NSQ, some of them don't check the name, and return 404 for an invalid one.
 """
 
 from __future__ import annotations
