@@ -1,7 +1,7 @@
-"""AUTH: the question to an authorization server, and the grant that its answer becomes.
+"""AUTH: the query for an authorization server, and the grant decoded from its answer.
 
-There is no I/O here. A client passes an `AuthQuestion` to nsqd/auth/servers.py, and resumes when it gets the server's
-`Grant`, or None (nsqd/client/authorization.py).
+There is no I/O here. A client passes an `AuthQuestion` to nsqd/auth/servers.py, and resumes when it gets a `Grant`, or
+None if no server has granted anything (nsqd/client/authorization.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SUBSCRIBE: Final = "subscribe"
 PUBLISH: Final = "publish"
 
 _PERMISSIONS: Final = frozenset((SUBSCRIBE, PUBLISH))
-# Per answer. An expression that isn't a plain name costs steps, and each new topic name is matched against all of them.
+# Per answer. Expressions other than plain names cost steps, and each new topic name is matched against all of them.
 _MOST_STEPS: Final = 20_000
 _MOST_EXPRESSIONS: Final = 20_000  # per answer, because the client's grant keeps them in memory
 _MOST_REMEMBERED: Final = 1024  # cached decisions per client, because a client may name any number of topics
@@ -29,7 +29,7 @@ class GrantError(ValueError):
 
 
 class GrantEntry:
-    """One authorization: topics, channels, and the permissions on them."""
+    """One authorization: patterns of topics and channels, and the permissions on these."""
 
     __slots__ = ("_channels", "_permissions", "_topic")
 
@@ -40,14 +40,14 @@ class GrantEntry:
 
     @classmethod
     def of(cls, topic: str, channels: list[str], permissions: list[str]) -> Self:
-        """Compile an authorization from its texts. Raises GrantError."""
+        """Compile an authorization. Raises GrantError."""
         return cls(_expression(topic), [_expression(channel) for channel in channels], _permissions_in(permissions))
 
     def allows(self, topic: str, channel: str) -> bool:
         """Return whether this entry allows subscribing or, with an empty `channel`, publishing.
 
-        As in NSQ, publishing needs a channel pattern that matches the empty name. For example, `channels: ["^billing$"]`
-        allows no publishing, whatever its permissions.
+        As in NSQ, publishing needs a channel pattern that matches the empty name. For example, an entry with
+        `channels: ["^billing$"]` allows no publishing, whatever its permissions are.
         """
         if (SUBSCRIBE if channel else PUBLISH) not in self._permissions:
             return False
@@ -55,7 +55,7 @@ class GrantEntry:
 
 
 class Grant:
-    """A server's answer for one client."""
+    """The rights granted to one client, by an authorization server or the rights file."""
 
     __slots__ = ("_decided", "entries", "identity", "identity_url", "ttl")
 
@@ -157,7 +157,7 @@ def _expression(text: str) -> Expression:
 
 
 class AuthQuestion:
-    """A client's request for a grant. `answer` is called once, inside a turn, unless the client no longer `waits`."""
+    """A client's request for a grant. `answer` is called once, in a turn, unless `waits` is False by then."""
 
     __slots__ = ("answer", "common_name", "drop", "remote_ip", "secret", "tls", "waits")
 
@@ -191,7 +191,7 @@ class AuthQuestion:
         )
 
     def as_json(self) -> bytes:
-        """Encode the question as the body of a POST. It is Go's url.Values as JSON, so each value is a list, as in NSQ."""
+        """Encode the question as the body of a POST. As in NSQ, which encodes Go's url.Values, each value is a list."""
         return dumps(
             {
                 "common_name": [self.common_name],

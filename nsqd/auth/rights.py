@@ -3,7 +3,7 @@
     [[allow]]
     name = "billing"                       # for people
     token_sha256 = "9f86d081884c7d65..."   # of the token; a leaked file does not reveal the token
-    common_name = "billing.example"        # of a certificate that --tls-root-ca-file vouches for
+    common_name = "billing.example"        # of a certificate signed by --tls-root-ca-file
     roles = ["publish", "read"]
     topics = ["orders", "invoices.*"]      # * is any text. Without this line: all topics, and the whole node
 
@@ -62,7 +62,7 @@ class RightsHolder:
     def may(self, role: Role, topic: str | None) -> bool:
         """Return whether the holder has the role for this topic.
 
-        None means that the request isn't about exactly one topic. Then only holders of all topics may do it.
+        If `topic` is None, the request doesn't concern exactly one topic, so only holders of all topics may make it.
         """
         return self.has(role) and self._reaches(topic)
 
@@ -86,7 +86,7 @@ class Rights:
         self.holders = holders
 
     def holder(self, token: bytes, common_name: str) -> RightsHolder | None:
-        """Return the holder of the token or, without a token, of the certificate. None if it is unknown.
+        """Return the holder of the token or, without a token, of the certificate. Returns None if it is unknown.
 
         If there is a token, we ignore the certificate, because the client chose to send the token. An unknown token
         is refused even if the certificate is known.

@@ -1,4 +1,4 @@
-"""Loads `--rights-file` at the start, and again whenever it changes."""
+"""Loads `--rights-file` at startup, and again whenever it changes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class RightsFile:
-    """The rights in force. Set `trust_common_names` only if TLS verifies client certificates; it enables `common_name`."""
+    """The rights in force. `trust_common_names` enables `common_name`. Only set it if TLS verifies the clients."""
 
     def __init__(self, path: str, *, trust_common_names: bool) -> None:
         """Read the file. Raises StartupError."""

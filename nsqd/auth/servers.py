@@ -1,4 +1,4 @@
-"""Asks the authorization servers about clients: many clients in parallel, and for each one server after another.
+"""Asks the authorization servers about clients: many clients at once, but one server at a time for each client.
 
 When many clients connect, at most AT_ONCE questions are in progress. The others are queued, with their clients
 suspended. We skip a question if its client has gone.
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 AT_ONCE: Final = 64  # parallel questions; each needs a file descriptor
 MOST_ANSWERED: Final = 512 << 10  # bytes in an answer
-_LARGE_AT_ONCE: Final = 8  # answers above http_client.SMALL bytes; more of them wait, within their request's timeout
+_LARGE_AT_ONCE: Final = 8  # answers above http_client.SMALL bytes; others wait, within their request's timeout
 _SLICE: Final = 0.001  # seconds of decoding before other tasks run
 _ACCEPT: Final = ("Accept", "application/vnd.nsq; version=1.0")
 _JSON: Final = ("Content-Type", "application/json")
@@ -54,7 +54,7 @@ class AuthSettings:
 
 
 def settings_of(options: Options) -> AuthSettings | None:
-    """Return the settings, or None without servers.
+    """Return the settings, or None if there are no servers.
 
     Raises StartupError if the TLS files are invalid, even without servers.
     """
@@ -81,7 +81,7 @@ class AuthServers:
         choose: Callable[[int], int] = random.randrange,
         known: Callable[[AuthQuestion], Grant | None] | None = None,
     ) -> None:
-        """`known` is our own rights file. We consult it first, and ask the servers only if it has no grant."""
+        """`known` consults the rights file. We call it first, and ask the servers only if it returns no grant."""
         self._settings = settings
         self._known = known
         self._turn = turn
@@ -92,7 +92,7 @@ class AuthServers:
         self._decoding = trio.Lock()  # one answer at a time, or slices of several answers would add up to a long block
 
     def ask(self, question: AuthQuestion) -> None:
-        """Queue the question and return. The answer comes in a turn of its own."""
+        """Queue the question. Its `answer` is called later, in a separate turn."""
         self._questions.append(question)
         self._asked.set()
 
@@ -120,12 +120,15 @@ class AuthServers:
             try:
                 if question.waits:
                     question.answer(grant)
-            except Exception:  # the same
+            except Exception:  # also a bug
                 log.exception("client(%s) - internal error, connection dropped", question.remote_ip)
                 question.drop()
 
     async def _grant_for(self, question: AuthQuestion) -> Grant | None:
-        """Return the answer of the first server that gives one. Tries each once, starting at a random one."""
+        """Return the grant from the rights file, or else from the first server that sends a valid answer.
+
+        Tries each server once, starting with a random one. Returns None if all of them fail.
+        """
         if self._known is not None and (grant := self._known(question)) is not None:
             return grant
         if self._settings is None:
@@ -144,10 +147,10 @@ class AuthServers:
 
 
 class _LargeSlot:
-    """Limits the memory for large answers, from the first byte until they are decoded.
+    """Limits the memory for large answers until they are decoded.
 
     A broken server may send the longest allowed answer to all questions at the same time. So an answer needs one of a
-    few slots as soon as it exceeds http_client.SMALL. Small answers need none.
+    few slots as soon as it exceeds http_client.SMALL.
     """
 
     def __init__(self, large: trio.Semaphore) -> None:

@@ -1,1 +1,1 @@
-"""Registers this node with every nsqlookupd, and asks them for the channels of new topics."""
+"""Registers this node with all nsqlookupds, and asks them for the channels of new topics."""

@@ -1,11 +1,11 @@
 """Chooses the broadcast address if --broadcast-address isn't set.
 
 People expect to see the host name, so we use it if others can resolve it. In a container or on a new machine, it often
-doesn't resolve, or resolves to loopback: consumers would find the node and fail to connect. Then we use the source
-address of packets to the first nsqlookupd, because other machines there can reach it too. If the node listens on only
-one address, we choose that one, or the host name if it resolves to it.
+doesn't resolve, or resolves to loopback: consumers would find the node and fail to connect. In that case, we use the
+source address of packets to the first nsqlookupd, because other machines there can reach it too. If the node listens on
+only one address, we choose that one, or the host name if it resolves to it.
 
-We choose once, at the start. The address is part of the node's name in nsqadmin, in statsd and in nsqlookupd's list of
+We choose once, at startup. The address is part of the node's name in nsqadmin, in statsd and in nsqlookupd's list of
 missing nodes, so it must not change while the node runs. If the machine's address changes, nsqlookupd fails to connect
 to the old one (nsqlookupd/dial_back.py), and reports that.
 """
@@ -49,8 +49,8 @@ def choose(
 ) -> ChosenAddress:
     """Choose an address that others can reach.
 
-    `addresses` are the host name's, `only` is the only address that the node listens on ("" if it listens on all), and
-    `default` is the source address of the default route.
+    `addresses` are the IP addresses of the host name. `only` is the only address that the node listens on, or "" if it
+    listens on all. `default` is the source address of the default route.
     """
     if only:
         if only in addresses:
@@ -121,7 +121,7 @@ async def _addresses_of(hostname: str) -> list[str]:
 
 
 def _source_towards(ip: str) -> str:
-    """Return the source address of packets to `ip`, or "" without a route. Sends nothing."""
+    """Return the source address of packets to `ip`, or "" if there is no route. Sends nothing."""
     family = socket.AF_INET6 if ":" in ip else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as sock:

@@ -1,4 +1,4 @@
-"""Pipelines commands and replies on one connection; apart because it knows nothing of registration or reconnecting."""
+"""Pipelines commands and replies on one connection to an nsqlookupd."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Conversation:
             self._unsent = self._unsent[_write_now(self._stream, self._unsent) :]
 
     async def ask(self, *commands: bytes, before: bytes = b"") -> list[bytes]:
-        """Send the commands, and return all replies in order, those to earlier calls of `send_now` first."""
+        """Send the commands, and return all replies in order. Replies to earlier calls of `send_now` come first."""
         count, self._unread = self._unread + len(commands), 0
         self._awaited += len(commands)
         self._unsent += before + b"".join(commands)
@@ -93,7 +93,7 @@ class Conversation:
 
 
 def _write_now(stream: trio.abc.Stream, data: bytes) -> int:
-    """Return how many bytes the stream has taken without waiting. With TLS that is always 0."""
+    """Write without waiting. Returns the number of bytes written, which is always 0 with TLS."""
     if not isinstance(stream, trio.SocketStream):
         return 0
     try:

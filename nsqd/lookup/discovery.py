@@ -87,7 +87,7 @@ class ChannelDiscovery:
         await add_channels(topic, names, turn)
 
     async def _ask_all(self, topic_name: str) -> set[str]:
-        """Return the union of all reachable peers' answers. Logs failures."""
+        """Return the channels that any of the reachable peers lists. Logs failures."""
         await self._wait_for_first_tries()
         peers = {
             it.reachable_at: it
@@ -114,10 +114,10 @@ class ChannelDiscovery:
         return names
 
     async def _wait_for_first_tries(self) -> None:
-        """Wait until we have tried to connect to each peer once.
+        """Wait until we have tried to connect to each peer once, or until a deadline.
 
-        A peer's HTTP address comes in its reply to IDENTIFY. Just after the start, or after a change of the options, we
-        may not have it yet.
+        We get a peer's HTTP address from its reply to IDENTIFY. Just after startup, or after a change of the options,
+        we may not have it yet.
         """
         for source in [*self._sources.values()]:
             if not source.resolved.is_set():
@@ -138,7 +138,7 @@ class ChannelDiscovery:
                 tls = tls or self._public_tls
                 answer = await self._get(address.broadcast_address, https_port, topic_name, tls)
         except HttpTimeout:
-            # After a start, for example, thousands of topics may wait for an answer. Don't let each run into the timeout.
+            # For example, thousands of topics may be waiting after a start. They must not all run into the timeout.
             peer.silent_until = trio.current_time() + _SILENCE
             raise
         if answer.status != 200:
@@ -156,7 +156,7 @@ class ChannelDiscovery:
 
 
 async def add_channels(topic: Topic, names: Collection[str], turn: Turn) -> None:
-    """Create these channels, a few in each turn. After that, the topic releases its messages to its channels."""
+    """Create these channels, a few in each turn. Then release the topic's messages to its channels."""
     ascending = sorted(names)
     for start in range(0, len(ascending), _CREATED_AT_ONCE):
         with in_turn(turn):

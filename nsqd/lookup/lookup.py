@@ -1,11 +1,11 @@
-"""nsqd's side of nsqlookupd: a task per peer, and the discovery of a new topic's channels on other nodes.
+"""nsqd's connections to nsqlookupd: a task per peer, and discovery of a new topic's channels on other nodes.
 
     --lookupd-tcp-address ──► LookupdName (a name) ──► LookupdPeer (one address of it): connect, IDENTIFY, register, PING
                                                     │ address of its HTTP side
     broker.undiscovered ──► ChannelDiscovery ── GET /channels from all of them ──► topic.learned(names)
 
 We announce a new topic before its first publisher gets an answer. `announce` is a step of the turn, and writes as much
-as the sockets take without waiting. The peers' tasks send the rest, for example over TLS, and read the replies.
+as the sockets take without waiting. The peers' tasks send the rest (with TLS, everything), and read the replies.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class Lookup:
-    """All nsqlookupds of this node. You may call `configure` before `run`, and at any time later."""
+    """This node's connections to all nsqlookupds. You may call `configure` at any time, even before `run`."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Lookup:
         self._wake_peers()
 
     def set_draining(self, *, is_draining: bool, for_good: bool = False) -> bool:
-        """Report to all nsqlookupds that this node is draining, or no longer is. Return whether any is connected."""
+        """Report to all nsqlookupds that this node is draining, or no longer is. Returns whether any is connected."""
         self._draining = (DRAINING, *((RETIRED,) if for_good else ())) if is_draining else ()
         self._wake_peers()
         return any(peer.connected for peer in self.peers)
@@ -95,9 +95,9 @@ class Lookup:
         return any(peer.reachable_at is not None for peer in self.peers)
 
     async def leave(self, *, for_good: bool) -> None:
-        """Say goodbye to all nsqlookupds, because this node has drained. With `for_good`, it will not come back.
+        """Say goodbye to all nsqlookupds, because this node has drained. `for_good` means that it won't come back.
 
-        They already know that it is draining, except for earlier versions: these only understand the goodbye.
+        Current versions of nsqlookupd already list the node as draining. Earlier ones only understand the goodbye.
         """
         leaving = [peer for peer in self.peers if peer.connected]
         for source in self._sources.values():
@@ -112,7 +112,7 @@ class Lookup:
                 await peer.left.wait()
 
     def announce(self, topics: Collection[str]) -> None:
-        """Send this turn's changes in these topics to every nsqlookupd, before the turn's answers go out."""
+        """Send this turn's changes in these topics to all nsqlookupds, before the turn's responses are sent."""
         for peer in self.peers:
             for topic in topics:
                 peer.changed(topic)
@@ -138,7 +138,7 @@ class Lookup:
             log.info("LOOKUP: closing")
 
     async def _follow(self, source: LookupdName) -> None:
-        """Keep a peer for each address that the name has now."""
+        """Keep a peer for each address that the name resolves to, until cancelled."""
         try:
             host, port = host_and_port(source.text)
         except AddressError as error:

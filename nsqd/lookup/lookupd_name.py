@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class LookupdName:
-    """One `--lookupd-tcp-address`: a peer for each address of its name."""
+    """One `--lookupd-tcp-address`, with a peer for each IP address that its name has."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -27,9 +27,9 @@ class LookupdName:
         self.first_try_deadline = trio.current_time() + FIRST_TRY_LIMIT
 
     def connected_at(self, address: PeerAddress, *, over_ipv6: bool) -> LookupdPeer | None:
-        """Return the peer connected over IPv6 or IPv4 whose own address is `address`, or None.
+        """Return the peer that is connected over this IP version and has reported `address`, or None.
 
-        If a name has addresses of both families, they often lead to the same machine. If we registered over both,
+        If a name has both IPv6 and IPv4 addresses, they often lead to the same machine. If we registered over both,
         nsqlookupd would list this node twice.
         """
         for place, peer in self.peers.items():

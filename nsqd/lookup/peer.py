@@ -1,7 +1,8 @@
 """One nsqlookupd at one address: connect, IDENTIFY, register, PING, and reconnect.
 
 NSQ has one loop for all peers. A peer that hangs delays each command to the others by a second, and NSQ only notices a
-broken connection at the next command. Here each peer has its own task, which also reads, and reconnects by itself.
+broken connection at the next command. Here each peer has a task, which also reads, so it notices a broken connection
+at once and reconnects.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _MOST_LOGGED: Final = 32  # commands logged one by one; a longer run, such as a 
 
 
 class LookupdPeer:
-    """One nsqlookupd at one address."""
+    """Keeps this node registered with one nsqlookupd at one address."""
 
     def __init__(
         self,
@@ -81,19 +82,19 @@ class LookupdPeer:
         self._wakeup.set()
 
     def leave(self, goodbye: str) -> None:
-        """Make `run` say goodbye and return. `Lookup.leave` gives it IO_LIMIT seconds."""
+        """Cause `run` to say goodbye and return. `Lookup.leave` gives it IO_LIMIT seconds."""
         self._goodbye = goodbye
         self._wakeup.set()
 
     def announce(self) -> None:
-        """Send the changes now, within the limit for unanswered commands. `run` sends the rest and reads the replies."""
+        """Send the changes now, up to the limit of unanswered commands. `run` sends the rest, and reads the replies."""
         conversation = self._conversation
         if conversation is not None and (commands := self._registration.next_commands(conversation.room)):
             self._log_commands(commands)
             conversation.send_now([encode_command(*words) for words in commands])
 
     async def run(self) -> None:
-        """Connect, register and reconnect until the scope is cancelled or goodbye is said."""
+        """Connect, register and reconnect until the scope is cancelled or we have said goodbye."""
         with self.scope:
             while not self._goodbye:
                 twin: LookupdPeer | None = None
@@ -134,9 +135,9 @@ class LookupdPeer:
         return longest * random.uniform(0.5, 1.0)
 
     async def _hold_connection(self) -> LookupdPeer | None:
-        """Connect, and keep the connection until it breaks, which raises, or until we have said goodbye.
+        """Connect, and keep the connection until we have said goodbye. Raises if it breaks.
 
-        Returns another peer instead if that one is connected to the same nsqlookupd.
+        If another peer is already connected to the same nsqlookupd, disconnects and returns that peer.
         """
         log.log(logging.DEBUG if self._failures else logging.INFO, "LOOKUP connecting to %s", self.name)
         stream = await self._connect()
@@ -167,8 +168,9 @@ class LookupdPeer:
     async def _register(self, conversation: Conversation) -> None:
         """Register everything, then each change, with PINGs in between. Returns after the goodbye.
 
-        Each PING has the node's state. A new connection sends it before it registers anything, because clients must not
-        publish to a node that is draining, for example. A new state is sent without waiting for PING_INTERVAL.
+        Each PING carries the node's state. A new connection sends one before it registers anything, so that clients
+        don't, for example, publish to a draining node. A change of state is sent at once, without waiting for
+        PING_INTERVAL.
         """
         self.connected = True
         self.left = trio.Event()

@@ -1,11 +1,12 @@
 """The topics and channels registered with one nsqlookupd, and the commands that bring it up to date.
 
-This is not a queue of events. For each topic that may have changed, we compare the registered state with the state
-*now*. So a burst of changes costs one comparison per topic, and no queue can overflow. After a reconnect, the same
+This is not a queue of events. For each topic that may have changed, we compare the registered state with the current
+state. So a burst of changes costs one comparison per topic, and no queue can overflow. After a reconnect, the same
 comparison against an empty state yields the complete registration.
 
-We compare the broker's objects, not their names. For example, a topic that was deleted and created again is another
-object, so we send UNREGISTER and REGISTER. Otherwise nsqlookupd may keep a tombstone that hides the new topic.
+We compare the broker's objects, not their names. For example, a topic that was deleted and created again is a
+different object, so we send UNREGISTER and REGISTER. Otherwise nsqlookupd may keep a tombstone that hides the new
+topic.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class RegistrationRefused(Exception):
 
 
 class RegistrationState:
-    """The state of the registration with one nsqlookupd. `topics` is the broker's own mapping, which changes."""
+    """The state of the registration with one nsqlookupd. `topics` is the broker's live mapping."""
 
     def __init__(self, topics: Mapping[str, RegisteredTopic]) -> None:
         self._topics = topics
@@ -57,14 +58,14 @@ class RegistrationState:
         self._commands.clear()
 
     def changed(self, topic_name: str) -> None:
-        """Mark a topic for comparison: it, or one of its channels, was created or deleted. No-op when disconnected."""
+        """Mark a topic for comparison: it or one of its channels was created or deleted. No-op if disconnected."""
         if self._connected:
             self._pending[topic_name] = None
 
     def next_commands(self, limit: int) -> list[Words]:
-        """Return up to `limit` commands that bring the peer up to date. You must send them: we count them as sent.
+        """Return up to `limit` commands that bring the peer up to date, or an empty list if it already is.
 
-        Empty if the peer is up to date.
+        You must send them, because we count them as sent.
         """
         commands = self._commands
         while len(commands) < limit and self._pending:
@@ -103,7 +104,7 @@ def _channel_differences(
 
 
 def address_in(reply: bytes) -> PeerAddress:
-    """Return the peer's addresses in its reply to IDENTIFY. Raises RegistrationRefused if it isn't an nsqlookupd."""
+    """Return the addresses in a peer's reply to IDENTIFY. Raises RegistrationRefused if the peer isn't an nsqlookupd."""
     address = decode_identify_reply(reply)
     if address is None:
         raise RegistrationRefused(f"answered IDENTIFY with {reply[:100]!r}")
@@ -111,7 +112,7 @@ def address_in(reply: bytes) -> PeerAddress:
 
 
 def channels_in(answer: bytes) -> set[str]:
-    """Return the valid channels in an answer of `/channels`, without ephemeral ones. Raises RegistrationRefused."""
+    """Return the valid channels in a response of `/channels`, except ephemeral ones. Raises RegistrationRefused."""
     try:
         names = Fields(read(answer)).items("channels")
     except JsonError as error:

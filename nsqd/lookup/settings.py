@@ -1,4 +1,4 @@
-"""Collects the options about nsqlookupd."""
+"""The settings for nsqlookupd, built from nsqd's options."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The table of keys in the policy file: their valid values, and whether they apply to topics or channels.
 
-Some keys, such as limits and expiry, exist for both. Without `channel`, an entry sets them for the topic only. For
-example, 20 GB in a topic and 20 GB waiting in each of its channels are two decisions: `channel = "*"` sets the other.
+Some keys, such as limits and expiry, exist for both. Without `channel`, an entry sets them for topics only, and with
+`channel = "*"` for all of their channels. For example, limiting a topic to 20 GB and limiting each of its channels to
+20 GB are separate decisions.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _RATE_UNITS: Final = {"s": 1, "m": 60, "h": 3600}
 
 
 class About(Enum):
-    """The things a key applies to, depending on whether its entry has a `channel`."""
+    """The scope of a key, depending on whether its entry has a `channel`."""
 
     CHANNELS = auto()  # the matching channels; without `channel`, all channels of the topics
     TOPICS = auto()  # the topics; invalid with `channel`
@@ -32,7 +33,7 @@ class About(Enum):
 class Key:
     about: About
     parse: Callable[[Any], Any]  # raises ValueError with the expected values
-    needs: tuple[str, ...] = ()  # the key only has an effect together with one of these
+    needs: tuple[str, ...] = ()  # the key has no effect without one of these
     may_be_dry: bool = True  # can be in an entry with `dry_run`
 
 

@@ -55,7 +55,7 @@ def parse_policies(text: str) -> Policies:
         raise PolicyError([Mistake(0, f"expected only [[policy]] tables, not {next(iter(document))}")])
     lines = [number for number, line in enumerate(text.split("\n"), 1) if _is_header(line)]
     # tomllib gives no line numbers, so we search for the headers. The counts differ if the entries are in an inline
-    # list, or a multi-line string has a header in it.
+    # list, or a multi-line string contains a header.
     if not isinstance(tables, list) or len(lines) != len(tables):
         raise PolicyError([Mistake(0, "each entry must begin with [[policy]] in a line of its own")])
     entries: list[PolicyEntry] = []
@@ -112,9 +112,9 @@ def _contradictions(entry: PolicyEntry) -> Iterator[str]:
 
 
 def _without_effect(entries: Sequence[PolicyEntry]) -> Iterator[Mistake]:
-    """Yield the keys that can't have an effect.
+    """Yield a mistake for each key that can't have an effect.
 
-    A key lacks one that it needs, or an earlier entry with the same or a wider pattern already has it.
+    Either the key needs another one that no entry has, or an earlier entry with the same or a wider pattern decides it.
     """
     written = {(key, entry.about(key)) for entry in entries for key in entry.written}
     deciding: dict[tuple[str, About, str, str | None], PolicyEntry] = {}  # the first one per key and patterns

@@ -115,7 +115,7 @@ class Policies:
     def _about_topic(self, topic: str) -> list[PolicyEntry]:
         """Return the entries that match the topic.
 
-        Caches the last answer, because callers ask about a topic, then its log, then each of its channels.
+        Caches the last result, because callers ask about a topic, then its log, then each of its channels.
         """
         last, entries = self._of_last_topic
         if last != topic:
@@ -158,7 +158,7 @@ def _topic_rules(entries: Iterable[PolicyEntry]) -> TopicRules:
 
 
 def _named(rules: type[ChannelRules | TopicRules], deciding: Mapping[str, PolicyEntry]) -> dict[str, Any]:
-    """Return the arguments for `rules`. Most fields have a key's name and value; three are derived."""
+    """Return the arguments for `rules`. Most fields have the name and value of a key; three are derived."""
     values = {key: entry.values[key] for key, entry in deciding.items()}
     if "expire_after" in values:
         values["expire_after"] = seconds(values["expire_after"])
@@ -198,5 +198,5 @@ def _getter(deciding: Mapping[str, PolicyEntry]) -> Callable[..., Any]:
 
 
 def _dry(deciding: Mapping[str, PolicyEntry]) -> frozenset[str]:
-    """Return the rules that are in a dry run: their main key is in an entry with `dry_run`."""
+    """Return the keys that are only being dry-run, without the keys that merely refine another one."""
     return frozenset(key for key, entry in deciding.items() if entry.is_dry and not KEYS[key].needs)

@@ -1,4 +1,4 @@
-"""Loads `--policy-file` at the start, and again whenever it changes."""
+"""Loads `--policy-file` at startup, and again whenever it changes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class PolicyContent:
     digest: str  # SHA-256 of the text, to compare nodes
     read_at: int  # nanoseconds since 1970
     text: str = field(repr=False)
-    is_copy: bool = False  # True if the file was invalid at the start, so that we use its copy
+    is_copy: bool = False  # True if the file was invalid at startup, so that we use its copy
 
 
 class PolicyFile:
@@ -60,7 +60,7 @@ class PolicyFile:
             return None
         try:
             policies = parse_policies(copy.text)
-        except ValueError:  # another version of nsqd wrote it, and knows other keys
+        except ValueError:  # written by another version of nsqd, which has other keys
             return None
         return PolicyContent(policies, sha256(copy.text.encode()).hexdigest(), copy.read_at, copy.text, is_copy=True)
 
@@ -83,7 +83,7 @@ class PolicyFile:
 
     @property
     def error(self) -> str:
-        """The reason why the present file is not in force; "" if it is."""
+        """The reason why the present file isn't in force, or "" if it is."""
         return self._file.error
 
     def channel(self, topic: str, channel: str, /) -> ChannelRules:

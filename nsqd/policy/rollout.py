@@ -2,7 +2,7 @@
 
 For example, a file with 2,000 patterns and 10,000 topics with 3 channels each need 80 million comparisons, which take
 ten seconds in pure Python. A turn makes at most `_COMPARISONS` of them. It may end after any channel, so even a topic
-with very many channels doesn't make it long.
+with very many channels doesn't make a turn long.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Rollout:
     """Applies the last change of the policy file. A newer change makes it start over."""
 
     def __init__(self, policy: PolicySource, broker: Broker, turn: Turn, store: PolicyStore) -> None:
-        """Set up with nothing to do yet. `policy.topics_left` is the number of topics that still have older rules."""
+        """We set `policy.topics_left` to the number of topics that still have older rules."""
         self._policy = policy
         self._broker = broker
         self._turn = turn

@@ -1,1 +1,1 @@
-"""A node's statistics, in each of their formats."""
+"""A node's statistics as text, as JSON, and for Prometheus and statsd."""

@@ -27,7 +27,7 @@ _ONLY_IF_SET: Final = tuple(name for name, counter in CHANNEL_COUNTERS if counte
 def stats_json(
     snapshot: BrokerSnapshot, memory: MemorySnapshot | None, *, version: str, more: Mapping[str, object] | None = None
 ) -> Iterator[bytes]:
-    """Yield the document in small pieces, because it may have megabytes. Ends with the members in `more`."""
+    """Yield the document in small pieces, because it may be megabytes long. Ends with the members in `more`."""
     yield dumps({"version": version, "health": snapshot.health, "start_time": snapshot.start_time})[:-1]
     yield b',"topics":'
     yield from _list(snapshot.topics, _topic)
@@ -54,7 +54,7 @@ def _list(items: Sequence[_T] | None, pieces: Callable[[_T], Iterator[bytes]]) -
 
 
 def _around(described: Object, member: str, pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield an object in pieces. Its member `member` is null in `described`, and becomes these pieces."""
+    """Yield an object in pieces. `pieces` replace the null that `described` has for `member`."""
     name = b'"%b":' % member.encode()
     before, _, after = dumps(described).partition(name + b"null")
     yield before + name

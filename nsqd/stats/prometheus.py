@@ -1,4 +1,4 @@
-"""`/metrics`: the broker's snapshot in the Prometheus format."""
+"""`/metrics`: the node's figures in the Prometheus format."""
 
 from __future__ import annotations
 

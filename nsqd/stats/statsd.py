@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def full_prefix(prefix: str, address: str, port: int) -> str:
-    """Expand `%s` in the prefix, and end it with a dot, as NSQ does. For example, `%s` becomes `host_example_4151`."""
+    """Expand `%s` in the prefix, and end it with a dot, as NSQ does: `nsq.%s` becomes `nsq.host_example_4151.`"""
     host = f"{address}:{port}".replace(".", "_").replace(":", "_")
     prefix = prefix.replace("%s", host)
     return prefix + "." if prefix and not prefix.endswith(".") else prefix
@@ -29,7 +29,7 @@ class StatsdLines:
         self._last_values: dict[str, int] = {}
 
     def lines(self, snapshot: BrokerSnapshot, memory: MemorySnapshot | None) -> Iterator[str]:
-        """Yield the lines in NSQ's order. Consume all of them, because this updates the counters' last values.
+        """Yield the lines in NSQ's order. Consume all of them, so that the last values of all counters are updated.
 
         Forgets deleted topics and channels, so that their counters start from 0 if they are created again.
         """

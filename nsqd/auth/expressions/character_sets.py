@@ -1,4 +1,4 @@
-"""Sets of ASCII characters as integers of 128 bits, and RE2's names for them."""
+"""Sets of ASCII characters as 128-bit integers, and RE2's names for them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def set_of(characters: str) -> int:
 
 
 def range_of(first: int, last: int) -> int:
-    """Return the set of the code points from `first` to `last`, cut off at ASCII's end."""
+    """Return the set of the ASCII characters from `first` to `last`, both inclusive."""
     last = min(last, ASCII - 1)
     return (1 << last + 1) - (1 << first) if first <= last else 0
 

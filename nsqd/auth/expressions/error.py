@@ -1,4 +1,4 @@
-"""The error of the parser and the compiler; apart because both of them raise it."""
+"""The error that both the parser and the compiler raise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiles and matches an expression; apart because the package's `__init__` only lists the exports."""
+"""Compiles an expression, and matches it against names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LITERAL: Final = re.compile(r"(\^?)(\.\*)?((?:[A-Za-z0-9_#-]|\\\.)*+)(\.\*)?(\$
 
 
 class Expression:
-    """A compiled expression. `steps` is its cost per character of a name; 0 if it only compares strings."""
+    """A compiled expression. `steps` is the cost per character of a name, or 0 if we only compare strings."""
 
     __slots__ = ("_pattern", "steps")
 
@@ -35,7 +35,7 @@ class Expression:
         self.steps = len(self._pattern.conditions)
 
     def found_in(self, name: str) -> bool:
-        """Return whether the expression matches any part of the name, the empty part included."""
+        """Return whether the expression matches any part of the name, even an empty part."""
         return self._pattern.found_in(name)
 
 
@@ -43,7 +43,7 @@ class Expression:
 class Literal:
     """A string to find at a name's start, at its end, as the whole name, or anywhere in it.
 
-    Most expressions are like this, so they need no program.
+    Most expressions are this simple, so they need no program.
     """
 
     start: bool
@@ -59,9 +59,9 @@ class Literal:
 
 
 def literal_of(text: str) -> Literal | None:
-    """Return the literal if the expression is like `^name$`, `name`, `^begins.*`, `.*ends$` or `.*`, else None.
+    """Return the literal if the expression is like `^name$`, `name`, `^begins.*`, `.*ends$` or `.*`, or else None.
 
-    A dot in the name is `\\.` in the expression.
+    A dot in the name is written as `\\.`.
     """
     found = _LITERAL.fullmatch(text)
     if found is None:

@@ -197,7 +197,7 @@ class ExpressionParser:
         return Characters(found) if found is not None else self._literal(self._code())
 
     def _named_set(self) -> int | None:
-        """Read \\d, \\pL and the like, after the backslash. Returns None for any other escape."""
+        """Read the rest of `\\d`, `\\pL` and the like, after the backslash. Returns None for any other escape."""
         letter = self._text[self._at : self._at + 1]
         if letter.lower() in PERL and letter:
             self._at += 1
@@ -213,7 +213,7 @@ class ExpressionParser:
         return self._folded(found) if letter.islower() else EVERYTHING & ~self._folded(found)
 
     def _code(self) -> int:
-        """Read an escape after its backslash, and return the code of its character."""
+        """Read the rest of an escape, after its backslash, and return the code of the character."""
         character = self._next()
         if character in _CONTROLS:
             return _CONTROLS[character]
@@ -235,7 +235,7 @@ class ExpressionParser:
         raise ExpressionError(f"unknown escape \\{character}")
 
     def _class(self) -> int:
-        """Read [...] after the first bracket."""
+        """Read the rest of a class such as `[a-z]`, after its opening bracket."""
         negated = self._take("^")
         found = 0
         first = True

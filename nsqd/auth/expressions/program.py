@@ -1,4 +1,4 @@
-"""Compiles nodes into instructions, and runs them; apart because it only needs the tree, not the text or its syntax.
+"""Compiles the nodes of an expression into instructions, and runs them.
 
 A search follows all paths in parallel, one character at a time (Thompson's algorithm), so it takes linear time.
 """
@@ -15,7 +15,7 @@ _MOST_STEPS: Final = 5000  # instructions, after `{2,3}` and the like are expand
 
 
 class Program:
-    """Numbered instructions. Number n continues with those in `then[n]` if `conditions[n]` holds."""
+    """Numbered instructions. If `conditions[n]` holds, instruction n continues with the instructions in `then[n]`."""
 
     def __init__(self, node: Node) -> None:
         self.conditions: list[int | str | None] = []  # a set of characters, a kind of position, or none
