@@ -3,7 +3,7 @@
     [[allow]]
     name = "billing"                       # for people
     token_sha256 = "9f86d081884c7d65..."   # of the token; a leaked file does not reveal the token
-    common_name = "billing.example"        # of a certificate signed by --tls-root-ca-file
+    common_name = "billing.example"        # of a certificate signed by a CA in --tls-root-ca-file
     roles = ["publish", "read"]
     topics = ["orders", "invoices.*"]      # * is any text. Without this line: all topics, and the whole node
 
@@ -44,7 +44,7 @@ _is_digest: Final = re.compile(r"[0-9a-f]{64}").fullmatch
 
 @dataclass(frozen=True, slots=True)
 class RightsHolder:
-    """One entry of the rights file: a token or certificate, and its rights."""
+    """One entry of the rights file: a token, a certificate or both, and the holder's rights."""
 
     name: str
     digest: bytes  # SHA-256 of the token; empty: no token
@@ -73,7 +73,7 @@ class RightsHolder:
 
     @property
     def grant(self) -> Grant:
-        """The same rights as a grant for AUTH over TCP. The roles `read` and `consume` both allow SUB."""
+        """These rights as a grant for AUTH over TCP. The roles `read` and `consume` both allow SUB."""
         roles_for = {PUBLISH: (Role.PUBLISH,), SUBSCRIBE: (Role.READ, Role.CONSUME)}
         permissions = [permission for permission, roles in roles_for.items() if any(map(self.has, roles))]
         topics = [f"^(?:{expression_of(topic)})$" for topic in self.topics] or [""]

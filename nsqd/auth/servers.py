@@ -97,7 +97,7 @@ class AuthServers:
         self._asked.set()
 
     async def run(self) -> None:
-        """Ask the queued questions until cancelled."""
+        """Process the queued questions until cancelled."""
         slots = trio.Semaphore(AT_ONCE)
         async with trio.open_nursery() as nursery:
             while True:

@@ -23,7 +23,7 @@ class BodyReader:
         self._clock = clock
 
     async def batch(self, channel: Channel, sequence: int, is_wanted: Callable[[], bool]) -> Batch | str:
-        """Return the batch with this message, or the reason why we can't. Stops once `is_wanted` returns False."""
+        """Return the batch with this message, or the reason why there is none. Stops once `is_wanted` returns False."""
         reading, log = self._reading, channel.feed.log
         end = self._clock() + LONGEST_READ
         while is_wanted() and log.next_readable(sequence) == sequence:

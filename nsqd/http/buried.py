@@ -217,7 +217,7 @@ async def _check_fit(channel: Channel, selection: BuriedSelection) -> None:
 
 
 def _full(channel: Channel, room: int) -> HttpError:
-    """Return the 409 for a kick that doesn't fit, with the number of messages that would."""
+    """Return the 409 for a kick that doesn't fit, with the number of messages that would fit."""
     limits = {"max_messages": channel.policy.rules.max_messages, "max_bytes": channel.policy.rules.max_bytes}
     words = ", ".join(f"{name} = {limit}" for name, limit in limits.items() if limit is not None)
     reason = (

@@ -52,7 +52,7 @@ class Bridge(Protocol):
 
 
 class ClientLeft(ClientGone):
-    """The client has disconnected during a long call. Slices that ran before are not undone."""
+    """The client has disconnected during a long call. The slices that have run are not undone."""
 
 
 class Calls:
@@ -117,6 +117,6 @@ class Calls:
 
 
 def _not_on_disk(cause: object) -> HttpError:
-    """Return a 500, the best that NSQ has. The change is in effect, and is written once the disk works again."""
+    """Log the cause, and return a 500. The change is in effect, and is written once the disk works again."""
     log.error("change not yet on disk error=%s", cause)
     return HttpError(500, "INTERNAL_ERROR")

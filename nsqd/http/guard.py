@@ -97,8 +97,8 @@ class Guard:
 def token_of(authorization: bytes) -> bytes:
     """Return the token in an Authorization header.
 
-    If the scheme isn't Bearer, returns the whole header. It matches no token, so the request is refused. An empty token
-    would instead make us fall back on the client's certificate.
+    If the scheme isn't Bearer, returns the whole header. It matches no token, so the request is refused. If we returned
+    an empty token instead, we would fall back on the client's certificate.
     """
     scheme, _, token = authorization.partition(b" ")
     return token.strip() if scheme.lower() == b"bearer" else authorization

@@ -52,7 +52,7 @@ class TopicHistory(Protocol):
 
 
 class HistorySource(Protocol):
-    """All topics' logs, for reading."""
+    """Finds the logs of topics, for reading."""
 
     @property
     def node(self) -> str: ...

@@ -118,7 +118,7 @@ class LinesBody:
 
 
 class HeadedBody:
-    """The body of `/hmpub`: a count, then size, headers and body of each message. Any bytes after them are ignored."""
+    """The body of `/hmpub`: a count, then the size, headers and body of each message. Bytes after these are ignored."""
 
     def __init__(self, limits: SizeLimits) -> None:
         self._half = HalfHeadedMpub([b"HMPUB"], limits)
@@ -151,7 +151,7 @@ class HeadedBody:
 
 
 class BinaryBody:
-    """A count, then a size and a body for each message. Any bytes after the last message are ignored."""
+    """A count, then the size and body of each message. Bytes after the last message are ignored."""
 
     def __init__(self, limits: SizeLimits) -> None:
         self._limits = limits

@@ -1,4 +1,4 @@
-"""The endpoints for readers of a log without a channel, like Spark: they report their position, we show their lag."""
+"""The endpoints for readers of a log without a channel, such as Spark. They report positions, and we show their lag."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class LookupdPeer:
         self._wakeup.set()
 
     def leave(self, goodbye: str) -> None:
-        """Cause `run` to say goodbye and return. `Lookup.leave` gives it IO_LIMIT seconds."""
+        """Make `run` say goodbye and return. `Lookup.leave` gives it IO_LIMIT seconds."""
         self._goodbye = goodbye
         self._wakeup.set()
 

@@ -104,7 +104,7 @@ def _channel_differences(
 
 
 def address_in(reply: bytes) -> PeerAddress:
-    """Return the addresses in a peer's reply to IDENTIFY. Raises RegistrationRefused if the peer isn't an nsqlookupd."""
+    """Return the addresses in a reply to IDENTIFY. Raises RegistrationRefused if it isn't from an nsqlookupd."""
     address = decode_identify_reply(reply)
     if address is None:
         raise RegistrationRefused(f"answered IDENTIFY with {reply[:100]!r}")

@@ -96,7 +96,7 @@ class Policies:
 
     @property
     def expiry_interval(self) -> float:
-        """Seconds between two checks for expired topics and channels: a minute, or less if some expire sooner."""
+        """Seconds between checks for expired topics and channels: 60, or less if some expire within ten minutes."""
         times = [seconds(entry.values["expire_after"]) for entry in self.entries if "expire_after" in entry.values]
         return min([_EXPIRY_INTERVAL, *(max(_SHORTEST_INTERVAL, time / 10) for time in times)])
 
@@ -198,5 +198,5 @@ def _getter(deciding: Mapping[str, PolicyEntry]) -> Callable[..., Any]:
 
 
 def _dry(deciding: Mapping[str, PolicyEntry]) -> frozenset[str]:
-    """Return the keys that are only being dry-run, without the keys that merely refine another one."""
+    """Return the keys that are only being dry-run, without those that refine another key, such as `overflow`."""
     return frozenset(key for key, entry in deciding.items() if entry.is_dry and not KEYS[key].needs)

@@ -51,7 +51,7 @@ POSIX: Final = {
 
 @lru_cache(maxsize=64)
 def unicode_set(name: str) -> int:
-    """Return the ASCII part of a Unicode category or script. Latin is the only script with ASCII characters."""
+    """Return the ASCII part of a Unicode category or script. Latin is the only script with ASCII letters."""
     if not name.isascii() or not name.replace("_", "").isalpha() or not name[:1].isupper():
         raise ExpressionError("unknown character class")
     if name == "Latin":

@@ -93,7 +93,7 @@ class ExpressionParser:
         return things
 
     def _times(self) -> tuple[int, int | None] | None:
-        """Read `*`, `+`, `?` or `{...}`, with a lazy `?` after it. Returns None if no repetition comes next."""
+        """Read `*`, `+`, `?` or `{...}`, and the `?` of a lazy one. Returns None if no repetition comes next."""
         if self._take("*"):
             times: tuple[int, int | None] = (0, None)
         elif self._take("+"):
