@@ -146,7 +146,7 @@ def _repair(finding: FsckFinding) -> str | None:
 
 
 class FsckProgress:
-    """Prints progress every two seconds."""
+    """Prints the progress, at most every two seconds."""
 
     def __init__(self, err: TextIO, clock: Callable[[], float]) -> None:
         self.total = 0

@@ -1,7 +1,7 @@
 """Checks a stopped data path from end to end, without trusting or changing anything.
 
-First come the small files and the journal, then each topic's log, which is compared with the journal. If a finding can
-be repaired safely, it has a `repair` function. That way we don't need a second walk for repairs.
+We check the small files and the journal, then each topic's log, and compare it with the journal. A finding that can be
+repaired safely has a `repair` function, so repairs don't need a second walk.
 """
 
 from __future__ import annotations
@@ -268,7 +268,7 @@ def topology_of(states: Mapping[str, TopicState]) -> dict[str, object]:
 
 
 def _compare_positions(state: TopicState, topic: str, found: LogExamination) -> Iterator[FsckFinding]:
-    """Check that every message that a channel still needs exists."""
+    """Check that all messages that channels still need exist."""
     for name, channel in state.channels.items():
         if channel.needed < found.first:
             text = f"channel {name} needs messages before the first segment"

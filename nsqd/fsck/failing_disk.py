@@ -1,4 +1,4 @@
-"""Reads from a failing disk: retries for a while, then reports a refused read and goes on."""
+"""Reads from a failing disk: retries for a while, then reports a refused read and continues."""
 
 from __future__ import annotations
 

@@ -40,7 +40,10 @@ if TYPE_CHECKING:
 
 
 def give_new_identity(files: Files, folder: Path, *, new_id: Callable[[], str]) -> tuple[str, dict[str, str]]:
-    """Assign the new ids. Returns the node's, and the logs' by topic. Raises DataPathError or OSError."""
+    """Assign new ids to the node and its logs.
+
+    Returns the node's id, and the log ids by topic. Raises DataPathError or OSError.
+    """
     data_path = DataPath(folder, files, new_id=new_id)
     journal = Journal(folder, files, on_waiting=lambda: None, on_written=lambda: None)
     recovered = split_changes(journal.recover(JournalContents()))
@@ -84,10 +87,11 @@ def give_new_identity(files: Files, folder: Path, *, new_id: Callable[[], str]) 
 
 
 def _is_of_another_log(known: LogCheckpoint, log_id: str | None, recovered: RecoveredChanges) -> bool:
-    """Return whether the journal speaks of another log than the one in the folder.
+    """Return whether the journal's checkpoint is for another log than the one in the folder.
 
-    For example: you restored the journal from a backup, and the topic was deleted and created again since then. An id
-    that the journal has replaced is no other log: we were interrupted before we could write the new one to log.json.
+    For example, you restored the journal from a backup, and the topic has been deleted and created again since. But if
+    the journal has replaced the folder's id, it's the same log: we were interrupted before we wrote the new id to
+    log.json.
     """
     return log_id is not None and log_id != known.log_id and log_id not in recovered.replaced
 

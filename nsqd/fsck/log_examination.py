@@ -40,8 +40,8 @@ _NEWER: Final = "written by a later version of nsqd, which is needed to read it"
 class LogExamination:
     """A check of one log.
 
-    After `run`, the log has the sequences from `first` to `tail`, but only if `is_known`. That is False if the journal
-    is about another log, or if the disk refuses to read a part of this one.
+    If `is_known` is True after `run`, the log has the sequences from `first` to `tail`. It's False for the log of a
+    deleted topic, if the journal belongs to another log, or if the disk refuses to read a part of this one.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class LogExamination:
     def run(self, moved: set[str]) -> Iterator[FsckFinding]:
         """Yield the findings.
 
-        `moved` has the ids of deleted topics' logs, from their renamed folders. The journal may not have the deletion.
+        `moved` has the ids of the logs in renamed folders of deleted topics. The journal may have lost the deletion.
         """
         names = self._files.names_in(self._folder)
         log_id = yield from read_or_report(
@@ -258,7 +258,7 @@ class LogExamination:
     def _examine_index(
         self, read: Salvage, segment: Segment, entries: list[tuple[int, int]], holes: list[Hole], *, is_sealed: bool
     ) -> Iterator[FsckFinding]:
-        """Check that each index entry points to a record. `entries` would be the entries of a rebuilt index."""
+        """Check that each index entry points to a record. `entries` are the ones that a rebuilt index would have."""
         path = segment.index_path
         if read.error is not None:  # a rebuilt index would lack the unreadable records
             return

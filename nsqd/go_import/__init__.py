@@ -4,7 +4,7 @@
     t.diskqueue.*         messages of t that no channel has yet     queue_files.py, records.py, go_queue.py
     t:c.diskqueue.*       messages waiting in its channel c
 
-Each message becomes a batch of one in the topic's log, with its own id and time. The log starts with the backlog of
+Each message becomes a batch of one in the topic's log, and keeps its id and time. The log starts with the backlog of
 each channel, which the other channels skip. The topic's own queue follows (layout.py):
 
     | backlog of c1 | backlog of c2 | the topic's own |

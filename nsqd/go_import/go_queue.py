@@ -1,4 +1,4 @@
-"""Reads the messages of one of Go's disk queues. It stands alone so that take_over.py sees messages and no bytes.
+"""Reads the messages of one of Go's disk queues. It stands alone so that take_over.py handles messages, not bytes.
 
 An import reads each queue twice, and changes none of its files.
 """
@@ -19,7 +19,11 @@ _CHUNK: Final = 1 << 20
 
 
 class GoQueue:
-    """One disk queue. Like NSQ, we take a record longer than `largest` (from --max-msg-size) for garbage."""
+    """One disk queue.
+
+    Like NSQ, we treat a record longer than `largest` (from --max-msg-size) as garbage, except where `_oversized_length`
+    finds it plausible.
+    """
 
     def __init__(self, files: Files, folder: Path, name: str, queue: QueueFiles, *, largest: int) -> None:
         self.name = name
@@ -80,7 +84,7 @@ class GoQueue:
     def _oversized_length(self, descriptor: int, offset: int, end: int) -> int:
         """Return the length of a record that is longer than --max-msg-size, or 0 if it isn't a record.
 
-        Its length is plausible if the file ends right there, or if another record follows. Such records are normal when
+        It's a record if the file ends right after it, or if another record follows. Such records are normal if
         --max-msg-size was higher in the past.
         """
         if end - offset < LENGTH_SIZE:

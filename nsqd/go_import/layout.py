@@ -1,4 +1,4 @@
-"""The layout of an imported log: which sequences belong to which channel, as journal changes."""
+"""The layout of an imported log: which sequences belong to which channel, and the journal changes for that."""
 
 from __future__ import annotations
 

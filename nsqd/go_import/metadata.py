@@ -17,11 +17,11 @@ class GoTopic:
 
 class Metadata(NamedTuple):
     topics: dict[str, GoTopic]
-    remarks: list[str]  # what was skipped
+    remarks: list[str]  # about skipped topics and channels
 
 
 def parse_metadata(data: bytes) -> Metadata:
-    """Parse `nsqd.dat`. Raises JsonError where NSQ would refuse to start, too."""
+    """Parse `nsqd.dat`. Raises JsonError if NSQ would refuse to start with it too."""
     topics: dict[str, GoTopic] = {}
     remarks: list[str] = []
     for item in Fields(read(data)).items("topics"):

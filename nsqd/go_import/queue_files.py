@@ -3,7 +3,7 @@
     <queue>.diskqueue.000007.dat    records
     <queue>.diskqueue.meta.dat      depth, read position, write position
 
-Go doesn't write the metadata with each message, so after a kill -9, for example, it may be older than the records.
+Go doesn't write the metadata with each message, so it may be older than the records, for example after a kill -9.
 That's why we also read records after the write position, in the same file and in later ones. For the same reason,
 messages after the read position may have been delivered already, and are then delivered again. Records before the read
 position are never read.

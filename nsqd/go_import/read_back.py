@@ -48,7 +48,7 @@ def _changes_in(data: bytes) -> Iterator[Entry]:
 def digests_of(
     files: Files, folder: Path, layout: LogLayout, state: TopicState
 ) -> Iterator[tuple[str | None, tuple[int, str]]]:
-    """Yield the count and the hash of each channel's backlog, and under None those of the topic's own queue.
+    """Yield (channel, (message count, hash)) for each channel's backlog, and last for the topic's own queue, as None.
 
     Raises ImportMismatch if a message is missing or damaged.
     """

@@ -22,7 +22,7 @@ _HEX_DIGITS: Final = b"0123456789abcdef"
 
 class SplitResult(NamedTuple):
     position: int  # offset of the first record that is incomplete or bad
-    needed: int  # bytes needed to get on with that record; 0: it isn't a record
+    needed: int  # bytes needed to continue with that record; 0: it isn't a record
 
 
 def split_records(data: bytes, *, largest: int, messages: list[GoMessage]) -> SplitResult:

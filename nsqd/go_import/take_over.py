@@ -1,10 +1,10 @@
 """The import, step by step. It blocks on the disk; the data path is locked, and nothing else uses it yet.
 
-    undo            remove the rest of an import that was killed
+    undo            remove the remains of an import that was killed
     survey          count the messages in Go's files, and find repeated ids
     marker: running
     topics          write and sync the logs
-    journal         write a new file, which says which channel gets what; renaming it makes the topics exist
+    journal         write a new file, which assigns messages to channels; renaming it makes the topics exist
     read back       compare logs and journal with Go's files
     marker: verified
     renames         give Go's files their new names

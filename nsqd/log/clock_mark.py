@@ -20,7 +20,7 @@ _SINCE_BOOT: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class ClockMark(NamedTuple):
-    """The readings of both clocks at one moment, in milliseconds."""
+    """The readings of both clocks at the same moment, in milliseconds."""
 
     boot: str  # the boot's id; "" if the system has none
     since_boot: int
@@ -49,7 +49,7 @@ def clock_mark() -> ClockMark:
 
 
 def jump_between(noted: ClockMark, now: ClockMark) -> ClockJump | None:
-    """Return by how much the wall clock was set between two marks. None if it's too little to report."""
+    """Return how far the wall clock was set between two marks, or None if that's too little to report."""
     is_same_boot = noted.boot == now.boot != "" and now.since_boot >= noted.since_boot
     # After a reboot we don't know how much time has passed, so only a jump back is certain.
     passed = now.since_boot - noted.since_boot if is_same_boot else 0

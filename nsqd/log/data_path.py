@@ -160,7 +160,7 @@ class DataPath:
             return
         self.is_new = found is FileCondition.MISSING and not self._has_data()
         if self.is_new:
-            # Write an empty topology.json before node.json, because once there is a node.json, lacking one is damage.
+            # Write an empty topology.json before node.json: once node.json exists, a missing topology.json is damage.
             if not self._files.exists(self.folder / TOPOLOGY_JSON):
                 self.write_topology(Topology().json())
             self.node = self._new_id()
@@ -178,7 +178,10 @@ class DataPath:
         return TOPICS in names or any(map(is_journal, names))
 
     def name_node(self, node: str, ids_reserved: int) -> Path | None:
-        """Set the node's id and rewrite node.json; an empty `node` means a new id. Returns where the old file went."""
+        """Set the node's id, or a new one if `node` is empty, and rewrite node.json.
+
+        Returns the path of the damaged file kept aside, if any.
+        """
         kept = keep_small_file_aside(self._files, self.folder / NODE_JSON)
         self.node = node or self._new_id()
         self.ids_reserved = ids_reserved
@@ -186,7 +189,7 @@ class DataPath:
         return kept
 
     def clock_jump(self) -> ClockJump | None:
-        """Return by how much the wall clock was set since an earlier process left its mark. None if it wasn't."""
+        """Return how far the wall clock was set since an earlier process left its mark, or None if it wasn't."""
         return jump_between(self.clock_noted, self._clock()) if self.clock_noted is not None else None
 
     def close(self) -> None:
@@ -224,7 +227,7 @@ class DataPath:
         self._write_node()
 
     def note_journal_end(self, end: JournalEnd) -> None:
-        """Save how far the journal is synced, so that a start notices a journal that is shorter. Raises OSError."""
+        """Save how far the journal is synced, so that the next start notices if it's shorter. Raises OSError."""
         self.journal_end = end
         self._write_node()  # even if the end hasn't changed: this also saves a new clock mark
 
@@ -312,7 +315,7 @@ def _compact(value: Mapping[str, object]) -> bytes:
 
 
 def read_small_file(files: Files, path: Path) -> SmallFile:
-    """Read an object that `as_json` encoded. Raises DataPathError if another version's format is found.
+    """Read an object that `as_json` encoded. Raises DataPathError if the file has another version's format.
 
     Raises OSError if the disk refuses to read it; then its content may still be fine.
     """
@@ -386,7 +389,7 @@ def write_node(files: Files, folder: Path, node: NodeFile) -> None:
 
 
 def read_log_id(files: Files, folder: Path) -> str | None:
-    """Return the id of the log in a topic's folder, or in a deleted topic's. None if log.json has no valid id."""
+    """Return the id of the log in the folder of a topic or a deleted topic, or None if log.json has no valid id."""
     content = read_small_file(files, folder / LOG_JSON).content
     log_id = content.get("log")
     is_its_own = not folder.name.startswith(_TOPIC_PREFIX) or folder.name == f"{_TOPIC_PREFIX}{content.get('topic')}"

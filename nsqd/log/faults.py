@@ -1,4 +1,4 @@
-"""The storage faults of the data path. They decide the node's health, and which repairs to try.
+"""The storage faults of the data path. They determine the node's health, and which repairs to try.
 
 Each part that can break owns a `StorageFault` and calls its `begin` and `end`:
 
@@ -63,7 +63,7 @@ class StorageFault:
 class Faults:
     """The current faults, oldest first.
 
-    Touches nothing else but two wake-ups: for the repairs, and for the task that reports the health to nsqlookupd.
+    Touches only two wake-ups: for the repairs, and for the task that reports the health to nsqlookupd.
     """
 
     def __init__(self, wakeups: Wakeups) -> None:
@@ -86,7 +86,7 @@ class Faults:
         return [fault.error.text for fault in self._present if fault.error is not None]
 
     def began(self, fault: StorageFault, error: DiskError, *, is_new: bool) -> None:
-        """Add or update a fault, and log a new one. Only `StorageFault.begin` calls this."""
+        """Add or update a fault. Logs it if it's new. Only `StorageFault.begin` calls this."""
         if is_new:
             if fault.kind is FaultKind.RESERVE:
                 log.warning("publishing stopped until there is space error=%s", error.text)

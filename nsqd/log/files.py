@@ -74,8 +74,8 @@ class Files:
     def read_cached_at(self, descriptor: int, size: int, offset: int) -> bytes:
         """Read from the page cache only. Raises BlockingIOError if it would have to wait for the disk.
 
-        It may return fewer bytes than you asked for. Other OSErrors mean that the system or the file system has no
-        such reads. Only the event loop may call this, because all calls share one buffer.
+        It may return fewer bytes than you asked for. Other OSErrors mean that the system or the file system doesn't
+        support this. Only the event loop may call this, because all calls share one buffer.
         """
         if not _HAS_CACHED_READS:
             raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
@@ -183,7 +183,7 @@ class Files:
             self.close(descriptor)
 
     def read_fully(self, descriptor: int, size: int, offset: int) -> bytes:
-        """Read `size` bytes, or fewer if the file ends before."""
+        """Read `size` bytes, or fewer if the file ends earlier."""
         data = self.read_at(descriptor, size, offset)
         if len(data) == size or not data:
             return data
@@ -308,7 +308,7 @@ def error_text(operation: str, path: Path | str, error: OSError) -> str:
 
 
 def close_quietly(files: Files, descriptor: int) -> None:
-    """Close a descriptor and just log any error: lost data would have been reported by a sync before."""
+    """Close a descriptor and only log any error, because a sync would already have reported lost data."""
     try:
         files.close(descriptor)
     except OSError as error:

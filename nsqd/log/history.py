@@ -1,8 +1,8 @@
 """Topic history for readers outside the broker: the synced records, exactly as they are in the segments.
 
-You make a `LogSnapshot` on the event loop; it describes one moment. Then use a thread for everything that blocks on the
-disk: `times`, `sequence_at`, `points`, `open` and all of a `LogRangeReader`. `open` opens all files of a range before
-the first byte is sent, so you can read a segment to its end even if it is removed in the meantime.
+Create a `LogSnapshot` on the event loop: it describes the log at that time. Use a thread for everything that blocks on
+the disk: `times`, `sequence_at`, `points`, `open` and all of a `LogRangeReader`. `open` opens all files of a range
+before the first byte is sent, so you can read a segment to its end even if it is removed in the meantime.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class LogHistory:
 
 
 class LogSnapshot:
-    """The content of a log at one moment."""
+    """A log's content at a point in time."""
 
     def __init__(self, topic_log: DiskLog, files: Files, pause: Callable[[float], None], *, synced: bool) -> None:
         self.log_id = topic_log.log_id
@@ -147,7 +147,7 @@ class LogSnapshot:
 
     def _sequence_of(self, message_id: int) -> int | None:
         places = range(len(self._views))
-        # Ids ascend, unless the node was given another --node-id. So look near the id's expected position first.
+        # Ids ascend, unless the node was given another --node-id. So search near the id's expected position first.
         start = max(0, bisect_right(places, message_id, key=lambda it: _id_of(self._first_header(it))) - 1)
         if places and (found := self._find_by_index(start, message_id)) is not None:
             return found
@@ -163,9 +163,9 @@ class LogSnapshot:
         return None
 
     def _find_by_index(self, place: int, message_id: int) -> int | None:
-        """Return the sequence of a message if this segment's index leads straight to it.
+        """Return the sequence of a message if this segment's index leads straight to it, otherwise None.
 
-        None doesn't mean that there is no such message: a damaged record stops this search, as it stops `find_id`.
+        Even then the message may exist, because a damaged record ends this search, as it does in `find_id`.
         """
         view = self._views[place]
         with self._opened(place, _as_is) as read:
@@ -183,7 +183,7 @@ class LogSnapshot:
     def keys(self, *, since: int = 0, deferred: bool = False) -> Iterator[KeyPlace]:
         """Yield each key with the first sequence and the number of its messages, newest segment first.
 
-        `since` (nanoseconds) skips older publishes, and `deferred` skips those without a delay. Raises ReadRefused.
+        `since` (nanoseconds) skips older publishes, and `deferred` skips publishes without a delay. Raises ReadRefused.
         """
         for view in reversed(self._views):
             found: list[KeyPlace] = []
@@ -248,8 +248,8 @@ class LogSnapshot:
     ) -> Iterator[Header]:
         """Yield the headers of one segment.
 
-        With `near_end`, start at the last index entry. With `is_before`, start at the last index entry that satisfies
-        it; we search by bisection, so it must hold for all earlier records too.
+        With `near_end`, start at the last index entry. With `is_before`, start at the last index entry for which it's
+        true. We find that by bisection, so it must be true of all earlier records too.
         """
         view = self._views[place]
         with self._opened(place, reader) as read:
@@ -293,8 +293,7 @@ class LogSnapshot:
 class LogRangeReader:
     """Reads the records of [next, end) in pieces of about `chunk` bytes.
 
-    It waits for the disk at the first refused read only. If that doesn't help, every later refused read becomes a gap
-    without waiting.
+    It waits for at most one lasting refusal. After that, each refused read becomes a gap right away.
     """
 
     def __init__(
@@ -325,7 +324,7 @@ class LogRangeReader:
                 close_quietly(self._files, descriptor)
 
     def read(self) -> Records | Gap | None:
-        """Return the next piece, or None at the end. Raises OSError if the disk can't be read at all."""
+        """Return the next piece, or None at the end. Damaged, missing and refused records become gaps."""
         while self.next < self.end and self._place < len(self._opened):
             view, descriptor = self._opened[self._place]
             if self.next >= view.end:
@@ -399,7 +398,7 @@ def _as_is(read: ReadAt) -> ReadAt:
 def _walk(data: bytes, sequence: int, until: int) -> tuple[int, int, int]:
     """Find the whole records at the start of `data`, up to sequence `until`.
 
-    Returns their size in bytes, the sequence after them, and the bytes needed for one record if not even that fits.
+    Returns their size in bytes, the sequence after them, and, if not even one record fits, the bytes needed for it.
     """
     links = follow(data, 0, sequence, until)
     if links.last < 0 or decode_header(data, links.last) is not None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nsqd.log.reading.compacted import CompactedFile
     from nsqd.log.segment import ReadAt
 
-_BLOCK_SIZE: Final = 256 * 1024  # bytes per read when we look for single records
+_BLOCK_SIZE: Final = 256 * 1024  # bytes per read when we search for single records
 _NO_STARTS: Final[list[int]] = []
 
 
@@ -53,7 +53,7 @@ def keys_in(
 def deferred_keys(
     files: Files, segments: Sequence[Segment], compacted: Sequence[CompactedFile], wanted: Sequence[int]
 ) -> list[KeyedPublish]:
-    """Return the keys of delayed publishes that have one of the `wanted` messages, which must ascend.
+    """Return the keys of delayed publishes that contain any of the `wanted` sequences, which must ascend.
 
     Damaged messages are left out. Raises ReadRefused if the disk refuses a read.
     """

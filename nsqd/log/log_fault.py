@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nsqd.log.segment_list import SegmentList
     from nsqd.log.writing.unsynced import Unsynced
 
-ALL_SYNCED: Final = -1  # a `rewrite_from` that means: there is nothing to rewrite
+ALL_SYNCED: Final = -1  # as `rewrite_from`: there is nothing to rewrite
 RETRY_AFTER: Final = 1.0  # seconds from a failure until the next try
 
 
@@ -68,7 +68,7 @@ class LogFault(StorageFault):
 
     @property
     def is_lasting(self) -> bool:
-        """Whether to give up on bytes that the disk refuses to read, and let publishing go on after them."""
+        """Whether to give up on bytes that the disk refuses to read, and continue the log after them."""
         return self._now() - self._began_at >= READ_PATIENCE
 
     def proven(self) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class LogState:
-    """The input of a `DiskLog`."""
+    """The state that a `DiskLog` starts with."""
 
     log_id: str
     differs_from_journal: bool = False  # the journal's positions belong to another log
@@ -24,7 +24,7 @@ class LogState:
     synced: tuple[int, int, int] = (0, 0, 0)  # (base of a segment, offset in it, sequence), synced before this start
     holes: list[Hole] = field(default_factory=list)
     keys: list[tuple[bytes, int]] = field(default_factory=list)  # with their publish times, oldest first
-    forgotten_keys: list[KeyedPublish] = field(default_factory=list)  # keys that no longer count, see KEYLESS there
+    forgotten_keys: list[KeyedPublish] = field(default_factory=list)  # keys that no longer count
     keys_from: int = -1  # no remembered key is before it; negative: none yet, see KEYS in journal/own_changes.py
     compacted: list[CompactedFile] = field(default_factory=list)
     unsynced_files: list[Path] = field(default_factory=list)

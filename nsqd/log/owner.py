@@ -11,16 +11,16 @@ and the owner updates the file's modification time every second (a beat).
                                       reboot): take the data path.
 
 Two machines may start at the same moment. Without an owner.json, only one of them can create it, and the other one then
-watches it. So a normal start doesn't wait. If both have watched the same dead owner, both write their names, and each
-looks again two beats later. If its name has been overwritten, it gives up. If one was faster and is already serving,
-it has noticed the other name at its next beat and exited.
+watches it. So a normal start doesn't wait. If both have watched the same dead owner, both write their names. Two beats
+later, each checks that its name is still there, and gives up if it isn't. A faster one that is already serving notices
+the other name at its next beat and exits.
 
 If an owner finds another name in owner.json, an operator has started another nsqd with `--take-over`. The old owner
 exits immediately, like after `kill -9`, since any further write could damage the data of the new one, which waits for
 that exit before it reads anything. An owner that is cut off from the volume can't notice; you need fencing in the
 storage to keep its late writes out.
 
-A name that was there when we started is not a takeover. It's just the last owner's, which stays while a full disk keeps
+A name that was there when we started is not a takeover: it's the last owner's name, which stays while a full disk keeps
 us from writing ours.
 """
 
@@ -115,8 +115,8 @@ class Ownership:
     def beat(self) -> Owner | None:
         """Write the heartbeat. Returns the new owner if a process on another machine has taken the data path over.
 
-        The name of another process of this boot is no takeover. It could only get the lock because this process has
-        already closed the data path and is about to exit.
+        The name of another process of this boot isn't a takeover. That process could only get the lock because this one
+        has already closed the data path and is about to exit.
         """
         found = read_owner(self._files, self._path)
         if found is not None and found.boot != self._me.boot and found != self._before:
@@ -181,9 +181,9 @@ class Ownership:
 
 @contextmanager
 def owned(folder: Path, files: Files, *, take_over: bool, pause: Callable[[float], None]) -> Iterator[bool]:
-    """Own a data path for as long as the block runs. This process must have locked it. Raises DataPathError.
+    """Own a data path while the block runs. This process must already hold its lock. Raises DataPathError.
 
-    Yields whether the last owner was on another machine. If so, reload what you have read of the data path.
+    Yields whether the last owner was on another machine. If so, reload everything you have read from the data path.
     """
     ownership = Ownership(folder, files, Owner.this_process(), pause)
     was_elsewhere = ownership.take(by_force=take_over)
@@ -195,7 +195,7 @@ def owned(folder: Path, files: Files, *, take_over: bool, pause: Callable[[float
                 log.critical("data path %s was taken over by %s, exiting", folder, other)
                 os._exit(1)  # a clean shutdown would write to files that aren't ours any more
 
-    # A thread of its own, because the event loop may be busy for over a second, and doesn't exist during a long start.
+    # In a thread, because the event loop may be busy for over a second, and doesn't exist during a long startup.
     thread = threading.Thread(target=beat_until_stopped, name="owner", daemon=True)
     thread.start()
     try:
@@ -216,7 +216,7 @@ def read_owner(files: Files, path: Path) -> Owner | None:
 
 
 def owner_elsewhere(files: Files, folder: Path, pause: Callable[[float], None] = time.sleep) -> str | None:
-    """Return the name of a process on another machine that is using the folder, or None. May watch for 5 seconds."""
+    """Return the name of a process on another machine that is using the folder, or None. May take 5 seconds."""
     path = folder / OWNER_JSON
     owner = read_owner(files, path)
     is_elsewhere = _may_be_elsewhere(files, path, owner, Owner.this_process())

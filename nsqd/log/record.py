@@ -56,9 +56,9 @@ _unpack: Final = Struct(">4sIIIQQqQIHH").unpack_from
 
 
 def encode(batch: Batch) -> tuple[bytes, bytes]:
-    """Return the record as two buffers to write in this order: the header with key and headers, and the payload.
+    """Return the record as two buffers: first the record's header with key and message headers, then the payload.
 
-    The payload is the batch's own object, because copying it would cost more than everything else here.
+    The payload isn't copied, because that would cost more than everything else here.
     """
     payload, key, headers = batch.payload, batch.key, batch.headers
     if not key and not headers:
@@ -84,13 +84,13 @@ def encode(batch: Batch) -> tuple[bytes, bytes]:
 
 
 def size_of(batch: Batch) -> int:
-    """Return how many bytes the record of this batch takes."""
+    """Return the size of the batch's record in bytes."""
     headers = 4 + len(batch.headers) if batch.headers else 0
     return HEADER_SIZE + len(batch.key) + headers + len(batch.payload)
 
 
 def decode_batch(header: Header, buffer: bytes, position: int) -> Batch | None:
-    """Return the batch from the whole record in `buffer` at `position`. None if its checksum or layout is wrong.
+    """Decode the whole record in `buffer` at `position`. Returns None if its checksum or layout is wrong.
 
     Raises UnknownFlags.
     """
@@ -144,8 +144,8 @@ def scan(
     (position, header) of each record to `headers`, and (sequence, position) to `index` once every INDEX_INTERVAL bytes.
     `indexed_at` is the position of the last index entry before this call.
 
-    Recovery spends its time in this loop, so it's written for speed. For example, 56 is HEADER_SIZE, and we use fields
-    by number: 2 is the length, 3 the checksum of the payload, 4 the sequence, 8 the count, 10 the key's length.
+    Recovery spends most of its time in this loop, so it's written for speed. That's why it has 56 for HEADER_SIZE, and
+    numbered fields: 2 is the length, 3 the checksum of the payload, 4 the sequence, 8 the count, 10 the key's length.
     """
     end = len(buffer)
     unpack, crc, magic = _unpack, crc32c, MAGIC
@@ -178,10 +178,10 @@ def scan(
 
 
 def find_id(buffer: bytes, sequence: int, message_id: int) -> int | None:
-    """Return a message's sequence if we can walk to it from record to record, from the buffer's start at `sequence`.
+    """Walk over the records in the buffer, from `sequence` at its start, and return the sequence of a message.
 
-    None doesn't mean that the message is gone: it may be elsewhere, or after damage. We check only the header of the
-    record that holds the message, which takes a fifth of the time of `scan`.
+    Returns None if the walk doesn't reach the message. It may still be elsewhere, or after damage. We verify only the
+    header of the record that holds the message, which makes this five times as fast as `scan`.
     """
     position, end = 0, len(buffer) - HEADER_SIZE
     while position <= end:
@@ -197,7 +197,7 @@ def find_id(buffer: bytes, sequence: int, message_id: int) -> int | None:
 
 
 def walk_record(buffer: bytes, position: int, *, not_before: int) -> tuple[int, int, int] | None:
-    """Return (sequence, count, size) of the record at `position`. None if there's no whole and sound record."""
+    """Return (sequence, count, size) of the record at `position`, or None if there's no whole and sound record."""
     if len(buffer) - position < HEADER_SIZE:
         return None
     fields = _unpack(buffer, position)

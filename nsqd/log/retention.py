@@ -1,4 +1,4 @@
-"""Retention: how long to keep finished segments; segment_removal.py removes them then.
+"""Retention: how long to keep finished segments. segment_removal.py removes them afterwards.
 
 Unfinished messages always stay, whatever the retention is.
 """
@@ -14,10 +14,10 @@ _FASTEST: Final = 2  # after a clock was set forward, ages catch up at twice the
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """The limits beyond which a segment goes. If both are 0, nothing is kept. If both are set, either one is enough."""
+    """The limits beyond which we drop a segment: exceeding either one is enough. If both are 0, nothing is kept."""
 
-    time: int = 0  # nanoseconds; a segment goes when its newest message is this old
-    bytes: int = 0  # a segment goes when the segments after it have more bytes than this
+    time: int = 0  # nanoseconds; drop a segment when its newest message is this old
+    bytes: int = 0  # drop a segment when the segments after it have more bytes than this
 
     def __bool__(self) -> bool:
         return bool(self.time or self.bytes)
@@ -36,8 +36,8 @@ class AgeClock:
 
     For example, someone sets the clock a year ahead and corrects it an hour later. If we believed it, every segment
     would look a year old, and we'd delete them all right away. Instead, this clock runs at twice the speed of time, so
-    after that hour it's an hour ahead, and segments go at most an hour early. If the clock is set back, segments just
-    stay longer.
+    after that hour it's an hour ahead, and we drop segments at most an hour early. If the clock is set back, segments
+    just stay longer.
     """
 
     def __init__(self, wall: Callable[[], int], clock: Callable[[], float]) -> None:

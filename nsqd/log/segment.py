@@ -32,7 +32,7 @@ def segment_name(base: int) -> str:
 
 
 def base_of_name(name: str) -> int | None:
-    """Return the base sequence in a segment's file name, or None if it's another file."""
+    """Return the base sequence in a segment's file name, or None if it's the name of another file."""
     stem = name.removesuffix(LOG_SUFFIX)
     return int(stem) if stem != name and len(stem) == 20 and stem.isascii() and stem.isdigit() else None
 
@@ -106,7 +106,7 @@ class SegmentIndex:
 
     @classmethod
     def _decode_fast(cls, data: bytes, base: int, end_offset: int) -> SegmentIndex | None:
-        """Return the index if every entry is valid. This takes a tenth of the time of the loop in `decode`."""
+        """Return the index if every entry is valid, otherwise None. Ten times as fast as the loop in `decode`."""
         numbers = array("Q", data)
         if byteorder == "little":
             numbers.byteswap()
@@ -141,7 +141,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class SegmentView:
-    """The readable part of a segment at one moment. It never changes, so you can pass it to other threads."""
+    """The readable part of a segment at a point in time. It never changes, so you can pass it to other threads."""
 
     path: Path
     base: int
@@ -322,9 +322,9 @@ class SegmentWalk:
 
 
 def find_hole(read: ReadAt, *, offset: int, sequence: int, end: int, next_base: int | None) -> Hole | None:
-    """Return the hole at the record of `sequence`. None if no sound record follows, so that it's a torn tail.
+    """Return the hole that starts with `sequence`. None if no sound record follows, which means that it's a torn tail.
 
-    With `next_base`, another segment follows, so there is no torn tail: the hole then reaches up to `next_base`.
+    With `next_base`, another segment follows, so it isn't a torn tail: the hole ends at `next_base` at the latest.
     """
     for place, header in _candidates(read, offset, end, sequence):
         if next_base is not None and header.end_sequence > next_base:
@@ -339,7 +339,7 @@ def _candidates(read: ReadAt, offset: int, end: int, sequence: int) -> Iterator[
     first = decode_header(read(offset, HEADER_SIZE), 0)
     if first is not None and first.base_sequence >= sequence:
         yield offset, first
-        # If only its payload is bad, its length is right. Look right after it first, because a search from `offset + 1`
+        # If only its payload is bad, its length is right. Check right after it first, because a search from the next byte
         # would go through message bodies, where a client may have put bytes that look like a record.
         following = decode_header(read(offset + first.size, HEADER_SIZE), 0)
         if following is not None and following.base_sequence >= first.end_sequence:
@@ -353,7 +353,7 @@ def _candidates(read: ReadAt, offset: int, end: int, sequence: int) -> Iterator[
         while (found := find_header(data, start, not_before=sequence)) is not None:
             yield position + found[0], found[1]
             start = found[0] + len(MAGIC)
-        position += len(data) - HEADER_SIZE + 1  # overlap the blocks: a header may lie across their border
+        position += len(data) - HEADER_SIZE + 1  # overlap the blocks: a header may span two of them
 
 
 def _is_sound(read: ReadAt, offset: int, header: Header) -> bool:

@@ -1,4 +1,4 @@
-"""The list of a log's segments, oldest first, and where its messages and bytes are in it."""
+"""The list of a log's segments, oldest first, with searches by sequence and by time."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class SegmentList:
         return active.base
 
     def older_than(self, timestamp: int) -> int:
-        """Return the end of the oldest sealed segments that are known to have only messages before `timestamp`."""
+        """Return the sequence up to which the sealed segments are known to have only messages before `timestamp`."""
         end = self.first
         for one, following in pairwise(self._segments):
             if not 0 < one.newest < timestamp:
@@ -109,7 +109,7 @@ class SegmentList:
         return later + segment.size * (end - max(sequence, segment.base)) // max(end - segment.base, 1)
 
     def bytes_before(self, sequence: int) -> int:
-        """Return the bytes of these files before this sequence, with the same estimate as `bytes_from`."""
+        """Return the bytes in the segments before this sequence, estimated as in `bytes_from`."""
         written = self._sealed_bytes + (self.active.size if self.active is not None else 0)
         return written - self.bytes_from(sequence)
 

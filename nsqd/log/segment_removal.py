@@ -1,4 +1,4 @@
-"""Drops the segments of a log that no channel and no retention needs. A sync removes their files (sync/removals.py)."""
+"""Drops a log's segments once no channel and no retention needs them. A sync removes the files (sync/removals.py)."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class ExpiryHost(Protocol):
     def reads(self) -> Reads: ...
 
     def remove(self, paths: list[Path]) -> None:
-        """Remove these files after a sync of the journal, which has to say on disk that their messages are finished."""
+        """Remove these files once the journal is synced: it must say on disk that their messages are finished."""
 
     def is_leaving(self, path: Path) -> bool:
-        """Return whether this file will be removed soon. False if a failure stops the removal."""
+        """Return whether this file will be removed soon. While a failure prevents that, return False."""
 
 
 class Expiry:
     """Keeps the segments that retention or remembered keys need, and drops the others.
 
-    Touches the list of segments, and the data that other parts have about dropped segments: descriptors, holes and
+    Touches the list of segments, and the data that other parts keep about dropped segments: descriptors, holes and
     unsaved indexes.
     """
 
@@ -78,7 +78,7 @@ class Expiry:
         return active.size > self._max_bytes // 4
 
     def outdated_before(self, *, is_all_written: bool) -> int:
-        """Return where the topic's own retention ends. Messages before it go even if no channel has received them."""
+        """Return where the topic's own retention ends. Earlier messages go even if no channel has received them."""
         if not (self._is_own and self._keeps_history):
             return 0
         timestamp = self._host.age_clock()

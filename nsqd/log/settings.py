@@ -1,4 +1,4 @@
-"""The log's settings: options, and the policy file's exceptions for single topics."""
+"""The log's settings: options, and the policy file's exceptions for individual topics."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class LogPolicy(Protocol):
 class LogSettings:
     """The settings of each topic's log. A rule in the policy file takes precedence over the options.
 
-    Each value is looked up by itself. For example, if the policy file only sets a topic's retention time, its retention
-    size still comes from the options.
+    Each value is looked up separately. For example, if the policy file only sets a topic's retention time, its
+    retention size still comes from the options.
     """
 
     def __init__(self, options: LogOptions, policy: LogPolicy | None) -> None:
-        """`policy`: None if there is no policy file."""
+        """Set up the settings. `policy` is None if there is no policy file."""
         self.options = options
         self.policy = policy
         self.retention = Retention(options.retention_time, options.retention_bytes)
@@ -46,7 +46,7 @@ class LogSettings:
 
     @property
     def retention_interval(self) -> float | None:
-        """Seconds between two checks for expired segments. None if segments never expire."""
+        """Seconds between two checks for expired segments, or None if segments never expire."""
         given = [retention for retention in (self.retention, *self.topic_retention.values()) if retention]
         policy_times = list(self.policy.retention_times()) if self.policy is not None else []
         if not given and not self.options.idempotence_window and self.policy is None:
@@ -69,9 +69,9 @@ class LogSettings:
         )
 
     def is_own_retention(self, topic: str) -> bool:
-        """Return whether the retention was set for this topic or some, not for all topics.
+        """Return whether the retention was set for this topic or for some topics, rather than for all.
 
-        Only such a retention also drops messages that no channel ever got.
+        Only such a retention also drops messages that no channel has received.
         """
         return topic in self.topic_retention or self._rules_of(topic).is_own
 

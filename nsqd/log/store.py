@@ -1,4 +1,4 @@
-"""The store: holds a data path's topic logs and journal for the broker, and keeps both in order.
+"""The store: holds a data path's topic logs and journal for the broker, and maintains both.
 
 Calls from the broker fill buffers and never wait. A turn empties the buffers with `write_logs` and `write_journal`.
 Everything that blocks runs outside the turns, in the tasks of `store_tasks.py`.
@@ -72,8 +72,8 @@ class DiskLook(NamedTuple):
 class DiskStore:
     """Implements `nsqd.broker.store.Store` on files.
 
-    Call `open` to get one and then `recover`. Run `StoreTasks` beside the turns, and `close` the store when they have
-    ended.
+    To get a store, call `open` and then `recover`. Run `StoreTasks` alongside the turns, and `close` the store when
+    the tasks have ended.
 
     The store holds the logs and the journal, and passes calls between them and its parts. Each part touches only the
     things that its docstring names:
@@ -355,7 +355,7 @@ class DiskStore:
         self.journal.record_quietly([checkpoint_of(topic_log) for topic_log in self.syncer.take_synced()])
 
     def sync_checkpoints(self) -> None:
-        """Include all checkpoints in the next sync. They're recorded quietly, so they don't cause a sync themselves."""
+        """Request a sync of all checkpoints. They're recorded quietly, so they don't cause a sync themselves."""
         self._record_checkpoints()
         if not self.journal.is_synced:
             self.journal.needs_sync()
@@ -420,7 +420,7 @@ class DiskStore:
         return written
 
     def repair(self, *, has_space: bool = True) -> None:
-        """Retry whatever is broken. Without space, retry only the repairs that need little of it or free some.
+        """Try to repair whatever is broken. Without space, try only repairs that need little space or free some.
 
         While the data path isn't in its place, we do nothing: the folder that's there now isn't ours.
         """
@@ -441,9 +441,9 @@ class DiskStore:
     def batches_dropped(self, count: int) -> None:
         """Collect young garbage after every thousand batches that the caches have dropped to make room.
 
-        The interpreter starts a collection when enough objects have been made, but it subtracts every object that is
-        freed, even old ones. With full caches each new batch frees an old one, so Python wouldn't collect until all of
-        their 10,000 batches are young, and then it would take 20 ms.
+        The interpreter counts new objects, subtracts freed ones, even old ones, and starts a collection at a threshold.
+        With full caches each new batch frees an old one, so Python wouldn't collect until all of their 10,000 batches
+        are young, and then it would take 20 ms.
         """
         self._dropped += count
         if self._dropped >= _DROPPED_BEFORE_COLLECTION:

@@ -44,7 +44,7 @@ class TopicSource(Protocol):
         """
 
     def exceptions(self, name: str) -> Iterable[Iterable[int]]:
-        """Return, in pieces, the sequences that the topic's channels need apart from everything after their cursors."""
+        """Return, in pieces, the sequences before their cursors that the topic's channels still need."""
 
 
 class StoreTasks:
@@ -58,7 +58,7 @@ class StoreTasks:
         on_loaded: Callable[[str], object],
         on_settled: Callable[[], object],
     ) -> None:
-        """`on_loaded` is called after a read of this topic, `on_settled` when waiting publishers have their answers."""
+        """Set up the tasks. They call `on_loaded` after a read of a topic, and `on_settled` after answering clients."""
         self.thread = SyncThread(store.files)
         self._store = store
         self._wakeups = store.wakeups
@@ -127,7 +127,7 @@ class StoreTasks:
             await trio.sleep(max(TOPOLOGY_INTERVAL, spent * TOPOLOGY_SHARE))
 
     async def _collect_names(self) -> float:
-        """Collect the names in slices if they have changed. Returns the seconds of work."""
+        """Collect the names in slices if they have changed. Returns how many seconds of work that took."""
         store = self._store
         names = store.topology.take_new_names()
         if names is None:

@@ -51,7 +51,7 @@ class LogSyncer(Protocol):
     """The syncer as a log sees it."""
 
     def log_written(self, log: DiskLog, messages: int, *, is_awaited: bool = False) -> None:
-        """Sync this log soon. `messages` were written to it. `is_awaited`: a publisher is waiting for the sync."""
+        """Sync this log soon. `messages` is how many were just written; `is_awaited` means that a publisher waits."""
 
     def request_sync(self) -> object:
         """Begin the next sync soon, because a client is waiting for it."""
@@ -75,7 +75,7 @@ class LogHost(ExpiryHost, CompactionHost, Protocol):
     def now(self) -> float: ...
 
     def pause(self, seconds: float) -> None:
-        """Block between two tries of a refused read. Only for the start and for threads."""
+        """Block between two tries of a refused read. Call this only at startup or in a thread."""
 
     def log_buffered(self, log: DiskLog) -> None:
         """Write the log soon, because it has acknowledged messages in memory."""
@@ -157,7 +157,7 @@ class DiskLog:
         return self._cache.start
 
     def settings_changed(self) -> None:
-        """Apply a change of --ack or retention. Publishes that are already waiting keep their old promise."""
+        """Apply a change of --ack or retention. Publishes that are already waiting are acknowledged as before."""
         self._ack = self._host.settings.ack_of(self.topic)
         self.expiry.settings_changed()
 
@@ -193,7 +193,7 @@ class DiskLog:
         return self._refusal_of(0)
 
     def _refusal_of(self, size: int) -> str | None:
-        """Return why we refuse this batch and all later ones in this turn. None if we accept it.
+        """Return why we refuse this batch and all later ones in this turn, or None if we accept it.
 
         Once a batch is refused, so are the ones after it. Accepting a later batch would give it sequences that the
         journal has already promised to a deferred one.
@@ -254,7 +254,7 @@ class DiskLog:
     def _write_to(self, segment: Segment, batches: list[Batch], buffers: list[bytes], size: int) -> bool:
         """Write the buffer's first batches, and answer their publishers unless they're waiting for a sync.
 
-        Return False if the write failed. By then all publishers in the buffer have received the error.
+        Return False if the write failed. By then all waiting publishers have received the error.
         """
         try:
             self.writer.write(segment, batches, buffers, size)
@@ -276,7 +276,7 @@ class DiskLog:
         return True
 
     def _write_over_segments(self) -> None:
-        """Begin a new segment whenever the next batch doesn't fit. Only a single record may exceed the limit."""
+        """Write the buffer. If a batch doesn't fit, begin a new segment. Only a single record may exceed the limit."""
         buffer = self._buffer
         while buffer.batches:
             segment = self._segments.active
@@ -360,7 +360,7 @@ class DiskLog:
         return found
 
     def unwritten_times(self) -> list[tuple[int, int]]:
-        """Return (sequence, timestamp) of the batches that aren't written yet."""
+        """Return (sequence, timestamp) of each batch that isn't written yet."""
         return [(batch.base_sequence, batch.timestamp) for batch in self._buffer.batches]
 
     # Syncing
@@ -375,13 +375,13 @@ class DiskLog:
         return self._unsynced.is_awaited
 
     def begin_sync(self) -> LogSync | None:
-        """Return a job that makes everything written so far durable. None if the log is deleted or its sync failed."""
+        """Return a job that makes everything written durable, or None if the log is deleted or its sync failed."""
         if self._unsynced.has_failed or self.dropped:
             return None
         return self._unsynced.begin_sync(self._segments)
 
     def end_sync(self, job: LogSync) -> bool:
-        """Apply the finished job of `begin_sync`. Return whether waiting publishers have been answered."""
+        """Apply a finished job from `begin_sync`. Return whether waiting publishers have been answered."""
         if self.dropped:
             return False
         error = self._unsynced.error_of(job, self._segments)
@@ -461,7 +461,7 @@ class DiskLog:
                 self.write()
             else:
                 self._repaired()
-        return self.error is None  # not `self._fault.error`, which mypy still takes for set because of the check above
+        return self.error is None  # not `self._fault.error`, which mypy still considers set after the check above
 
     def _repaired(self) -> None:
         self._fault.end()

@@ -6,7 +6,7 @@ from nsqcommon.wakeup import Wakeup
 
 
 class Wakeups:
-    """One event per task. store_tasks.py says what the tasks do; nsqd/daemon.py waits for `health`."""
+    """The events, most of them for one task in store_tasks.py. nsqd/daemon.py waits for `health`."""
 
     def __init__(self) -> None:
         self.sync = Wakeup()

@@ -5,7 +5,7 @@
         └ one byte per message of the segments                    └ copies                    └ only now segments may go
 
 A job takes the longest run of segments, starting with the oldest, of which less than half is needed. That way it always
-writes less than it frees. A segment full of needed messages simply waits until enough finished messages have followed
+writes less than it frees. A segment full of needed messages simply stays until enough finished messages follow
 it. For example, of three segments of 100 MB each, all of the first is needed, 40 MB of the second and none of the
 third. The first alone isn't worth it, nor are the first two (140 of 200 MB), but all three are (140 of 300 MB).
 Compacted files follow the same rule. Small ones are also merged into a file that is being written anyway, so that there
@@ -83,7 +83,7 @@ class CompactionPlan:
                 return
 
     def decide(self, number: int, folder: Path) -> CompactionJob | None:
-        """Return the job, or None if none is worth it."""
+        """Return a job, or None if no file is worth compacting."""
         segments, needed = self._choose_segments()
         files = self._choose_files(needed)
         if not segments and not files:
@@ -115,7 +115,7 @@ class CompactionPlan:
 
 
 class CompactionJob:
-    """Copies the needed messages into one new file. Only `perform` runs in a thread; the rest belongs to the loop."""
+    """Copies the needed messages into one new file. Only `perform` runs in a thread, the rest on the loop."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class CompactionJob:
 
     @property
     def frees(self) -> bool:
-        """Whether the job can remove more than it wrote. It can't remove a segment with damaged needed messages."""
+        """Whether the job removes more bytes than it wrote. A segment with damaged needed messages can't be removed."""
         gone = sum(ended.segment.size for ended, _ in self._segments if ended.end <= self.end)
         return gone + sum(file.size for file in self.done) > self.target.size
 
@@ -175,7 +175,7 @@ class CompactionJob:
             if self.log.dropped:
                 raise FileNotFoundError(ENOENT, "the topic was deleted", str(path))
             files.truncate(descriptor, 0)
-            # Compacted files come first, as their sequences are lower than those of segments. Two may overlap.
+            # Compacted files come first, as their sequences are lower than those of segments. They may overlap.
             for batch in self._from_files(files):
                 self._add(files, descriptor, batch)
             for ended, marks in self._segments:
@@ -275,7 +275,7 @@ class CompactionJob:
 
 
 def _needed_runs(file: CompactedFile, marks: bytearray) -> Iterator[tuple[int, int, int, int]]:
-    """Yield each run of needed neighbours as (first sequence, number of the record, start and end within it)."""
+    """Yield each run of needed messages in a record as (first sequence, record number, start and end within it)."""
     place = 0
     message = marks.find(1)
     while message >= 0:

@@ -105,10 +105,10 @@ class Compaction:
             self._host.wants_compaction(self)
 
     def begin(self) -> CompactionPlan | None:
-        """Start a plan, in which the caller then marks every needed message. None if there is nothing to compact.
+        """Return a plan, in which you then mark every needed message, or None if there is nothing to compact.
 
         Only synced segments are included. If the power fails right after a job, a removed segment may reappear, and
-        readers prefer it to the compacted file. So it must be just as good, and an unsynced one might have holes.
+        readers prefer it to the compacted file. So it must be complete, but an unsynced one might have holes.
         """
         if self.dropped or self._fault.error is not None:
             return None
@@ -125,7 +125,7 @@ class Compaction:
         return CompactionPlan(self, [SealedSegment(*one) for one in front], self._compacted.files, first, self._epoch)
 
     def decide(self, plan: CompactionPlan, took: float) -> CompactionJob | None:
-        """Return the job to run in a thread and then to pass to `end`. `took` is how many seconds the plan took."""
+        """Return the job to perform in a thread and pass to `end`, or None. `took` is the seconds spent on the plan."""
         if self.dropped:  # a new topic of the same name has the same folder
             return None
         job = plan.decide(self._compacted.next_number, self._folder)
@@ -135,7 +135,7 @@ class Compaction:
         return job
 
     def end(self, job: CompactionJob) -> None:
-        """Remove the files that the job copied from: their needed messages are durable elsewhere now."""
+        """Remove the files that the job copied from, because their needed messages are durable elsewhere now."""
         if self.dropped:
             return
         for load in job.loads:

@@ -1,1 +1,1 @@
-"""The change journal: its files, their frames, what a start finds in them, and their rotation."""
+"""The change journal: its files, their frames, their recovery at startup, and their rotation."""

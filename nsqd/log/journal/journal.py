@@ -1,14 +1,14 @@
-"""The journal: one file of changes for all topics. We append to it, and a rotation makes it small again.
+"""The journal: one file of changes for all topics. We append to it, and a rotation replaces it when it's too large.
 
     journal.000007   ... changes ...                              (removed once 8 is complete and synced)
     journal.000008   changes | snapshot of a | changes | snapshot of b | changes ...
 
-A snapshot replaces everything that the journal said about its topic before. So the two files together always have the
-whole state. The new file alone has it as soon as it has a snapshot of every topic that existed when the rotation began.
+A snapshot replaces all earlier changes of its topic. So the two files together always have the whole state. The new
+file alone has it as soon as it has a snapshot of every topic that existed when the rotation began.
 
 A small snapshot is one frame: `snapshot t`, changes. For a topic with a million waiting messages, one frame would keep
-the loop busy for seconds. So we write it in several frames that take a few milliseconds each. In between come frames
-with the changes that happen in the meantime:
+the loop busy for seconds. So we write it in several frames that take a few milliseconds each. Between them we write
+the changes that happen in the meantime:
 
     begin t | part t [...] | changes | part t [...] | changes | end t 2
 
@@ -93,7 +93,7 @@ class Journal:
         changes were lost           until a new file has snapshots of all topics; after a failed sync its changes may
                                     be lost, and so are changes that were dropped because too many were waiting
 
-    If we can't create a new file, that also sets it, until the next write or sync succeeds.
+    A failure to create a new file sets it too, until the next write or sync succeeds.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class Journal:
         return not self._changes and self.end == self.synced_end
 
     def write(self) -> bool:
-        """Write all waiting changes in one go. Return False if that failed. Then they wait for the next call."""
+        """Write all waiting changes in one go. If that fails, return False and keep them for the next call."""
         changes = self._changes
         if not changes:
             self.urgent = False
@@ -177,7 +177,7 @@ class Journal:
             self._rotation.need()
 
     def needs_sync(self) -> None:
-        """Include everything that's written by then in the next sync, even quiet changes."""
+        """Request a sync. It covers everything written before it begins, even quiet changes."""
         if not self._number:
             return
         if self._path not in self._to_sync:

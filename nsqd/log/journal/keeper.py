@@ -6,7 +6,7 @@ Recording a change only adds it to the journal's buffer. We write the whole buff
   (nsqd/broker/turn.py).
 - About 50 ms after a channel made progress (`save_progress` in nsqd/timers.py).
 - At most 100 ms after any other change (`StoreTasks._flush`), except quiet ones, which wait for the next write.
-- At the beginning of each sync, which then covers it (`Syncer.collect`).
+- At the beginning of each sync, so that it covers these changes (`Syncer.collect`).
 
 All of these go through `JournalKeeper`. Only during a rotation does the journal write on its own.
 """
@@ -64,7 +64,11 @@ class JournalKeeper:
             self._wakeups.sync.set()  # a sync can now remove the files that are finished according to the journal
 
     def distrust(self, error: DiskError) -> None:
-        """Refuse publishes until all waiting changes are synced. Otherwise a new message could count as finished."""
+        """Refuse publishes until all waiting changes are synced.
+
+        Call this if recovery has moved cursors back to a log's tail and this can't be synced. After a crash, the old
+        cursors would count new messages as finished.
+        """
         self.journal.distrust(error)
         self.check()
 

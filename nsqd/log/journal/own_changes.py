@@ -5,19 +5,19 @@ know which log has these sequences. So the store adds the log's id and how far t
 
     ("checkpoint", "t", "a1", 0, 4096, 100)     log a1 is synced up to offset 4096 of segment 0, which is sequence 100
     ("drop", "t"), ("gone", "t", "a1")          the topic was deleted: the broker's change and ours, in one frame
-    ("checkpoint", "t", "b2", 0, 0, 0)          the topic was created again: positions from here on are about b2
+    ("checkpoint", "t", "b2", 0, 0, 0)          the topic was created again: later positions are in b2
 
-At a start, they tell us what to do with the folder of `t`:
+At startup, they determine what happens to the folder of `t`:
 
 - Its log.json says a1, although a1 is gone: the machine stopped before the folder's new name was synced. We rename the
   folder again, so that no message of the deleted topic comes back.
 - Its log.json says a1, but the log ends at 80 although 100 were synced: someone restored an older copy, or the disk has
-  lost synced data. New messages will reuse the sequences 80 to 99. So we give the log a new id, and cut positions
-  beyond 80; otherwise the new messages would count as finished.
+  lost synced data. New messages will reuse the sequences 80 to 99. So we give the log a new id, and move positions
+  beyond 80 back; otherwise the new messages would count as finished.
 - Its log.json says c3, which the journal has never heard of: one of the two is an older copy. The log gets a new id,
   and its channels start from the beginning.
 
-Checkpoints also speed up a start: it reads only the data after them.
+Checkpoints also speed up startup, which reads only the data after them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ KEYLESS: Final = "keyless"  # topic, sequences: the keys of the publishes that s
 # example, ~500 says that no key before 500 counts, so a start searches from 500 on.
 KEYS: Final = "keys"
 _CHECKPOINT: Final = "checkpoint"
-_NODE: Final = "node"  # node id, reserved message ids: a second copy of what is in node.json
+_NODE: Final = "node"  # node id, reserved message ids: a second copy of those in node.json
 _GONE: Final = "gone"  # topic, log id: the log was deleted, whatever its folder is called now
 
 
@@ -88,7 +88,7 @@ _RELEVANT: Final = frozenset({_CHECKPOINT, _GONE, _NODE, KEYS, KEYLESS, ROTATION
 
 @dataclass(slots=True)
 class RecoveredChanges:
-    """The content of a journal: the broker's changes as they are, and the state that the store's own lead to."""
+    """The content of a journal: the broker's changes as they are, and the result of applying the store's changes."""
 
     changes: PackedChanges = field(default_factory=PackedChanges)
     checkpoints: dict[str, LogCheckpoint] = field(default_factory=dict)  # by topic; without those of deleted logs
@@ -112,7 +112,7 @@ def split_changes(found: Iterable[Entry]) -> RecoveredChanges:
 
 
 def _broker_changes(found: Iterable[Entry], recovered: RecoveredChanges) -> Iterator[Entry]:
-    """Yield the broker's changes, and apply the store's own to `recovered`."""
+    """Yield the broker's changes, and apply the store's changes to `recovered`."""
     doubtful: set[str] = set()  # topics that may have lost a change since their last checkpoint
     for change in found:
         if change[0] not in _RELEVANT:  # a shortcut for most changes: `match` is slower

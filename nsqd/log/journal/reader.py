@@ -53,5 +53,5 @@ def _find_frame(read: ReadAt, start: int, size: int) -> JournalFrame | None:
             if frame is not None:
                 return frame
             place = block.find(MAGIC, place + 1)
-        start += max(1, len(block) - len(MAGIC) + 1)  # overlap the blocks: a magic may lie across their border
+        start += max(1, len(block) - len(MAGIC) + 1)  # overlap the blocks: a magic number may span two of them
     return None

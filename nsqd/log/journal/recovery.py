@@ -1,6 +1,6 @@
 """Recovery of the journal: finds its files, reads their changes, and reports damage.
 
-nsqd/broker/journal_replay.py makes channels of these changes.
+nsqd/broker/journal_replay.py rebuilds the channels from these changes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def journal_numbers(files: Files, folder: Path) -> list[int]:
 
 @dataclass(slots=True)
 class JournalContents:
-    """The condition of a journal. It's only known once you have read all its changes."""
+    """The condition of a journal, which is known only after you have read all its changes."""
 
     damage: list[Damage] = field(default_factory=list)
     is_whole: bool = True

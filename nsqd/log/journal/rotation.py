@@ -37,7 +37,7 @@ class JournalRotation:
         self._parts = 0  # pieces of the current snapshot so far
 
     def recovered(self, size: int, replaced: list[Path], *, is_due: bool) -> None:
-        """Continue after a start: the last file has this size, and `replaced` are the files before it."""
+        """Set the state found at startup: the size of the last file, and in `replaced` the files before it."""
         self._size_after = size
         self.replaced = replaced
         self._is_due = is_due
@@ -70,7 +70,7 @@ class JournalRotation:
         return self._size_after
 
     def put_off(self, size: int) -> None:
-        """Wait with the rotation until the file has this size. The disk has no space for another file now."""
+        """Postpone the rotation until the file reaches this size, because the disk has no space for another one now."""
         self._rotate_at = size
 
     def begin(self, replaced: Path, topics: Iterable[str]) -> Entry:
@@ -88,7 +88,7 @@ class JournalRotation:
         return self._topics[0]
 
     def next_changes(self, snapshot: Callable[[str], Iterable[Entry | None]]) -> list[Entry]:
-        """Return the next piece of a snapshot. Call `written` when it's written, or `start_anew` if that failed."""
+        """Return the next piece of a snapshot. Call `written` after you wrote it, or `start_anew` if that failed."""
         topic = self.next_topic
         begins = self._rest is None
         rest = iter(snapshot(topic)) if self._rest is None else self._rest
@@ -123,14 +123,14 @@ class JournalRotation:
 
 
 def missing_snapshots(changes: Iterable[Entry]) -> set[str]:
-    """Return the topics whose snapshots are announced in a file's changes, but missing."""
+    """Return the topics whose snapshots a file's changes announce but don't contain."""
     missing: set[str] = set()
     note_rotation(changes, missing)
     return missing
 
 
 def note_rotation(changes: Iterable[Entry], missing: set[str]) -> None:
-    """Update `missing`: topics with a snapshot that was announced and not seen yet."""
+    """Update `missing`, the topics whose announced snapshots haven't been seen yet."""
     for change in changes:
         match change:
             case [word, topics] if word == ROTATION:
@@ -140,7 +140,7 @@ def note_rotation(changes: Iterable[Entry], missing: set[str]) -> None:
 
 
 def _next_piece(changes: Iterator[Entry | None]) -> tuple[list[Entry], bool]:
-    """Take the next frame's worth of changes, or fewer if a None comes first. True: these were the last."""
+    """Return the changes for the next frame, fewer if there's a None before, and whether they were the last ones."""
     piece: list[Entry] = []
     weight = 0
     for change in changes:

@@ -92,7 +92,7 @@ class ColdBlock:
 
     @property
     def has_large_records(self) -> bool:
-        """Whether its records are large on average. Then the next ones probably are as well."""
+        """Whether the records are large on average. If so, the next ones probably are too."""
         return self.size >= _LARGE_RECORD * len(self._batches)
 
     def batch_at(self, sequence: int) -> Batch:
@@ -124,7 +124,7 @@ class ColdBlocks:
         return None
 
     def start_of(self, sequence: int, segment: Segment) -> Start | None:
-        """Return where `sequence` starts in the segment. None if no block ends just before it."""
+        """Return the start of `sequence` in the segment, or None if no block ends just before it."""
         for block in reversed(self._blocks.values()):
             if block.end == sequence and block.segment_base == segment.base:
                 return Start(sequence, block.end_offset)
@@ -205,7 +205,7 @@ class AnyLoad(Protocol):
 
 
 class Load:
-    """A read of a segment in a thread. Only `perform` runs there; the loop creates the load and takes it back.
+    """A read of a segment in a thread. Only `perform` runs there; the loop creates the load and applies its result.
 
     Bytes that the disk refuses never become a hole. With `salvages`, the load looks for the next record after them.
     """
@@ -230,7 +230,7 @@ class Load:
 
     @property
     def must_retry(self) -> bool:
-        """Whether to retry: the disk refused, or the cause may go away, such as missing rights or descriptors."""
+        """Whether to retry: the disk refused, or the cause may go away, such as permissions or too many open files."""
         return self.error is not None and self.bypassed is None and not self.holes
 
     def perform(self, files: Files) -> None:
@@ -293,7 +293,7 @@ class Load:
     def _start_by_index(self, files: Files, read: ReadAt) -> Start | None:
         segment = self.segment
         if segment.index is not None:
-            return None  # the loop has already looked there
+            return None  # the loop has already searched it
         index = load_index(files, segment)
         last = Start(index.sequences[-1], index.offsets[-1]) if index else Start(segment.base, 0)
         if segment.size - last.offset > BLOCK_SIZE:  # the index is missing or incomplete
@@ -351,7 +351,7 @@ class SequentialReaders:
         return len(self._streams)
 
     def next_piece(self, segment: Segment, offset: int) -> tuple[int, int] | None:
-        """Return (offset, size) to read ahead for a reader that is at `offset`. None if we're far enough ahead.
+        """Return (offset, size) to read ahead for a reader at `offset`, or None if we're far enough ahead.
 
         We don't read ahead near the end of a segment, because bytes that were just appended are in the page cache.
         """
@@ -385,9 +385,9 @@ def keep_aside(files: Files, path: Path, word: str, offset: int, end_offset: int
 
 
 def copy_aside(files: Files, path: Path, word: str, offset: int, end_offset: int) -> Path | None:
-    """Copy a piece of a file to a new file beside it, and return that file's path. None if the piece is empty.
+    """Copy a piece of a file to a new file beside it. Returns the new file's path, or None if the piece is empty.
 
-    If the copy already exists, it's kept, because a copy is always complete. Raises ReadRefused if we can't read the
+    An existing copy is kept, because a copy is always complete. Raises ReadRefused if we can't read the
     bytes, and OSError if we can't write them.
     """
     target = path.with_name(f"{path.name}.{word}.{offset}")
@@ -427,7 +427,7 @@ def is_missing(files: Files, path: Path, error: OSError) -> bool:
 
 
 class ReadDescriptors:
-    """The files that are open for reading, over all topics. At `most`, the least recently used one is closed."""
+    """The open files for reading, of all topics. Beyond `most` files, the least recently used one is closed."""
 
     def __init__(self, files: Files, most: int) -> None:
         self._files = files

@@ -3,11 +3,11 @@
     carried.000001   records in the log's own format, with their sequences, ids and times; ascending, with gaps
 
 A compacted file is written, synced and only then renamed to this name, so a file with the name is complete. In memory
-we keep only the position of each record, in arrays. The journal knows which of the messages are needed, and when they
+we keep only the position of each record, in arrays. The journal records which messages are still needed, and when they
 are due. Readers of history never get messages from here.
 
-A message in a compacted file may also be in another one, or in a segment if nsqd crashed before that was removed.
-That's harmless, because the copies are the same.
+A message in a compacted file may also be in another one, or still in its segment if nsqd crashed before removing that.
+This is harmless, because the copies are the same.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ class CompactedFile:
 def scan_compacted(files: Files, folder: Path, number: int) -> tuple[CompactedFile, list[Hole]]:
     """Read a compacted file and verify its checksums. Return it with its holes.
 
-    A hole gets all sequences between its neighbours, although the file may not have had all of them. Raises ReadRefused
-    if the disk refuses any part of the file, because then we don't know which messages are in it.
+    A hole covers all sequences between its neighbours, although the file may not have had all of them. Raises
+    ReadRefused if the disk refuses any part of the file, because then we don't know which messages are in it.
     """
     found = CompactedFile(folder, number)
     holes: list[Hole] = []
@@ -137,7 +137,7 @@ def _hole(data: bytes, offset: int, sequence: int) -> Hole:
 
 
 class CompactedLoad:
-    """A read of a compacted file in a thread. Only `perform` runs there; the loop makes the load and takes it back."""
+    """A read of a compacted file in a thread. Only `perform` runs there; the loop creates it and applies its result."""
 
     def __init__(self, topic: str, file: CompactedFile, place: int, *, bypasses: bool) -> None:
         self.topic = topic
@@ -196,7 +196,7 @@ def _decode(data: bytes, position: int) -> Batch | None:
 
 
 def _decode_known(data: bytes, position: int) -> Batch | None:
-    """Decode a record. Return None also if a later version wrote it: then a thread reads it again and reports that."""
+    """Decode a record. Return None if it's bad or from a later version: a thread will read it again and report it."""
     try:
         return _decode(data, position)
     except UnknownFlags:
@@ -247,7 +247,7 @@ class Compacted:
         self._next_number = file.number + 1
 
     def take_out(self, files: list[CompactedFile]) -> list[Path]:
-        """Forget these files, and return their paths, for you to remove."""
+        """Forget these files and return their paths, so that the caller can remove them."""
         self.files = [file for file in self.files if file not in files]
         for file in files:
             self._reads.descriptors.forget(file.path)
@@ -314,7 +314,7 @@ class Compacted:
         return _decode_known(data, 0)
 
     def _hold(self) -> None:
-        """Ask for a call of `forget_idle`, because we now hold blocks or descriptors."""
+        """Arrange for calls of `forget_idle`, because we now hold blocks or descriptors."""
         self._used = True
         self._reads.reads_cold(self)
 

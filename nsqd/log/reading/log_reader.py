@@ -43,8 +43,7 @@ if TYPE_CHECKING:
 class LogReader:
     """Reads batches of one log: from its segments, or from compacted files if they're before the first segment.
 
-    Touches its own blocks, and the indexes of segments, when a read has found out something about them. It never writes
-    to the log's files.
+    Touches only its blocks and holes, and the segments' indexes in memory, which it loads, corrects and drops.
     """
 
     def __init__(
@@ -131,7 +130,7 @@ class LogReader:
         return self._blocks
 
     def _start_of(self, sequence: int, segment: Segment) -> Start | None:
-        """Return the start of a record shortly before the sequence. None if we have to read the index first."""
+        """Return the start of the record, or of one shortly before it. None if we have to load the index first."""
         if sequence == segment.base:
             return Start(sequence, 0)
         base, offset = self._behind_holes.get(sequence, (-1, 0))
@@ -155,14 +154,14 @@ class LogReader:
         size = blocks.next_read_size(sequence)
         block = read_block(read, segment.base, start, segment.size, sequence, size)
         blocks.add(block)
-        if sequence == start.sequence:  # the reader continues where a block or a segment has ended
+        if sequence == start.sequence:  # the reader continues where a block or a segment ended
             piece = self._streams.next_piece(segment, block.end_offset)
             if piece is not None:
                 self._reads.load(ReadAhead(self._topic, segment, *piece))
         return block
 
     def loaded(self, load: AnyLoad) -> None:
-        """Take the result of a thread's read. From now on, `batch_at` may load the same sequence again."""
+        """Apply the result of a thread's read. From now on, `batch_at` may load the same sequence again."""
         if isinstance(load, CompactedLoad):
             self.compacted.loaded(load)
         elif isinstance(load, Load):
@@ -170,7 +169,7 @@ class LogReader:
             self.learn(load)
 
     def learn(self, load: Load) -> None:
-        """Take a load's blocks, holes and errors. The load may also come from a compaction."""
+        """Apply the result of a load: its block, index, holes and error. The load may also come from a compaction."""
         segment = load.segment
         if segment not in self._segments:  # it was removed in the meantime
             return
@@ -220,7 +219,7 @@ class LogReader:
         self._behind_holes = {end: place for end, place in self._behind_holes.items() if end > sequence}
 
     def drop(self) -> None:
-        """Take back the faults of refused reads, because the topic is deleted."""
+        """End the faults of refused reads, because the topic is deleted."""
         self._reads.forget(self)
         self._reads.forget(self.compacted)
 
@@ -255,7 +254,7 @@ class LogReader:
 
 
 def _proven_start(read: ReadAt, segment: Segment, sequence: int) -> Start:
-    """Return the index's position for the sequence if a record starts there, otherwise the segment's start."""
+    """Return the indexed position for the sequence if a record really starts there, otherwise the segment's start."""
     entry = segment.index.locate(sequence) if segment.index is not None else None
     if entry is not None:
         header = decode_header(read(entry[1], HEADER_SIZE), 0)

@@ -35,7 +35,7 @@ class RefusedReader(Protocol):
 
 
 class ReadFault(StorageFault):
-    """The fault of a reader whose reads the disk keeps refusing, so that channels bypass them."""
+    """The fault of a log's reader while channels bypass messages that the disk refuses to read."""
 
     def __init__(self, reader: RefusedReader, faults: Faults) -> None:
         super().__init__(faults, FaultKind.READ)
@@ -45,7 +45,7 @@ class ReadFault(StorageFault):
 class Reads:
     """The state that the readers of all logs share.
 
-    Touches the descriptors for reading, the list of damage, the faults of reading, and wake-ups of the store's tasks.
+    Touches the read descriptors, the list of damage, the read faults, and wake-ups of the store's tasks.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Reads:
         self.descriptors = ReadDescriptors(files, most_descriptors)
         self.reads_cache = True  # whether the file system supports reads from the page cache only
         self.loads: deque[AnyLoad] = deque()  # waiting for a thread
-        self.refused_reads = 0  # since the start
+        self.refused_reads = 0  # since nsqd started
         self._faults = faults
         self._wakeups = wakeups
         self._damage = damage
@@ -71,7 +71,7 @@ class Reads:
         self._holders: dict[HoldsBlocks, None] = {}  # readers with blocks in memory
 
     def load(self, load: AnyLoad) -> None:
-        """Have a thread perform the load. The log gets it back in `loaded`."""
+        """Have a thread perform the load. Its result is then passed to `LogReader.loaded`."""
         self.loads.append(load)
         self._wakeups.load.set()
 
@@ -81,7 +81,10 @@ class Reads:
         self._wakeups.idle.set()
 
     def give_back_what_is_idle(self) -> bool:
-        """Have readers drop blocks that weren't used since the last call. Return whether none is left."""
+        """Have the readers drop blocks that weren't used since the last call. Return whether all blocks are gone.
+
+        If they are, also close the read descriptors.
+        """
         for reader in [candidate for candidate in self._holders if candidate.forget_idle()]:
             del self._holders[reader]
         if not self._holders:
@@ -100,7 +103,7 @@ class Reads:
             report(damage)
 
     def lacks_front(self, topic: str, start: int, end: int) -> None:
-        """Report missing messages: they're before the first segment, but the journal doesn't say they're finished."""
+        """Report unfinished messages as missing: [start, end) is before the first segment."""
         text = "segments are missing, or the journal is older than they are"
         self._damage.append(Damage(topic, segment_name(start), 0, start, end, "", text))
         report(self._damage[-1])
@@ -118,7 +121,7 @@ class Reads:
         fault.begin(DiskError.of("read", load.segment.path, load.error) if load.error is not None else DiskError(""))
 
     def read_again(self, reader: RefusedReader) -> None:
-        """End the reader's fault unless it still bypasses something. Call this after a refused read has succeeded."""
+        """End the reader's fault unless the reader still bypasses messages. Call this when a retried read succeeds."""
         if reader.refusals.oldest_stretch is None:
             self.forget(reader)
 

@@ -1,4 +1,4 @@
-"""Reads from a disk that may refuse: one policy for all readers of the log.
+"""Reads from a disk that may refuse to read: one policy for all readers of the log.
 
 A read either returns bytes, or the disk refuses it, for example with EIO. These are very different:
 
@@ -8,13 +8,13 @@ A read either returns bytes, or the disk refuses it, for example with EIO. These
 So a refusal never becomes a `Hole`, and we never delete, cut, overwrite or copy anything because of one. We raise it as
 `ReadRefused`, and the reader retries. After `READ_PATIENCE` seconds we treat the refusal as lasting:
 
-- At the start, nsqd exits with the disk's error.
+- At startup, nsqd exits with the disk's error.
 - A repair gives up, and the log continues after the refused bytes (log_fault.py).
 - A channel that has messages to deliver after the refused bytes bypasses them with a `Salvage`, which remembers the
-  refused bytes. These messages stay where they are, and we retry them every second. Meanwhile the channel defers them
-  (`Channel._put_off_new`).
+  refused bytes. Those messages stay in the log, and we try to read them every second. Meanwhile the channel defers
+  them (`Channel._put_off_new`).
 
-We treat a record that a later version wrote, in a form that this one doesn't know, as a refusal too.
+A record in a form that only a later version of nsqd can read counts as a refusal too.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def is_refusal(error: OSError) -> bool:
 
 @contextmanager
 def opened_to_read(files: Files, path: Path) -> Iterator[ReadAt]:
-    """Open a file and yield its `strictly` reader. If the disk refuses, raise ReadRefused; pass on other errors."""
+    """Open a file and yield a reader from `strictly`. Raises ReadRefused if the disk refuses, or another OSError."""
     try:
         descriptor = files.open_to_read(path)
     except OSError as error:
@@ -91,7 +91,7 @@ def opened_to_read(files: Files, path: Path) -> Iterator[ReadAt]:
 
 
 def strictly(files: Files, descriptor: int, path: Path) -> ReadAt:
-    """Return a reader of an open file. It raises ReadRefused, and pads with zeros after the file's end."""
+    """Return a reader of an open file. It raises any error as ReadRefused, and pads with zeros after the file's end."""
 
     def read(offset: int, size: int) -> bytes:
         try:
@@ -137,9 +137,9 @@ class Salvage:
 
 
 def patiently(step: Callable[[], T], pause: Callable[[float], None]) -> T:
-    """Repeat an idempotent step until the disk stops refusing, or raise its error if the refusal lasts.
+    """Retry an idempotent step until the disk stops refusing it. Raise the error if that takes too long.
 
-    This blocks, so it's only for the start and for threads.
+    This blocks, so call it only at startup or in a thread.
     """
     waited = 0.0
     while True:
@@ -184,9 +184,9 @@ class WaitsOnce:
 class ReadRefusals:
     """The refused reads of one reader of a log, and the stretches of sequences that the reader bypasses.
 
-    We retry a refused read while a channel waits for it. Once the refusal has lasted, the next try looks for the next
-    readable record, and the reader bypasses the sequences before it: that's a stretch. We retry each stretch from time
-    to time. The first successful read ends it, and if another part is still refused, that becomes a new stretch.
+    We retry a refused read while a channel waits for it. After READ_PATIENCE, the next try looks for the next readable
+    record, and the reader bypasses the sequences before it: that's a stretch. We retry each stretch from time to time.
+    The first successful read ends it, and if another part is still refused, that becomes a new stretch.
     """
 
     __slots__ = ("_now", "_since", "_stretches")
@@ -222,7 +222,7 @@ class ReadRefusals:
         self._since.setdefault(sequence, self._now())
 
     def bypass(self, first: int, end: int) -> None:
-        """Add a stretch: the refusal of [first, end) has lasted."""
+        """Add the stretch [first, end), because the disk has refused it for too long."""
         self.was_read(first, end)
         self._stretches.append((first, end))
 
@@ -232,6 +232,6 @@ class ReadRefusals:
         self._stretches = [stretch for stretch in self._stretches if not (stretch[0] < end and first < stretch[1])]
 
     def forget(self, is_gone: Callable[[int], bool]) -> None:
-        """Drop the sequences that no longer exist."""
+        """Drop the refusals and stretches whose messages no longer exist."""
         self._since = {sequence: since for sequence, since in self._since.items() if not is_gone(sequence)}
         self._stretches = [stretch for stretch in self._stretches if not is_gone(stretch[1] - 1)]

@@ -1,7 +1,7 @@
 """Maps times to sequences and bytes in a log, by reading only indexes and record headers.
 
 A survey returns points, each with a sequence, a time and the bytes before it. It costs about the same for any range,
-because it reads fewer records of a longer one:
+because in a long range it reads only some of the records:
 
     many segments       the first record of each
     a few segments      the records in the sparse index
@@ -76,10 +76,10 @@ class SegmentSurvey:
         self._indexes: dict[int, SegmentIndex] = {}
 
     def points(self, start: int, end: int, most: int) -> list[Point]:
-        """Return up to `most` points (six or more) in [start, end), the first at its start and the last at its end.
+        """Return up to `most` points in [start, end), the first at its start and the last at its end.
 
-        If you survey the part between two neighbouring points and get no new ones, there's only one record between
-        them, or nothing readable. If we can't read the ends, we return no points at all.
+        `most` must be at least 6. If you survey the part between two neighbouring points and get no new ones, there's
+        only one record between them, or nothing readable. If either end is unreadable, there are no points at all.
         """
         first, last = self._holding(start), self._holding(end - 1)
         if first is None or last is None:

@@ -46,7 +46,7 @@ class TailCache:
         self._tolerated_bytes = most_bytes + (most_bytes >> 5)
         self._batches: deque[Batch] = deque()
         self._recent: list[Batch] = []  # the batches of the last write, if they exceed the limits
-        self._by_base: dict[int, Batch] = {}  # for the usual question: readers mostly ask for the start of a batch
+        self._by_base: dict[int, Batch] = {}  # for the usual lookup: readers mostly ask for the start of a batch
 
     def add(self, batch: Batch) -> None:
         self._batches.append(batch)
@@ -114,7 +114,7 @@ class TailCache:
 
 
 def find_batch(batches: Sequence[Batch] | deque[Batch], sequence: int) -> Batch | None:
-    """Return the batch that holds the sequence, or None. `batches` have to be consecutive."""
+    """Return the batch that holds the sequence, or None. The batches must be consecutive."""
     if not batches or sequence < batches[0].base_sequence or sequence >= batches[-1].end_sequence:
         return None
     return batches[bisect_right(batches, sequence, key=_base_of) - 1]

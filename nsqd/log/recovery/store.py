@@ -108,7 +108,7 @@ class StoreRecovery:
         )
 
     def _patiently(self, step: Callable[[], T]) -> T:
-        """Repeat an idempotent step until the disk stops refusing to read. Raises OSError if it never does."""
+        """Retry an idempotent step until the disk stops refusing it. Raises OSError if that takes too long."""
         return patiently(step, self._store.data_path.pause)
 
     def _read_journal(self) -> tuple[RecoveredChanges, JournalContents]:
@@ -141,7 +141,7 @@ class StoreRecovery:
         is_moved = checkpoint is not None and checkpoint.log_id in moved
         if is_moved:
             checkpoint = None
-        # Repeat each step by itself. `recover_log` gives a log that ends early a new id, which the journal doesn't know
+        # Retry each step by itself. `recover_log` gives a log that ends early a new id, which the journal doesn't know
         # yet. If a later step made us call it again, it would take the log for one that doesn't belong here.
         state = self._patiently(
             lambda: recover_log(self._files, self._data_path, topic, checkpoint, self._new_id, self._damage)
@@ -252,8 +252,8 @@ class StoreRecovery:
     def _find_keys(self, state: LogState, keyless: Sequence[int]) -> None:
         """Collect the keys that are still remembered, reading segments from the newest back to the first key.
 
-        Keys are stored in segments only. But the journal knows where the first one is, so nothing is read for a topic
-        without keys.
+        Keys are stored only in segments, but the journal records the position of the first one. So we read nothing for
+        a topic without keys.
         """
         window, most = self._settings.options.idempotence_window, self._settings.options.idempotence_keys
         if not window or state.keys_from < 0:

@@ -116,9 +116,9 @@ class _Recovery:
         return checkpoint[1:] == (segments[-1].base, segments[-1].size, self._state.tail) != (0, 0, 0)
 
     def _mark_names_unsynced(self) -> None:
-        """Have the store sync the folder's names again: the last process may have stopped before it did.
+        """Have the store sync the folder's names again: the last process may have stopped before doing so.
 
-        Without a checkpoint we don't know either which segments were ever synced, so all of them count as unsynced.
+        Without a checkpoint, we also don't know which segments were ever synced, so all of them count as unsynced.
         """
         state = self._state
         paths = [segment.path for segment in state.segments]
@@ -188,7 +188,7 @@ class _Recovery:
             self._state.unsynced_files = [segment.path for segment in segments[place:]]
 
     def _start(self) -> tuple[int, int, int]:
-        """Return from where the log has to be read: number of the segment, offset in it, sequence."""
+        """Return where reading has to start: the number of the segment, the offset in it, and the sequence there."""
         segments = self._state.segments
         checkpoint = self._checkpoint
         if checkpoint is None:
@@ -260,7 +260,7 @@ class _Recovery:
             self._report(segment, walk.holes)
 
     def _walk_end(self, read: ReadAt, segment: Segment, index: SegmentIndex, next_base: int) -> SegmentWalk | None:
-        """Walk from the last indexed record to the end. If that's too far, return None: a reader will find damage."""
+        """Walk from the last indexed record to the end. Return None if that's too far: readers will find any damage."""
         offset, sequence = 0, segment.base
         if index:
             offset, sequence = index.offsets[-1], index.sequences[-1]
@@ -282,7 +282,7 @@ class _Recovery:
     def _replace_id_after_loss(self, log_id: str) -> None:
         """Give a log that has lost synced messages a new id, because new messages will reuse their sequences.
 
-        Otherwise a reader of history could take the new messages for those that it has already read.
+        Otherwise a reader of history could mistake the new messages for ones that it has already read.
         """
         assert self._checkpoint is not None
         state = self._state

@@ -1,1 +1,1 @@
-"""Syncing: when to sync, what a sync covers, and who is answered when it ends."""
+"""Syncing: when to sync, what a sync covers, and which clients are answered when it ends."""

@@ -30,7 +30,7 @@ class Removals:
     """
 
     def __init__(self, data_path: DataPath, files: Files, faults: Faults, wake_syncer: Callable[[], object]) -> None:
-        """Set up the lists. They call `wake_syncer` when the next sync has something to remove."""
+        """Set up the lists. `wake_syncer` is called when there is something for the next sync to remove."""
         self.gone: dict[str, str] = {}  # id -> topic of deleted logs, until the folder's new name is synced
         self._dropping = StorageFault(faults, FaultKind.DROPPING)
         self._removal = StorageFault(faults, FaultKind.REMOVAL)
@@ -51,7 +51,7 @@ class Removals:
         self._wake_syncer()
 
     def is_leaving(self, path: Path) -> bool:
-        """Return whether this file will be removed soon. False while removals fail, because waiting wouldn't help."""
+        """Return whether this file will be removed soon. While removals fail, return False: waiting wouldn't help."""
         return path in self._leaving and self._error is None
 
     def adopt(self, folders: list[Path]) -> None:
@@ -112,16 +112,16 @@ class Removals:
                 fault.begin(error)
 
     def spare(self, folder: Path) -> None:
-        """Forget single files in this folder, because the whole folder goes.
+        """Forget individual files in this folder, because the whole folder will be removed.
 
-        Otherwise we might remove files of a new topic: its folder and files have the same names.
+        Otherwise we might remove files of a new topic of the same name, because they have the same paths.
         """
         self._files = [path for path in self._files if path.parent != folder]
 
     # Removals as part of a sync
 
     def begin_sync(self, sync: Sync, *, files_may_go: bool, doubtful: Collection[Path]) -> None:
-        """Move everything that may be removed to the sync. `doubtful`: folders whose newest names may not be synced."""
+        """Move everything that may be removed to the sync. The newest names in `doubtful` folders may not be synced."""
         if files_may_go:
             sync.files = [path for path in self._files if path.parent not in doubtful]
             sync.held = [path for path in self._files if path.parent in doubtful]

@@ -1,8 +1,8 @@
 """One sync, as a job for a thread: makes logs and journal durable together, and then removes files.
 
-The syncer fills it on the loop, a thread performs it, and the syncer takes it back (syncer.py). A sync has a `LogSync`
-for each log (writing/unsynced.py) and a `JournalSync` (journal/journal.py). While the thread is working on it, the loop
-may only call `Sync.spare`.
+The syncer fills it on the loop, a thread performs it, and the syncer applies the result (syncer.py). A sync has a
+`LogSync` for each log (writing/unsynced.py) and a `JournalSync` (journal/journal.py). While the thread is working on
+it, the loop may only call `Sync.spare`.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class SyncResult:
         self.is_wanted = False  # a call of `Store.sync` is waiting for it
 
     def error_of(self, topics: Iterable[str]) -> DiskError | None:
-        """Return the error of the journal or of one of these topics. None if all of them are synced."""
+        """Return the error of the journal or of one of these topics, or None if all of them are synced."""
         return self.error or next(
             (error for topic in topics if (error := self.log_errors.get(topic)) is not None), None
         )

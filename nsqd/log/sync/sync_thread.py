@@ -7,8 +7,8 @@ tasks to a worker thread and back, because each task has to wait until it's sche
     end of a turn ──begin()──> queue ──> thread: open, fdatasync, close ──> eventfd ──end()──> the next turn: OK
 
 The turn that wrote the messages begins the sync, and the poller watches the eventfd along with its sockets. The task
-begins the syncs that no client is waiting for, and ends the ones the poller hasn't ended. It calls the same `begin`
-and `end`. It doesn't matter who comes first, because the second call does nothing.
+begins the syncs that no client is waiting for, and ends the ones the poller hasn't ended. Both call the same `begin`
+and `end`, and it doesn't matter which is first, because the second call does nothing.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class SyncThread:
 
 
 async def _pause(syncer: Syncer, wakeups: Wakeups) -> None:
-    """Sleep for `syncer.pause`, to leave the disk to the writers. A hurry may shorten the pause."""
+    """Sleep for `syncer.pause`, to leave the disk to the writers. `wakeups.hurry` may shorten the pause."""
     began = trio.current_time()
     while (left := began + syncer.pause - trio.current_time()) > 0:
         with trio.move_on_after(left):
@@ -113,7 +113,7 @@ class Doorbell(Protocol):
         """Make the descriptor readable. You may call this from any thread."""
 
     def answer(self) -> object:
-        """Make it unreadable until the next `ring`. Call this only if it's readable now."""
+        """Clear the descriptor until the next `ring`. Call this only if it's readable now."""
 
     def close(self) -> None: ...
 

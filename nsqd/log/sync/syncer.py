@@ -10,8 +10,8 @@ removes the files that the journal says are finished.
                                                                                                    │
     publishers, calls of `Store.sync`, followers <── settle <── end <── performed in a thread <────┘
 
-All of these rules are here, and nothing here blocks. sync_thread.py has the thread and the task, and sync.py has the
-work of the thread. `sync_now` is for closing the store, without loop and thread.
+All of these rules are here, and nothing here blocks except `sync_now`, which is for closing the store without loop and
+thread. sync_thread.py has the thread and the task, and sync.py has the work of the thread.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ class SyncPerformer(Protocol):
     """The thread as the syncer sees it."""
 
     def perform(self, sync: Sync) -> None:
-        """Perform the sync outside the loop. When it's done, `Syncer.end` has to be called."""
+        """Perform the sync outside the loop. When it's done, `Syncer.end` must be called."""
 
 
 class SyncFailed(NotSynced):
-    """A sync failed that a caller was waiting for."""
+    """A sync failed while a caller was waiting for it."""
 
     def __init__(self, error: DiskError) -> None:
         super().__init__(error.text)
@@ -73,8 +73,8 @@ class Syncer:
     Touches the sync state of logs and journal, the removals' part of a sync, and wake-ups of the store's tasks.
 
     If more than MOST_LOGS logs are unsynced, several syncs share them, and the last one answers the waiting calls of
-    `Store.sync`. Logs that become unsynced in the meantime come after that. For example, with 2,500 unsynced logs a
-    call waits for three syncs, even if the first 1,000 logs are written to again. Otherwise it might wait forever,
+    `Store.sync`. Logs that become unsynced in the meantime are synced after that. For example, with 2,500 unsynced logs
+    a call waits for three syncs, even if the first 1,000 logs are written to again. Otherwise it might wait forever,
     because under a steady load on many topics there's always an unsynced log.
     """
 
@@ -120,7 +120,7 @@ class Syncer:
     # Reasons for a sync
 
     def log_written(self, log: DiskLog, messages: int, *, is_awaited: bool = False) -> None:
-        """Sync this log soon. `messages` were written to it. `is_awaited`: a publisher is waiting for the sync."""
+        """Sync this log soon. `messages` is how many were just written; `is_awaited` means that a publisher waits."""
         if not self._unsynced:
             self._wakeups.sync.set()
         self._unsynced[log] = None
@@ -142,7 +142,10 @@ class Syncer:
         return result
 
     async def next_sync(self, topics: Iterable[str]) -> None:
-        """Return once everything written so far is synced. Raises SyncFailed for the journal or one of these logs."""
+        """Return once everything written so far is synced.
+
+        Raises SyncFailed if that failed for the journal or for the log of one of these topics.
+        """
         result = self.request_sync()
         await result.ended.wait()
         if (error := result.error_of(topics)) is not None:
@@ -221,8 +224,8 @@ class Syncer:
     def answers_soon(self) -> bool:
         """Return whether clients are waiting for the running sync, and it will probably end within a millisecond.
 
-        If it's already taking longer, return False. The poller waits a moment for each sync that ends soon, so if the
-        disk hung, other tasks would be delayed in every turn.
+        Return False if the sync is already taking longer. The poller waits a moment for a sync that ends soon, so if
+        the disk hung, this would delay other tasks in every turn.
         """
         if self._sync is None or self._took >= QUICK or not self.holds_up_clients:
             return False
@@ -251,7 +254,7 @@ class Syncer:
     # What a sync covers
 
     def collect(self, most: int = MOST_LOGS) -> Sync:
-        """Write all buffers, and make a sync of everything unsynced, with at most `most` logs."""
+        """Write all buffers, and create a sync of everything unsynced, with at most `most` logs."""
         journal_is_written = self._host.write_everything()
         unsynced, result = self._take_unsynced(most)
         sync = self._sync = Sync(result)
@@ -262,8 +265,8 @@ class Syncer:
                 sync.jobs.append(job)
         journal = self._keeper.journal
         sync.journal = journal.begin_sync()
-        # Only a complete journal says of each finished file that its messages are finished. If changes are missing, a
-        # removal might come before its reason.
+        # Only a complete journal says for each finished file that its messages are finished. If changes are missing, a
+        # removal might reach the disk before its reason.
         journal_is_complete = journal_is_written and not journal.has_lost
         doubtful = [fault.folder for fault in self._log_faults() if fault.has_unsynced_names]
         if self._host.is_in_place:
@@ -279,7 +282,7 @@ class Syncer:
         return self._result_of_rest is not None
 
     def _take_unsynced(self, most: int) -> tuple[list[DiskLog], SyncResult]:
-        """Take logs for a sync, and the result it will set. If logs are left over, no call waits for that result."""
+        """Take the logs for a sync, and its result. If logs are left over, no call is waiting for that result."""
         if self._result_of_rest is None:
             self._rest, self._unsynced = self._unsynced, {}
             self._result_of_rest, self._result = self._result, SyncResult()
@@ -295,7 +298,7 @@ class Syncer:
     # The end of a sync
 
     def settle(self, sync: Sync) -> bool:
-        """Apply the results of a performed sync, and answer everything that was waiting for it.
+        """Apply the results of a performed sync, and answer everyone who was waiting for it.
 
         Return whether waiting publishers have been answered, or can continue because files were removed.
         """

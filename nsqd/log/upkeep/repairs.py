@@ -27,8 +27,8 @@ _NEED_SPACE: Final = frozenset({FaultKind.LOG, FaultKind.IDS, FaultKind.TOPOLOGY
 class Repairs:
     """Asks the owner of each fault to try again.
 
-    Owners clear their own faults when a retry succeeds. The one exception is the fault of the ids: we clear that one
-    here, and then write the reservation again, which sets the fault again if it fails.
+    Owners clear their own faults when a retry succeeds. The exception is the fault of the id reservation: we clear it
+    here and then write the reservation again, which brings the fault back if it fails.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Repairs:
         logs: Mapping[str, DiskLog | MemoryLog],
         reserve_ids: Callable[[], None],
     ) -> None:
-        """`reserve_ids` writes the reservation of message ids again."""
+        """Set up the repairs. `reserve_ids` writes the reservation of message ids again."""
         self._faults = faults
         self._wakeups = wakeups
         self._keeper = keeper
@@ -57,7 +57,7 @@ class Repairs:
         return self._keeper.needs_space or any(fault.kind in _NEED_SPACE for fault in self._faults)
 
     def run(self, *, has_space: bool) -> None:
-        """Retry every fault. Without `has_space`, skip those whose retry would write new data."""
+        """Try to repair every fault. Without `has_space`, skip the faults whose repair would write new data."""
         for fault in self._faults:
             if has_space or fault.kind not in _NEED_SPACE:
                 self._try_again(fault, has_space=has_space)

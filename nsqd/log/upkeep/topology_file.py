@@ -51,7 +51,7 @@ class TopologyFile:
         topology.add(names, ids)
 
     def set_names(self, names: Mapping[str, object]) -> None:
-        """Schedule a write of these names, which are those of all topics."""
+        """Schedule a write of these names, which must be the names of all topics."""
         topology = Topology()
         self.add_names(topology, names)
         self.save(topology)

@@ -1,1 +1,1 @@
-"""The way of published messages from the buffer to a synced file."""
+"""Writing: the path of published messages from the buffer to a synced file."""

@@ -23,8 +23,8 @@ MOST_DESCRIPTORS: Final = 256  # for writing, and as many again for reading
 class SegmentWriter:
     """Appends to the active segment of one log, and begins new segments.
 
-    Touches the files in the log's folder, the list of segments, and the active segment's size, index and age. It has
-    no idea of publishers: the log handles the OSError of a write.
+    Touches the files in the log's folder, the list of segments, and the active segment's size, index and age. It
+    doesn't deal with publishers: the log handles the OSError of a failed write.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class SegmentWriter:
         if self._descriptor >= 0 and self._segments.active is not None:
             try:
                 self._files.truncate(self._descriptor, self._segments.active.size)
-            except OSError:  # the file is cut again before the next append
+            except OSError:  # we truncate the file again before the next append
                 pass
 
     def take_used(self) -> bool:

@@ -27,7 +27,7 @@ class Unsynced:
     """The files and folders that the next sync of a log has to cover, and the checkpoint of the last one.
 
     It opens no files. The syncer gets a job from `begin_sync` and performs it in a thread, and then the log reports the
-    result with `synced` or `failed`. Touches its own lists, and in segments the count of saved index entries.
+    result with `synced` or `failed`. Touches its own lists, and each segment's count of saved index entries.
     """
 
     def __init__(self, folder: Path, state: LogState) -> None:
@@ -49,7 +49,7 @@ class Unsynced:
         return sequence
 
     def add_new_folder(self) -> None:
-        """Include a new folder in the next sync, again if need be: an earlier sync may have found no folder there."""
+        """Include a new folder in the next sync, even if the last sync did: it may have found no folder there."""
         self.files = [self._folder / LOG_JSON]
         self.folders = [self._folder, self._folder.parent]
 
@@ -123,7 +123,7 @@ class Unsynced:
         self.has_failed = True
 
     def synced(self, job: LogSync) -> bool:
-        """Advance the checkpoint and settle the receipts before it. Return whether there were any."""
+        """Advance the checkpoint and settle the receipts before it. Return whether there were any receipts."""
         self.checkpoint = job.base, job.offset, job.sequence
         waiting = self._receipts
         count = bisect_right(waiting, job.sequence, key=itemgetter(0))
@@ -135,7 +135,7 @@ class Unsynced:
 
 
 def _unsaved(segment: Segment) -> tuple[Path, bytes, int] | None:
-    """Return the index entries to save with the next sync, and count them as saved. None if there are none."""
+    """Return the index entries to save with the next sync, or None if there are none, and mark them as saved."""
     index = segment.index
     if index is None or index.saved == len(index):
         return None
@@ -145,10 +145,10 @@ def _unsaved(segment: Segment) -> tuple[Path, bytes, int] | None:
 
 
 class LogSync:
-    """The job of syncing one log. The log creates it, a thread performs it, and the log takes it back in `end_sync`.
+    """The job of syncing one log. The log creates it, a thread performs it, and `DiskLog.end_sync` applies the result.
 
     If a file is missing, the topic may have been deleted, retention may have removed the file, or someone may have
-    moved the data path away. Only the log knows which, so the job just lists it in `missing`.
+    moved the data path away. Only the log can tell which, so the job just lists the file in `missing`.
     """
 
     def __init__(

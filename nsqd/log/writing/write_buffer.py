@@ -1,4 +1,4 @@
-"""The write buffer of a log: encoded batches that aren't in its file yet. Separate because its rules need no file."""
+"""The write buffer of a log: encoded batches that aren't in a file yet. It stands alone because it needs no file."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 
 class WriteBuffer:
-    """The batches that wait for the next write, and the receipts of publishers that wait with them.
+    """The batches that wait for the next write, and the receipts of publishers that wait for them.
 
     The buffer changes only its own lists. When a batch is written or rolled back, the log itself updates its tail and
     its cache, and answers the publishers.
 
-    With --ack=memory, a batch is acknowledged when it's appended, so it has no receipt here. While a log is failing, it
-    stops doing that until the buffer is written. So batches without a receipt always come first. For example, with
-    batches [a, b, c] and receipts [r], a and b are acknowledged and r is the receipt of c.
+    With --ack=memory, a batch is acknowledged when it's appended, so it has no receipt here. But while the log is
+    failing, new batches keep their receipts until the buffer is written. So batches without a receipt always come
+    first. For example, with batches [a, b, c] and receipts [r], a and b are acknowledged and r is the receipt of c.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class WriteBuffer:
         return count, size
 
     def take(self, count: int, size: int) -> tuple[list[Batch], list[Receipt]]:
-        """Remove the first `count` batches, `size` bytes in all, and return them with the receipts they have."""
+        """Remove the first `count` batches, `size` bytes in all, and return them with their receipts."""
         acknowledged = len(self.batches) - len(self.receipts)
         waiting = max(0, count - acknowledged)
         batches, self.batches = self.batches[:count], self.batches[count:]
