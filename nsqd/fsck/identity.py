@@ -1,8 +1,8 @@
 """Assigns new ids to a copied data path. It stands alone because it writes files without examining anything.
 
 The node and each log get new ids. Otherwise history readers could mix up the copy and the original, once both have
-given the same sequences to different messages. The new ids go to the journal first, then to each log.json, and to
-node.json last. If it's interrupted, run it again.
+given the same sequences to different messages. We write the new ids to the journal first, then to each log.json,
+and to node.json last. If this is interrupted, run it again.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def give_new_identity(files: Files, folder: Path, *, new_id: Callable[[], str]) 
         path = data_path.topic_folder(topic)
         known = recovered.checkpoints.get(topic)
         if known is not None and _is_of_another_log(known, data_path.read_log_id(path), recovered):
-            # As a start would: the journal's cursors mean nothing here, so the channels start from the beginning.
+            # Do the same as nsqd at startup: the journal's cursors mean nothing here, so the channels start over.
             journal.record_quietly([("cut", topic, 0), (KEYS, topic, 0)])
             known = None
         place = known[1:] if known is not None else _beginning(files, path)

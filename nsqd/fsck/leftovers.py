@@ -30,7 +30,7 @@ def leftover(files: Files, path: Path, topic: str = "") -> FsckFinding:
 
 
 def cut_off(files: Files, path: Path, offset: int, end: int) -> str:
-    """Copy a torn tail aside and cut it off. Returns a text about it, or "" if it couldn't be copied and wasn't cut."""
+    """Copy a torn tail aside and cut it off. Returns a text about it, or "" if the copy failed and nothing was cut."""
     kept = keep_aside(files, path, "torn", offset, end)
     if kept is None:
         return ""

@@ -88,7 +88,7 @@ class LogLayout:
             yield "skip", name, channel, self.backlog(channel).end, self.own.start
 
     def differences(self, state: TopicState) -> Iterator[str]:
-        """Yield a text for each difference between this layout and the state in the journal."""
+        """Yield a text about each difference between this layout and the state in the journal."""
         if state.paused != self.topic.paused:
             yield f"paused: {state.paused}"
         if state.frozen_at != (None if self.flows else self.own.start):

@@ -106,7 +106,7 @@ def plan_reading(position: Position | None, sizes: Mapping[int, int]) -> Reading
 
 
 def _missing(position: Position, sizes: Mapping[int, int]) -> int:
-    """Return how many files with unread records are missing. If everything was read, there may be no file at all."""
+    """Return how many files with unread records are missing. If everything was read, no file has to exist."""
     # Go creates a file with its first record, so a write file with offset 0 doesn't exist yet.
     last = position.write_file if position.write_offset else position.write_file - 1
     if (position.read_file, position.read_offset) == (position.write_file, position.write_offset):

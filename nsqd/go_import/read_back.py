@@ -1,6 +1,6 @@
 """Reads an import back from the logs and the journal. It stands alone because the check must not trust the writer.
 
-So it doesn't use log_writer.py, only the functions with which the broker will read the same files.
+So instead of log_writer.py, it uses the functions with which the broker will read these files.
 """
 
 from __future__ import annotations

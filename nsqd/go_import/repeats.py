@@ -2,7 +2,7 @@
 
 An import has millions of ids, and a set of them would take too much memory. But a queue's ids mostly ascend, and an id
 higher than all before it must be new. So the first pass collects only the others, the suspects, and the second pass
-remembers which suspects it has met. For example, in 5 7 6 7 the suspects are 6 and 7, and the second 7 is a repeat.
+remembers which suspects it has seen. For example, in 5 7 6 7 the suspects are 6 and 7, and the second 7 is a repeat.
 """
 
 from __future__ import annotations

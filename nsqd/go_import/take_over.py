@@ -89,8 +89,8 @@ def take_over(
 ) -> None:
     """Import a Go nsqd's files in the data path, if there are any. Raises StartupError.
 
-    Without `begin`, don't start an import. An earlier one is still dealt with: it's finished if it was verified, and
-    undone otherwise.
+    Without `begin`, don't start an import. An interrupted one is still finished if it was verified, and undone
+    otherwise.
     """
 
     def run() -> None:
@@ -327,7 +327,7 @@ class _Importer:
         writer: LogWriter,
         seen_by_topic: RepeatFilter,
     ) -> Iterator[tuple[int, int]]:
-        """Write one queue. Returns (sequence, attempts) of the messages that were delivered before.
+        """Write one queue. Returns (sequence, attempts) of each message that was delivered before.
 
         Messages in the topic's own queue go to the channels as new ones, so their attempts are dropped.
         """

@@ -28,7 +28,7 @@ class ClockMark(NamedTuple):
 
 
 class ClockJump(NamedTuple):
-    milliseconds: int  # negative: back
+    milliseconds: int  # negative: set back
     is_certain: bool  # False: maybe the machine was just off for that long
 
     def __str__(self) -> str:

@@ -302,7 +302,7 @@ def is_journal(name: str) -> bool:
 
 
 def as_json(value: Mapping[str, object]) -> bytes:
-    """Encode an object and append a checksum member. It covers the encoding without that member."""
+    """Encode an object and append a checksum member. The checksum covers the encoding without that member."""
     return _plain_json({**value, _CHECKSUM: f"{crc32c(_plain_json(value)):08x}"})
 
 

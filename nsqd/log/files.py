@@ -267,7 +267,7 @@ class Files:
         self.sync_folder(path.parent)
 
     def sync_path(self, path: Path) -> None:
-        """Sync a file by name. It covers writes through any descriptor, and raises write errors not raised before."""
+        """Sync a file by name. This covers writes through any descriptor, and raises write errors not raised before."""
         descriptor = self.open_to_read(path)
         try:
             self.sync(descriptor)

@@ -378,7 +378,7 @@ class LogRangeReader:
         return self._gap(hole.end, DAMAGED)
 
     def _start_in(self, view: SegmentView, read: ReadAt) -> tuple[int, int]:
-        """Return offset and sequence of the record with message `next`, or of the first sound record after it."""
+        """Return the offset and sequence of the record with message `next`, or of the first sound record after it."""
         if self.next == view.base:
             return 0, view.base
         index = index_of(self._files, view)

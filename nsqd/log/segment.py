@@ -339,8 +339,8 @@ def _candidates(read: ReadAt, offset: int, end: int, sequence: int) -> Iterator[
     first = decode_header(read(offset, HEADER_SIZE), 0)
     if first is not None and first.base_sequence >= sequence:
         yield offset, first
-        # If only its payload is bad, its length is right. Check right after it first, because a search from the next byte
-        # would go through message bodies, where a client may have put bytes that look like a record.
+        # If only its payload is bad, its length is right. Check right after it first, because a search from the next
+        # byte would go through message bodies, where a client may have put bytes that look like a record.
         following = decode_header(read(offset + first.size, HEADER_SIZE), 0)
         if following is not None and following.base_sequence >= first.end_sequence:
             yield offset + first.size, following

@@ -78,7 +78,7 @@ class Expiry:
         return active.size > self._max_bytes // 4
 
     def outdated_before(self, *, is_all_written: bool) -> int:
-        """Return where the topic's own retention ends. Earlier messages go even if no channel has received them."""
+        """Return where the topic's own retention ends. It drops earlier messages even if no channel received them."""
         if not (self._is_own and self._keeps_history):
             return 0
         timestamp = self._host.age_clock()

@@ -40,7 +40,7 @@ class TopicSource(Protocol):
     def snapshot_topic(self, name: str) -> Iterable[Entry | None]:
         """Return the topic's state as journal changes. It's the state as of this call, even if you iterate later.
 
-        A None among the changes is a good moment to let other tasks run.
+        A None among the changes marks a good moment to let other tasks run.
         """
 
     def exceptions(self, name: str) -> Iterable[Iterable[int]]:
@@ -48,7 +48,7 @@ class TopicSource(Protocol):
 
 
 class StoreTasks:
-    """The tasks of one store."""
+    """The background tasks of one store."""
 
     def __init__(
         self,

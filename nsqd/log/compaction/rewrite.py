@@ -5,11 +5,11 @@
         └ one byte per message of the segments                    └ copies                    └ only now segments may go
 
 A job takes the longest run of segments, starting with the oldest, of which less than half is needed. That way it always
-writes less than it frees. A segment full of needed messages simply stays until enough finished messages follow
-it. For example, of three segments of 100 MB each, all of the first is needed, 40 MB of the second and none of the
-third. The first alone isn't worth it, nor are the first two (140 of 200 MB), but all three are (140 of 300 MB).
-Compacted files follow the same rule. Small ones are also merged into a file that is being written anyway, so that there
-are never many.
+writes less than it frees. A segment full of needed messages simply stays until enough finished messages follow it.
+For example, of three segments of 100 MB each, all of the first is needed, 40 MB of the second and none of the third.
+The first alone isn't worth it, nor are the first two (140 of 200 MB), but all three are (140 of 300 MB). Compacted
+files follow the same rule. Small ones are also merged into a file that is being written anyway, so that there are never
+many.
 
 If the disk refuses a read, the whole job fails. Nothing is removed, and a later job tries again.
 """

@@ -33,7 +33,7 @@ class CompactionHost(Protocol):
         """Add the log to `compaction`, and wake the task."""
 
     def end_compaction(self, compaction: Compaction, job: CompactionJob) -> None:
-        """Log the job's result, and pass it to `Compaction.end`."""
+        """Log the result of the job, and pass the job to `Compaction.end`."""
 
     def remove(self, paths: list[Path]) -> None: ...
 
@@ -49,8 +49,8 @@ class Compaction:
     the segment [0, 500). While the thread writes, an operator moves a channel back to 200. When the job ends, its file
     has message 17, but the channel now needs 200 to 499 too, and only the segment has those. So each step back starts a
     new epoch, and a job from an earlier epoch removes nothing. The next plan starts from the same files. Until then,
-    message 17 exists twice, which is harmless: both copies are the same. A single finished message that is
-    needed again also starts a new epoch, wherever the cursors are.
+    message 17 exists twice, which is harmless: both copies are the same. A single finished message that is needed
+    again also starts a new epoch, wherever the cursors are.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Compaction:
         unwanted = self._expiry.unwanted_before(self._expiry.age_now())
         ended = self._segments.ended_before(min(self._passed, unwanted, first + MOST_MARKED))
         synced_tail = self._unsynced.synced_tail
-        unsynced = self._unsynced.files  # after a start without a checkpoint, also files before the synced tail
+        unsynced = self._unsynced.files  # after a restart without a checkpoint, also files before the synced tail
         front = list(takewhile(lambda one: one[1] <= synced_tail and one[0].path not in unsynced, ended))
         self._awaits_sync = len(front) < len(ended)
         if not front and not self._compacted:

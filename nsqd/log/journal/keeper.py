@@ -66,8 +66,8 @@ class JournalKeeper:
     def distrust(self, error: DiskError) -> None:
         """Refuse publishes until all waiting changes are synced.
 
-        Call this if recovery has moved cursors back to a log's tail and this can't be synced. After a crash, the old
-        cursors would count new messages as finished.
+        Call this if recovery has moved cursors back to a log's tail, but couldn't sync that. Otherwise a crash could
+        restore the old cursors, which would count new messages as finished.
         """
         self.journal.distrust(error)
         self.check()

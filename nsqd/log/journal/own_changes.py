@@ -1,7 +1,7 @@
 """The store's own journal changes: how far each log is synced, which logs are deleted, and the node's id.
 
 The broker's changes are about sequences, for example that a channel of `t` is at 100. That means nothing unless you
-know which log has these sequences. So the store adds the log's id and how far the log is on disk:
+know which log has these sequences. So the store adds the log's id and how far the log is synced:
 
     ("checkpoint", "t", "a1", 0, 4096, 100)     log a1 is synced up to offset 4096 of segment 0, which is sequence 100
     ("drop", "t"), ("gone", "t", "a1")          the topic was deleted: the broker's change and ours, in one frame
@@ -14,7 +14,7 @@ At startup, they determine what happens to the folder of `t`:
 - Its log.json says a1, but the log ends at 80 although 100 were synced: someone restored an older copy, or the disk has
   lost synced data. New messages will reuse the sequences 80 to 99. So we give the log a new id, and move positions
   beyond 80 back; otherwise the new messages would count as finished.
-- Its log.json says c3, which the journal has never heard of: one of the two is an older copy. The log gets a new id,
+- Its log.json says c3, which isn't in the journal: one of the two is an older copy. The log gets a new id,
   and its channels start from the beginning.
 
 Checkpoints also speed up startup, which reads only the data after them.
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 RESERVED_AHEAD: Final = 1 << 24  # ids are reserved at most this far ahead of the last id in use
 
 KEYLESS: Final = "keyless"  # topic, sequences: the keys of the publishes that start there no longer count
-# Topic, sequence: no remembered key is before this sequence. A negative one means that there is none at all yet. For
-# example, ~500 says that no key before 500 counts, so a start searches from 500 on.
+# Topic, sequence: no remembered key is before this sequence. A negative one means that there are no keys yet. For
+# example, ~500 means that no key before 500 counts, so startup searches from 500 on.
 KEYS: Final = "keys"
 _CHECKPOINT: Final = "checkpoint"
 _NODE: Final = "node"  # node id, reserved message ids: a second copy of those in node.json
@@ -104,7 +104,7 @@ def split_changes(found: Iterable[Entry]) -> RecoveredChanges:
     recovered = RecoveredChanges()
     recovered.changes.extend(_broker_changes(found, recovered))
     # A topic may have been deleted and created again, and the new log's checkpoint lost. Then the old log's checkpoint
-    # must not pass for the new one's.
+    # must not be taken for the new one's.
     recovered.checkpoints = {
         topic: known for topic, known in recovered.checkpoints.items() if known.log_id not in recovered.gone
     }

@@ -1,4 +1,4 @@
-"""A compact list of journal changes. A start may read a million of them, which would take 300 MB as Python objects."""
+"""A compact list of journal changes. Startup may read a million of them, which would take 300 MB as Python objects."""
 
 from __future__ import annotations
 

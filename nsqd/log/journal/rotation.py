@@ -88,7 +88,7 @@ class JournalRotation:
         return self._topics[0]
 
     def next_changes(self, snapshot: Callable[[str], Iterable[Entry | None]]) -> list[Entry]:
-        """Return the next piece of a snapshot. Call `written` after you wrote it, or `start_anew` if that failed."""
+        """Return the next piece of a snapshot. Call `written` after writing it, or `start_anew` if that fails."""
         topic = self.next_topic
         begins = self._rest is None
         rest = iter(snapshot(topic)) if self._rest is None else self._rest
@@ -99,7 +99,7 @@ class JournalRotation:
         changes: list[Entry] = [("begin", topic)] if begins else []
         changes.append(("part", topic, piece))
         self._parts = 1 if begins else self._parts + 1
-        if ends:  # with the number of parts, so that a start notices a missing one
+        if ends:  # with the number of parts, so that the next start notices a missing one
             changes.append(("end", topic, self._parts))
         return changes
 
@@ -140,7 +140,7 @@ def note_rotation(changes: Iterable[Entry], missing: set[str]) -> None:
 
 
 def _next_piece(changes: Iterator[Entry | None]) -> tuple[list[Entry], bool]:
-    """Return the changes for the next frame, fewer if there's a None before, and whether they were the last ones."""
+    """Return the changes for the next frame, up to a None if one comes first, and whether they are the last ones."""
     piece: list[Entry] = []
     weight = 0
     for change in changes:

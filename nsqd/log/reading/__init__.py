@@ -1,1 +1,1 @@
-"""Reading a log: from memory, from the page cache, in a thread, and from a disk that refuses."""
+"""Reading a log: from memory, from the page cache, in a thread, and from a disk that refuses to read."""

@@ -2,7 +2,7 @@
 
     before the first segment   it's in a compacted file, which we read in the same way (compacted.py)
     in a hole                  it's lost, because its bytes are damaged
-    in a block                 it's decoded already, because we read it together with others
+    in a block                 it's decoded already, because we read it along with others
     in the page cache          we read it right away (cold.py)
     on the disk                a thread reads it (reads.py), and then the channel asks again
     refused by the disk        after a while, channels bypass it and we keep trying (refusals.py)

@@ -4,7 +4,7 @@ We read only the part after the last checkpoint, plus the compacted files. Bad b
 
 - at the very end of the log: a torn write. We copy the bytes aside and cut them off.
 - followed by a sound record: damage. We copy the bytes aside and report them; readers skip them.
-- refused by the disk: not known. We raise ReadRefused and change nothing, because they may be sound
+- refused by the disk: unknown. We raise ReadRefused and change nothing, because they may be sound
   (see reading/refusals.py).
 """
 
@@ -131,7 +131,7 @@ class _Recovery:
         """Replace a lost or damaged log.json."""
         kept = keep_small_file_aside(self._files, self._folder / LOG_JSON)
         self.save_identity()
-        # A folder without segments is new. A power cut before its log.json was synced is no damage.
+        # A folder without segments is new. A power cut before its log.json was synced isn't damage.
         if kept is not None or self._checkpoint is not None or has_segments:
             word = "missing" if kept is None else "damaged"
             self._note(LOG_JSON, 0, 0, 0, kept, f"{LOG_JSON} is {word}; rewriting it")
@@ -254,7 +254,7 @@ class _Recovery:
         try:
             with opened_to_read(files, segment.path) as read:
                 walk = self._walk_end(read, segment, index, next_base)
-        except ReadRefused:  # leave it to the readers, which can wait longer than a start
+        except ReadRefused:  # leave it to the readers, which can wait longer than startup
             return
         if walk is not None:
             self._report(segment, walk.holes)

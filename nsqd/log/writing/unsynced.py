@@ -35,7 +35,7 @@ class Unsynced:
         self.checkpoint = state.synced
         self.files: list[Path] = list(state.unsynced_files)  # in the order in which they were written
         self.folders: list[Path] = list(state.unsynced_folders)
-        self.has_failed = False  # a sync has failed, and we haven't checked the data that it was for
+        self.has_failed = False  # a sync has failed, and we haven't checked the data that it covered
         self.is_awaited = False  # a publisher is waiting for the next sync
         self._folder = folder
         self._sealed_indexes: list[Segment] = []  # sealed segments with index entries that aren't in a file yet
@@ -56,8 +56,8 @@ class Unsynced:
     def rolled(self, sealed: Segment | None) -> None:
         """Include a new segment's name in the next sync. `sealed` is the segment that was active before.
 
-        The old segment is synced before the new one. So if a start finds messages missing between them, that's real
-        damage, and not just the end of a log that wasn't synced.
+        The old segment is synced before the new one. So if messages are missing between them after a restart, that's
+        real damage, and not just the end of a log that wasn't synced.
         """
         if sealed is not None:
             if sealed.path not in self.files:
@@ -117,7 +117,7 @@ class Unsynced:
         return None
 
     def failed(self, job: LogSync) -> None:
-        """Put everything in the job back into the next sync. Before that, the log has to check its data."""
+        """Put everything in the job back into the next sync. Before that sync, the log has to verify its data."""
         self.files = [*job.files, *[path for path in self.files if path not in job.files]]
         self.folders = [*job.folders, *[folder for folder in self.folders if folder not in job.folders]]
         self.has_failed = True
