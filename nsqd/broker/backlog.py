@@ -1,10 +1,10 @@
-"""A backlog is the undo record for emptying, moving or deleting a channel: everything that it still has to deliver.
+"""A backlog is a channel's undo record for emptying, moving or deleting it: all messages that it still has to deliver.
 
-    finished, except `requeued` and `deferred`     not delivered yet, except `finished`     not the channel's yet
+    finished, except `requeued` and `deferred`     not delivered yet, except `finished`     not released yet
     ────────────────────────────────────────── next ────────────────────────────────── end ──────────────────────
 
-Take the backlog before you empty the channel. If that was a mistake, restore it: every message before `end` waits again
-as it did, and later ones are left alone.
+Take the backlog before you empty the channel. If that was a mistake, restore the backlog: all of its messages wait
+again as before, and messages from `end` on are left alone.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from typing import NamedTuple
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """The messages before `end` that wait. One that was in flight counts as requeued."""
+    """The waiting messages before `end`. Messages in flight count as requeued."""
 
     next: int  # all earlier messages were delivered at least once
     end: int  # the channel's messages end here
     finished: Sequence[tuple[int, int]]  # ascending ranges in [next, end), without messages of the lists below
     requeued: Sequence[tuple[int, int]]  # (sequence, attempts so far), in the order of delivery
     deferred: Sequence[tuple[int, int, int]]  # (sequence, attempts so far, due in milliseconds of the wall clock)
-    buried: Sequence[tuple[int, int]] = ()  # ascending ranges; these don't wait, see `operations.restore_backlog`
+    buried: Sequence[tuple[int, int]] = ()  # ascending ranges; these don't wait, see `restore_backlog`
 
     @property
     def count(self) -> int:
-        """The number of messages that wait."""
+        """The number of waiting messages."""
         finished = sum(end - start for start, end in self.finished)
         return self.end - self.next - finished + sum(sequence < self.next for sequence in self.exceptions())
 
@@ -68,7 +68,7 @@ def is_in(sequence: int, ranges: Sequence[tuple[int, int]]) -> bool:
 
 
 def joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Merge ranges that overlap or touch. Return the rest in ascending order, without empty ones."""
+    """Merge ranges that overlap or touch. Returns them in ascending order, without empty ones."""
     found: list[tuple[int, int]] = []
     for start, end in sorted(ranges):
         if found and start <= found[-1][1]:
@@ -96,5 +96,5 @@ def without(ranges: Iterable[tuple[int, int]], sequences: Iterable[int]) -> list
 
 
 def from_place(ranges: Iterable[tuple[int, int]], sequence: int) -> list[tuple[int, int]]:
-    """Return the parts of these ranges from the sequence on."""
+    """Return these ranges without the parts before `sequence`."""
     return [(max(start, sequence), end) for start, end in ranges if end > sequence]

@@ -1,7 +1,7 @@
 """A batch: the messages of one large publish, of all small publishes in a turn, or of one record on disk.
 
 We work with whole batches (docs/explanation/life-of-a-message.md): they are appended, checksummed, written, cached and
-released to the channels. A message is only a position in its batch, and is cut out when we send it.
+released to the channels. A message is only a position in its batch until we extract it for sending.
 
 The payload has the same layout as in an MPUB, `(size:4, body) * count`, so neither publishing nor reading from disk has
 to convert it.
@@ -29,7 +29,7 @@ _TTL: Final = b"\x07nsq-ttl"  # the encoded name of the header with a message's 
 JUDGED_AT_ONCE: Final = 500  # messages; searching the headers of one takes 10 us if it has all 64
 _is_ttl: Final = re.compile(rb"[0-9]{1,15}").fullmatch
 _MILLISECOND: Final = 1_000_000  # nanoseconds
-_WORTH_A_STRUCT: Final = 8  # from this many messages of equal size on, we cut them out together
+_WORTH_A_STRUCT: Final = 8  # from this many messages of equal size on, we extract them together
 _EMPTY: Final = 2  # bytes of encoded headers if a message has none
 _pack_prefix: Final = Struct(">IIqH").pack  # size, frame type, timestamp, attempts; id and body follow
 _pack_start: Final = Struct(">IIqH16s").pack  # the same with the id; the body follows
@@ -37,11 +37,11 @@ _MESSAGE_OVERHEAD: Final = 4 + 8 + 2 + 16  # bytes of a frame besides its size f
 
 
 class Receipt:
-    """The result of a publish, for the publisher that waits for it.
+    """The result of a publish, for which the publisher waits.
 
-    The log settles it when the batch is written or synced, as `--ack` demands, or when that has failed. A publish that
-    is rejected before that is settled with an error, too. Only send the OK after the receipt is settled, and `error` is
-    None.
+    The log settles it when the batch is written or synced (depending on `--ack`), or when that has failed. If the
+    publish is rejected earlier, its receipt is settled with an error. Send the OK only once the receipt is settled and
+    `error` is None.
     """
 
     __slots__ = ("_waiting", "error", "settled", "stays")
@@ -76,7 +76,7 @@ class Receipt:
 class Batch:
     """Messages that were published together.
 
-    `offsets` has the offset of each message's size prefix in the payload, and the end of the payload.
+    `offsets` has the offset of each message's size prefix in the payload, followed by the end of the payload.
     """
 
     __slots__ = (
@@ -119,7 +119,7 @@ class Batch:
         self.key = key
         self.flags = flags
         self.headers = headers  # concatenated encoded headers; empty if no message has headers
-        self.held = len(payload) + len(headers)  # bytes that it takes in memory
+        self.held = len(payload) + len(headers)  # bytes in memory
         self._places: Sequence[int] | None = None  # offset of each message's headers in `headers`, and the end
         self._may_expire: bool | None = None  # None: not checked yet
         self.count = len(offsets) - 1
@@ -150,15 +150,15 @@ class Batch:
 
     @property
     def may_expire(self) -> bool:
-        """Whether some of its messages may have an `nsq-ttl` header."""
+        """Whether any message may have an `nsq-ttl` header."""
         if self._may_expire is None:
             self._may_expire = _TTL in self.headers
         return self._may_expire
 
     def expired_run(self, first: int, stop: int, timestamp: int) -> tuple[int, bool]:
-        """Return (end, has_expired) of the run from `first` on that is either all expired or all alive at `timestamp`.
+        """Return (end, has_expired) of a run from `first` that has expired at `timestamp` as a whole, or is alive as a whole.
 
-        We check at most `JUDGED_AT_ONCE` messages, so the next run may be of the same kind.
+        We check at most `JUDGED_AT_ONCE` messages, so the next run may have the same `has_expired`.
         """
         position = first - self.base_sequence
         end = min(stop - self.base_sequence, position + JUDGED_AT_ONCE)
@@ -189,7 +189,7 @@ class Batch:
     def frames(self, first: int, last: int, attempts: int, ids: Sequence[bytes]) -> list[bytes]:
         """Return the message frames of [first, last) in pieces. `ids` come from `ids()`.
 
-        Messages of equal size share their prefix, because a dictionary lookup takes a fifth of the time of packing.
+        Messages of equal size share their prefix, because looking it up is five times as fast as packing it.
         """
         position = first - self.base_sequence
         offsets, payload, timestamp = self.offsets, self.payload, self.timestamp
@@ -212,7 +212,7 @@ class Batch:
         return pieces
 
     def frames_of_views(self, first: int, last: int, attempts: int, ids: Sequence[bytes]) -> list[Piece]:
-        """Do the same as `frames`, but with views of the bodies, which is faster than copying if they are large."""
+        """Do the same as `frames`, but with views of the bodies. For large ones, this is faster than copying."""
         position = first - self.base_sequence
         offsets, view, timestamp = self.offsets, memoryview(self.payload), self.timestamp
         pieces: list[Piece] = []
@@ -230,7 +230,7 @@ class Batch:
         return pieces
 
     def frames_with_headers(self, first: int, last: int, attempts: int, ids: Sequence[bytes]) -> list[bytes]:
-        """Do the same as `frames` for a consumer that accepts headers: messages with headers include them."""
+        """Do the same as `frames`, but include the headers, for a consumer that accepts them."""
         places, headers = self._header_places(), self.headers
         offsets, payload, timestamp = self.offsets, self.payload, self.timestamp
         if (
@@ -290,7 +290,7 @@ def _id_structs(count: int) -> tuple[Struct, Struct]:
 
 
 def hex_ids(start: int, count: int) -> tuple[bytes, ...]:
-    """Return `count` consecutive ids from `start`, each as 16 hex digits. Far faster than formatting one by one."""
+    """Return `count` consecutive ids from `start`, each as 16 hex digits. Far faster than formatting each."""
     if count == 1:
         return (b"%016x" % start,)
     if count > _MOST_IDS_AT_ONCE:

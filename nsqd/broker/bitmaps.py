@@ -1,6 +1,6 @@
-"""Bitmaps of sequences: ranges, pieces, and the ranges that a cursor passes over.
+"""Tools for bitmaps of sequences: convert and split them, or pass over their ranges with a cursor (`SkipRanges`).
 
-A bitmap costs two bytes per sequence, and much less where the sequences are neighbours.
+A bitmap costs two bytes per sequence, and much less if the sequences are neighbours.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def bitmap_of_ranges(ranges: Iterable[tuple[int, int]]) -> BitMap64:
 
 
 def between(sequences: BitMap64, start: int, end: int) -> BitMap64:
-    """Return the sequences that lie in [start, end). The bounds may be far from the nearest sequence."""
+    """Return the sequences in [start, end). The bounds may be far from the nearest sequence."""
     found = sequences.copy()
     found.remove_range(0, start)
     if found and found.max() >= end:
@@ -56,7 +56,7 @@ def in_pieces(sequences: BitMap64) -> Iterator[list[int]]:
 
 
 class SkipRanges:
-    """Sequences ahead of a cursor that the cursor passes over."""
+    """The sequences that a cursor passes over."""
 
     __slots__ = ("_covered", "total")
 
@@ -89,7 +89,7 @@ class SkipRanges:
         return sequence in self._covered
 
     def free_among(self, sequences: BitMap64) -> BitMap64:
-        """Return the sequences that no range covers."""
+        """Return the given sequences that no range covers."""
         return sequences - self._covered
 
     def behind(self, sequence: int) -> BitMap64:
@@ -99,9 +99,9 @@ class SkipRanges:
         return covered
 
     def add_newest(self, count: int, floor: int, end: int) -> list[tuple[int, int]]:
-        """Cover the `count` newest sequences of [floor, end) that aren't covered yet; no range goes beyond `end`.
+        """Cover the `count` newest sequences of [floor, end) that aren't covered yet, or fewer if there are no more.
 
-        Return them as ranges, newest first.
+        Returns them as ranges, newest first.
         """
         free = bitmap_of(floor, end) - self._covered
         if len(free) > count:
@@ -115,7 +115,7 @@ class SkipRanges:
         return list(ranges_in(bitmap_of(floor, end) - self._covered))
 
     def pass_over(self, sequence: int) -> int:
-        """Return where a cursor at `sequence` ends up after skipping the range there. Drop all ranges before that."""
+        """Move a cursor at `sequence` past the range there, if any. Returns its new place; drops all ranges before that."""
         covered = self._covered
         if not self.total or covered.min() > sequence:
             return sequence

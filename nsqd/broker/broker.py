@@ -1,7 +1,7 @@
 """The broker: all topics, and the steps that end a turn.
 
-A turn sets `now` and `timestamp`, and runs what clients and operators ask for. At its end, the broker seals the
-publishes and, when the logs have written them, releases them to the channels. turn.py has all steps in their order.
+A turn sets `now` and `timestamp`, and handles requests of clients and operators. At its end, the broker seals the
+publishes and, once the logs have written them, releases their messages to the channels. turn.py lists all steps.
 """
 
 from __future__ import annotations
@@ -110,9 +110,9 @@ class Broker:
     def make_room(self, refusal: str | None) -> None:
         """Drop old messages to make room for this turn's publishes, and postpone publishes until files are removed.
 
-        A later turn seals the postponed ones. It begins when files were removed, and otherwise after a tenth of a
-        second, because a removal may fail or take too long. If there is a `refusal`, nothing is postponed, because all
-        publishes fail.
+        A later turn seals the postponed publishes. It begins when files have been removed, or after a tenth of a
+        second, because a removal may fail or take too long. If there is a `refusal`, all publishes fail, so none is
+        postponed.
         """
         postponed, self.turn.postponed = self.turn.postponed, {}
         for topic in postponed:
@@ -138,8 +138,8 @@ class Broker:
     def seal(self, refusal: str | None = None) -> None:
         """Move this turn's publishes to the buffers of their logs.
 
-        If there is a `refusal`, all publishes to topics on disk fail with it. For example, the journal can't be
-        written.
+        If there is a `refusal`, for example because the journal can't be written, all publishes to topics on disk fail
+        with it.
         """
         if self.turn.deferring:
             self.record_deferred()
@@ -153,7 +153,7 @@ class Broker:
             self._sealed[topic] = None
 
     def release_to_channels(self) -> None:
-        """Release the messages that the logs have accepted to the channels, and deliver to consumers with room."""
+        """Release messages to the channels once the logs have accepted them, and deliver to consumers with room."""
         if self._sealed:
             sealed, self._sealed = self._sealed, {}
             for topic in sealed:
@@ -164,7 +164,7 @@ class Broker:
                 channel.distribute(self.turn.now)
 
     def drop_overflow(self) -> None:
-        """Drop messages of ephemeral channels that don't fit into memory. Call this after sending to all sockets."""
+        """Drop messages that exceed the limits of ephemeral channels. Call this after sending to all sockets."""
         overflowing, self.turn.overflowing = self.turn.overflowing, {}
         for channel, before in overflowing.items():
             channel.drop_overflow(before)
@@ -216,9 +216,9 @@ class Broker:
                 pass
 
     def apply_rules_in_steps(self, name: str) -> Iterator[None]:
-        """Apply the policy to a topic and its channels again. At each yield, other work may have its turn.
+        """Apply the policy to a topic and its channels again. At each yield, other work may run.
 
-        A channel that is created meanwhile has the new rules already.
+        A channel created in between has the new rules already.
         """
         topic = self.topics.get(name)
         if topic is None:
@@ -255,8 +255,8 @@ class Broker:
     def promise(self) -> Receipt:
         """Return a receipt for this turn's urgent changes, settled when they are in the journal or the disk has failed.
 
-        If it has failed, the client gets an error, but the changes stay in memory. For example, a new channel exists
-        and gets its messages, and is written when the disk works again.
+        After a failure, the client gets an error, but the changes stay in memory. For example, a new channel exists and
+        gets messages, and is recorded once the disk works again.
         """
         if self.promised is None:
             self.promised = Receipt()
@@ -268,11 +268,11 @@ class Broker:
             promised.settle(error)
 
     def topology(self) -> dict[str, object]:
-        """Return the names of all durable topics and channels for topology.json, which has them besides the journal."""
+        """Return the names and pauses of all durable topics and channels for topology.json, a backup of the journal."""
         return self._topology_of(self.topics.values())
 
     def topology_parts(self) -> Iterator[dict[str, object]]:
-        """Yield `topology` in parts of some topics each. Other work may have its turn between two parts."""
+        """Yield `topology` in parts of up to a hundred topics. Other work may run between two parts."""
         names = iter(list(self.topics))
         while some := list(islice(names, _TOPICS_IN_PART)):
             yield self._topology_of([topic for name in some if (topic := self.topics.get(name)) is not None])
@@ -302,8 +302,8 @@ class Broker:
         """Build topics and channels from the recovered state, and clamp every position to its log's tail.
 
         A topic that is only in the journal begins with an empty log. One that only has a log has no channels. `unrecorded`
-        has the names of topics whose state isn't in the journal. We record their state now, and also the state of
-        topics in doubt, because otherwise all of their later progress would be in doubt, too.
+        names the topics whose state isn't in the journal. We record their state now, and also the state of topics in
+        doubt, because otherwise all of their later progress would be in doubt, too.
         """
         for name in {**states, **logs}:
             log = logs.get(name) or self.store.create_log(name)
@@ -325,4 +325,4 @@ class Broker:
             if topic.learning:
                 self._learn_channels(topic)
             topic.apply_retention()  # nsqd may have stopped between the last FIN of a segment and its removal
-        self.turn.shape_unsaved = True  # the second place may be older than what was found
+        self.turn.shape_unsaved = True  # topology.json may be older than the recovered state

@@ -1,6 +1,7 @@
-"""A channel's buried messages: each with its attempts, and when, why and by whom it was buried.
+"""Stores a channel's buried messages: each with its attempts, and when, why and by whom it was buried.
 
-policy.py decides whether an attempt was the last one (`last_attempt`).
+buried_queue.py buries, kicks and discards them. policy.py decides when a message has used up its attempts
+(`last_attempt`).
 
 A buried message is not delivered until you kick it back into the channel. There may be a million of them, so each costs
 only two integers, and a reason that many messages share is stored once.
@@ -47,7 +48,7 @@ class Note(NamedTuple):
 
 
 def note_of(reason: str, who: str) -> Note:
-    """Return the note for a burial, with `who` cut to at most 128 bytes, but not within a character."""
+    """Return the note for a burial, with `who` truncated to at most 128 bytes, but not within a character."""
     if len(who) > _MOST_OF_WHO or not who.isascii():
         who = who[:_MOST_OF_WHO].encode("utf-8", "replace")[:_MOST_OF_WHO].decode("utf-8", "ignore")
     return Note(reason, who)
@@ -62,11 +63,11 @@ class BuriedMessage(NamedTuple):
 
 
 class Notes:
-    """The notes of all messages, by number. Messages with the same note share it.
+    """The notes of all messages, by number. Messages with equal notes usually share one.
 
     A consumer may send a different reason with each message (for example, with an id in it), and a dict of a million
-    reasons would cost more than the messages. So we only share frequent and recent notes: now and then, the rare ones
-    leave the dict, and then only the messages that have them still refer to them. A note is stored as a single string,
+    reasons would cost more than the messages. So we share only frequent and recent notes: now and then, we remove the
+    rare ones from the dict, and the next message with such a note gets a new one. A note is stored as a single string,
     because the garbage collector doesn't traverse strings.
     """
 
@@ -104,7 +105,7 @@ class Notes:
         return number
 
     def _own(self, number: int) -> list[str]:
-        """Return the piece that has this number, so that you can change it."""
+        """Return the piece with this note for a change. If a copy shares the piece, it is copied first."""
         piece = number >> BLOCK_BITS
         if piece in self._lent:
             self._lent.remove(piece)
@@ -144,8 +145,8 @@ class Notes:
 class BuriedMessages:
     """All buried messages of a channel, by sequence.
 
-    They are stored in blocks of neighbouring sequences, with copy on write: a snapshot for a new journal, for example,
-    gets the blocks themselves, which takes no time, and from then on we copy a block before we change it.
+    They are stored in blocks of neighbouring sequences, with copy on write. For example, a snapshot for a new journal
+    takes no time, because it shares the blocks; after that, we copy a block before we change it.
     """
 
     __slots__ = ("_blocks", "_count", "_notes", "_sequences", "_shared")
@@ -212,7 +213,7 @@ class BuriedMessages:
         return packed & _REST_MASK, text
 
     def _own(self, number: int) -> dict[int, int]:
-        """Return the block with this number, so that you can change it."""
+        """Return the block with this number for a change. If a snapshot shares the block, it is copied first."""
         if number in self._shared:
             self._shared.remove(number)
             self._blocks[number] = self._blocks[number].copy()
@@ -230,14 +231,14 @@ class BuriedMessages:
         return None if packed is None else unpacked(sequence, packed, self._notes.get(packed >> NOTE_SHIFT))
 
     def find(self, message_ids: Iterable[int]) -> Iterator[list[int]]:
-        """Yield the sequences of whichever of these messages are buried now, a block at a time.
+        """Yield the sequences of the messages among these that are buried now, block by block.
 
-        The caller can give other work its turn between two blocks.
+        Other work can run between two blocks.
         """
         return _found(set(message_ids), _each(self._share()))
 
     def from_place(self, sequence: int) -> Iterator[BuriedMessage]:
-        """Yield the messages from `sequence` on that are buried now, in ascending order.
+        """Yield the messages buried now, from `sequence` on, in ascending order.
 
         Messages that are removed before their turn are left out.
         """
@@ -252,8 +253,8 @@ class BuriedMessages:
     def selected(self, before: int, reason: str) -> Iterator[int | None]:
         """Yield the selected sequences that are buried now, in ascending order, except ones removed before their turn.
 
-        A message is selected if it was buried before `before` (milliseconds) and its reason contains `reason`. For each
-        other message this yields None, so that you can pause after many of those.
+        A message is selected if it was buried before `before` (milliseconds) and its reason contains `reason`. For any
+        other message, this yields None, so that you can pause after many of them.
         """
         return self._still_selected(_each(self._share()), before, reason)
 
@@ -289,14 +290,14 @@ class BuriedMessages:
         return nlargest(most, self._notes.shared(), key=lambda counted: counted[1])
 
     def cut(self, tail: int) -> bool:
-        """Drop messages from the tail on. Return whether there were any."""
+        """Drop messages from `tail` on. Return whether there were any."""
         beyond = list(self._sequences.iter_equal_or_larger(tail))
         for sequence in beyond:
             self.remove(sequence)
         return bool(beyond)
 
     def clear(self, reclaimer: Reclaimer) -> None:
-        """Forget everything."""
+        """Drop all messages. The reclaimer frees their memory bit by bit."""
         reclaimer.add_blocks(self._blocks.values())
         self._notes.clear(reclaimer)
         self._blocks = {}
@@ -307,11 +308,11 @@ class BuriedMessages:
     # The journal
 
     def changes(self, topic: str, channel: str) -> Iterator[ChannelChange]:
-        """Return the changes that recreate the present state in a new journal. You can iterate over them later."""
+        """Return changes that recreate the state as of this call in a new journal, even if you iterate later."""
         return _changes(topic, channel, self._share(), self._notes.copy())
 
     def apply(self, notes: Sequence[str], entries: Sequence[int]) -> None:
-        """Add the messages of a `bury` in the journal. We cut the clients' names again: older versions didn't."""
+        """Add the messages of a `bury` in the journal. Truncates clients' names, because older versions didn't."""
         named = [note_of(reason, who) for reason, who in zip(notes[::2], notes[1::2], strict=True)]
         for at in range(0, len(entries), _NUMBERS):
             sequence, message_id, attempts, buried_at, number = entries[at : at + _NUMBERS]

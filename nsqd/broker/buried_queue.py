@@ -1,12 +1,12 @@
 """Buries, kicks and discards a channel's messages.
 
 Kicking or discarding more than a few thousand messages is a *job*. It runs in steps from the channel's alarm, so that
-other work has its turn, and at a limited rate if you ask for one. The job is in the journal, so it continues after a
+other work can run in between, and at a limited rate if you want one. The job is in the journal, so it continues after a
 crash and repeats at most its last step. It only handles messages that were buried before it began: if a kicked message
 fails again, the same job doesn't kick it once more.
 
-For a while, you can undo a kick: messages that were not delivered since are buried again. The undo is also a job, but a
-crash ends it.
+For a while, you can undo a kick: messages that haven't been delivered since are buried again. The undo is also a job,
+but a crash ends it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LOOKED_AT_IN_STEP: Final = 20_000  # buried messages to check, whether they are
 _SHORTEST_PAUSE: Final = 0.01  # seconds between two steps of a job with a rate
 _PAUSE_WITHOUT_ROOM: Final = 0.1  # seconds; consumers may have made room by then
 _LOGGED_EVERY: Final = 60.0  # seconds between two log lines about a job
-KEPT_FOR: Final = 600.0  # seconds after the end of a kick, for which it can be undone
+KEPT_FOR: Final = 600.0  # seconds after its end in which a kick can be undone
 
 _FIELDS: Final = 8  # of a job in the journal; a forced kick has one more
 
@@ -112,7 +112,7 @@ class BuriedJob:
         return self.verb == "kick" and not self.force
 
     def wait_for_room(self, now: float) -> None:
-        """Try again soon. The rate counts from now on, so that we don't catch up in one burst."""
+        """Postpone the next step a little. The rate counts from now on, so that we don't catch up in one burst."""
         self._paced_from, self._counted_from = now, self.done
         self.next_step = max(self.next_step, now + _PAUSE_WITHOUT_ROOM)
 
@@ -124,7 +124,7 @@ class BuriedJob:
             self.next_step = max(due, now + _SHORTEST_PAUSE)
 
     def is_log_due(self, now: float) -> bool:
-        """Return True at most every `_LOGGED_EVERY` seconds: it is time to log the job's progress."""
+        """Return whether to log the job's progress now: at most every `_LOGGED_EVERY` seconds."""
         if now < self._next_log:
             return False
         self._next_log = now + _LOGGED_EVERY
@@ -147,7 +147,7 @@ class BuriedJob:
 
 
 def recovered_job(fields: Sequence[object], now: float) -> BuriedJob | None:
-    """Return the job with these journal fields, or None if there was no job, or we don't know its form."""
+    """Return the job with these journal fields, or None if there was no job or its format is unknown."""
     force = list(fields[_FIELDS:]) == [True]
     match fields[:_FIELDS]:
         case [
@@ -170,8 +170,8 @@ class KickUndo:
     """The undo record of a kick: the messages that it took out, with their attempts, burial time and reason.
 
     A kick may turn out to be a mistake, for example because the consumer still has its bug, or because the selection was
-    too wide. The undo buries the messages that were not delivered since, just as they were. The record is in memory
-    only, so after a restart there is nothing to undo.
+    too wide. The undo buries the messages that haven't been delivered since, just as they were. The record is only in
+    memory, so after a restart there is nothing to undo.
 
     There may be a million messages. So each costs one integer, and they are stored in blocks, because a single dict of a
     million takes too long to grow and to free.
@@ -218,7 +218,7 @@ class KickUndo:
         return burials
 
     def forget(self, sequences: Iterable[int]) -> None:
-        """Forget messages that have another reason to wait now, so that an undo leaves them alone."""
+        """Forget messages that now wait for another reason, so that an undo leaves them alone."""
         for sequence in sequences:
             self._take(sequence)
 
@@ -233,7 +233,7 @@ class KickUndo:
         return packed
 
     def clear(self, reclaimer: Reclaimer) -> None:
-        """Forget everything."""
+        """Drop all messages. The reclaimer frees their memory bit by bit."""
         reclaimer.add_blocks(self._blocks.values())
         reclaimer.add(self._texts, self._numbers)
         self._blocks, self._count = {}, 0
@@ -242,9 +242,9 @@ class KickUndo:
 
 @final
 class BuriedQueue:
-    """A channel's buried messages, and the job that is working on them.
+    """Works on a channel's buried messages, at once or with a job.
 
-    The messages themselves are in the channel's ledger, which also journals their moves.
+    The channel's ledger has the messages, and journals their moves.
     """
 
     __slots__ = ("_ledger", "_turn", "bury_count", "discard_count", "ended", "job", "kick_count", "kicked")
@@ -272,9 +272,10 @@ class BuriedQueue:
         self._ledger.bury(burials)
 
     def take(self, verb: Verb, sequences: Iterable[int], kick: int = -1) -> int:
-        """Kick or discard whichever of these messages are buried. Return how many that were.
+        """Kick or discard the buried messages among these. Return their number.
 
-        If `kick` is the number of the last kick, they become part of it; otherwise this is a new kick.
+        If a kick is running, or `kick` is the number of the last one, they become part of it; otherwise this is a new
+        kick.
         """
         if verb == "discard":
             return self._discard(sequences)
@@ -315,7 +316,7 @@ class BuriedQueue:
         self.buried.clear(self._turn.reclaimer)
 
     def snapshot_changes(self) -> Iterator[ChannelChange]:
-        """Return the changes that recreate the present state in a new journal. You can iterate over them later."""
+        """Return changes that recreate the state as of this call in a new journal, even if you iterate later."""
         topic, channel = self._ledger.feed.name, self._ledger.name
         job: list[ChannelChange] = []
         if self.job is not None and self.job.is_kept:
@@ -338,7 +339,7 @@ class BuriedQueue:
         return job
 
     def resume(self, fields: Sequence[object]) -> None:
-        """Continue the job that was interrupted by a crash, given as in the journal, if there is one."""
+        """Continue the job that a restart has interrupted, if there is one. `fields` are as in the journal."""
         if (job := recovered_job(fields, self._turn.now)) is not None:
             self._begin(job)
 
@@ -403,7 +404,7 @@ class BuriedQueue:
         return has_kicked
 
     def stop_job(self) -> None:
-        """Stop the job, if there is one. Its finished steps stay done."""
+        """Stop the job, if there is one. Its finished steps aren't undone."""
         if (job := self.job) is not None:
             self._end(job)
             if job.is_kept:
@@ -430,10 +431,10 @@ class BuriedQueue:
     # Undoing a kick
 
     def undo_kick(self, number: int, *, who: str) -> BuriedJob | None:
-        """Start to undo the last kick: bury its messages again unless they were delivered since.
+        """Start to undo the last kick: bury its messages again unless they have been delivered since.
 
-        Return None if `number` isn't the last kick or its undo has expired. This stops a running kick; no other job may
-        be running. `work_on_job` does the first step.
+        Returns None if `number` isn't the last kick's, or its undo has expired. This stops a running kick; no other job
+        may be running. `work_on_job` does the first step.
         """
         kicked = self.kicked
         if kicked is None or kicked.number != number:
@@ -448,7 +449,7 @@ class BuriedQueue:
         return job
 
     def _undo_some(self, job: BuriedJob) -> None:
-        """Search some of the waiting messages for ones that were kicked, and bury those as they were."""
+        """Check some of the waiting messages, and bury the kicked ones again, as they were."""
         kicked = job.kicked
         if kicked is None:
             return
@@ -463,7 +464,7 @@ class BuriedQueue:
             self._end(job)
 
     def forget_kicked(self, sequences: Iterable[int]) -> None:
-        """Have the undo of a kick leave these messages alone, because they have another reason to wait now."""
+        """Exclude these messages from the undo of a kick, because they now wait for another reason."""
         for kicked in (self.kicked, self.job.kicked if self.job is not None else None):
             if kicked is not None:
                 kicked.forget(sequences)

@@ -1,9 +1,9 @@
 """The entries of the journal: every change of a topic or channel, as a tuple of a word and its arguments.
 
-For example, `("progress", "t", "c", 6, [1, 3])` moves the cursor of channel c of topic t to 6, and 1 and 2 are finished.
-The type checker knows the arguments of each word, and checks that each `match` covers all words.
+For example, `("progress", "t", "c", 6, [1, 3])` moves the cursor of channel c of topic t to 6, and finishes 1 and 2.
+The type checker checks the arguments of each word, and that each `match` covers all words.
 
-We journal changes and not state, so the cost doesn't grow with the number of waiting messages. Times are wall-clock
+We journal changes instead of state, so the cost doesn't grow with the number of waiting messages. Times are wall-clock
 milliseconds, because they must outlive the process. H is a topic's high watermark.
 """
 
