@@ -1,4 +1,4 @@
-"""A backlog is a channel's undo record for emptying, moving or deleting it: all messages that it still has to deliver.
+"""A backlog lists all unfinished messages of a channel, as an undo record for emptying, moving or deleting it.
 
     finished, except `requeued` and `deferred`     not delivered yet, except `finished`     not released yet
     ────────────────────────────────────────── next ────────────────────────────────── end ──────────────────────

@@ -156,7 +156,7 @@ class Batch:
         return self._may_expire
 
     def expired_run(self, first: int, stop: int, timestamp: int) -> tuple[int, bool]:
-        """Return (end, has_expired) of a run from `first` that has expired at `timestamp` as a whole, or is alive as a whole.
+        """Return (end, has_expired) of a run from `first`. At `timestamp`, all of its messages have expired, or none.
 
         We check at most `JUDGED_AT_ONCE` messages, so the next run may have the same `has_expired`.
         """

@@ -115,7 +115,7 @@ class SkipRanges:
         return list(ranges_in(bitmap_of(floor, end) - self._covered))
 
     def pass_over(self, sequence: int) -> int:
-        """Move a cursor at `sequence` past the range there, if any. Returns its new place; drops all ranges before that."""
+        """Return the place of a cursor at `sequence` after skipping the range there, if any. Drops earlier ranges."""
         covered = self._covered
         if not self.total or covered.min() > sequence:
             return sequence

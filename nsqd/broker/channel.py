@@ -59,7 +59,7 @@ _TTL_CHECKS_IN_TURN: Final = 1_500  # messages whose `nsq-ttl` we check
 _PASSED_IN_TURN: Final = 5_000  # stale entries in the retry queue
 _PUT_OFF_MS: Final = 60_000  # before we try again to read messages that the disk has refused
 _EXPIRY_GRAIN: Final = 0.005  # seconds; deadlines this close share a run of `expire`
-_EXPIRED_AT_ONCE: Final = 200  # batches; after some milliseconds, other work has its turn
+_EXPIRED_AT_ONCE: Final = 200  # batches; after some milliseconds, other work may run
 # Messages of old segments to pass after the start of the next skip range. Up to there we pass any number in one step,
 # but from there on, there may be as many ranges as messages.
 _PASSED_AT_ONCE: Final = 50
@@ -75,7 +75,7 @@ class TopicOfChannel(Protocol):
     """The topic as channels and operator_actions.py see it. For rare calls only: mypyc looks up its methods by name."""
 
     def apply_retention(self) -> None:
-        """Let the log remove the messages that no channel needs any more."""
+        """Allow the log to remove messages that no channel needs any more."""
 
     def rewind_to(self, sequence: int) -> None:
         """Make the log keep the messages from `sequence` on, because a channel needs them again.
@@ -84,17 +84,17 @@ class TopicOfChannel(Protocol):
         """
 
     def drop_beyond_limits(self, arrived: int | None = None) -> None:
-        """Drop the oldest messages where a channel's own limit or the topic's is exceeded.
+        """Drop the oldest messages that exceed a limit of a channel or of the topic.
 
         `arrived` is the first sequence of the messages that were just released to the channels.
         """
 
     def delete_channel(self, name: str) -> bool:
-        """Delete a channel. Return False if it is unknown. An ephemeral one calls it when its last consumer leaves."""
+        """Delete a channel. Return False if it's unknown. An ephemeral channel calls this when its last consumer leaves."""
 
 
 class LongRecall(Protocol):
-    """A request that cancels or reschedules messages in several slices, for listing and stopping it (cancel_and_reschedule.py)."""
+    """A request that cancels or reschedules messages in several slices (cancel_and_reschedule.py), for listing and stopping it."""
 
     count: int  # of its messages
     done: int
@@ -192,10 +192,10 @@ class Channel:
         self.schedule_delivery()
 
     def _hold(self, paused: bool | str) -> None:
-        """Pause or unpause. A string pauses too, and is the reason why the channel pauses itself."""
+        """Pause or unpause. A string pauses, too, and is the reason for an automatic pause."""
         self.paused, self.paused_why = bool(paused), paused if isinstance(paused, str) else ""
         self.ledger.tell(("hold", self.feed.name, self.name, paused))
-        self.turn.shape_unsaved = True  # topology.json has it as well; nsqlookupd needn't know
+        self.turn.shape_unsaved = True  # topology.json records pauses as well; nsqlookupd doesn't
 
     # New messages from the topic
 
@@ -206,7 +206,7 @@ class Channel:
     def take_new(self, before: int, batch: Batch | None = None) -> None:
         """Schedule the delivery of the messages from `before` on, which now belong to the channel.
 
-        `batch` is the batch of the first ones, if the topic has it at hand.
+        `batch` is the first batch, if the topic has it in memory.
         """
         if self.ledger.ephemeral_batches is not None:
             self.turn.overflowing.setdefault(self, before)
@@ -218,13 +218,13 @@ class Channel:
             self.wake_at(self.turn.now + self.policy.rules.expiry_pause)
 
     def drop_overflow(self, before: int) -> None:
-        """Drop this turn's newest messages that got neither a consumer nor room in memory. Called at the turn's end."""
+        """Drop this turn's newest messages if neither consumers nor memory have room. Called at the turn's end."""
         self.ledger.drop_overflow(before, self.turn.mem_queue_size, self.turn.mem_queue_bytes)
 
     def defer(self, start: int, count: int, due: int) -> None:
         """Defer the messages of a new batch until `due` (monotonic microseconds), as many as the channel has room for.
 
-        Limits never drop deferred messages, so they have to apply now. The rest is dropped or buried.
+        Limits never drop deferred messages later, so we apply them now: the rest is dropped or buried.
         """
         fits = count
         if self.is_ruled:
@@ -263,7 +263,7 @@ class Channel:
             self.set_alarm()
 
     def _unpack(self, most: int) -> None:
-        """Make entries for up to `most` messages of deferred batches, within the turn's limit for all channels."""
+        """Create entries for up to `most` messages of deferred batches, within the turn's limit for all channels."""
         turn = self.turn
         unpacked = self.ledger.deferred.unpack(min(most, _UNPACKED_IN_TURN - turn.unpacked))
         turn.unpacked += unpacked
@@ -325,7 +325,7 @@ class Channel:
                 if taken != room or consumer.sample_rate:
                     may_want_more = True
             if available == before or not may_want_more:
-                break  # no consumer has room, or the log is reading; then it calls `Broker.loaded`, and we come back
+                break  # no consumer has room, or the log is reading; then it calls `Broker.loaded`, and we continue
         return wanted - available
 
     def _take_both(self, consumer: Consumer, limit: int, now: float) -> int:
@@ -623,7 +623,8 @@ class Channel:
     def _bury(self, places: Sequence[tuple[int, int, int]], note: Note, *, has_failed: bool = True) -> None:
         """Bury messages, each given as sequence, id and attempts. A channel that isn't on disk drops them.
 
-        `has_failed` is False if they only waited for too long. Consumers can't help that, so the breaker ignores it.
+        `has_failed` is False for messages that waited too long or had no room. That is no fault of the consumers, so
+        the breaker ignores it.
         """
         self.buried_queue.bury(places, note)
         if self.ledger.ephemeral_batches is not None:
@@ -638,7 +639,7 @@ class Channel:
             self._hold(why)
 
     def work_on_job(self, now: float) -> None:
-        """Do the next step of a running kick, discard or undo, if it is time."""
+        """Do the next step of a running kick, discard or undo, if it is due."""
         room = self.room() if self.buried_queue.job is not None else None
         if self.buried_queue.work_on_job(now, room):
             self.schedule_delivery()
@@ -654,7 +655,10 @@ class Channel:
         self.wake_at(max(when, not_before))
 
     def wake_at(self, when: float) -> None:
-        """Set the alarm, which calls `expire`. If `when` is now, that happens after other work has had its turn."""
+        """Set the alarm, which calls `expire`, unless it is set to an earlier time.
+
+        If `when` is now, other work runs first.
+        """
         if when < self.alarm:
             self.alarm = when
             self.turn.alarms.add(when, self)
@@ -700,7 +704,7 @@ class Channel:
             if not self._pass_expired(ttl):
                 break
         else:
-            # Possibly thousands of ranges. If we didn't record them now, the ranges of many turns would come together.
+            # Possibly thousands of ranges. If we didn't record them now, the ranges of many turns would pile up.
             ledger.record_progress()
             self.wake_at(now)
             return
@@ -772,7 +776,7 @@ class Channel:
         return usage_of(self.ledger)
 
     def room(self) -> int | None:
-        """Return how many new messages fit beside the retries and deferred ones, or None if no limit drops any."""
+        """Return how many new messages fit in addition to retries and deferred ones, or None if no limit drops any."""
         return self.policy.room(self.ledger)
 
     def apply_limits(self, arrived: int | None = None) -> None:
@@ -796,9 +800,9 @@ class Channel:
         self.dry_run.waits(self.ledger)
 
     def make_room(self, incoming: Usage) -> bool:
-        """Drop the oldest messages until the ones about to be published fit into the limit of bytes.
+        """Drop the oldest messages until the incoming ones fit into the limit of bytes.
 
-        Return False if a later turn has to drop more before they do.
+        Returns False if a later turn has to drop more before they fit.
         """
         if not self.policy.drops or self.policy.buries:
             return True
@@ -830,9 +834,9 @@ class Channel:
     def drop_oldest(self, count: int, arrived: int | None = None) -> None:
         """Drop the oldest `count` messages that wait for their first delivery, because of a limit.
 
-        If very many skip ranges lie between them, this turn only drops some of them and sets `is_behind`. Retries stay,
-        because they were delivered before or an operator has given them back, so someone still wants them. Messages
-        from `arrived` on are new ones without room, and have a count of their own.
+        If there are very many skip ranges between them, this turn drops only some of them and sets `is_behind`. Retries
+        stay, because they were delivered before or an operator has given them back, so someone still wants them.
+        Messages from `arrived` on are new ones without room, and are counted separately.
         """
         end = self.feed.high_watermark
         dropped = self._drop_next(count, end if arrived is None else arrived, "overflow, dropped")
@@ -859,7 +863,7 @@ class Channel:
         return dropped
 
     def _go_on_dropping(self) -> None:
-        """Drop more of the topic's messages, unless this turn has dropped enough."""
+        """Continue dropping messages in the whole topic, unless this turn has dropped enough."""
         if self.turn.ranges_dropped < _DROPPED_IN_TURN:
             self.topic.drop_beyond_limits()
         else:
@@ -870,7 +874,7 @@ class Channel:
     def snapshot_changes(self) -> Iterator[Change | None]:
         """Return changes that describe this channel for a new journal, as of this call, even if you iterate later.
 
-        At each None, you may let other work have its turn.
+        At each None, other work may run.
         """
         topic, name = self.feed.name, self.name
         state: list[Change] = [("channel", topic, name, self.ledger.cursor)]
@@ -914,7 +918,7 @@ class Channel:
     # Figures
 
     def expires_at(self) -> int | None:
-        """Return when the policy deletes the channel, because nothing consumes it, or None."""
+        """Return when the policy will delete the unused channel, or None if it won't."""
         if self.consumers:
             return None
         return deletion_at(

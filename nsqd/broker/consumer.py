@@ -1,4 +1,4 @@
-"""A consumer: one client's subscription, as its channel sees it."""
+"""The channel's side of a subscription, and how near the client is."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Locality(IntEnum):
 class Consumer:
     """A client's subscription, as its channel sees it: how many messages it may have, and how to send them.
 
-    `send` takes the pieces of message frames. `close` ends the connection without an error frame; the channel calls it
-    when it is deleted. The client's side is `ClientSubscription` in nsqd/client/subscription.py, which limits RDY.
+    `send` takes the pieces of message frames. `close` ends the connection without an error frame, because
+    the channel is deleted. The client's side is `ClientSubscription` in nsqd/client/subscription.py, which limits RDY.
 
     `send_views`, if given, takes the pieces of large messages as views of their batch. A view keeps the whole batch in
     memory, so send or copy it within the turn.

@@ -1,4 +1,4 @@
-"""The keys of deferred publishes with the sequences of their messages, so that you can cancel a message by its key.
+"""The keys of deferred publishes with the sequences of their messages, so that you can cancel messages by their key.
 
 A key is needed for the idempotence window, like any other, and after that while any of its messages is still deferred.
 We never scan all keys for unneeded ones: each insert checks a few others in turn.
@@ -6,7 +6,7 @@ We never scan all keys for unneeded ones: each insert checks a few others in tur
 For example, 20 minutes after these publishes, with a window of 10 minutes:
 
     key "a"   its message is due in 5 minutes     needed
-    key "b"   its message was delivered           not needed, and removed when its turn comes
+    key "b"   its message was delivered           not needed, and removed at its next check
 
 Keys arrive in the form in which `TopicKeys` stores them: long ones are hashed.
 """
@@ -27,13 +27,13 @@ _COUNT_MASK: Final = (1 << _COUNT_BITS) - 1
 _TIME_BITS: Final = 48
 _TIME_MASK: Final = (1 << _TIME_BITS) - 1
 _MILLISECOND: Final = 1_000_000  # nanoseconds
-_STILL_NEEDED: Final = 8  # after this many needed keys in a row, checking more of them isn't worth it
+_STILL_NEEDED: Final = 8  # after this many needed keys in one call, checking more isn't worth it
 
 Waits = Callable[[int, int], bool]  # (start, end): returns whether any message in [start, end) is still deferred
 
 
 class DeferredKeys:
-    """Each entry packs the first sequence of the messages, their publish time in milliseconds, and their count."""
+    """Maps each key to one packed integer: the first sequence of its messages, their publish time and their count."""
 
     __slots__ = ("_order", "_places", "_reclaimer", "_removed", "_window", "is_complete")
 
@@ -66,7 +66,7 @@ class DeferredKeys:
         return _range_of(place) if place is not None else None
 
     def find_published(self, key: bytes, published: int) -> tuple[int, int] | None:
-        """Return what `find` does if the messages were published at this time, otherwise None."""
+        """Return the same as `find` if the messages were published at this time, otherwise None."""
         place = self._places.get(key)
         if place is None or place >> _COUNT_BITS & _TIME_MASK != published // _MILLISECOND + 1:
             return None
@@ -89,7 +89,7 @@ class DeferredKeys:
         return removed.count > 0 and removed.pop(key) is not None
 
     def drop_unneeded(self, most: int, now: int, waits: Waits) -> None:
-        """Check up to `most` keys, fewer if all of them are needed, and drop the unneeded ones."""
+        """Check up to `most` keys, and drop the unneeded ones. Stops early after a few needed ones."""
         order, needed = self._order, 0
         if order is None:
             return

@@ -1,6 +1,6 @@
 """The deferred messages of a channel: each waits here until it is due, as an entry of a heap of sorted blocks.
 
-queue_members.py says how entries are packed, and how one is taken out of the middle.
+queue_members.py explains how entries are packed, and how one is removed from the middle.
 """
 
 from __future__ import annotations
@@ -52,19 +52,19 @@ _NO_BLOCKS: Final[list[_Block]] = []
 
 
 class DeferredQueue:
-    """Messages that wait for their time, earliest first. Times are in microseconds.
+    """Deferred messages, the earliest due time first. Times are in microseconds.
 
-    One publish may defer a million messages, and so may a topic that releases its early deferrals. Making their entries
-    takes a second. So they wait as a *run*, and each call of `unpack` makes entries of some thousands.
+    One publish may defer a million messages, and so may a topic that releases its early deferrals. Creating their
+    entries takes a second. So they wait as a *run*, and each call of `unpack` creates some thousands of entries.
 
         run ──► heap of up to 1,023 ──► sorted blocks of 1,024 ──► due
                           ▲                     │
                           └── the last 128 ◄────┘
 
-    A snapshot needs all entries as of one moment, and copying a million takes 9 to 30 ms. So the list of a block never
-    changes: the snapshot shares the blocks, and copies only the heap. To take an entry out of a block, we move on the
-    index of its next entry. Once half of a block is used up, we replace it with a shorter one to free memory. The last
-    128 entries go back to the heap, because copying many small blocks would be as slow as copying many entries.
+    A snapshot needs all entries at a point in time, and copying a million takes 9 to 30 ms. So the list of a block
+    never changes: the snapshot shares the blocks, and copies only the heap. To take an entry out of a block, we advance
+    the index of its next entry. Once half of a block is used up, we replace it with a shorter one to free memory. The
+    last 128 entries go back to the heap, because copying many small blocks would be as slow as copying many entries.
     """
 
     __slots__ = ("_blocks", "_checks_owed", "_former", "_heap", "_in_blocks", "_members", "_reclaimer", "_runs")
@@ -84,7 +84,7 @@ class DeferredQueue:
         return self._members.count
 
     def __iter__(self) -> Iterator[tuple[int, int, int]]:
-        """Yield (due, sequence, attempts so far) of each position, in no order."""
+        """Yield (due, sequence, attempts so far) of each position, in no particular order."""
         entries = chain(self._heap, _entries_of([*self._blocks, *self._former]), _entries_of_runs(self._runs or ()))
         return filter(None, _valid_deferrals(entries, self._members))
 
@@ -92,19 +92,18 @@ class DeferredQueue:
         return sequence in self._members.sequences
 
     def has_any(self, start: int, end: int) -> bool:
-        """Return whether any sequence of [start, end) is deferred."""
+        """Return whether any sequence in [start, end) is deferred."""
         here = self._members.sequences
         return start in here or (end - start > 1 and here.range_cardinality(start, end) > 0)
 
     def among(self, sequences: BitMap64) -> BitMap64:
-        """Return the sequences that are deferred."""
+        """Return the given sequences that are deferred."""
         return self._members.sequences & sequences
 
     def copy(self) -> Iterator[tuple[int, int, int] | None]:
         """Return an iterator over the positions as of this call.
 
-        It also yields None now and then, so that you can let others have their turn: thousands of entries in a row may
-        be stale.
+        It also yields None now and then, so that other work can run even if thousands of entries in a row are stale.
         """
         blocks = [*self._blocks, *self._former]
         entries = chain(self._heap.copy(), _entries_of(blocks), _entries_of_runs(list(self._runs or ())))
@@ -115,9 +114,9 @@ class DeferredQueue:
         return in_pieces(self._members.sequences)
 
     def positions_of(self, wanted: BitMap64) -> list[tuple[int, int, int]]:
-        """Return (due, sequence, attempts so far) of the wanted sequences that are deferred, in no order.
+        """Return (due, sequence, attempts so far) of the wanted sequences that are deferred, in no particular order.
 
-        It goes through all entries: a few milliseconds for a hundred thousand.
+        This goes through all entries, which takes a few milliseconds for a hundred thousand.
         """
         entries = chain(self._heap, _entries_of([*self._blocks, *self._former]), _entries_of_runs(self._runs or ()))
         found = [packed for packed in entries if packed >> _REST_BITS & SEQUENCE_MASK in wanted]
@@ -128,10 +127,10 @@ class DeferredQueue:
         return self._members.sequences.min() if self._members.count else None
 
     def earliest(self, count: int, after: tuple[int, int] = (-1, -1)) -> Iterator[tuple[int, int, int] | None]:
-        """Yield the next `count` positions after a (due, sequence), in the order in which they become due.
+        """Yield the next `count` positions after a (due, sequence), the earliest due time first.
 
-        It also yields None now and then, so that you can let others have their turn. If they add positions, these may
-        be missing here; if they move some, these may still have their former time.
+        It also yields None now and then, so that other work can run. Positions that are added in between may be missing
+        here, and positions that are moved may still have their former time.
         """
         bound = (after[0] << SEQUENCE_BITS | after[1] + 1) << _REST_BITS if after[0] >= 0 else 0
         while self._runs:
@@ -158,7 +157,7 @@ class DeferredQueue:
                 yield None
 
     def _is_valid(self, packed: int) -> bool:
-        """Return whether an entry is not stale."""
+        """Return False if the entry is stale."""
         return self._members.counts(_deferred_sequence(packed), packed & _GENERATION_MASK)
 
     @property
@@ -174,7 +173,7 @@ class DeferredQueue:
             self._drop_some(DROPPED_WITH_EACH)
 
     def add_runs(self, at: int, pieces: Iterable[list[tuple[int, int, int]]], sequences: BitMap64) -> None:
-        """Add these sequences of batches, given as (start, count, delay in ms). The delays begin at `at`.
+        """Add the sequences of batches, given as (start, count, delay in ms). The delays begin at `at`.
 
         The sequences must never have been here before, nor delivered. Call `unpack` soon. Don't change the batches or
         the bitmap afterwards.
@@ -190,7 +189,7 @@ class DeferredQueue:
         return bool(self._runs)
 
     def unpack(self, most: int) -> int:
-        """Make entries for up to `most` messages of the runs. Return how many messages were checked."""
+        """Create entries for up to `most` messages of the runs. Return how many messages were checked."""
         left, entries = most, list[int]()
         while left > 0 and self._runs:
             at, batches, sequences, place, passed = self._runs.popleft()
@@ -236,17 +235,17 @@ class DeferredQueue:
         return ((due << SEQUENCE_BITS | sequence) << ATTEMPTS_BITS | attempts) << _GENERATION_BITS | generation
 
     def attempts_of(self, sequence: int) -> int:
-        """Return the attempts of this message so far."""
+        """Return how many attempts this message has had."""
         return self._members.attempts.get(sequence)
 
     def take_out(self, wanted: BitMap64) -> BitMap64:
-        """Take out the wanted sequences that are deferred, before their time, and return them."""
+        """Take out the wanted sequences that are deferred, before they are due, and return them."""
         if here := self._members.take_out(wanted):
             self._drop_some(min(DROPPED_WITH_EACH * len(here), DROPPED_AT_ONCE))
         return here
 
     def _drop_some(self, most: int) -> None:
-        """Check about `most` entries, block by block, and drop the stale ones, if there are many."""
+        """If many entries are stale, check about `most` entries, block by block, and drop the stale ones."""
         count, entries = self._members.count, self.entries
         if not count:
             self.clear()
@@ -265,7 +264,7 @@ class DeferredQueue:
             self._push_valid(block[place:])
 
     def _push_valid(self, entries: list[int]) -> None:
-        """Push the valid ones of these entries onto the heap."""
+        """Push these entries onto the heap, without the stale ones."""
         if self._members.generations:
             generations = [packed & _GENERATION_MASK for packed in entries]
             sequences = [packed >> _REST_BITS & SEQUENCE_MASK for packed in entries]
@@ -290,7 +289,7 @@ class DeferredQueue:
         self._drop_some(dropped_with(len(taken) + len(positions), self.entries))
 
     def next_due(self) -> int | None:
-        """Return the time of the earliest entry, without the runs. None if there is no entry.
+        """Return the due time of the earliest entry, not counting the runs. None if there is no entry.
 
         The entry may be stale, so the first position may be due later.
         """
@@ -395,7 +394,7 @@ def _entries_of(blocks: list[_Block]) -> Iterator[int]:
 
 
 def _entries_of_runs(runs: Iterable[_Run]) -> Iterator[int]:
-    """Yield the entries that `unpack` would make of these runs."""
+    """Yield the entries that `unpack` would create from these runs."""
     for at, batches, sequences, place, passed in runs:
         for start, count, delay_ms in islice(batches, place, None):
             first = _entry_base(at, delay_ms)
@@ -406,7 +405,7 @@ def _entries_of_runs(runs: Iterable[_Run]) -> Iterator[int]:
 
 
 def _entry_base(at: int, delay_ms: int) -> int:
-    """Return the part that all entries of a batch of a run share: everything but the sequence."""
+    """Return the common part of all entries of a batch in a run: everything but the sequence."""
     return (at + delay_ms * 1000 << SEQUENCE_BITS) << _REST_BITS
 
 

@@ -1,4 +1,4 @@
-"""A topic's early deferrals and cancelled messages: the ones that no channel has received yet.
+"""A topic's *early deferrals* (deferred messages that no channel has received yet) and its cancelled messages.
 
 While a topic is paused or has no channel, it releases nothing. Its deferred messages stay here as batches (start,
 count, delay in milliseconds), and their delays haven't begun. If such a topic's message is cancelled, we keep its
@@ -6,7 +6,7 @@ sequence, so that no channel ever gets it.
 
 When the topic releases its messages, its channels take over all of this in one turn, however many batches there are:
 
-    pieces  ── lists of batches; all channels share them, and make entries of them later (`DeferredQueue.unpack`)
+    pieces  ── lists of batches; all channels share them, and create entries from them later (`DeferredQueue.unpack`)
     bitmaps ── the deferred and cancelled sequences, so that cursors, counts and cancels are right immediately
     journal ── a single entry if there are many batches; recovery derives from it what each channel got
 """
@@ -48,7 +48,7 @@ class EarlyDeferrals:
         return copied
 
     def add(self, start: int, count: int, delay_ms: int) -> None:
-        """Add a batch, which comes after all earlier ones."""
+        """Add a batch, which must come after all earlier ones."""
         if not self.pieces or len(self.pieces[-1]) >= _PIECE:
             self.pieces.append([])
         self.pieces[-1].append((start, count, delay_ms))
@@ -73,7 +73,7 @@ class EarlyDeferrals:
         return sequence in self.cancelled
 
     def delayed(self) -> Iterator[tuple[int, int, int]]:
-        """Yield start, count and delay of the batches, cut so that they have no cancelled messages."""
+        """Yield start, count and delay of the batches, split so that cancelled messages are left out."""
         for start, count, delay_ms in self.batches:
             if not self.cancelled.range_cardinality(start, start + count):
                 yield start, count, delay_ms
@@ -89,7 +89,7 @@ class EarlyDeferrals:
     def pass_over(self, end: int) -> list[list[tuple[int, int, int]]]:
         """Forget everything before `end`, and return the pieces that are forgotten entirely.
 
-        `end` may be within a batch, because a limit may have dropped the first part of one.
+        `end` may be within a batch, because a limit may have dropped the first part of it.
         """
         passed = 0
         while passed < len(self.pieces) and _end_of(self.pieces[passed][-1]) <= end:
@@ -111,7 +111,7 @@ class EarlyDeferrals:
         return before != (self.parts, len(self.cancelled))
 
     def clear(self) -> list[list[tuple[int, int, int]]]:
-        """Forget everything. Return the pieces."""
+        """Forget all batches and cancelled messages. Return the former pieces."""
         pieces, self.pieces = self.pieces, []
         self.deferred.clear()
         self.cancelled.clear()

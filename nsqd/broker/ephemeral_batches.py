@@ -1,9 +1,9 @@
 """The batches that an ephemeral channel, or any channel of an ephemeral topic, keeps in memory.
 
-Other channels read from the log, which keeps what they need. But the log doesn't wait for ephemeral channels, and the
-log of an ephemeral topic only keeps messages until they are released to the channels. So such a channel holds on to the
-batches that it gets, and drops each one when all of its messages are finished. There may be gaps: for example, one
-message that stays in flight for an hour keeps its own batch, while later batches come and go.
+Other channels read from the log, which keeps the messages that they need. But the log doesn't wait for ephemeral
+channels, and the log of an ephemeral topic only keeps messages until they are released to the channels. So such a
+channel keeps the batches that it gets, and drops each one when all of its messages are finished. There may be gaps: for
+example, one message that is in flight for an hour keeps its batch in memory, while later batches come and go.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ class EphemeralBatches:
         self.in_hand -= self._size_of(start, end)
 
     def newest_within(self, size: int, start: int, end: int) -> tuple[int, int]:
-        """Return (messages, bytes): the fewest of the newest messages in [start, end) that reach `size` bytes.
+        """Return (messages, bytes) of the shortest run at the end of [start, end) that has at least `size` bytes.
 
-        If all of them together are smaller, that is all of them.
+        If the whole range is smaller, the run is the whole range.
         """
         place = end
         left = size

@@ -1,6 +1,6 @@
-"""A topic as its channels see it: the log, and how far it belongs to them.
+"""A topic as its channels see it: the log, and the part of it that belongs to them.
 
-It stands apart from topic.py so that channel and ledger don't import the topic, which imports both.
+It is separate from topic.py so that channel.py and ledger.py needn't import topic.py, which imports both.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @final
 class TopicFeed:
-    """Held by a channel and its ledger instead of the topic, because they only need these four fields.
+    """The four fields of a topic that its channels and their ledgers read directly.
 
     Everything before `high_watermark` belongs to the channels. Only the topic moves it.
     """

@@ -45,7 +45,7 @@ class LeaseAccounts(Protocol):
         """Count `count` messages that a poll has received."""
 
     def recount(self) -> None:
-        """Count all leases again before the next one is given."""
+        """Count all leases again before the next one is granted."""
 
     def forget(self, consumer: HttpConsumer) -> None:
         """Forget a consumer that has left."""
@@ -147,7 +147,7 @@ class LeasePoll:
 
     @property
     def may_get_more_soon(self) -> bool:
-        """Whether it is this poll's turn and messages wait for it that must be read from disk first."""
+        """Whether it is this poll's turn, and its messages are still being read from disk."""
         channel = self._poller.channel
         return not self.count and not channel.paused and channel.depth > 0 and self._poller.is_served(self)
 
@@ -167,7 +167,7 @@ class LeasePoll:
 
 
 class PollingConsumer(HttpConsumer):
-    """Serves a holder's polls one after the other. `ready_count` is how many messages the first one still wants."""
+    """Serves a holder's polls one after the other. `ready_count` is how many messages the first poll still wants."""
 
     def __init__(
         self, leases: LeaseAccounts, channel: Channel, caller: HttpCaller, turn: TurnContext[Channel, Any]
@@ -201,7 +201,7 @@ class PollingConsumer(HttpConsumer):
         return bool(self.polls) and self.polls[0] is poll and self.room > 0
 
     def serve(self) -> None:
-        """Start delivering to the first poll, within the limits, unless that has begun."""
+        """Start delivering to the first poll, within the limits, unless delivery has begun."""
         if not self.polls or self.ready_count or self.polls[0].count:
             return
         poll = self.polls[0]

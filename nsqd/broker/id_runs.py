@@ -1,10 +1,10 @@
 """Finds the sequence of a deferred message by its id, if it was published since the start of nsqd.
 
-It stands apart from topic.py because it is a data structure of its own: numbers in, numbers out.
+It is separate from topic.py because it is pure: numbers in, numbers out.
 
 Ids are counted per node and sequences per topic, and both ascend. Their difference changes only when another topic gets
-messages in between. So we store *runs* of messages with the same difference. For example, a topic that is the only one
-with publishes has a single run, however many messages it gets.
+messages in between. So we store *runs* of messages with the same difference. For example, if only one topic
+gets messages, it has a single run, however many there are.
 
     ids         100 101 102         250 251
     sequences     0   1   2           3   4        two runs: ids 100-102 from sequence 0, ids 250-251 from sequence 3
@@ -47,7 +47,7 @@ class DeferredIds:
         return len(self._starts) - self._seen + self._kept
 
     def add(self, base_id: int, base_sequence: int, count: int, waits: Callable[[int, int], bool]) -> None:
-        """Add a batch, which comes after all earlier ones.
+        """Add a batch, which must come after all earlier ones.
 
         `waits(start, end)` returns whether any message in [start, end) is still deferred.
         """

@@ -1,8 +1,8 @@
-"""The messages of a channel that are in flight, without their bodies. `Channel.expire` handles those that time out.
+"""The messages of a channel that are in flight, without their bodies. `Channel.expire` handles timeouts.
 
 A *delivery* is a run of neighbouring messages that one consumer received together; they share a deadline. One
-dictionary maps each message's wire id to its delivery. So we add a delivery, and remove a run of FINs, at the speed of
-`dict`, and no message needs a Python object of its own.
+dictionary maps each message's wire id to its delivery. So adding a delivery and removing a run of FINs are as
+fast as `dict` itself, and no message needs a Python object of its own.
 
 There is also a bitmap of the sequences in flight, because a request about a million messages can't search the
 deliveries for each one. We only update the bitmap when it is needed. Until then, new deliveries are one open range,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from nsqd.broker.consumer import Consumer
     from nsqd.broker.reclaimer import Reclaimer
 
-_LOOKED_AT: Final = 5_000  # messages whose deadlines are checked before others have their turn; a few milliseconds
+_LOOKED_AT: Final = 5_000  # messages whose deadlines are checked before other work may run; a few milliseconds
 NOT_IN_FLIGHT: Final = b"ID not in flight"
 NOT_OWNER: Final = b"client does not own message"
 
@@ -36,8 +36,9 @@ NOT_OWNER: Final = b"client does not own message"
 class Delivery:
     """Neighbouring messages that one consumer received together.
 
-    A message's sequence is its id plus `offset`. For example, if the ids 100 to 102 have the sequences 5 to 7, it is
-    -95. `left` of them are still in flight. `first` is the sequence of the first message, even if that one is finished.
+    A message's sequence is its id plus `offset`. For example, if the ids 100 to 102 have the sequences 5 to 7, `offset`
+    is -95. `left` is the number of messages still in flight. `first` is the sequence of the first message, even if that
+    one is finished.
     """
 
     __slots__ = ("attempts", "consumer", "deadline", "delivered_at", "first", "left", "offset", "published_at")
@@ -93,7 +94,7 @@ class InFlight:
         self._open_start = self._open_end = 0  # the latest deliveries, in order
         self._to_check: list[bytes] = []  # the messages that `expire` is checking
         self._spare_ids, self._spare_deliveries = SpareList(), SpareList()
-        self._checked = 0  # the number of them that it has checked
+        self._checked = 0  # how many of `_to_check` are checked already
         self.next_deadline = inf  # never after the earliest deadline, but perhaps before it
 
     def __len__(self) -> int:
@@ -115,7 +116,7 @@ class InFlight:
     def finish(self, consumer: Consumer, ids: Sequence[bytes]) -> tuple[int, list[tuple[bytes, bytes]]]:
         """Remove the messages that this consumer has finished. Return their number, and (id, reason) of the failures.
 
-        We remove all ids first, because nearly always all of them are right. If not, `_finish_some` puts back the
+        We remove all ids first, because nearly always all of them are valid. If not, `_finish_some` puts back the
         messages of other consumers.
         """
         if len(ids) == 1:  # the usual case if a consumer has only a few messages in flight
@@ -156,7 +157,7 @@ class InFlight:
         return done, failures
 
     def take_out(self, consumer: Consumer, message_id: bytes) -> Delivery | bytes:
-        """Remove one message of this consumer, to be queued again. Return its delivery, or the reason if that fails."""
+        """Remove one message of this consumer, unfinished. Return its delivery, or the reason if that fails."""
         delivery = self.find(consumer, message_id)
         if isinstance(delivery, Delivery):
             del self._entries[message_id]
@@ -166,7 +167,7 @@ class InFlight:
         return delivery
 
     def touch(self, consumer: Consumer, message_id: bytes, deadline: float) -> bytes | None:
-        """Give one message a deadline of its own. Return the reason if that fails, or None."""
+        """Set a new deadline for one message. Return the reason if that fails, otherwise None."""
         delivery = self.find(consumer, message_id)
         if not isinstance(delivery, Delivery):
             return delivery
@@ -201,7 +202,7 @@ class InFlight:
 
     @property
     def is_looking(self) -> bool:
-        """Whether `expire` hasn't checked everything yet, so that it has to be called again right away."""
+        """Whether `expire` has more messages to check, so that it must be called again right away."""
         return bool(self._to_check)
 
     def expire(self, now: float) -> list[tuple[int, Delivery]]:
@@ -213,7 +214,7 @@ class InFlight:
         if not self._to_check:
             if now < self.next_deadline:
                 return []
-            self._to_check.extend(self._entries)  # instead of making a new list: see SpareList
+            self._to_check.extend(self._entries)  # instead of creating a new list: see SpareList
             self.next_deadline = inf
             if len(self._to_check) > _LOOKED_AT:
                 return []  # enough for this call: copying a million ids takes as long as checking some thousands
@@ -242,7 +243,7 @@ class InFlight:
         return expired
 
     def among(self, sequences: BitMap64) -> BitMap64:
-        """Return the sequences that are in flight."""
+        """Return the given sequences that are in flight."""
         self._settle()
         return self._sequences & sequences
 
@@ -262,7 +263,7 @@ class InFlight:
         """Find the delivery time of each consumer's oldest message in flight, and put it into `since`.
 
         It goes through the messages in the order of delivery, and stops as soon as it has a time for each of the
-        `holders`. It yields after every few thousand messages, so that you can let others have their turn.
+        `holders`. It yields after every few thousand messages, so that other work can run.
         """
         deliveries = list(islice(self._entries.values(), _LOOKED_AT))
         if _note_oldest(deliveries, holders, since) or len(self._entries) <= _LOOKED_AT:
@@ -291,7 +292,7 @@ class InFlight:
     def attempts_before(self, end: int) -> dict[int, int]:
         """Return the attempts of each message in flight before `end`, by sequence.
 
-        It goes through everything in flight: a few milliseconds for a hundred thousand messages.
+        This goes through all messages in flight, which takes a few milliseconds for a hundred thousand.
         """
         if not self._entries:
             return {}

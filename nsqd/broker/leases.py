@@ -122,7 +122,7 @@ class Leases:
             self._left_of_holder[consumer.holder] -= count
 
     def recount(self) -> None:
-        """Count all leases again before the next one is given."""
+        """Count all leases again before the next one is granted."""
         self._left_in_channel.clear()
         self._left_of_holder.clear()
 

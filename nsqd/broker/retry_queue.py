@@ -1,6 +1,6 @@
 """The retry queue of a channel: messages to be delivered again, first come first served.
 
-queue_members.py says how entries are packed, and how one is taken out of the middle.
+queue_members.py explains how entries are packed, and how one is removed from the middle.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class RetryQueue:
         return taken
 
     def attempts_of(self, sequence: int) -> int:
-        """Return the attempts of this message so far."""
+        """Return how many attempts this message has had."""
         return self.members.attempts.get(sequence)
 
     def take_out(self, wanted: BitMap64) -> BitMap64:
@@ -214,7 +214,7 @@ class RetryQueue:
         return queue
 
     def _is_valid(self, packed: int) -> bool:
-        """Return whether an entry is not stale."""
+        """Return False if the entry is stale."""
         return self.members.counts(_retry_sequence(packed), packed >> (SEQUENCE_BITS + ATTEMPTS_BITS))
 
     def clear(self) -> None:
