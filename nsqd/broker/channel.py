@@ -90,7 +90,10 @@ class TopicOfChannel(Protocol):
         """
 
     def delete_channel(self, name: str) -> bool:
-        """Delete a channel. Return False if it's unknown. An ephemeral channel calls this when its last consumer leaves."""
+        """Delete a channel. Return False if it is unknown.
+
+        An ephemeral channel calls this when its last consumer leaves.
+        """
 
 
 class LongRecall(Protocol):

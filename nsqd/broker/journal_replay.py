@@ -1,6 +1,6 @@
 """Rebuilds the state of topics and channels from the journal's changes. See change.py for their words.
 
-**How a channel comes back after a crash.** The journal has no entry per message. For each channel it yields
+**How a channel is rebuilt after a crash.** The journal has no entry per message. For each channel, we derive from it
 
     cursor     all earlier messages were taken from the log
     waiting    messages that were taken and not finished, each with its attempts and due time
@@ -25,11 +25,11 @@ waiting as above:
     ("restore", "t", "c", 2, 6, [3, 4], [1, 2, 0])     cursor 2; 3 and 6 to 8 are skips; 1 waits with two attempts, 7
                                                        and 8 as before, and 2, 4 and 5 are read from the log
 
-**Doubt.** If a frame of the journal is damaged, we can't know its contents. Perhaps it deferred message 820. Or it said
-that the end of a log was cut off after a failure, so that the sequences after the last sync are other messages now. So
-the store puts a `doubt` in place of the frame, with the sequence up to which the log was synced then. Each channel with
-a cursor after that goes back to it, because duplicates are better than loss. Messages that wait keep waiting, and are
-not read twice.
+**Doubt.** If a frame of the journal is damaged, we can't know its contents. Perhaps it deferred message 820. Or it
+recorded that the end of a log was cut off after a failure, so the sequences after the last sync now belong to other
+messages. So the store replaces the frame with a `doubt`, which has the sequence up to which the log was synced then.
+Each channel with a later cursor goes back to this sequence, because duplicates are better than loss. Waiting messages
+keep waiting, and are not read twice.
 
 For example, the log was synced up to 800, and the next entry is ("progress", "t", "c", 950, [900, 950]). Without the
 doubt, 800 to 899 would now be in flight. A channel in doubt doesn't assume that: its cursor stays at 800, and only 900
@@ -44,7 +44,7 @@ to 949 are skipped as finished. The doubt ends when the channel is emptied or mo
     ("end", "t", 2)               the two parts, followed by the progress, replace the state of t
 
 If a part or the end is missing, we keep the state that we had. It is up to date, because the changes in between were
-applied to it. Only if we had no state of the topic do we use the parts that there are, and only at the end.
+also applied to it. Only if we had no state of the topic do we use an incomplete snapshot, and only if it has an end.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class ChannelState:
                 self.buried.remove(sequence)
 
     def _progress_in_doubt(self, done: list[tuple[int, int]]) -> None:
-        """Skip the finished ranges, but leave the cursor. We read the rest again, because parts may be deferred."""
+        """Skip the finished ranges, but leave the cursor. The rest is read again, because some may be deferred."""
         for start, end in done:
             self.skip(start, end)
             self._finish(start, end)
@@ -163,10 +163,10 @@ class ChannelState:
         self.skips = deque(self.buried.ranges(cursor, _NO_SEQUENCE))
 
     def restore(self, cursor: int, end: int, skipped: Sequence[int], waiting: Sequence[int]) -> None:
-        """Replace everything that waits before `end`. Buried messages stay buried.
+        """Replace the cursor, skips and waiting messages before `end` with these. Buried messages stay buried.
 
         Messages from `end` on that the cursor had passed become skips, because the cursor may now be before `end`. A
-        doubt about messages there remains.
+        channel that is in doubt stays in doubt.
         """
         passed = [(end, self.cursor)] if end < self.cursor else []
         later = [*passed, *((max(start, end), stop) for start, stop in self.skips if stop > end)]
@@ -192,7 +192,7 @@ class ChannelState:
         return needed
 
     def doubt(self, sequence: int) -> None:
-        """Move the cursor back to this sequence. Messages that wait or are buried stay so, and are skipped."""
+        """Move the cursor back to this sequence. Waiting and buried messages stay as they are, and are skipped."""
         self.in_doubt = True
         waiting = sorted(s for s in self.waiting if s >= sequence)
         buried = self.buried.ranges(sequence, _NO_SEQUENCE)
@@ -204,7 +204,7 @@ class ChannelState:
             self.skip(start, end)
 
     def cut(self, tail: int) -> bool:
-        """Drop everything from the tail on. Return whether there was anything."""
+        """Drop everything from `tail` on. Return whether anything has changed."""
         beyond = [s for s in self.waiting if s >= tail]
         for sequence in beyond:
             del self.waiting[sequence]
@@ -240,9 +240,9 @@ class TopicState:
         self.parked.clear()
 
     def cut(self, tail: int) -> bool:
-        """Cut all positions back to the recovered tail. Return whether anything has changed.
+        """Clamp all positions to the recovered tail. Return whether anything has changed.
 
-        Otherwise the next messages, which get sequences from the tail on, would count as finished.
+        The next messages get sequences from the tail on. Without this, they would count as finished.
         """
         changed = self.parked.cut(tail) or (self.frozen_at is not None and self.frozen_at > tail)
         if self.frozen_at is not None:
@@ -255,7 +255,7 @@ class TopicState:
 def replay(changes: Iterable[Sequence[object]]) -> dict[str, TopicState]:
     """Apply all changes of a journal. Return the topics' states.
 
-    Ignores changes of unknown topics and channels, which are leftovers of deleted ones.
+    Changes of unknown topics and channels are ignored, because they are leftovers of deleted ones.
     """
     topics: dict[str, TopicState] = {}
     # Of each snapshot that has begun: its parts, and the changes in between.
@@ -289,7 +289,7 @@ class DeletedNames:
         self.channels: set[tuple[str, str]] = set()  # topic, name
 
     def collect(self, changes: Iterable[Entry]) -> Iterator[Entry]:
-        """Yield the changes as they are, and collect deletions on the way: a second pass over a million is too slow."""
+        """Yield the changes, and collect deletions along the way, because a second pass over a million is too slow."""
         for change in changes:
             match change:
                 case ["drop", str(name)]:
@@ -317,10 +317,10 @@ def complete(
     `firsts` maps each existing log to its first sequence. An added channel reads from there, because duplicates are
     better than loss. If the journal is whole, we don't change the topics that it knows, because it is newer than
     topology.json. The channels in `deleted`, as (topic, channel), are never added. topology.json doesn't say whether a
-    topic has learned its channels from nsqlookupd, so it asks again, which costs a moment.
+    topic has learned its channels from nsqlookupd, so the topic asks again, which takes a moment.
 
-    `compacted` returns the messages of a log that come before its first sequence, because compaction has kept them, as
-    (sequence, count, due_ms); due_ms 0 means now.
+    `compacted` returns the messages before a log's first sequence that compaction has kept, as (sequence, count,
+    due_ms); due_ms 0 means now.
     """
     completed = set()
     for name, description in (topology if isinstance(topology, dict) else {}).items():
@@ -343,7 +343,7 @@ def complete(
 
 
 def missing_fronts(topics: Mapping[str, TopicState], firsts: Mapping[str, int]) -> Iterator[tuple[str, int, int]]:
-    """Yield (topic, start, end) where the log begins too late: a channel still needs [start, end)."""
+    """Yield (topic, start, end) for each log that begins too late: a channel still needs [start, end)."""
     for name, first in firsts.items():
         if name in topics and topics[name].channels:
             needed = min(channel.needed for channel in topics[name].channels.values())

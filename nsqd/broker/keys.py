@@ -1,15 +1,15 @@
-"""Remembers the keys of recent publishes, so that a publisher that has lost the answer can safely try again.
+"""Remembers the keys of recent publishes, so that a publisher that didn't get the answer can safely retry.
 
 `--idempotence-window` says how long we remember a key, and `--idempotence-keys` how many keys in total. A key is stored
-in the record of its batch, so one write saves both. At the start we read the keys back from the log (nsqd/log/keys.py).
+in the record of its batch, so one write saves both. At startup, we read the keys from the log (nsqd/log/keys.py).
 
-    KeyMemory    slices of an eighth of the window, or of the most keys: [0:00, 1:15) [1:15, 2:30) ...
+    KeyMemory    slices of an eighth of the window, or of `--idempotence-keys`: [0:00, 1:15) [1:15, 2:30) ...
     TopicKeys      one shelf for each slice in which the topic got keys, and the receipts of unsettled publishes
     DeferredKeys     the keys of deferred publishes, which are in no slice (deferred_keys.py)
 
 A lookup goes through all shelves of the topic. The oldest slice is dropped as a whole, so we remember a key for up to an
-eighth longer than the window. Keys of deferred publishes stay while any of their messages is deferred, and are the last
-to go when there are too many keys. Times are wall-clock nanoseconds.
+eighth longer than the window. Keys of deferred publishes stay while any of their messages is deferred, and are
+dropped last when there are too many keys. Times are wall-clock nanoseconds.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _nothing_waits(start: int, end: int) -> bool:
 
 
 class KeySlice:
-    """The keys of one stretch of time, over all topics."""
+    """The keys of one period, over all topics."""
 
     __slots__ = ("begin", "count", "topics")
 
@@ -54,7 +54,7 @@ class KeySlice:
 
 
 class Shelf:
-    """One topic's keys in a slice: the ones that we know, and the ones that were forgotten again."""
+    """One topic's keys in a slice: the remembered ones, and the ones that were forgotten since."""
 
     __slots__ = ("forgotten", "keys", "piece")
 
@@ -64,12 +64,12 @@ class Shelf:
         self.forgotten: dict[bytes, int] | None = None  # key -> start and count of its messages, packed
 
     def free(self, reclaimer: Reclaimer) -> None:
-        """Free the shelf's keys. Don't use it after that."""
+        """Free the shelf's keys. Don't use the shelf afterwards."""
         reclaimer.add(self.keys, self.forgotten or {})
 
 
 class KeyMemory:
-    """Limits the topics' keys in time and number."""
+    """Limits the age and the number of the topics' keys."""
 
     def __init__(self, window: int, most: int, reclaimer: Reclaimer) -> None:
         self.reclaimer = reclaimer
@@ -84,7 +84,7 @@ class KeyMemory:
         self._deferring: OrderedDict[TopicKeys, None] = OrderedDict()  # topics with keys of deferred publishes
 
     def slice_at(self, timestamp: int) -> KeySlice:
-        """Return the slice for a key of this time, after forgetting keys that are too old or too many."""
+        """Return the slice for a key of this time. Before that, forget keys if they are too old or too many."""
         slices = self._slices
         if slices:
             newest = slices[-1]
@@ -153,16 +153,16 @@ class TopicKeys:
     """The keys of one topic. `refusal` returns why its log currently refuses messages, or None.
 
     **Deferred publishes.** Once we know where its messages are in the log, the key of a deferred publish moves from its
-    slice to `deferred`. It is known for the window, and after that while any of its messages is still deferred. A method
-    with an argument `waits` asks it whether that is so for a range of messages.
+    slice to `deferred`. It is known for the window, and after that while any of its messages is still deferred. Methods
+    call their argument `waits` to find out whether any message in a range is still deferred.
 
-    **Unsettled publishes.** Until its receipt is settled, a publish may still fail; that takes long if the disk hangs.
-    Until then we can find the receipt by the key. Settled receipts are dropped from the front, a few per call, so that
-    one repeated publish doesn't pay for all others. So a failed receipt may be stuck after an unsettled one. Then `find`
-    notices that it has failed, and forgets the key.
+    **Unsettled publishes.** Until its receipt is settled, a publish may still fail; this takes long if the disk hangs.
+    Until then, we can find the receipt by the key. We drop settled receipts from the front, a few per call, so that no
+    single call takes long. A failed receipt may be stuck behind an unsettled one; in that case, `find` notices the
+    failure and forgets the key.
 
     **Cancelled publishes.** When all messages of a publish are cancelled, its key is forgotten. The log still has the
-    key, so we journal that, and keep the messages' place in a shelf while a restart would still find the key in the log.
+    key, so we journal that, and keep the messages' place in a shelf as long as a restart would find the key.
     """
 
     __slots__ = ("_is_indexed", "_memory", "_receipts", "_refusal", "_shelves", "_waiting", "deferred", "repeats")
@@ -185,11 +185,14 @@ class TopicKeys:
 
     @property
     def unsettled(self) -> int:
-        """How many publishes are kept, because they may still fail or have only just been settled."""
+        """The number of publishes that may still fail, or have only just been settled."""
         return len(self._waiting or ())
 
     def find(self, key: bytes, timestamp: int, waits: Waits = _nothing_waits) -> Receipt | None:
-        """Return the receipt of the publish with this key, and count a repeat. None if there was none, or it failed."""
+        """Return the receipt of an earlier publish with this key, and count a repeat. None if there wasn't any.
+
+        Failed publishes don't count.
+        """
         key = _stored_form(key)
         self._memory.forget_old(timestamp)
         self._drop_settled(_DROPPED_PER_CALL)
@@ -204,7 +207,7 @@ class TopicKeys:
         return self._answer(receipt) if receipt is not None else _SETTLED
 
     def may_know(self, key: bytes) -> bool:
-        """Return False if `find` would return None. A quick check: after True, call `find` to be sure."""
+        """Check a key quickly: if this returns False, `find` would return None; otherwise call `find` to be sure."""
         if len(key) > _LONGEST_AS_IT_IS:
             key = _hash(key)
         for shelf in self._shelves:
@@ -261,9 +264,9 @@ class TopicKeys:
     def defer_part(self, key: bytes, start: int, count: int, published: int) -> None:
         """Remember a part of a deferred publish that compaction has split. Only used when nsqd starts.
 
-        If we know other parts already, the range grows. But if a slice that began after this publish has the key, it
-        belongs to a later publish: the key was free by then, because this publish's messages had been due before. Then
-        we don't need their place.
+        If we already know other parts, the range grows. But if a slice that began after this publish has the key, the
+        key belongs to a later publish: it was free by then, because this publish's messages had been due before. In
+        that case, we don't need their place.
         """
         stored, end = _stored_form(key), start + count
         if any(shelf.piece.begin > published and stored in shelf.keys for shelf in self._shelves):
@@ -320,7 +323,7 @@ class TopicKeys:
             self._put_forgotten(_stored_form(key), start, count, timestamp)
 
     def forgotten_place(self, key: bytes) -> tuple[int, int] | None:
-        """Return the range of the last messages for which this key was forgotten, or None if it wasn't."""
+        """Return the range of the last publish whose key this was until it was forgotten, or None if it wasn't."""
         key = _stored_form(key)
         places = [it.forgotten[key] for it in self._shelves if it.forgotten is not None and key in it.forgotten]
         if not places:
@@ -329,11 +332,11 @@ class TopicKeys:
         return start, start + (max(places) & _COUNT_MASK)
 
     def forgotten_starts(self) -> list[int]:
-        """Return where the publishes with forgotten keys begin, if a restart would still find their keys."""
+        """Return the first sequences of the publishes whose forgotten keys a restart would still find."""
         return [it >> _COUNT_BITS for shelf in self._shelves for it in (shelf.forgotten or {}).values()]
 
     def forget(self) -> None:
-        """Forget all keys. For a topic that is emptied or deleted."""
+        """Forget all keys, because the topic is being emptied or deleted."""
         for shelf in self._shelves:
             self._count_on(shelf, -len(shelf.keys) - len(shelf.forgotten or ()))
             shelf.piece.topics.remove(self)
@@ -429,7 +432,7 @@ class TopicKeys:
         self._is_indexed = True
 
     def _drop_settled(self, count: int) -> None:
-        """Drop settled receipts with at least `count` keys from the front, and forget the keys of failed publishes."""
+        """Drop settled receipts from the front until `count` keys are gone. Forget the keys of failed publishes."""
         waiting, receipts = self._waiting, self._receipts
         while waiting and count > 0:
             receipt, keys = waiting[0]

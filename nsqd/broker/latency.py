@@ -161,7 +161,7 @@ class LatencyWindow:
 
 
 def merged_snapshot(settings: LatencySettings, latencies: Iterable[LatencyWindow], now: float) -> LatencySnapshot:
-    """Merge the latencies of some channels, for example of all channels of a topic."""
+    """Merge the latencies of several channels, for example all of a topic's."""
     whole = QuantileSummary(settings.percentiles)
     for latency in latencies:
         for half in latency.halves(now):

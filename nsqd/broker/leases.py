@@ -1,8 +1,8 @@
 """Consumers over HTTP, which take messages with one request and finish them with another.
 
 A message in flight to such a consumer is a *lease*. It belongs to a holder (a name or an address) and not to a
-connection, and ends with the message timeout. To its channel an `HttpConsumer` (http_consumers.py) is a consumer like
-any other.
+connection, and ends with the message timeout. To its channel, an `HttpConsumer` (http_consumers.py) is like any other
+consumer.
 
     PollingConsumer      serves a holder's polls, one after the other; only the first one has room at the channel
     StreamingConsumer    sends messages to a stream while it is open; a reconnect finishes the messages that have arrived
@@ -38,7 +38,7 @@ LINGER: Final = 30.0  # seconds after its last request that a consumer stays in 
 
 
 class TooMany(Exception):
-    """A limit is reached. It may help to ask again later."""
+    """A limit is reached. Retrying later may help."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -67,7 +67,7 @@ class Leases:
     def __init__(
         self, turn: TurnContext[Channel, Any], limits: LeaseLimits, *, on_first_consumer: Callable[[], None] = _ignore
     ) -> None:
-        """`on_first_consumer` is called whenever there is a consumer after there was none: then `sweep` must run every second."""
+        """`on_first_consumer` is called when a consumer joins and is the only one. Then call `sweep` every second."""
         self._turn = turn
         self._limits = limits
         self._on_first_consumer = on_first_consumer
@@ -208,7 +208,7 @@ class Leases:
     def _resume(self, channel: Channel, holder: str, after: bytes) -> None:
         """Close the holder's previous stream, which has sent message `after`.
 
-        Its messages up to and including that one have arrived, so finish them; requeue the others.
+        Messages up to and including `after` have arrived, so they are finished. The others are requeued.
         """
         for consumer in list(self._of_holder.get(holder, ())):
             if isinstance(consumer, StreamingConsumer) and consumer.channel is channel and after in consumer.sent:
@@ -305,7 +305,7 @@ class Leases:
     def _owned(
         self, channel: Channel, holder: str, ids: Sequence[bytes]
     ) -> tuple[dict[HttpConsumer, list[bytes]], dict[bytes, bytes]]:
-        """Return the holder's messages among these, by consumer, and for each of the others why it isn't one."""
+        """Return the holder's messages among these, by consumer, and the reason for each other message."""
         owned: dict[HttpConsumer, list[bytes]] = {}
         failures: dict[bytes, bytes] = {}
         for message_id in ids:

@@ -1,4 +1,4 @@
-"""Tracks where each message of a channel is: a cursor into the topic's log, and a short list of exceptions.
+"""Tracks where each message of a channel is, with a cursor into the topic's log and a short list of exceptions.
 
 All messages before the cursor are finished, except for the ones in flight, in the retry queue, deferred or buried.
 Ahead of the cursor, skip ranges cover the sequences that it must pass over: deferred batches, emptied ranges, buried
@@ -20,11 +20,11 @@ A message that is gone can come back while the log still has it: by a seek, a re
 
 **The journal.** Only the ledger moves the cursor, and only the ledger records in the journal where messages are. For
 example, a channel at 0 has delivered 0 to 5, 1 and 2 are finished, and 4 was requeued with a delay. So the cursor is at
-6; 0, 3 and 5 are in flight; 4 is deferred. The deferral is recorded immediately, because otherwise 4 would come too
-early after a crash. The progress (1 and 2 are finished) is recorded within 100 ms (`record_progress`); if we crash
-before that, 1 and 2 are delivered again. Before each immediate entry, we record all progress (`tell`). Otherwise the
-journal would say that 4 waits while its cursor is still at 0, and after a crash 4 would be delivered twice: from the
-cursor, and when it is due.
+6; 0, 3 and 5 are in flight; 4 is deferred. The deferral is recorded immediately, because otherwise 4 would be
+delivered too early after a crash. The progress (1 and 2 are finished) is recorded within 100 ms (`record_progress`); if
+we crash before that, 1 and 2 are delivered again. Before each immediate entry, we record all progress (`tell`).
+Otherwise the journal would say that 4 waits while its cursor is still at 0, and after a crash 4 would be delivered
+twice: from the cursor, and when it is due.
 
 The ledger has no consumers, follows no rules and reads no clock. You pass in the times: `due` is in monotonic
 microseconds, like deadlines, and `due_ms` is the same moment in wall-clock milliseconds, because the journal outlives
@@ -65,7 +65,7 @@ _FINISHED_WORTH_RELEASING: Final = 1000  # messages
 
 @final
 class Ledger:
-    """The state of a channel's messages, and how much of it the journal has."""
+    """The state of a channel's messages, and how much of it is in the journal."""
 
     __slots__ = (
         "_counted_from",
@@ -168,7 +168,7 @@ class Ledger:
         return min(times) if times and len(times) == len(batches) else None
 
     def low_watermark(self) -> int:
-        """Return the sequence before which this channel no longer needs anything."""
+        """Return the sequence before which this channel needs no messages any more."""
         low = self.cursor
         places = self.in_flight.lowest(), self.retries.lowest(), self.deferred.lowest(), self.buried.lowest()
         for lowest in places:
@@ -184,28 +184,28 @@ class Ledger:
     def exceptions(self) -> Iterator[Iterable[int]]:
         """Return the sequences in flight, in the retry queue, deferred or buried, as of this call.
 
-        They come in lists, each of which takes a fraction of a millisecond.
+        They come in lists, and each list takes a fraction of a millisecond.
         """
         waiting = chain(self.in_flight.sequences(), self.retries.sequences(), self.deferred.sequences())
         return chain(waiting, self.buried.sequences())
 
     def ahead_among(self, sequences: BitMap64) -> BitMap64:
-        """Return the sequences that the cursor hasn't reached and won't skip. All have to be before H."""
+        """Return the given sequences that are ahead of the cursor and not skipped. All must be before H."""
         return self.skips.free_among(between(sequences, self.advance(), self.feed.high_watermark))
 
     def waiting_among(self, sequences: BitMap64) -> BitMap64:
-        """Return the sequences of waiting messages, deferred ones included. All have to be before H."""
+        """Return the given sequences that wait, including deferred ones. All must be before H."""
         retried, deferred = self.retries.among(sequences), self.deferred.among(sequences)
         return retried | deferred | self.ahead_among(sequences - retried - deferred)
 
     def attempts_of(self, sequence: int) -> int:
-        """Return the attempts of a waiting message so far."""
+        """Return how many attempts a waiting message has had."""
         return self.deferred.attempts_of(sequence) or self.retries.attempts_of(sequence)
 
     # New messages, from the cursor on
 
     def advance(self) -> int:
-        """Move the cursor past skip ranges and gaps to the next new message, or else to H. Return it."""
+        """Move the cursor past skip ranges and gaps to the next new message, or else to H. Return the cursor."""
         batch, cursor = self.batch, self.cursor
         if (
             batch is not None
@@ -242,18 +242,18 @@ class Ledger:
             self.batch = batch
 
     def forget_batch(self) -> None:
-        """Drop the batch at the cursor, because no consumer takes it now. The log's cache decides how long it stays."""
+        """Drop the batch at the cursor, because no consumer takes it now. The log's cache decides when to free it."""
         self.batch = None
 
     def batch_ahead(self) -> Batch | None:
-        """Return the batch at the cursor. None if it has to be read from disk. `advance` must have found a message."""
+        """Return the batch at the cursor. None if it has to be read from disk. Call `advance` first."""
         batch, cursor = self.batch, self.cursor
         if batch is None or not batch.base_sequence <= cursor < batch.end_sequence:
             batch = self.batch = self._source.batch_at(cursor)
         return batch
 
     def run_end(self, batch: Batch) -> int:
-        """Return the end of the run at the cursor: up to the end of this batch, to H, or to the next skip range."""
+        """Return the end of the run at the cursor: the end of this batch, H or the next skip range."""
         stop = batch.end_sequence
         if self.feed.high_watermark < stop:
             stop = self.feed.high_watermark
@@ -299,7 +299,7 @@ class Ledger:
         self.finish_unseen(start, stop)
 
     def finish_unseen(self, start: int, end: int) -> None:
-        """Record [start, end) as finished without a delivery. The cursor has passed it already, or skips it."""
+        """Record [start, end) as finished without a delivery. The cursor must have passed it, or skip it."""
         if self._finished and self._finished[-1][1] == start:
             start = self._finished.pop()[0]
         self._finished.append((start, end))
@@ -322,7 +322,7 @@ class Ledger:
 
     @property
     def may_meet_deferred(self) -> bool:
-        """Whether the cursor has gone back, so that it may come to a deferred message without a skip range."""
+        """Whether the cursor has gone back, so that it may reach a deferred message without a skip range."""
         return self.cursor < self._furthest
 
     def defer_ahead(self, stop: int, due: int, due_ms: int) -> None:
@@ -342,7 +342,7 @@ class Ledger:
     # In flight
 
     def hand_out(self, start: int, end: int) -> None:
-        """Tell an ephemeral channel's batches that a consumer has [start, end), so these don't count as overflow."""
+        """Note that a consumer has [start, end), so that an ephemeral channel doesn't count them as overflow."""
         assert self.ephemeral_batches is not None
         self.ephemeral_batches.hand_out(start, end)
 
@@ -381,7 +381,7 @@ class Ledger:
         self.tell(("try", self.feed.name, self.name, attempts, list(range(first, stop))))
 
     def put_off_retries(self, most: int, due: int, due_ms: int) -> bool:
-        """Defer the first retries if the disk has refused to read them for long. Return whether there were any."""
+        """Defer the first retries if the disk has long refused to read them. Return whether there were any."""
         refused: list[tuple[int, int, int, int]] = []
         while self.retries and len(refused) < most:
             sequence, _ = self.retries.peek()
@@ -430,13 +430,13 @@ class Ledger:
     # The end of a message
 
     def finish(self, sequences: Iterable[int]) -> None:
-        """Finish messages that were just taken out of another place (for example, discarded). Record it immediately."""
+        """Finish messages that were just taken out of another place (e.g. discarded), and record that immediately."""
         self._finished += joined([(sequence, sequence + 1) for sequence in sequences])
         self.record_progress(urgent=True)
         self._journal.unsaved[self] = None  # the log may be able to remove something
 
     def finish_waiting(self, sequences: BitMap64) -> BitMap64:
-        """Finish the waiting messages among these, and return them. All have to be before H."""
+        """Finish the waiting messages among these, and return them. All must be before H."""
         self.record_progress()
         waiting = self.deferred.take_out(sequences) | self.retries.take_out(sequences)
         self._finished += ranges_in(waiting)
@@ -464,7 +464,7 @@ class Ledger:
     def defer(self, start: int, count: int, due: int) -> None:
         """Defer the messages of a batch, which is ahead of the cursor, until `due`.
 
-        There is no journal entry here, because the topic has made one for all of its channels.
+        This writes no journal entry, because the topic has written one for all of its channels.
         """
         self.skips.add(start, start + count)
         if self.ephemeral_batches is not None and self.feed.ephemeral and self.ephemeral_batches.find(start) is None:
@@ -478,7 +478,7 @@ class Ledger:
     def take_early_deferrals(self, parked: EarlyDeferrals, at: int) -> None:
         """Take over the early deferrals of the topic when it releases them. Their delays begin at `at` (microseconds).
 
-        This takes the same time for any number of batches, unless the channel keeps its own.
+        This takes the same time for any number of batches, unless the channel keeps batches in memory.
         """
         self.skips.cover(parked.deferred | parked.cancelled)
         pieces, deferred = parked.pieces, parked.deferred
@@ -543,7 +543,7 @@ class Ledger:
             self.ephemeral_batches.add(batch)
 
     def drop_overflow(self, before: int, most: int, most_bytes: int) -> None:
-        """Drop the newest messages, none before `before`, if there are too many messages or bytes."""
+        """Drop the newest messages, but none before `before`, until the number and bytes are within their limits."""
         if (excess := self._excess(before, most, most_bytes)) > 0:
             assert self.ephemeral_batches is not None
             floor = max(before, self.cursor)
@@ -551,7 +551,7 @@ class Ledger:
                 self.ephemeral_batches.release(start, end)
 
     def _excess(self, before: int, most: int, most_bytes: int) -> int:
-        """Return the number of newest messages to drop, so that both limits are kept."""
+        """Return how many of the newest messages to drop to stay within both limits."""
         kept = self.ephemeral_batches
         assert kept is not None
         excess = self.depth - most
@@ -635,10 +635,10 @@ class Ledger:
         """Replace the waiting messages before `end`. Later ones, and the ones in flight, stay as they are.
 
         From `cursor` on, messages wait for their first delivery, except for the `skipped` ones, which include the
-        buried ones. `retried` has (sequence, attempts), and `deferred` has (due, sequence, attempts). `told` is the
-        journal's version of both and of the messages in flight: sequence, attempts and due_ms of each.
+        buried ones. `retried` has (sequence, attempts), and `deferred` has (due, sequence, attempts). `told` is for
+        the journal: sequence, attempts and due_ms of each message in the two lists or in flight.
 
-        The skip ranges in the journal entry leave buried messages out. So if the journal has lost a burial, that
+        The skip ranges in the journal entry don't include buried messages. So if the journal has lost a burial, that
         message is delivered again.
         """
         flat = [sequence for bounds in ranges_in(skipped - self.buried.all()) for sequence in bounds]
@@ -688,10 +688,9 @@ class Ledger:
             self._journal.record(change)
 
     def snapshot_changes(self, wall_milliseconds: Callable[[int], int]) -> Iterator[Change | None]:
-        """Return changes for a new journal that say where all messages are, except for the buried ones.
+        """Return changes for a new journal that describe where all messages are, except for the buried ones.
 
-        They have the state as of this call, even if iterated later. At a None among them, you can let others have their
-        turn.
+        They describe the state as of this call, even if you iterate later. At each None, other work may run.
         """
         return self._snapshot_changes(self.skips.copy(), self.waiting(wall_milliseconds))
 
@@ -714,10 +713,10 @@ class Ledger:
             yield "wait", topic, name, entries
 
     def waiting(self, wall_milliseconds: Callable[[int], int]) -> Iterator[tuple[int, int, int] | None]:
-        """Return (sequence, attempts, due_ms) of all in flight, in the retry queue or deferred, as of this call.
+        """Return (sequence, attempts, due_ms) of the messages in flight, to be retried or deferred, as of this call.
 
-        `due_ms` is 0 unless a message is deferred; `wall_milliseconds` converts `due` to it. At a None among them, you
-        can let others have their turn.
+        `due_ms` is 0 unless a message is deferred; `wall_milliseconds` converts `due` to it. At each None, other work
+        may run.
         """
         # Copying a million packed integers takes a few milliseconds, whereas yielding them takes half a second.
         at_once = chain(self.in_flight.positions(), self.retries.copy())

@@ -3,7 +3,7 @@
 `Channel.apply_limits` and `Topic.drop_beyond_limits` enforce them.
 
 A channel's usage counts its waiting and deferred messages. A topic's usage runs from its slowest channel's cursor to the
-tail. Finished messages that only retention keeps don't count; `retention_bytes` limits those.
+tail. Finished messages that only retention keeps don't count; `retention_bytes` limits them.
 
 A limit that drops or buries only takes messages that have never been delivered. Retries stay, and so do messages that an
 operator has given back, because someone wants them. If they fill the channel, new messages have no room.
@@ -60,7 +60,7 @@ def drops(rules: AnyRules) -> bool:
 
 
 def excess(rules: AnyRules, held: Usage) -> int:
-    """Return by how many messages the usage exceeds the limits, going by the mean size."""
+    """Return by how many messages the usage exceeds the limits, based on the mean size."""
     beyond = 0
     if rules.max_messages is not None:
         beyond = held.messages - rules.max_messages
@@ -80,7 +80,7 @@ def capacity(rules: AnyRules, sample: Usage) -> int | None:
 
 
 def excess_with(rules: AnyRules, held: Usage, incoming: Usage) -> int:
-    """Return how many held messages must go to make room for the bytes of `incoming`, going by their mean size.
+    """Return how many held messages must go to make room for the bytes of `incoming`, based on their mean size.
 
     This ignores `max_messages`, which is exact because it is applied after the new messages were written.
     """
@@ -90,7 +90,7 @@ def excess_with(rules: AnyRules, held: Usage, incoming: Usage) -> int:
 
 
 def count_cause(counts: dict[str, int], cause: str, count: int) -> None:
-    """Count what a rule has done to messages, or would have done."""
+    """Count messages that a rule has acted on, or would have acted on."""
     if count > 0:
         counts[cause] = counts.get(cause, 0) + count
 
@@ -107,7 +107,7 @@ class Headroom:
         self._bytes_of = ""
 
     def narrow(self, name: str, rules: AnyRules, held: Usage) -> None:
-        """Reduce the room to what the limits of a topic or channel leave."""
+        """Reduce the room if the limits of this topic or channel leave less."""
         if not refuses(rules):
             return
         if rules.max_messages is not None and rules.max_messages - held.messages < self._messages:
