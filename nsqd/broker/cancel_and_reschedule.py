@@ -1,8 +1,10 @@
-"""Cancels or reschedules messages that a request names, in slices.
+"""Cancels or reschedules the messages that a request names, in slices.
+
+For buried messages see buried_queue.py, and for moving a channel's cursor operator_actions.py.
 
 One request may name a million messages by the key of their batch, and each channel has all of them. So we work in slices
-of a few thousand messages. Each slice has a turn and a journal entry of its own, and other work has its turns in
-between. A slice that is done stays done, even if the request is stopped or nsqd crashes.
+of a few thousand messages. Each slice runs in its own turn and is journalled at once; other work can run in between. A
+finished slice stays done, even if the request is stopped or nsqd crashes.
 
     request ──► Recall ──► slice, slice, slice ──► response
                   │
@@ -62,8 +64,8 @@ class Recall:
     ) -> None:
         """Start a request for one channel, or for all of them if `channel` is empty.
 
-        `delay_ms` is -1 to cancel the messages, 0 to make them due now. If the sequences are a whole publish, `key` is
-        its key.
+        `delay_ms` is -1 to cancel the messages, and 0 to make them due now. If they are all messages of one publish,
+        `key` is its key.
         """
         self.count = len(sequences)  # of messages
         self.done = 0  # messages that are done in all channels
@@ -79,7 +81,7 @@ class Recall:
         self._sequences = sequences
         self._parts = self._all_parts()
         channels = self._channels()
-        # A request of a single slice isn't listed: it is over before anyone could look.
+        # A request of a single slice isn't listed: it is over before anyone could see it.
         self._recalled = channels if self.count + _COST_OF_CHANNEL * len(channels) > SLICE else []
         for it in self._recalled:
             it.recalls.append(self)
@@ -134,7 +136,7 @@ class Recall:
     def _all_parts(self) -> Iterator[tuple[Channel | None, BitMap64, int]]:
         """Yield (channel, messages, done) for each piece of work. `channel` is None if no channel has the messages yet.
 
-        `done` is how many of the request's messages are done after that.
+        `done` is how many of the request's messages are done after this piece.
         """
         topic = self._topic
         for at in range(0, self.count, SLICE):
@@ -151,7 +153,7 @@ class Recall:
     def _recall_beyond(self, sequences: BitMap64) -> None:
         """Handle messages beyond the high watermark. We can cancel them for all channels, but not reschedule them yet.
 
-        For a topic without channels, the outcomes have the name "".
+        If the topic has no channels, the outcomes are listed under the name "".
         """
         channels, outcome, fresh = self._channels(), CancelOutcome.UNKNOWN, 0
         if self._delay_ms < 0 and len(channels) == len(self._topic.channels):

@@ -1,8 +1,8 @@
-"""An operator's actions on a channel, besides pausing: empty it, move it, cancel or reschedule messages, restore some.
+"""An operator's actions on a channel, except pausing: empty, seek, restore, redeliver, cancel, reschedule and so on.
 
-Each is a function of a channel. It makes the ledger move messages, which goes to the journal right away, and then the
-channel follow up: wake consumers, drop the undo of a kick, release log segments. None of them waits. Long work is split
-into slices by the caller (cancel_and_reschedule.py), or runs as a job (`begin_job`).
+Each is a function of a channel. The ledger moves the messages and journals that right away. Then the channel follows
+up: for example, it schedules a delivery or drops the undo of a kick. None of them waits. Long work is split into slices
+by the caller (cancel_and_reschedule.py), or runs as a job (`begin_job`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nsqd.broker.channel import Channel
     from nsqd.broker.ledger import Ledger
 
-# A search may look at this many entries for each message that the limit allows: a few dozen milliseconds at most.
+# A search may check this many entries for each message that the limit allows: a few dozen milliseconds at most.
 _LOOKED_AT: Final = 10
 
 
@@ -49,13 +49,13 @@ def least_finished(found: Iterable[CancelOutcome]) -> CancelOutcome:
 
 
 def cancel(channel: Channel, sequences: BitMap64) -> dict[CancelOutcome, int]:
-    """Finish whichever of these messages wait, and count the outcomes. All must be before the high watermark."""
+    """Finish the waiting messages among these, and count the outcomes. All must be before the high watermark."""
     finished = channel.ledger.finish_waiting(sequences)
     return _found(channel.ledger, CancelOutcome.CANCELLED, len(finished), sequences - finished)
 
 
 def move(channel: Channel, sequences: BitMap64, delay_ms: int) -> dict[CancelOutcome, int]:
-    """Make whichever of these messages wait due after `delay_ms` (0: now), and count the outcomes."""
+    """Make the waiting messages among these due after `delay_ms` (0: now), and count the outcomes."""
     turn = channel.turn
     # + 1, because the division rounds down: the message must not be due early after a crash.
     due_ms = turn.timestamp // 1_000_000 + delay_ms + 1 if delay_ms else 0
@@ -79,13 +79,13 @@ def _found(ledger: Ledger, done: CancelOutcome, count: int, others: BitMap64) ->
 
 
 def empty(channel: Channel) -> None:
-    """Finish all messages that the channel has got so far: waiting, in flight and deferred."""
+    """Finish all messages that the channel has received so far: waiting, in flight and deferred."""
     channel.ledger.empty()
     channel.start_over()
 
 
 def seek(channel: Channel, cursor: int) -> None:
-    """Empty the channel and go on at `cursor`, anywhere from the log's first sequence to the high watermark."""
+    """Empty the channel and continue at `cursor`, anywhere from the log's first sequence to the high watermark."""
     channel.ledger.seek(cursor)
     channel.start_over()
     channel.topic.apply_retention()  # right now, before a segment is removed that we need again
@@ -109,13 +109,13 @@ def backlog(channel: Channel, most: int) -> Backlog | None:
 
 
 def restore_backlog(channel: Channel, backlog: Backlog, most: int) -> Restored | None:
-    """Make the messages before the backlog's end wait as they did in the backlog. Later ones are left alone.
+    """Restore the messages before the backlog's end, so that they wait as in the backlog. Later ones are left alone.
 
-    A message that is in flight or buried now stays so. A message that was buried then and waits now (because it was
-    kicked, for example) still waits. Messages that are no longer in the log are left out.
+    Messages that are in flight or buried now stay there. A message that was buried then and waits now, for example
+    because it was kicked, still waits. Messages that are no longer in the log are left out.
 
-    The journal's entry names each message that is in flight or was buried then. So if there are more than `most`, change
-    nothing and return None.
+    The journal entry lists each message that is in flight, or was buried then and waits now. If there are more than
+    `most` of either, or searching for them would take too long, this changes nothing and returns None.
     """
     ledger, log = channel.ledger, channel.feed.log
     assert ledger.ephemeral_batches is None, "an ephemeral channel has no log to go back to"
@@ -169,7 +169,7 @@ def _in_flight_before(ledger: Ledger, end: int, most: int) -> dict[int, int] | N
 
 
 def _waiting_among(channel: Channel, sequences: BitMap64, most: int) -> list[tuple[int, int, int]] | None:
-    """Return (sequence, attempts, due_ms) of whichever of these messages wait, or None if there are too many."""
+    """Return (sequence, attempts, due_ms) of the waiting messages among these, or None if there are too many."""
     ledger = channel.ledger
     retried, deferred = ledger.retries.among(sequences), ledger.deferred.among(sequences)
     ahead = ledger.ahead_among(sequences - retried - deferred)
@@ -203,9 +203,9 @@ def redeliver(channel: Channel, sequences: Iterable[int]) -> RedeliveryCounts:
 
 
 def take_buried(channel: Channel, verb: Verb, sequences: Iterable[int], kick: int = -1) -> int:
-    """Kick or discard whichever of these messages are buried. Return how many that were.
+    """Kick or discard the buried messages among these. Return their number.
 
-    `kick` continues the kick with that number, so that it can be undone as a whole.
+    `kick` continues the kick with this number, so that both parts can be undone together.
     """
     taken = channel.buried_queue.take(verb, sequences, kick)
     if taken and verb == "kick":
@@ -227,10 +227,10 @@ def begin_job(
 
 
 def undo_kick(channel: Channel, number: int, *, who: str) -> BuriedJob | None:
-    """Undo the last kick: bury its messages again unless they were delivered since.
+    """Undo the last kick: bury its messages again unless they have been delivered since.
 
-    Return None if `number` isn't the last kick or its undo has expired. This stops a running kick; no other job may be
-    running.
+    Returns None if `number` isn't the last kick's, or its undo has expired. This stops a running kick; no other job may
+    be running.
     """
     job = channel.buried_queue.undo_kick(number, who=who)
     if job is not None:

@@ -76,7 +76,7 @@ class ChannelPolicy:
         return f"{attempts} attempts" + (f", the last one {how}" if how else "")
 
     def delay_after(self, attempts: int, random_percent: Callable[[], int]) -> int:
-        """Return the milliseconds that a message must wait at least after this failed attempt."""
+        """Return the shortest wait after this failed attempt, in milliseconds."""
         backoff = self.rules.backoff
         if backoff is None:
             return 0
@@ -116,9 +116,9 @@ class ChannelPolicy:
         return self.rules.overflow is Overflow.BURY
 
     def room(self, ledger: Ledger) -> int | None:
-        """Return how many new messages fit beside the retries and deferred ones, which a limit never drops.
+        """Return how many new messages fit in addition to retries and deferred ones, which a limit never drops.
 
-        None if no limit drops messages.
+        Returns None if no limit drops messages.
         """
         if not self.drops:
             return None
@@ -131,7 +131,7 @@ class ChannelPolicy:
         return min(excess(self.rules, usage_of(ledger)), ledger.ahead) if self.drops else 0
 
     def beyond_with(self, ledger: Ledger, incoming: Usage) -> int:
-        """Return how many of them exceed the limit of bytes, counting the messages that are about to be published."""
+        """Return how many undelivered messages must go to make room for `incoming` under the limit of bytes."""
         return min(excess_with(self.rules, usage_of(ledger), incoming), ledger.ahead)
 
     # Buried messages
@@ -147,8 +147,8 @@ class ChannelPolicy:
     def reason_to_pause(self, buried: int, now: float, *, has_failed: bool) -> str | None:
         """Return why the channel must pause, now that `buried` messages are buried, or None if it needn't.
 
-        `has_failed`: the latest ones were buried because they failed. If they were buried for waiting too long, that
-        says nothing about the consumers, so the breaker ignores them.
+        `has_failed` is True if the latest ones were buried because they failed. Otherwise, their burial says nothing
+        about the consumers, so the breaker ignores it.
         """
         if (most := self.rules.max_buried) is not None and buried > most:
             return f"more than {most} messages are buried (max_buried)"
@@ -157,7 +157,7 @@ class ChannelPolicy:
         return None
 
     def reset_breaker(self) -> None:
-        """Restart the breaker's counts, because an operator has looked at the channel and unpaused it."""
+        """Restart the breaker's counts, because an operator has checked and unpaused the channel."""
         if self._breaker is not None:
             self._breaker.reset()
 
@@ -269,7 +269,7 @@ class TopicPolicy:
         return excess(self.rules, held) if self.drops else 0
 
     def excess_with(self, held: Usage, incoming: Usage) -> int:
-        """Return how many of them exceed the limit of bytes, counting the messages that are about to be published."""
+        """Return how many of the topic's messages must go to make room for `incoming` under the limit of bytes."""
         return excess_with(self.rules, held, incoming)
 
     # Publishes of this turn
@@ -322,8 +322,8 @@ class TopicDryRun:
 class RateLimiter:
     """Limits a channel's deliveries per second with a token bucket. Each delivery takes a token.
 
-    The bucket holds one second's worth of tokens, so an idle channel may deliver that many in one burst. It is refilled
-    whenever someone asks, by the time that has passed, so it doesn't matter how often that is.
+    The bucket holds one second's worth of tokens, so an idle channel may deliver that many in one burst. Each call of
+    `allowed` refills it according to the time that has passed, so it doesn't matter how often you call it.
     """
 
     __slots__ = ("_filled_at", "_most", "_tokens", "rate")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _MOST_BYTES_SHARED: Final = 1 << 20  # of a shared batch; larger ones would be slow to read back and send
 _LARGEST_SHARING: Final = 16 * 1024  # bytes of an MPUB; copying a larger one costs as much as a record of its own
 # Bytes. The record's header has 16 bits for this length. Each message takes at least a byte, even without a key, and
-# the last MPUB before we look may have 3,277 messages of five bytes in its 16 KiB.
+# the last MPUB before we check may have 3,277 messages of five bytes in its 16 KiB.
 _LONGEST_KEY_PLACE: Final = 60_000
 _RECORD_FRONT: Final = 64  # bytes before the payload of a record, without its key
 _LENGTHS: Final = [bytes((length,)) for length in range(256)]  # length bytes, one before each stored key
@@ -93,7 +93,8 @@ class PublishBuffer:
     def add(self, payload: bytes, offsets: Sequence[int], delay_ms: int, key: bytes, headers: bytes) -> Receipt:
         """Add the messages of one publish. If it's small, it joins the shared batch, otherwise it gets its own batch.
 
-        With a delay, a key or headers it always gets its own: the delay and this key apply to all messages of a batch.
+        A publish with a delay, a key or headers always gets its own batch: the delay and this key apply to all messages
+        of a batch.
         """
         if not delay_ms and not key and not headers and len(payload) <= _LARGEST_SHARING:
             return self._share(payload, offsets)
@@ -122,7 +123,7 @@ class PublishBuffer:
         return receipt
 
     def close_shared(self) -> None:
-        """Turn the shared batch into a draft. Later publishes of this turn share another batch."""
+        """Turn the shared batch into a draft. Later publishes in this turn share another batch."""
         shared = self._shared
         if not shared:
             return
@@ -169,13 +170,16 @@ class PublishBuffer:
         return Usage(sum(counts), sum(sizes))
 
     def usage_in_log(self) -> Usage:
-        """Return the same, but with the bytes that they will take in the log, or a few more."""
+        """Return the same as `usage`, but with the bytes that the messages will take in the log, or a few more."""
         drafted = self.usage()
         fronts = sum(_RECORD_FRONT + len(draft[4]) for draft in self._drafts)
         return Usage(drafted.messages, drafted.size + fronts + self._shared_front())
 
     def _shared_front(self) -> int:
-        """Return the bytes before the shared batch's payload. If any message has a key or headers, all get a place."""
+        """Return the number of bytes before the shared batch's payload.
+
+        If any message has a key, every message gets a key field. The same goes for headers.
+        """
         count = len(self._shared_offsets) - 1
         keys = count + self._shared_key_bytes if self._shared_keys else 0
         headers = len(NO_HEADERS) * (count - len(self._shared_headers)) if self._shared_headers else 0
@@ -184,7 +188,7 @@ class PublishBuffer:
     # The end of the turn
 
     def deferrals(self) -> Iterator[tuple[int, int, int]]:
-        """Yield start, count and delay_ms of the deferred drafts, by the sequences that `seal` will give them."""
+        """Yield start, count and delay_ms of the deferred drafts, with the sequences that `seal` will give them."""
         self.close_shared()
         sequence = self._log.tail
         for _, offsets, delay_ms, _, _, _, _ in self._drafts:
@@ -196,8 +200,8 @@ class PublishBuffer:
     def seal(self, timestamp: int, dropped: list[Usage] | None = None) -> list[tuple[Batch, Receipt]]:
         """Give the drafts their sequences, append them to the log's buffer, and return the batches with their receipts.
 
-        The receipts say later which batches the log has accepted. With `dropped`, messages for which the log has no
-        room are left out, and counted there.
+        The log settles a receipt later, with an error if it hasn't accepted the batch. If `dropped` is given, messages
+        for which the log has no room are left out, and are counted in it.
         """
         self.close_shared()
         drafts: Iterable[_Draft] = self._drafts
@@ -214,7 +218,7 @@ class PublishBuffer:
         return sealed
 
     def _fitted(self, drafts: Iterable[_Draft], dropped: list[Usage]) -> Iterator[_Draft]:
-        """Yield the drafts, cut down to the messages for which the log has room. The rest is counted in `dropped`.
+        """Yield the drafts, truncated to the messages for which the log has room. The rest is counted in `dropped`.
 
         You must append each draft before you ask for the next one.
         """

@@ -1,12 +1,12 @@
-"""Which sequences a queue of a channel has, and with how many attempts; the queue itself has only their order.
+"""The sequences in a channel's queue, with their attempts. The queue itself only has their order.
 
 We pack each entry into one integer, because that costs 36 to 48 bytes and the garbage collector never visits it. A
 tuple of three costs 150 bytes, so a million deferred messages would take 100 MB more. A bitmap costs two bytes per
-sequence, and much less where the sequences are neighbours.
+sequence, and much less if the sequences are neighbours.
 
-**Removing from the middle.** We can't search a queue or a heap of a million entries within a turn. So a bitmap says
-*which* sequences are here, and the queue or heap only *in which order*. To take a sequence out, we clear its bit and
-leave its entry, which is now *stale*; we drop it when we come across it. The sequence may come back before that, so
+**Removing from the middle.** We can't search a queue or a heap of a million entries within a turn. So a bitmap has
+the sequences that are here, and the queue or heap has only their order. To take a sequence out, we clear its bit and
+leave its entry, which is now *stale*; we drop it when we reach it. The sequence may be added again before that, so
 each entry also has a *generation*: how often its sequence had been taken out before. For example, 7 is deferred until
 noon, and then moved to midnight:
 
@@ -63,7 +63,7 @@ class AttemptCounts:
         return number
 
     def set(self, sequence: int, number: int) -> None:
-        """Set the number of a sequence, which is 0 so far."""
+        """Set the number of a sequence, which must be 0 so far."""
         place = 0
         while number:
             if place == len(self._bits):
@@ -90,7 +90,7 @@ class AttemptCounts:
         return numbers
 
     def set_all(self, sequences: Sequence[int], numbers: Sequence[int]) -> None:
-        """Set the numbers of these sequences, which are all 0 so far."""
+        """Set the numbers of these sequences, which must all be 0 so far."""
         for place in range(max(numbers, default=0).bit_length()):
             chosen = BitMap64(
                 [sequence for sequence, number in zip(sequences, numbers, strict=True) if number >> place & 1]
@@ -161,7 +161,7 @@ class Members:
         return sequence in self.sequences and (not self.generations or generation == self.generations.get(sequence))
 
     def which_count(self, sequences: Sequence[int], generations: Sequence[int]) -> list[bool]:
-        """Return for each of these entries whether it is valid. Much faster than thousands of calls of `counts`."""
+        """Return whether each of these entries is valid. Much faster than thousands of calls of `counts`."""
         here = set(self.sequences & BitMap64(sequences))
         present = self.generations.of_all(sequences)
         return [
@@ -187,7 +187,7 @@ class Members:
         return here
 
     def copy(self) -> Members:
-        """Return a copy for checking entries. It has no attempts, because the entries have them."""
+        """Return a copy for checking entries. It has no attempts, because the entries include them."""
         copied = Members()
         copied.sequences, copied.generations = self.sequences.copy(), self.generations.copy()
         return copied

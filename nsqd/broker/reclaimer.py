@@ -5,7 +5,7 @@ or deleted starts with new containers, and hands the old ones to the reclaimer:
 
     clear() ──► reclaimer ──► 5,000 entries at the end of each turn ──► gone
 
-While it has any, a task starts turns (`reclaim_memory` in nsqd/timers.py), so that even an idle broker frees memory.
+Until it is empty, a task starts turns (`reclaim_memory` in nsqd/timers.py), so that even an idle broker frees memory.
 """
 
 from __future__ import annotations

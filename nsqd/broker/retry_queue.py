@@ -58,7 +58,7 @@ class RetryQueue:
     def copy(self) -> Iterator[tuple[int, int]]:
         """Return an iterator over the positions as of this call, in ascending order.
 
-        It copies only bitmaps: a copy of a million entries would be a list that the garbage collector goes through.
+        This copies only bitmaps, because the garbage collector would traverse a copied list of a million entries.
         """
         return with_attempts(self.members.sequences.copy(), self.members.attempts.copy())
 
@@ -67,7 +67,7 @@ class RetryQueue:
         return in_pieces(self.members.sequences)
 
     def among(self, sequences: BitMap64) -> BitMap64:
-        """Return the sequences that are in this queue."""
+        """Return the given sequences that are in this queue."""
         return self.members.sequences & sequences
 
     def lowest(self) -> int | None:
@@ -91,10 +91,10 @@ class RetryQueue:
         return (generation << SEQUENCE_BITS | sequence) << ATTEMPTS_BITS | attempts
 
     def turn(self, count: int, wanted: Container[int]) -> list[int]:
-        """Move the first `count` entries to the end, but take out wanted messages that were never delivered.
+        """Move the first `count` entries to the end. Take out and return wanted messages that were never delivered.
 
-        Call it until `count` adds up to the initial `entries` to visit every entry, even if others are added or removed
-        in between.
+        To visit every entry, call this until the counts add up to the initial `entries`, even if entries are added or
+        removed in between.
         """
         taken: list[int] = []
         for _ in range(min(count, self.entries)):
@@ -122,7 +122,7 @@ class RetryQueue:
         return here
 
     def _drop_some(self, most: int) -> None:
-        """Check up to `most` entries, from the last to the first, and drop the stale ones, if there are many."""
+        """If many entries are stale, check up to `most` entries, from the last one, and drop the stale ones."""
         count = self.members.count
         if not count:
             self.clear()

@@ -15,7 +15,7 @@ _NANOSECONDS: Final = 1_000_000_000
 
 
 class Overflow(StrEnum):
-    """What happens to messages above a limit."""
+    """How to handle messages above a limit."""
 
     REJECT = "reject"  # refuse the publish
     DROP_OLDEST = "drop-oldest"
@@ -40,7 +40,7 @@ class BackoffRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelRules:
-    """The rules of a channel. None means no such rule. `dry` has the names of fields that are a dry run."""
+    """The rules of a channel. None means no such rule. `dry` names the fields that are only being dry-run."""
 
     max_attempts: int | None = None
     backoff: BackoffRule | None = None

@@ -1,6 +1,6 @@
 """A dictionary for a million keys that never stalls while it grows.
 
-It stands alone because it is a general container, which knows nothing of keys of publishes.
+It is a module of its own because it is a general container, not tied to the keys of publishes.
 
 A `dict` that grows moves all of its entries in one go: at 700,000 entries that takes 20 to 40 ms. So above a few thousand
 entries we spread them over 64 dictionaries, and each grows by itself:

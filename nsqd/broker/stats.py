@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 def snapshot(
     broker: Broker, topic: str = "", channel: str = "", *, clients: bool = True, ages_at: float | None = None
 ) -> BrokerSnapshot:
-    """Return the figures of everything, or of one topic (`topics` is None if it is unknown) and one channel.
+    """Return all figures, or only the ones of a topic or channel. `topics` is None if the topic is unknown.
 
-    With `ages_at`, a monotonic time, each client has the age of its oldest message in flight at that time,
-    and each channel the time of publication of its oldest waiting message.
+    With `ages_at` (monotonic seconds), each client also has the age of its oldest message in flight at that time, and
+    each channel the publish time of its oldest waiting message.
     """
     found = topic_snapshots(broker, topic, channel, clients=clients, ages_at=ages_at)
     topics = tuple(it for it in found if it is not None)
@@ -36,7 +36,7 @@ def snapshot(
 def snapshot_of(
     broker: Broker, topics: Sequence[TopicSnapshot] | None, producers: Sequence[ClientSnapshot]
 ) -> BrokerSnapshot:
-    """Return the figures of the broker itself, with these of its parts."""
+    """Return the figures of the broker, including the given ones of topics and producers."""
     return BrokerSnapshot(
         health=broker.store.health, start_time=broker.start_time, topics=topics, producers=producers or None
     )
@@ -95,7 +95,7 @@ def _channel_with_clients(
 ) -> Iterator[ChannelSnapshot | None]:
     since: dict[Consumer, float] = {}
     if clients and ages_at is not None:
-        # This may look at everything in flight, so it's done only on request.
+        # This may go through everything in flight, so it's done only on request.
         for _ in channel.in_flight.find_oldest({it for it in channel.consumers if it.in_flight}, since):
             yield None
     yield _channel_snapshot(channel, since, clients=clients, ages_at=ages_at)

@@ -126,9 +126,9 @@ class BrokerSnapshot:
 
 
 def only_about(topic: str, snapshot: BrokerSnapshot) -> BrokerSnapshot:
-    """Remove the other topics' producers and counts from a snapshot of one topic, where NSQ includes them.
+    """Remove other topics' producers and counts, which NSQ includes, from a snapshot of one topic.
 
-    For callers who may only see this topic.
+    Use this for callers who may only see this topic.
     """
     topics = None if snapshot.topics is None else tuple(_only_about(topic, it) for it in snapshot.topics)
     producers = tuple(it for it in snapshot.producers or () if _counts_of(topic, it))

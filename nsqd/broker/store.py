@@ -20,7 +20,7 @@ Names = Callable[[], Iterable[Mapping[str, object]]]  # returns all topics' and 
 
 
 class NotSynced(Exception):
-    """A sync has failed. The text is the operating system's."""
+    """A sync has failed. The text is the operating system's error."""
 
 
 class BatchSource(Protocol):
@@ -34,12 +34,12 @@ class BatchSource(Protocol):
         """
 
     def next_readable(self, sequence: int) -> int:
-        """Return `sequence`, or the next readable one if it is damaged or lies before `first`."""
+        """Return `sequence`, or the next readable one if it is damaged or before `first`."""
 
     def end_of_refused(self, sequence: int) -> int:
-        """Return where to go on if reads of this sequence keep failing, otherwise the sequence itself.
+        """Return where to continue if reads of this sequence keep failing, otherwise the sequence itself.
 
-        Call this after `batch_at` has returned None. The messages that you pass this way still exist, so try them again
+        Call this after `batch_at` has returned None. The messages that you skip this way still exist, so retry them
         later.
         """
 
@@ -68,15 +68,15 @@ class TopicLog(BatchSource, Protocol):
     def deferred_keys(self, wanted: Sequence[int]) -> Iterable[KeyedPublish]:
         """Return the keys of the deferred publishes that contain any of these messages, given in ascending order.
 
-        Only for the start, because it blocks on the disk.
+        Use this only at startup, because it blocks on the disk.
         """
 
     @property
     def keys_from(self) -> int:
-        """All remembered keys are from this sequence on. ~sequence (negative): there is none yet."""
+        """All remembered keys are at or after this sequence. Negative (~sequence) if there is no key yet."""
 
     def has_room(self, count: int, size: int) -> bool:
-        """Return whether there is room for `count` messages of `size` bytes. Only a log in memory can run out of it."""
+        """Return whether `count` messages with `size` bytes in total fit. Only a log in memory can run out of room."""
 
     def refusal(self) -> str | None:
         """Return the error with which `append` would fail now, or None if it would accept the batch."""
@@ -134,7 +134,7 @@ class Store(Protocol):
 
     @property
     def health(self) -> str:
-        """OK, or the fault."""
+        """The state of the store: OK, or the fault."""
 
     def disk(self) -> DiskSnapshot: ...
 

@@ -166,7 +166,7 @@ class Topic:
         return self._buffer.add(payload, offsets, delay_ms, key, headers)
 
     def _find_key(self, key: bytes) -> Receipt | None:
-        """Return the receipt of an earlier publish with this key, maybe in this turn, or None if there was none."""
+        """Return the receipt of an earlier publish with this key, possibly in this turn, or None."""
         if (receipt := self._buffer.receipt_of(key)) is not None:
             self._keys.repeats += 1
             return receipt
@@ -325,7 +325,7 @@ class Topic:
                 self.record(("defer", self.name, start, count, now_ms + delay_ms + 1))
 
     def apply_retention(self) -> None:
-        """Let the log remove messages that no channel needs. The progress that allows it is recorded first."""
+        """Record the channels' progress, and then allow the log to remove messages that no channel needs."""
         if self._keys_from >= 0:
             self._turn.keys.forget_old(self._turn.timestamp)
             self._keys.drop_unneeded(_CHECKED_ON_RELEASE, self._turn.timestamp, self.waits)
@@ -375,7 +375,7 @@ class Topic:
         )
 
     def _discard_before(self, end: int) -> None:
-        """Discard the messages from H to `end`, which no channel has got."""
+        """Discard the messages from H to `end`, which no channel has received."""
         self.feed.high_watermark = end
         self._turn.reclaimer.add_blocks(self.early_deferrals.pass_over(end))
         # The log only removes them after this entry is synced.
@@ -392,7 +392,7 @@ class Topic:
         return chain.from_iterable([channel.ledger.exceptions() for channel in channels])
 
     def low_watermark(self) -> int:
-        """Return the sequence before which no channel needs anything, not even a new one."""
+        """Return the sequence before which no channel needs any message, not even a new channel."""
         low = self.feed.high_watermark
         for channel in self.channels.values():
             if channel.ledger.ephemeral_batches is None:
@@ -429,7 +429,7 @@ class Topic:
     def learned(self, names: Iterable[str]) -> None:
         """Create these channels, which exist on other nodes, and release messages from now on.
 
-        Each topic learns only once, because the journal remembers it.
+        Each topic learns only once, because the journal records it.
         """
         for name in sorted(names):
             self.channel(name)
@@ -478,7 +478,7 @@ class Topic:
             self._turn.shape_changed(self.name)
 
     def empty(self) -> None:
-        """Drop the messages that no channel has got yet. Channels keep theirs, and history stays readable."""
+        """Drop the messages that no channel has received yet. Channels keep theirs, and history stays readable."""
         self._buffer.close_shared()  # so that `forget` includes this turn's keys
         if self._keys:
             self._keys.forget()
@@ -517,7 +517,7 @@ class Topic:
         self.dry_run.policy.follow(rules.dry_run())
 
     def limits_changed(self) -> None:
-        """Apply the limits of the topic and its channels again, because one of them was added or removed."""
+        """Apply the limits of the topic and its channels again, because limits or channels have changed."""
         policies = [self.policy, self.dry_run.policy]
         refuses, drops = any(it.refuses for it in policies), any(it.drops for it in policies)
         for channel in self.channels.values():
@@ -576,7 +576,7 @@ class Topic:
         return Usage(self.log.tail - passed, self.log.bytes_from(passed))
 
     def drop_beyond_limits(self, arrived: int | None = None) -> None:
-        """Drop the oldest messages where a channel's own limit or the topic's is exceeded.
+        """Drop the oldest messages that exceed a limit of a channel or of the topic.
 
         `arrived` is the first sequence of the messages that were just released to the channels.
         """
@@ -662,7 +662,7 @@ class Topic:
     def learn_deferred(self, places: Iterable[tuple[bytes, int, int]]) -> Iterator[None]:
         """Learn keys from the log, each with start and count of its messages, while there is room for more.
 
-        Yields after every few thousand keys, so that other work can have its turn.
+        Yields after every few thousand keys, so that other work can run.
         """
         keys = self._keys
         for number, (key, start, count) in enumerate(places, 1):
@@ -685,7 +685,7 @@ class Topic:
         return self._buffer.receipt_of(key) is not None or self._keys.knows(key, self._turn.timestamp, self.waits)
 
     def forgotten_place(self, key: bytes) -> tuple[int, int] | None:
-        """Return the range of the messages with which this key was forgotten, because all of them were cancelled."""
+        """Return the range of the last publish whose key this was until all of its messages were cancelled, or None."""
         return self._keys.forgotten_place(key)
 
     def forget_key(self, key: bytes, start: int, end: int) -> None:
@@ -725,7 +725,7 @@ class Topic:
     def snapshot_changes(self) -> Iterator[Change | None]:
         """Return changes that describe this topic for a new journal, as of this call, even if you iterate later.
 
-        At each None, you may let other work have its turn.
+        At each None, other work may run.
         """
         state: list[Change] = [("topic", self.name)]
         if not self.learning:
@@ -767,7 +767,7 @@ class Topic:
         self.limits_changed()
 
     def _find_deferred_keys(self) -> None:
-        """Read the keys of all messages that are still deferred from the log, even if they are beyond the window."""
+        """Read from the log the keys of all messages that are still deferred, even ones older than the window."""
         if not self._turn.keys.window or self._keys_from < 0:
             return
         with_keys, waiting = bitmap_of(self._keys_from, self.log.tail), BitMap64()
@@ -781,7 +781,7 @@ class Topic:
                 self._keys.defer_part(key, start, count, published)
 
     def _without_lost(self, state: ChannelState) -> ChannelState:
-        """Remove and count messages that are gone, so that neither a segment nor a compacted file has them."""
+        """Remove and count messages that are gone: neither a segment nor a compacted file has them."""
         first, next_readable = self.log.first, self.log.next_readable
         places = chain([state.waiting], state.buried.sequences())
         early = [sequence for piece in places for sequence in piece if sequence < first]
@@ -808,7 +808,7 @@ class Topic:
 
     @property
     def is_empty(self) -> bool:
-        """Whether neither the topic nor a channel has any unfinished messages. Retention only keeps finished ones."""
+        """Whether neither the topic nor a channel has any unfinished messages. Retained messages don't count."""
         no_channel_got = self._written_tail - self.high_watermark
         return not no_channel_got and all(channel.is_empty for channel in self.channels.values())
 
@@ -818,7 +818,7 @@ class Topic:
         return self._keys.repeats
 
     def expires_at(self) -> int | None:
-        """Return when the policy deletes the topic, because nothing uses it, or None."""
+        """Return when the policy will delete the unused topic, or None if it won't."""
         # In this order, because most topics have no such rule, and then we needn't visit their channels.
         if self.policy.rules.expire_after is None or not self.is_unused:
             return None

@@ -12,8 +12,8 @@
 5. **Write.** Each log is written once. No publisher gets its OK before that.
 6. **Release.** Channels get the written messages, and deliver them to consumers with room.
 7. **Journal** again, because deliveries may be urgent changes, which must be written before we send the frames.
-8. **Announce.** nsqlookupd gets the topics that were created or deleted, or got other channels. A client that learns of
-   a message must be able to find its topic.
+8. **Announce.** nsqlookupd gets the topics that were created or deleted, or whose channels have changed. A client that
+   learns of a message must be able to find its topic.
 9. **Flush.** Answers and messages go to the sockets. This makes room for more deliveries, so we may start over.
 
 Nothing in here waits. nsqd, the models in tests, the simulation of faults and the benchmarks all end their turns here.
@@ -54,8 +54,8 @@ class Disk(Protocol):
 def finish_turn(broker: Broker, disk: Disk, *, announce: Announce, flush: Callable[[], None]) -> None:
     """End a turn.
 
-    `announce` registers topics at nsqlookupd that were created or deleted, or got other channels. `flush` sends clients
-    their answers and messages.
+    `announce` informs nsqlookupd of topics that were created or deleted, or whose channels have changed. `flush` sends
+    clients their answers and messages.
     """
     turn, journal = broker.turn, broker.turn.journal
     while True:

@@ -1,7 +1,7 @@
 """The context of a turn for topics and channels: its time, the journal, and lists of work for the end of the turn.
 
-Topics and channels don't know the broker. They share its only `TurnContext` and add themselves to its lists, and the
-broker goes through these at the end of the turn (turn.py has the order):
+Topics and channels have no reference to the broker. They share its only `TurnContext` and add themselves to its lists,
+and the broker goes through these at the end of the turn (turn.py has the order):
 
     a channel     to_deliver, overflowing, alarms; its ledger is on `journal.unsaved`
     a topic       unsealed, deferring, postponed, dropping, to_release, reshaped
