@@ -239,7 +239,7 @@ class DeferredQueue:
         return self._members.attempts.get(sequence)
 
     def take_out(self, wanted: BitMap64) -> BitMap64:
-        """Take out the wanted sequences that are deferred, before they are due, and return them."""
+        """Take out the wanted sequences that are deferred, before their time, and return them."""
         if here := self._members.take_out(wanted):
             self._drop_some(min(DROPPED_WITH_EACH * len(here), DROPPED_AT_ONCE))
         return here

@@ -90,7 +90,7 @@ def excess_with(rules: AnyRules, held: Usage, incoming: Usage) -> int:
 
 
 def count_cause(counts: dict[str, int], cause: str, count: int) -> None:
-    """Count messages that a rule has acted on, or would have acted on."""
+    """Count what a rule has done to messages, or would have done."""
     if count > 0:
         counts[cause] = counts.get(cause, 0) + count
 
