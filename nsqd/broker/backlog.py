@@ -38,14 +38,14 @@ class Backlog:
         return [sequence for sequence, _ in self.requeued] + [sequence for sequence, _, _ in self.deferred]
 
     def count_among(self, sequences: Iterable[int]) -> int:
-        """Return how many of these messages wait."""
+        """Return how many of these messages are waiting."""
         if not (asked := list(sequences)):
             return 0
         exceptions = set(self.exceptions())
         return sum(s in exceptions or (self.next <= s < self.end and not is_in(s, self.finished)) for s in asked)
 
     def count_among_ranges(self, ranges: Sequence[tuple[int, int]]) -> int:
-        """Return how many messages in these ranges wait. The ranges must be within [next, end)."""
+        """Return how many messages in these ranges are waiting. The ranges must be within [next, end)."""
         finished = sum(end - start for start, end in self.finished)
         return sum(end - start for start, end in joined([*ranges, *self.finished])) - finished
 

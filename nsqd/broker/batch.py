@@ -39,7 +39,7 @@ _MESSAGE_OVERHEAD: Final = 4 + 8 + 2 + 16  # bytes of a frame besides its size f
 class Receipt:
     """The result of a publish, for which the publisher waits.
 
-    The log settles it when the batch is written or synced (depending on `--ack`), or when that has failed. If the
+    The log settles it when the batch is written or synced (depending on `--ack`), or when that fails. If the
     publish is rejected earlier, its receipt is settled with an error. Send the OK only once the receipt is settled and
     `error` is None.
     """
@@ -212,7 +212,7 @@ class Batch:
         return pieces
 
     def frames_of_views(self, first: int, last: int, attempts: int, ids: Sequence[bytes]) -> list[Piece]:
-        """Do the same as `frames`, but with views of the bodies. For large ones, this is faster than copying."""
+        """Do the same as `frames`, but with views of the bodies. For large bodies, this is faster than copying."""
         position = first - self.base_sequence
         offsets, view, timestamp = self.offsets, memoryview(self.payload), self.timestamp
         pieces: list[Piece] = []
@@ -290,7 +290,7 @@ def _id_structs(count: int) -> tuple[Struct, Struct]:
 
 
 def hex_ids(start: int, count: int) -> tuple[bytes, ...]:
-    """Return `count` consecutive ids from `start`, each as 16 hex digits. Far faster than formatting each."""
+    """Return `count` consecutive ids from `start`, each as 16 hex digits. Much faster than one at a time."""
     if count == 1:
         return (b"%016x" % start,)
     if count > _MOST_IDS_AT_ONCE:

@@ -108,7 +108,7 @@ class Broker:
     # The steps of a turn
 
     def make_room(self, refusal: str | None) -> None:
-        """Drop old messages to make room for this turn's publishes, and postpone publishes until files are removed.
+        """Drop old messages to make room for this turn's publishes, or postpone these until files are removed.
 
         A later turn seals the postponed publishes. It begins when files have been removed, or after a tenth of a
         second, because a removal may fail or take too long. If there is a `refusal`, all publishes fail, so none is
@@ -153,7 +153,7 @@ class Broker:
             self._sealed[topic] = None
 
     def release_to_channels(self) -> None:
-        """Release messages to the channels once the logs have accepted them, and deliver to consumers with room."""
+        """Release the messages that the logs have accepted, and deliver them to consumers with room."""
         if self._sealed:
             sealed, self._sealed = self._sealed, {}
             for topic in sealed:
@@ -186,7 +186,7 @@ class Broker:
                 channel.schedule_delivery()
 
     def record_progress(self) -> None:
-        """Record finished messages in the journal, and then let the logs remove the messages that they needn't keep.
+        """Record finished messages in the journal, and then allow the logs to remove unneeded messages.
 
         This happens up to twenty times a second. The order matters: after a crash, a log must still have each message
         that isn't finished according to the journal.

@@ -174,7 +174,7 @@ class BuriedMessages:
         return self._sequences
 
     def among(self, sequences: BitMap64) -> BitMap64:
-        """Return whichever of these sequences are buried."""
+        """Return the given sequences that are buried."""
         return self._sequences & sequences
 
     def add(self, burial: BuriedMessage) -> None:
@@ -231,7 +231,7 @@ class BuriedMessages:
         return None if packed is None else unpacked(sequence, packed, self._notes.get(packed >> NOTE_SHIFT))
 
     def find(self, message_ids: Iterable[int]) -> Iterator[list[int]]:
-        """Yield the sequences of the messages among these that are buried now, block by block.
+        """Yield the sequences of the given messages that are buried now, block by block.
 
         Other work can run between two blocks.
         """

@@ -132,7 +132,7 @@ class BuriedJob:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the job is in the journal, and so continues after a crash."""
+        """Whether the job is in the journal, and therefore continues after a crash."""
         return self.verb != "undo"
 
     @property
@@ -242,7 +242,7 @@ class KickUndo:
 
 @final
 class BuriedQueue:
-    """Works on a channel's buried messages, at once or with a job.
+    """Works on a channel's buried messages, immediately or in a job.
 
     The channel's ledger has the messages, and journals their moves.
     """

@@ -1,6 +1,6 @@
 """Cancels or reschedules the messages that a request names, in slices.
 
-For buried messages see buried_queue.py, and for moving a channel's cursor operator_actions.py.
+It has nothing to do with buried messages (buried_queue.py) or with moving a cursor (`seek` in operator_actions.py).
 
 One request may name a million messages by the key of their batch, and each channel has all of them. So we work in slices
 of a few thousand messages. Each slice runs in its own turn and is journalled at once; other work can run in between. A

@@ -436,8 +436,8 @@ class Channel:
     def _put_off_new(self, cursor: int) -> bool:
         """Defer messages at the cursor that we have failed to read for a while, so that later ones can be delivered.
 
-        They are read again when they are due, and a restart doesn't lose them. Return False if no read has failed: the
-        batch just isn't in memory yet.
+        They are read again when they are due, and a restart doesn't lose them. Returns False if no read has
+        failed, but the batch just isn't in memory yet.
         """
         stop = min(self.ledger.end_of_refused(), self.ledger.next_stop(_DEFERRED_AT_ONCE))
         if stop <= cursor:
@@ -818,7 +818,7 @@ class Channel:
         return True
 
     def _bury_oldest(self, count: int) -> int:
-        """Bury up to `count` messages at the cursor. Return how many were buried; the others must be read from disk."""
+        """Bury up to `count` messages at the cursor. Return their number: fewer if the next must be read from disk."""
         ledger, buried = self.ledger, 0
         while buried < count:
             oldest = ledger.advance()

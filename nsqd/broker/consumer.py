@@ -26,8 +26,8 @@ class Locality(IntEnum):
 class Consumer:
     """A client's subscription, as its channel sees it: how many messages it may have, and how to send them.
 
-    `send` takes the pieces of message frames. `close` ends the connection without an error frame, because
-    the channel is deleted. The client's side is `ClientSubscription` in nsqd/client/subscription.py, which limits RDY.
+    `send` takes the pieces of message frames. `close` ends the connection without an error frame when the
+    channel is deleted. The client's side is `ClientSubscription` in nsqd/client/subscription.py, which limits RDY.
 
     `send_views`, if given, takes the pieces of large messages as views of their batch. A view keeps the whole batch in
     memory, so send or copy it within the turn.

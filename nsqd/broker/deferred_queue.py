@@ -175,7 +175,7 @@ class DeferredQueue:
     def add_runs(self, at: int, pieces: Iterable[list[tuple[int, int, int]]], sequences: BitMap64) -> None:
         """Add the sequences of batches, given as (start, count, delay in ms). The delays begin at `at`.
 
-        The sequences must never have been here before, nor delivered. Call `unpack` soon. Don't change the batches or
+        The messages must never have been here or delivered before. Call `unpack` soon. Don't change the batches or
         the bitmap afterwards.
         """
         if self._runs is None:
@@ -307,7 +307,7 @@ class DeferredQueue:
     def pop_due(self, until: int, most: int) -> Iterator[tuple[int, int]]:
         """Take out the positions that are due by `until`, and yield their (sequence, attempts), earliest first.
 
-        It checks up to `most` entries, and fewer if it has to shorten very many blocks. Use `next_due` afterwards to
+        This checks up to `most` entries, or fewer if it has to shorten very many blocks. Use `next_due` afterwards to
         find out whether there are more.
         """
         bound = (until + 1) << (SEQUENCE_BITS + _REST_BITS)

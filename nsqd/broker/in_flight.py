@@ -1,8 +1,8 @@
 """The messages of a channel that are in flight, without their bodies. `Channel.expire` handles timeouts.
 
 A *delivery* is a run of neighbouring messages that one consumer received together; they share a deadline. One
-dictionary maps each message's wire id to its delivery. So adding a delivery and removing a run of FINs are as
-fast as `dict` itself, and no message needs a Python object of its own.
+dictionary maps each message's wire id to its delivery. So adding a delivery and removing a run of FINs are as fast
+as `dict` itself, and no message needs a Python object of its own.
 
 There is also a bitmap of the sequences in flight, because a request about a million messages can't search the
 deliveries for each one. We only update the bitmap when it is needed. Until then, new deliveries are one open range,
@@ -157,7 +157,7 @@ class InFlight:
         return done, failures
 
     def take_out(self, consumer: Consumer, message_id: bytes) -> Delivery | bytes:
-        """Remove one message of this consumer, unfinished. Return its delivery, or the reason if that fails."""
+        """Remove a consumer's message without finishing it. Return its delivery, or the reason if that fails."""
         delivery = self.find(consumer, message_id)
         if isinstance(delivery, Delivery):
             del self._entries[message_id]
@@ -262,7 +262,7 @@ class InFlight:
     def find_oldest(self, holders: set[Consumer], since: dict[Consumer, float]) -> Iterator[None]:
         """Find the delivery time of each consumer's oldest message in flight, and put it into `since`.
 
-        It goes through the messages in the order of delivery, and stops as soon as it has a time for each of the
+        This goes through the messages in the order of delivery, and stops as soon as it has a time for each of the
         `holders`. It yields after every few thousand messages, so that other work can run.
         """
         deliveries = list(islice(self._entries.values(), _LOOKED_AT))

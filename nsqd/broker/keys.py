@@ -8,8 +8,8 @@ in the record of its batch, so one write saves both. At startup, we read the key
     DeferredKeys     the keys of deferred publishes, which are in no slice (deferred_keys.py)
 
 A lookup goes through all shelves of the topic. The oldest slice is dropped as a whole, so we remember a key for up to an
-eighth longer than the window. Keys of deferred publishes stay while any of their messages is deferred, and are
-dropped last when there are too many keys. Times are wall-clock nanoseconds.
+eighth longer than the window. Keys of deferred publishes stay while any of their messages is deferred, and are dropped
+last when there are too many keys. Times are wall-clock nanoseconds.
 """
 
 from __future__ import annotations
@@ -323,7 +323,7 @@ class TopicKeys:
             self._put_forgotten(_stored_form(key), start, count, timestamp)
 
     def forgotten_place(self, key: bytes) -> tuple[int, int] | None:
-        """Return the range of the last publish whose key this was until it was forgotten, or None if it wasn't."""
+        """Return the range of the last messages that had this key before it was forgotten, or None if it wasn't."""
         key = _stored_form(key)
         places = [it.forgotten[key] for it in self._shelves if it.forgotten is not None and key in it.forgotten]
         if not places:

@@ -99,8 +99,8 @@ class Leases:
         """Return how many of the wanted leases a waiting poll may have.
 
         A waiting poll doesn't count against the limits. Otherwise a holder that waits on ten channels, for a thousand
-        messages each, would have no room for an eleventh. So each message that one poll gets reduces the others' share,
-        and they ask here at each delivery. That must be quick, because one turn may serve a thousand polls.
+        messages each, would have no room for an eleventh. So each message that one poll gets reduces the share of
+        the others, which ask here again at each delivery. That must be quick: a turn may serve a thousand polls.
         """
         in_channel = self._left_in_channel.get(channel)
         if in_channel is None:
@@ -305,7 +305,7 @@ class Leases:
     def _owned(
         self, channel: Channel, holder: str, ids: Sequence[bytes]
     ) -> tuple[dict[HttpConsumer, list[bytes]], dict[bytes, bytes]]:
-        """Return the holder's messages among these, by consumer, and the reason for each other message."""
+        """Return the holder's messages among these, by consumer, and the reason for the failure of each other one."""
         owned: dict[HttpConsumer, list[bytes]] = {}
         failures: dict[bytes, bytes] = {}
         for message_id in ids:

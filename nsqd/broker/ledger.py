@@ -156,9 +156,9 @@ class Ledger:
         return messages * log.bytes_from(start) // max(log.tail - start, 1)
 
     def oldest_timestamp(self) -> int | None:
-        """Return the publish time (ns) of the oldest waiting message. None if nothing waits, or if it isn't in memory.
+        """Return the publish time of the oldest waiting message, in nanoseconds. None if nothing waits.
 
-        In the latter case it is read from disk; call again a few seconds later.
+        Also returns None if the message isn't in memory. It is then read from disk; call again a few seconds later.
         """
         waiting = [self.retries.peek()[0]] if self.retries else []
         if (cursor := self.advance()) < self.feed.high_watermark:
@@ -342,7 +342,7 @@ class Ledger:
     # In flight
 
     def hand_out(self, start: int, end: int) -> None:
-        """Note that a consumer has [start, end), so that an ephemeral channel doesn't count them as overflow."""
+        """Note that a consumer has [start, end), so that they don't count as overflow of an ephemeral channel."""
         assert self.ephemeral_batches is not None
         self.ephemeral_batches.hand_out(start, end)
 

@@ -71,7 +71,7 @@ def excess(rules: AnyRules, held: Usage) -> int:
 
 
 def capacity(rules: AnyRules, sample: Usage) -> int | None:
-    """Return how many messages of the sample's mean size the limits allow, or None without a limit."""
+    """Return how many messages of the sample's mean size the limits allow, or None if there is no limit."""
     most = rules.max_messages
     if rules.max_bytes is not None and sample.size:
         by_size = rules.max_bytes * sample.messages // sample.size
@@ -82,7 +82,7 @@ def capacity(rules: AnyRules, sample: Usage) -> int | None:
 def excess_with(rules: AnyRules, held: Usage, incoming: Usage) -> int:
     """Return how many held messages must go to make room for the bytes of `incoming`, based on their mean size.
 
-    This ignores `max_messages`, which is exact because it is applied after the new messages were written.
+    This ignores `max_messages`, because that limit is applied exactly, after the new messages have been written.
     """
     if rules.max_bytes is None or (too_much := held.size + incoming.size - rules.max_bytes) <= 0:
         return 0

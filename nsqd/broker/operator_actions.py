@@ -41,7 +41,7 @@ _LEAST_FINISHED: Final = list(CancelOutcome)
 
 
 def least_finished(found: Iterable[CancelOutcome]) -> CancelOutcome:
-    """Return the outcome for a publish of several messages, which is that of the least finished one."""
+    """Return the outcome for a publish of several messages: the outcome of the least finished one."""
     return min(found, key=_LEAST_FINISHED.index)
 
 

@@ -5,7 +5,7 @@ room? It only remembers its own rates and counts; the channel acts on its answer
 
 A rule with `dry_run = true` only counts the times it would have acted. So a channel has a second `ChannelPolicy` with
 these rules. `DryRun` asks it the same questions when something happens, and counts the answers. For example, a message
-has failed for the fifth time, and `max_attempts = 5` is a dry run: then the policy in force lets the message wait for
+has failed for the fifth time, and `max_attempts = 5` is a dry run: then the policy in force allows the message
 another attempt, and "max_attempts, dry run" goes up by one.
 
 `TopicPolicy` and `TopicDryRun` do the same for a topic. If you add a key to the policy file, add a question to the policy
@@ -231,7 +231,7 @@ _NO_DRY_RUN: Final = DryRun(NO_CHANNEL_RULES, {}, 0.0)
 
 
 def policy_of(rules: ChannelRules, now: float, former: ChannelPolicy | None = None) -> ChannelPolicy:
-    """Return a channel's policy for these rules. It keeps the state of the `former` one, if there is one."""
+    """Return a channel's policy for these rules. Keeps the state of the `former` one, if there is one."""
     if rules is NO_CHANNEL_RULES:
         return _NO_POLICY
     if former is None or former is _NO_POLICY:
@@ -241,7 +241,7 @@ def policy_of(rules: ChannelRules, now: float, former: ChannelPolicy | None = No
 
 
 def dry_run_of(rules: ChannelRules, counts: dict[str, int], now: float, former: DryRun | None = None) -> DryRun:
-    """Return a channel's dry run for these rules. It keeps the state of the `former` one, if there is one."""
+    """Return a channel's dry run for these rules. Keeps the state of the `former` one, if there is one."""
     if rules is NO_CHANNEL_RULES:
         return _NO_DRY_RUN
     if former is None or former is _NO_DRY_RUN:
@@ -252,7 +252,7 @@ def dry_run_of(rules: ChannelRules, counts: dict[str, int], now: float, former: 
 
 @final
 class TopicPolicy:
-    """Answers questions about a topic by its rules."""
+    """Answers questions about a topic according to its rules."""
 
     def __init__(self, rules: TopicRules) -> None:
         self._room: Headroom | None = None  # for this turn's publishes; None: not measured yet

@@ -191,7 +191,7 @@ class RetryQueue:
         return first, sequence, attempts
 
     def _first(self) -> deque[int]:
-        """Return the deque that starts with the first position. Must not be called on an empty queue.
+        """Return the deque that starts with the first position. Don't call this on an empty queue.
 
         After thousands of stale entries we stop searching and move the lowest sequence to the front instead, because
         the rest of the search could take longer than a turn may.

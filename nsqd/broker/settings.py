@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings:
-    """There are no defaults here, because nsqd's options define them."""
+    """The settings of the broker, without defaults, because nsqd's options define those."""
 
     mem_queue_size: int  # the limit of an ephemeral channel, together with `mem_queue_bytes`
     mem_queue_bytes: int

@@ -29,8 +29,8 @@ class BatchSource(Protocol):
     def batch_at(self, sequence: int) -> Batch | None:
         """Return the batch with this sequence, or None if it isn't in memory.
 
-        After None the log reads the batch from disk, and then the broker's `loaded` is called. The sequence must be in
-        [first, tail).
+        After it has returned None, the log reads the batch from disk, and then `Broker.loaded` is called. The sequence
+        must be in [first, tail).
         """
 
     def next_readable(self, sequence: int) -> int:
@@ -117,7 +117,7 @@ class TopicLog(BatchSource, Protocol):
         """
 
     def outdated(self) -> int:
-        """Return the sequence before which this topic's own retention drops messages, even ones that no channel got."""
+        """Return the sequence before which the topic's own retention drops messages, even if no channel has got them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

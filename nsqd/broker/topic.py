@@ -685,7 +685,7 @@ class Topic:
         return self._buffer.receipt_of(key) is not None or self._keys.knows(key, self._turn.timestamp, self.waits)
 
     def forgotten_place(self, key: bytes) -> tuple[int, int] | None:
-        """Return the range of the last publish whose key this was until all of its messages were cancelled, or None."""
+        """Return the range of the last messages that had this key before it was forgotten, or None if it wasn't."""
         return self._keys.forgotten_place(key)
 
     def forget_key(self, key: bytes, start: int, end: int) -> None:

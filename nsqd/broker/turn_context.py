@@ -41,8 +41,8 @@ T = TypeVar("T")  # Topic
 class Alarms(Generic[C]):
     """A heap of times, each with the channel whose `expire` should be called then.
 
-    If a channel's alarm moves, its old entry stays. But the same time is never there twice for a channel: during a slow
-    job, for example, every `expire` sets the alarm for the job's next step again.
+    If a channel's alarm moves, its old entry stays. But a channel never has two entries for the same time, even
+    if, for example, every `expire` during a slow job sets the alarm for the job's next step again.
     """
 
     def __init__(self) -> None:
@@ -141,6 +141,6 @@ class TurnContext(Generic[C, T]):
     def due_from_wall(self, wall_ms: int) -> int:
         """Convert a due time from wall-clock milliseconds to monotonic microseconds.
 
-        We read one clock after the other, so add a millisecond: no message may be early.
+        We read one clock after the other, so we add a millisecond, because no message may be early.
         """
         return int(self.now * 1_000_000) + max(0, wall_ms * 1000 - self.timestamp // 1000 + _BETWEEN_CLOCKS)
