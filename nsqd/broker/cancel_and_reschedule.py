@@ -93,7 +93,7 @@ class Recall:
     def step(self) -> None:
         """Do the next slice."""
         left = SLICE
-        # Stop if the topic was deleted: the journal knows topics by name, and there may be a new one with this name.
+        # Stop if the topic was deleted: the journal identifies topics by name, and there may be a new one.
         while left > 0 and not self.is_stopped and not self._topic.closing:
             part = next(self._parts, None)
             if part is None:

@@ -264,7 +264,7 @@ class StreamingConsumer(HttpConsumer):
         self.ends = 0  # end of the leases of the next messages that are taken (wall clock, nanoseconds)
         self._most = 0
         self._pieces: list[bytes] = []
-        self._taken: dict[bytes, None] = {}  # ids that were sent; all those in flight, and some older ones
+        self._taken: dict[bytes, None] = {}  # sent ids: all that are in flight, and some older ones
 
     def begin(self, most: int) -> None:
         """Start delivering, with at most `most` messages in flight."""

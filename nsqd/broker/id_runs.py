@@ -3,8 +3,8 @@
 It is separate from topic.py because it is pure: numbers in, numbers out.
 
 Ids are counted per node and sequences per topic, and both ascend. Their difference changes only when another topic gets
-messages in between. So we store *runs* of messages with the same difference. For example, if only one topic gets messages,
-it has a single run, however many there are.
+messages in between. So we store *runs* of messages with the same difference. For example, if only one topic gets
+messages, it has a single run, however many there are.
 
     ids         100 101 102         250 251
     sequences     0   1   2           3   4        two runs: ids 100-102 from sequence 0, ids 250-251 from sequence 3

@@ -90,7 +90,7 @@ class InFlight:
         self._entries: dict[bytes, Delivery] = {}
         self._finished: dict[int, list[bytes]] = {}  # offset -> ids
         self._finished_ranges: list[tuple[int, int]] = []  # the finished messages that `_sequences` no longer has
-        self._sequences = BitMap64()  # in flight, but without the open range, and still with those in `_finished`
+        self._sequences = BitMap64()  # in flight, except the open range, but including the ones in `_finished`
         self._open_start = self._open_end = 0  # the latest deliveries, in order
         self._to_check: list[bytes] = []  # the messages that `expire` is checking
         self._spare_ids, self._spare_deliveries = SpareList(), SpareList()

@@ -125,8 +125,8 @@ class ChannelState:
             for sequence in range(start, end):  # was in flight at this point
                 self.waiting[sequence] = (1, 0)
         self.cursor = max(cursor, before)
-        # `done` may also name messages that the cursor has just passed. There is nothing to remove for those, except for
-        # deferred ones in the skip ranges.
+        # `done` may also name messages that the cursor has just passed. They aren't waiting, except for deferred ones
+        # in the skip ranges.
         for start, end in _overlaps(done, [(0, before), *passed, (self.cursor, _NO_SEQUENCE)]):
             self._finish(start, end)
 

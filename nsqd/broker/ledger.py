@@ -469,7 +469,7 @@ class Ledger:
         self.skips.add(start, start + count)
         if self.ephemeral_batches is not None and self.feed.ephemeral and self.ephemeral_batches.find(start) is None:
             return  # `keep` had no room for the batch
-        if count > _DEFERRED_ONE_BY_ONE:  # `DeferredQueue.unpack` makes their entries later
+        if count > _DEFERRED_ONE_BY_ONE:  # `DeferredQueue.unpack` creates their entries later
             self.deferred.add_runs(due, [[(start, count, 0)]], bitmap_of(start, start + count))
         else:
             for sequence in range(start, start + count):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     AnyRules = ChannelRules | TopicRules
 
 
-# Dropping goes by the mean size, and the oldest messages may be smaller. So measure again, but at most this often.
+# We drop by the mean size, but the oldest messages may be smaller. So we measure again, at most this often.
 MOST_LOOKS: Final = 20
 
 

@@ -137,7 +137,7 @@ def restore_backlog(channel: Channel, backlog: Backlog, most: int) -> Restored |
     # journal has lost a burial, this makes sure that the message is delivered again and doesn't vanish.
     journalled = [it for sequence, attempts in (*held.items(), *requeued) for it in (sequence, attempts, 0)]
     journalled += chain.from_iterable(deferred)
-    here = buried.among(BitMap64(named))  # not of `kicked`, because those are not buried
+    here = buried.among(BitMap64(named))  # not among `kicked`, because they aren't buried
     if here:
         requeued = [it for it in requeued if it[0] not in here]
         deferred = [it for it in deferred if it[0] not in here]

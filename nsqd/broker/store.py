@@ -117,7 +117,7 @@ class TopicLog(BatchSource, Protocol):
         """
 
     def outdated(self) -> int:
-        """Return the sequence before which the topic's own retention drops messages, even if no channel has got them."""
+        """Return the sequence before which the topic's own retention drops messages, even if no channel got them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

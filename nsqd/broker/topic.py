@@ -356,8 +356,8 @@ class Topic:
         """
         for channel in self.channels.values():
             channel.ledger.record_progress()
-        # Compaction may be copying messages, but not these. If we say first that a cursor is back at `sequence`, the
-        # log keeps the segments (see `Compaction`). After that, `apply_retention` says where the cursors really are.
+        # Compaction may be copying messages, but not these. If we first report a cursor back at `sequence`, the log
+        # keeps the segments (see `Compaction`). After that, `apply_retention` reports the real cursors.
         self.log.release(min(sequence, self.low_watermark()))
         self.apply_retention()
 

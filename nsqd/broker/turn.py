@@ -72,7 +72,7 @@ def finish_turn(broker: Broker, disk: Disk, *, announce: Announce, flush: Callab
             disk.write_logs()
         broker.release_to_channels()
         # If the disk can't take these changes, we send the frames anyway, so that consumers can go on. After a crash, a
-        # message may then come earlier than a REQ has asked for, or with fewer attempts.
+        # message may then be delivered earlier than a REQ has requested, or with fewer attempts.
         if journal.is_urgent:
             journal.is_urgent = not disk.write_journal()
         # Before the flush, because a client that learns of a message must find its topic on nsqlookupd.
