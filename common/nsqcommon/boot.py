@@ -1,4 +1,4 @@
-"""Identify this boot of the machine: two processes with the same id run, or ran, on the same kernel."""
+"""The id of the machine's current boot. Two processes with the same id ran without a reboot in between."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LONGEST: Final = 64  # bytes; it's a UUID
 
 
 def boot_id() -> str:
-    """Return the id of this boot; "" if the system has none."""
+    """Return the id of this boot, or "" if the system has none."""
     try:
         return _LINUX.read_text("ascii").strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""A limit on the connections of one listening address, so that a full one leaves descriptors for the others."""
+"""Limits the connections of each listening address, so that a crowd at one leaves descriptors for the others."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ log = logging.getLogger(__name__)
 
 
 class Budget:
-    """Allows `most` connections at a time; further ones wait in the listener's backlog until one closes.
+    """Allows `most` connections at a time. Others wait in the listener's backlog until one closes.
 
-    Call `take` after you accept a connection and `give_back` after it has closed, even if it has a new owner by then.
+    Call `take` after you accept a connection and `give_back` after it has closed, even if it has another owner by then.
     Not thread-safe: use it within one event loop.
     """
 
@@ -36,7 +36,7 @@ class Budget:
         return self.taken + count <= self.most
 
     async def wait_for_room(self) -> None:
-        """Return when you may accept one more connection. This reserves nothing, so you can cancel it."""
+        """Wait until you may accept another connection. This reserves nothing, so you can cancel it."""
         while not self.has_room(1):
             # In a flood, a new connection replaces each one that closes, and we would log this every time.
             if self._lines.allows(trio.current_time()):

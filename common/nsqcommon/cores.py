@@ -8,7 +8,7 @@ from typing import Final
 
 
 def usable_cores() -> int:
-    """Return how many cores this process may run on, or how many there are if the system doesn't say."""
+    """Return the number of cores that this process may use, or the machine's if the system doesn't say."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

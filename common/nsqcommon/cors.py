@@ -1,10 +1,11 @@
-"""Let pages of named sites use some paths: Cross-Origin Resource Sharing.
+"""Cross-Origin Resource Sharing (CORS): allows pages of the sites you name to use some paths.
 
-A browser lets a page read another site's answer only if the answer names the page's own site. Before a request that an
-HTML form couldn't make, it asks with OPTIONS (a *preflight*). Programs send no Origin and notice nothing.
+A browser lets a page read another site's response only if the response names the page's site. Before a request that an
+HTML form couldn't send, it asks for permission with OPTIONS (a *preflight*). Programs that aren't browsers send no
+Origin, so nothing changes for them.
 
 You have to name each site in full. `*` would let in every page in the world. So would `null`, because browsers send it
-for pages without a nameable origin, and any page can arrange to be one.
+for pages whose origin has no name, and any page can arrange that.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from nsqcommon.startup import StartupError
 if TYPE_CHECKING:
     from nsqcommon.http_api import Headers, Request
 
-_MOST_SECONDS: Final = b"600"  # that a browser may remember the answer to a preflight
+_MOST_SECONDS: Final = b"600"  # for which a browser may remember the response to a preflight
 _VARY: Final = (b"vary", b"origin")
 
 _is_origin: Final = re.compile(r"https?://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?", re.ASCII).fullmatch
@@ -26,16 +27,16 @@ _is_origin: Final = re.compile(r"https?://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::[0
 
 class Cors:
     def __init__(self, origins: Iterable[str], paths: Iterable[str]) -> None:
-        """Let pages of these sites (`https://page.example:8443`) use these paths."""
+        """Allow pages of these sites (`https://page.example:8443`) to use these paths."""
         self._origins = frozenset(origin.lower().encode() for origin in origins)
         self._paths = frozenset(paths)
 
     def allows(self, request: Request) -> bool:
-        """Return whether a page of an allowed site asks for an allowed path."""
+        """Return whether the request comes from a page of an allowed site, and is for an allowed path."""
         return request.path in self._paths and request.headers.get(b"origin", b"").lower() in self._origins
 
     def headers(self, request: Request) -> Headers:
-        """Return the headers that let the page read the answer."""
+        """Return the headers that let the page read the response."""
         if not self._origins or request.path not in self._paths:
             return ()
         if not self.allows(request):
@@ -43,7 +44,7 @@ class Cors:
         return ((b"access-control-allow-origin", request.headers[b"origin"]), _VARY)
 
     def preflight(self, request: Request) -> Headers:
-        """Return the headers that let a browser make the request, in addition to `headers`."""
+        """Return the headers that let a browser send the actual request, in addition to those of `headers`."""
         if not self.allows(request):
             return ()
         return (

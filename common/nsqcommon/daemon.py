@@ -1,12 +1,12 @@
 """The process around a daemon: its options, log, signals, limits and exit status.
 
-A daemon's `main` is one call of `run_daemon()`; its own `run(options)` builds everything else.
+A daemon's `main` just calls `run_daemon()`, and the daemon's `run(options)` builds everything else.
 
-SIGINT and SIGTERM stop the daemon gracefully. So does SIGHUP, which kills NSQ along with everything it holds in memory.
-A signal that arrives during the start takes effect once the daemon is up (`nsqcommon.entry` explains how we hold
-signals until then). A second one changes nothing, so an impatient Ctrl-C can't cut a flush short. SIGQUIT prints the
-stack of every thread and ends the process immediately. We ignore SIGUSR1 and SIGUSR2, as NSQ does, unless the daemon
-handles them itself: for example, nsqd drains on SIGUSR1 (nsqd/drain.py).
+SIGINT and SIGTERM stop the daemon gracefully. So does SIGHUP, which kills NSQ's daemons, so that they lose all messages
+in memory. A signal that arrives during startup takes effect once the daemon is up (`nsqcommon.entry` explains how we
+hold signals until then). A second signal changes nothing, so an impatient Ctrl-C can't interrupt a flush. SIGQUIT
+prints the stack of every thread and ends the process immediately. We ignore SIGUSR1 and SIGUSR2, as NSQ does, unless
+the daemon handles them itself: for example, nsqd drains on SIGUSR1 (nsqd/drain.py).
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ log = logging.getLogger(__name__)
 OptionsT = TypeVar("OptionsT", bound=options.BaseOptions)
 
 # Nothing on the hot path is cyclic, so the collector finds next to nothing, but its cost grows with the number of live
-# objects. With Python's own thresholds, it takes more than half of the throughput once a backlog is in memory. Each
+# objects. With Python's own thresholds, it costs more than half of the throughput once a backlog is in memory. Each
 # collection is also a pause for all clients. A new object takes up to a microsecond on a busy machine, because the
 # collector also visits everything that it refers to, twice. So we collect after 2,500 new objects, and every other time
-# also the survivors of the last time: 5,000 together. A million old objects, as many as 10,000 topics have, take half a
-# second, so we never collect them automatically: see `collect_garbage`.
+# we include the survivors of the previous collection, so that it's 5,000 objects in all. A million old objects, as many
+# as 10,000 topics have, take half a second, so we never collect them automatically: see `collect_garbage`.
 #
-# With a lower first threshold, work that goes up and down (for example, between 0 and 1,000 messages in flight) would
-# trigger collections that find nothing. A higher second one is no use, because objects that survive two collections
-# don't belong to a request.
+# With a lower first threshold, a number of objects that goes up and down (for example, with 0 to 1,000 messages in
+# flight) would trigger collections that find nothing. A higher second threshold is no use, because objects that survive
+# two collections don't belong to a request.
 GC_THRESHOLDS: Final = (2_500, 0, 1_000_000_000)
 _MOST_FILES_OF_MACOS: Final = 10_240  # its hard limit is "unlimited", but the soft one can't be
 COLLECT_INTERVAL: Final = 60.0  # seconds
@@ -99,12 +99,12 @@ def run_daemon(
 
 
 def version_line(program: str) -> str:
-    """Return the line for `--version` and for the start of the log: `nsqd v1.3.0 (built w/python3.11.7)`."""
+    """Return the line for `--version` and the start of the log: `nsqd v1.3.0 (built w/python3.11.7)`."""
     return f"{program} v{NSQ_VERSION} (built w/python{platform.python_version()})"
 
 
 async def wait_for_signal() -> signal.Signals:
-    """Return the first signal that asks the daemon to stop, and ignore later ones until the process ends."""
+    """Wait for a signal to stop, and return it. Later ones are ignored until the process ends."""
     for number in _stopping_signals():
         # The receiver restores this handler when it closes, so a second signal can't trigger the default action then.
         signal.signal(number, _ignore)
@@ -128,9 +128,9 @@ async def first_of(*functions: Callable[[], Awaitable[object]]) -> None:
 
 
 def tune_garbage_collection() -> None:
-    """Make the collector run rarely, and never again examine the objects that exist now.
+    """Configure the garbage collector to run rarely, and to skip all objects that exist now.
 
-    `run_daemon` calls this once all modules are loaded. A daemon may call it again when it has built its long-lived
+    `run_daemon` calls this once all modules are loaded. A daemon may call it again once it has built its long-lived
     state.
     """
     global _blocks_at_start  # the process has only one collector as well
@@ -141,11 +141,11 @@ def tune_garbage_collection() -> None:
 
 
 def blocks_since_start() -> int:
-    """Return how many memory blocks the process has allocated since the start: an upper bound on its tracked objects.
+    """Return how far the number of allocated memory blocks has grown since `tune_garbage_collection`.
 
-    To count these objects, the interpreter would have to visit all of them. Each is at least one block, and it counts
-    blocks by the page, in a fraction of a millisecond. There may be far fewer tracked objects: strings, numbers and
-    bytes are blocks too.
+    That's an upper bound on the new objects that the collector tracks, because each takes at least one block. There may
+    be far fewer: strings, numbers and bytes take blocks too. But to count tracked objects, the interpreter would have
+    to visit all of them. It counts blocks page by page, in a fraction of a millisecond.
     """
     return sys.getallocatedblocks() - _blocks_at_start
 
@@ -163,7 +163,7 @@ def collect_garbage() -> None:
 
 
 def raise_file_limit() -> None:
-    """Raise the limit of open files as far as allowed: each connection and each topic's log is a file."""
+    """Raise the limit on open files as far as allowed, because connections and topics' logs count as open files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == hard:
         return
@@ -199,11 +199,11 @@ async def _run_with_collector(run: Callable[[OptionsT], Awaitable[None]], chosen
 async def _collect_garbage() -> None:
     """Collect garbage every minute. A quiet daemon would otherwise keep it for hours.
 
-    By itself the collector runs only after 2,500 new objects, and httpx leaves a reference cycle of a kilobyte or more
+    By itself, the collector runs only after 2,500 new objects, and httpx leaves a reference cycle of a kilobyte or more
     for each connection or call. Collecting young objects takes a few milliseconds, because the thresholds limit their
-    number. Objects that live for minutes are old before they become garbage. Collecting old ones takes time in
-    proportion to all live objects, so we do it rarely, and only while the heap is small. Unless the heap is large, we
-    also return the gaps between allocations to the system, which would otherwise add up over the hours.
+    number. Objects that live for minutes are old before they become garbage. Collecting old objects takes time in
+    proportion to all live ones, so we do it rarely, and only while the heap is small. Unless the heap is large, we also
+    return the gaps between allocations to the system, because they would add up over the hours.
     """
     rounds = 0
     while True:
@@ -219,7 +219,7 @@ async def _collect_garbage() -> None:
 
 
 def _startup_error_in(error: BaseException) -> StartupError | None:
-    """Return `error` if it is a StartupError, or the one that it wraps in groups of a single exception."""
+    """Unwrap groups of a single exception. Return the innermost error if it's a StartupError, or None."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error if isinstance(error, StartupError) else None
@@ -244,4 +244,4 @@ def _dump_and_die(number: int, frame: FrameType | None) -> None:
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:
-    """Do nothing. Child processes don't inherit a handler, but they would inherit SIG_IGN."""
+    """Do nothing. We use this instead of SIG_IGN, because child processes would inherit that."""

@@ -1,7 +1,7 @@
-"""Make files durable, whatever the system calls it.
+"""Makes files durable, so that they survive a power cut.
 
-On Linux `fsync` returns once the drive has the data for good, and `fdatasync` skips the file's times. macOS has no
-`fdatasync`, and its `fsync` leaves data in the drive's cache; only F_FULLFSYNC reaches the medium.
+On Linux, `fsync` returns once the data is durable, and `fdatasync` does the same but skips the file's times. macOS has
+no `fdatasync`, and its `fsync` leaves the data in the drive's cache: only F_FULLFSYNC writes it to the medium.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def data_sync() -> Callable[[int], object]:
 
 
 def sync_all(descriptor: int) -> None:
-    """Make a file, or the list of names in a folder, durable."""
+    """Make a file durable, or a folder's list of names."""
     if hasattr(fcntl, _FULL_SYNC):
         _full_sync(descriptor)
     else:

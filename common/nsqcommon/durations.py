@@ -46,7 +46,7 @@ _UNITS: Final[Mapping[str, Nanoseconds]] = {
 
 
 def parse_duration(text: str) -> Nanoseconds:
-    """Read Go's notation: `300ms`, `1.5h`, `1m30s500ms`, and `0`, the only number that needs no unit.
+    """Parse Go's notation: `300ms`, `1.5h`, `1m30s500ms`, and `0`, the only number that needs no unit.
 
     Raises ValueError for anything else.
     """
@@ -67,7 +67,7 @@ def parse_duration(text: str) -> Nanoseconds:
 
 
 def parse_long_duration(text: str) -> Nanoseconds:
-    """Read a duration that may begin with days: `7d`, `1d12h`, `90m`. Raises ValueError."""
+    """Parse a duration that may begin with days: `7d`, `1d12h`, `90m`. Raises ValueError."""
     days, is_long, rest = text.rpartition("d")
     if not is_long:
         return parse_duration(text)
@@ -77,7 +77,7 @@ def parse_long_duration(text: str) -> Nanoseconds:
 
 
 def format_duration(duration: Nanoseconds) -> str:
-    """Write a duration as Go prints it: `1h0m0s`, `1m0s`, `2.5s`, `250ms`, `0s`."""
+    """Format a duration as Go does: `1h0m0s`, `1m0s`, `2.5s`, `250ms`, `0s`."""
     if duration < 0:
         return "-" + format_duration(-duration)
     if duration < SECOND:

@@ -1,11 +1,11 @@
-"""The first lines of every program: hold signals during the start, and name an extra if it is missing.
+"""The first steps of every program: it holds signals during startup, and tells the user about a missing extra.
 
-An entry point imports nothing but this module, holds the signals, and only then imports the program itself, which takes
-up to a second. Otherwise a signal within that second would trigger the default action: the exit status would say
-failure, and SIGINT would print a traceback.
+An entry point imports only this module, holds the signals, and then imports the program itself, which takes up to a
+second. Otherwise, a signal within that second would trigger the default action: the exit status would report a failure,
+and SIGINT would print a traceback.
 
-Held means blocked: the signal stays pending until the program can shut down cleanly and calls `release_signals`.
-Threads and child processes inherit blocked signals, so release them before you start any.
+A held signal is blocked, and stays pending until the program can shut down cleanly and calls `release_signals`. Threads
+and child processes inherit blocked signals, so release them before you start any.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ def hold_signals() -> None:
 
 
 def release_signals(numbers: Iterable[signal.Signals] = HELD_SIGNALS) -> None:
-    """Let signals through again. A pending one takes effect immediately."""
+    """Unblock the signals. Pending ones take effect immediately."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
 
 
 @contextmanager
 def needs_extra(program: str, extra: str) -> Iterator[None]:
-    """Exit with a one-line hint if an import in the block fails because you haven't installed an extra."""
+    """Exit with a one-line hint if an import in the block fails because an extra isn't installed."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -1,19 +1,19 @@
-"""TLS handshakes on a server, paced so that a crowd of new clients doesn't stall all others.
+"""TLS handshakes on a server, paced so that a crowd of new clients doesn't stall the established ones.
 
 The server's signature is the expensive step. A handshake that needs one waits in a queue, and between two signatures we
 serve the established connections:
 
-    connected ── ClientHello is whole ──► in the queue ── its turn ──► signed ── the client's answer ──► done
+    connected ── ClientHello complete ──► in the queue ── its turn ──► signed ── the client's reply ──► done
 
-Many peers of an open port don't speak TLS. We refuse bytes that can't be a ClientHello right away, without a place in
-the queue, and a peer that leaves while it waits frees its place. If a client guessed the wrong group of keys, TLS asks
-it for a second ClientHello. The signature is for that one, so it waits for a turn as well.
+Many peers of an open port don't speak TLS. If bytes can't be a ClientHello, we reject them right away, without
+queueing. If a peer leaves while it is queued, that frees its place. If a client guessed the wrong key group, TLS asks
+it for a second ClientHello. Only that one leads to a signature, so it waits for a turn as well.
 
-A silent peer costs a descriptor and, once we have answered it, tens of kilobytes, so we limit the number of handshakes
-under way. At the limit, a new handshake replaces the one whose peer has been silent longest, because a real client
-needs only a few round trips. A handshake that waits for its turn can't help being silent, so it is replaced only if all
-of them wait for theirs. To prevent that, a listener whose connections all begin with a handshake stops accepting while
-the queue is long (`TlsServer.queue_is_long`). Its peers wait in the kernel's backlog instead.
+A silent peer costs a descriptor and, once we have replied to it, tens of kilobytes, so we limit the number of
+handshakes in progress. At the limit, a new handshake replaces the one whose peer has been silent longest, because a
+real client needs only a few round trips. The peer of a queued handshake can't help being silent, so we replace one of
+these only if all handshakes are queued. To prevent that, a listener whose connections all begin with a handshake stops
+accepting while the queue is long (`TlsServer.queue_is_long`). New peers then wait in the kernel's backlog.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class FirstBytes(Enum):
 
 
 def classify_first_bytes(data: bytes) -> FirstBytes:
-    """Classify a peer's first bytes by heads and lengths only; TLS itself checks the content of a ClientHello."""
+    """Classify a peer's first bytes by their heads and lengths only. TLS itself checks the content of a ClientHello."""
     if data[:1] and data[0] & 0x80:
         return _classify_old_hello(data)
     message = b""
@@ -88,7 +88,7 @@ def classify_first_bytes(data: bytes) -> FirstBytes:
 def _classify_old_hello(data: bytes) -> FirstBytes:
     """Classify bytes that may be a ClientHello in the format of SSL 2.
 
-    Clients that supported both versions used to send it, and OpenSSL still accepts it.
+    Clients that also supported newer versions used to send it, and OpenSSL still accepts it.
     """
     if data[2:3] not in (b"", b"\x01"):
         return FirstBytes.GARBAGE
@@ -97,7 +97,7 @@ def _classify_old_hello(data: bytes) -> FirstBytes:
 
 
 class SigningQueue:
-    """The handshakes that wait for a signature. Only the first may be signed, and not before `_free_at`."""
+    """The handshakes that wait for a signature. Only the first may get it, and not before `_free_at`."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -113,15 +113,15 @@ class SigningQueue:
     def slot_of(self, handshake: Handshake) -> float:
         """Return the time of this handshake's turn, or inf while others are ahead of it.
 
-        We wake the handshake when it becomes the first.
+        Once it becomes the first, the queue calls its `wake`.
         """
         return self._free_at if next(iter(self._waiting)) is handshake else inf
 
     @contextmanager
     def slot(self, handshake: Handshake) -> Iterator[None]:
-        """Surround the expensive step of the first handshake.
+        """Remove the first handshake from the queue. Do its expensive step in the `with` block.
 
-        Afterwards we sign nothing for as long as the step took. So signing takes at most half of the time.
+        Afterwards, we sign nothing for as long as the step took, so that signing takes at most half of the time.
         """
         self.leave(handshake)
         began = self._clock()
@@ -161,7 +161,7 @@ class TlsServer:
     def handshake(self, *, ends: float, wake: Callable[[], None]) -> Handshake:
         """Begin a handshake with a client that has just connected or has asked for TLS; `ends` is its deadline.
 
-        We call `wake` when other handshakes have made `next_deadline` earlier.
+        We call `wake` when another handshake has made this one's `next_deadline` earlier.
         """
         if self.under_way >= self.most:
             next(iter(self._silent or self._queue)).give_way()
@@ -183,7 +183,7 @@ class TlsServer:
     def queue_is_long(self) -> bool:
         """Return whether the queue is so long that new connections should wait in the backlog.
 
-        That is at half of the handshakes that may be under way, so that none of the waiting ones is replaced.
+        The threshold is half of the handshakes that may be in progress, so that no queued one has to be replaced.
         """
         return len(self._queue) >= max(1, self.most // 2)
 
@@ -194,9 +194,9 @@ class TlsServer:
 
 
 class Handshake:
-    """One handshake. It never waits: call `receive` with no data at the time in `turn_at`.
+    """One handshake. It has no timer of its own: call `receive` with no data at the time in `turn_at`.
 
-    A handshake that is done has ended. Call `end` if the connection is over before that.
+    It ends by itself when it's done. If the connection closes before that, call `end`.
     """
 
     def __init__(
@@ -214,7 +214,7 @@ class Handshake:
         self._make_layer = make_layer
         self._queue = queue
         self._silent = silent
-        self._tls: SecureLayer | None = None  # made only when we have bytes for it
+        self._tls: SecureLayer | None = None  # created only when we have bytes for it
         self._is_queued = False
         self._is_signed = False  # the remaining steps are cheap and need no turn
         self._raw = b""  # received bytes that TLS hasn't seen
@@ -223,7 +223,7 @@ class Handshake:
     def receive(self, data: bytes, now: float) -> bool:
         """Continue with the received bytes and return whether the handshake is done.
 
-        Raises StreamError. In each case, send the bytes that `pending()` then returns.
+        Raises StreamError. Afterwards, even after an error, send the bytes that `pending` returns.
         """
         if self._is_signed:
             return self._step(data)
@@ -246,14 +246,14 @@ class Handshake:
         return done
 
     def _is_worth_a_turn(self) -> bool:
-        """Return whether these bytes may make TLS sign. Raise StreamError if they never will."""
+        """Return whether the received bytes may lead to a signature. Raises StreamError if they can't."""
         if self._tls is not None:  # TLS has asked for another ClientHello, and judges the answer itself
             return bool(self._raw)
         self.first_bytes = self._raw[:_FIRST]
         begun = classify_first_bytes(self._raw)
         if begun is FirstBytes.GARBAGE:
-            # TLS has the best error text for a bad record head. Don't show it more, because it might take bytes that we
-            # call garbage for a ClientHello, and sign out of turn.
+            # TLS has the best error text for a bad record head. Don't pass it more than that, because it might accept
+            # bytes that we call garbage as a ClientHello, and sign out of turn.
             self._step(self.first_bytes)
             raise StreamError("tls: no ClientHello, or one with too many pieces or bytes")
         return begun is FirstBytes.CLIENT_HELLO
@@ -281,13 +281,13 @@ class Handshake:
         return answer + self._tls.pending() if self._tls is not None else answer
 
     def end(self) -> None:
-        """End the handshake, done or not. It leaves the queue, loses its deadline and never calls `wake` again."""
+        """End the handshake, done or not: remove it from the queue, and clear its deadline and `wake`."""
         self.ends = inf
         self._leave()
         self.wake = _do_nothing  # drop the reference to the connection, so that it needs no garbage collector
 
     def give_way(self) -> None:
-        """Set the deadline of this handshake to now, because too many are under way."""
+        """Make this handshake time out now, because too many are in progress."""
         self._leave()
         self.ends = 0.0
         self.wake()
@@ -300,7 +300,7 @@ class Handshake:
 
     @property
     def turn_at(self) -> float:
-        """When to process the received bytes; inf if we need more of them, or other handshakes go first."""
+        """When to process the received bytes, or inf if we need more of them or other handshakes are ahead."""
         return self._queue.slot_of(self) if self._is_queued else inf
 
     @property

@@ -1,10 +1,10 @@
-"""Answer over HTTP the way NSQ does, as one ASGI application: routes, arguments, answers, errors, the log line.
+"""HTTP as NSQ's daemons serve it, in an ASGI application: routes, arguments, responses, errors, the log line.
 
 nsqd and nsqlookupd use all of it. Some parts (`parse_query`, `Response`, `wire_head`) also serve code that writes to
-sockets without ASGI. This module doesn't know the endpoints, nor the server that runs the application.
+sockets without ASGI. This module depends neither on the endpoints nor on the server that runs the application.
 
-Routing follows the router in NSQ's releases: a path that exists only for another method is 405, a path that nearly
-matches a route is redirected (see routes.py), and any other path is 404.
+Routing follows the router in NSQ's releases: a path that exists only for another method gets 405, a path that nearly
+matches a route is redirected (see routes.py), and any other path gets 404.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ V1: Final = (b"x-nsq-content-type", b"nsq; version=1.0")
 #
 # A function that aborts the connection.
 ABORT: Final = "nsq.abort"
-# Set if the request needs no answer once its peer has half-closed the connection (`Request.wait_until_gone`).
+# Set if the request needs no response once its peer has half-closed the connection (`Request.wait_until_gone`).
 ENDS_WITH_PEER: Final = "nsq.ends_with_peer"
-# Set when the peer has half-closed the connection. It may still get its answer.
+# Set when the peer has half-closed the connection. It may still get its response.
 PEER_ENDED: Final = "nsq.peer_ended"
 # The common name in the peer's certificate (`Request.common_name`).
 COMMON_NAME: Final = "nsq.common_name"
@@ -62,8 +62,8 @@ REFUSE: Final = "nsq.refuse"
 # Set when the peer has half-closed the connection before the body was complete.
 CUT_SHORT: Final = "nsq.cut_short"
 
-# Bytes of a request's body that we read and discard after an answer that didn't wait for it. If we closed a socket with
-# unread data, the kernel would send a reset, and a client that is still writing would never see the answer.
+# Bytes of a request's body that we read and discard after a response that didn't wait for it. If we closed a socket
+# with unread data, the kernel would send a reset, and a client that is still writing would never see the response.
 _MOST_TO_DISCARD: Final = 8 * 1024 * 1024
 
 _PIECE: Final = 256 << 10  # bytes of a body per send
@@ -74,7 +74,7 @@ PHRASES: Final = {413: b"Request Entity Too Large"}  # Python changed this phras
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Response:
-    """An answer. `sniffed` comes after Content-Length, where Go puts a content type that it has guessed."""
+    """A response. `sniffed` is a header for after Content-Length, where Go puts a content type that it has guessed."""
 
     status: int = 200
     body: bytes = b""
@@ -85,9 +85,9 @@ class Response:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stream:
-    """An answer that we make while we send it.
+    """A response that we generate while we send it.
 
-    `next_piece` returns None at the end. `close` is called exactly once, however the answer ends.
+    `next_piece` returns None at the end. `close` is called exactly once, however the response ends.
     """
 
     headers: Headers
@@ -97,7 +97,7 @@ class Stream:
 
 
 class HttpError(Exception):
-    """Raise or return it in a handler to answer with `{"message":"<code>"}`."""
+    """An error response with the body `{"message":"<code>"}`. Raise it in a handler, or return its `response`."""
 
     def __init__(
         self, status: int, code: str, *, close: bool = False, details: Mapping[str, object] | None = None
@@ -116,7 +116,7 @@ class HttpError(Exception):
 
 
 class ClientGone(Exception):
-    """The peer left before its request was complete, so there is no one to answer."""
+    """The peer left before its request was complete, so no one would read a response."""
 
 
 @lru_cache(maxsize=256)
@@ -125,18 +125,18 @@ def _error_response(status: int, code: str, close: bool) -> Response:
 
 
 def text(content: str | bytes) -> Response:
-    """Return text with NSQ's header and, unless it is empty, the content type that Go would guess."""
+    """Return a text response with NSQ's header and, unless it is empty, the content type that Go would guess."""
     body = content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content
     return Response(body=body, headers=(V1,), sniffed=TEXT if body else None)
 
 
 def json(value: object) -> Response:
-    """Return a value as JSON, with NSQ's header."""
+    """Return a JSON response with NSQ's header."""
     return Response(body=dumps(value), headers=(JSON, V1))
 
 
 def plain(content: str, *, status: int = 200) -> Response:
-    """Return text without NSQ's header. `/ping` answers like this."""
+    """Return a text response without NSQ's header, as for `/ping`."""
     return Response(status, content.encode(), sniffed=TEXT)
 
 
@@ -191,11 +191,11 @@ class HttpDate:
 
 
 def parse_query(query: bytes) -> dict[str, str]:
-    """Return the arguments, or the first value if a name comes twice. Raise HttpError for a bad query.
+    """Return the first value of each argument. Raises HttpError for a bad query.
 
-    As in Go, one bad escape or `;` spoils the whole query. Bytes that aren't UTF-8 become lone surrogates, so different
-    arguments stay different. We refuse more than `_MOST_ARGUMENTS`, because reading a million of them would delay all
-    other clients.
+    As in Go, one bad escape or `;` makes the whole query bad. Bytes that aren't UTF-8 become lone surrogates, so
+    different arguments stay different. We refuse more than `_MOST_ARGUMENTS`, because parsing a million of them would
+    delay all other clients.
     """
     if query.count(b"&") >= _MOST_ARGUMENTS or _BAD_QUERY.search(query):
         raise HttpError(400, "INVALID_REQUEST")
@@ -251,18 +251,18 @@ class Request:
         self.common_name: str = scope.get(COMMON_NAME, "")  # in the peer's certificate, or ""
         self.is_secure = scope.get("scheme") == "https"
         self.words: Mapping[str, str] = {}  # the path segments for the route's `{name}`s
-        self.is_limited = False  # limit the answer to the topic in the query
+        self.is_limited = False  # limit the response to the topic in the query
         self.holder = ""  # owner of the token or certificate, if we check them
         self.may_act_for_others = True  # may act on messages of other clients
         self.may_discard = True  # may do things that lose messages
 
     def query(self) -> dict[str, str]:
-        """Return the arguments of the query, as `parse_query` does."""
+        """Parse the query with `parse_query`."""
         return parse_query(self.query_string)
 
     @property
     def content_length(self) -> int | None:
-        """The announced length, or None for a chunked body. The server has checked that it's a number."""
+        """The value of Content-Length, or None without one. The server has checked that it's a number."""
         length = self.headers.get(b"content-length")
         return None if length is None else int(length)
 
@@ -274,8 +274,8 @@ class Request:
     async def read(self, limit: int) -> bytes:
         """Return the body, or its first `limit` + 1 bytes if it is longer than `limit`.
 
-        If the client sent `Expect: 100-continue`, this call makes it continue. Raises ClientGone if the client leaves,
-        and HttpError if it half-closes the connection too early: then it may still get an answer.
+        If the client sent `Expect: 100-continue`, this call makes it continue. Raises ClientGone if the client leaves.
+        Raises HttpError if it half-closes the connection too early, because it can still read a response.
         """
         pieces: list[bytes] = []
         size = 0
@@ -327,24 +327,24 @@ class Request:
         return CUT_SHORT in self._scope
 
     def abort(self) -> None:
-        """Abort the connection. The peer can see that its answer is incomplete."""
+        """Abort the connection, so that the peer sees that the response is incomplete."""
         abort: Callable[[], None] | None = self._scope.get(ABORT)
         if abort is not None:
             abort()
 
     async def wait_until_lost(self) -> None:
-        """Return when we can no longer send to the peer."""
+        """Wait until we can no longer send to the peer."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
         self.is_gone = True
 
     async def wait_until_gone(self) -> None:
-        """Return when the peer has closed, or half-closed, the connection.
+        """Wait until the peer has closed, or half-closed, the connection.
 
-        Use it in a handler that lets its client wait, and cancel this call when you have an answer.
+        Use it in a handler that keeps its client waiting, and cancel this call when you have an answer.
         """
-        # A half-closed peer normally still gets its answer. But a peer that has left for good looks the same, and a
-        # long wait must not go on for it.
+        # A half-closed peer normally still gets its response. But a peer that has left for good looks the same, and we
+        # must not keep waiting for it.
         self._scope[ENDS_WITH_PEER] = True
         if PEER_ENDED in self._scope:  # the peer half-closed before this wait began
             self.abort()
@@ -352,13 +352,13 @@ class Request:
 
 
 Handler = Callable[[Request], Awaitable[Response | Stream]]
-# Watches a connection while an answer is streamed; the second argument returns the number of pieces sent so far.
+# Watches a connection while a response is streamed; the second argument returns the number of pieces sent so far.
 Attend = Callable[[Request, Callable[[], int]], AbstractAsyncContextManager[None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A route. Its `path` is exact or has words in braces: `/config/{option}`."""
+    """A route. Its `path` is exact or has placeholders in braces: `/config/{option}`."""
 
     method: str
     path: str
@@ -370,22 +370,23 @@ R = TypeVar("R", bound=Route)
 
 
 class CrossOrigin(Protocol):
-    """Lets pages of other sites use some paths; see cors.py."""
+    """Allows pages of other sites to use some paths; see cors.py."""
 
     def headers(self, request: Request) -> Headers:
-        """Return headers to add to the answer to this request."""
+        """Return headers to add to the response to this request."""
 
     def preflight(self, request: Request) -> Headers:
-        """Return headers to add when a browser asks whether it may make a request."""
+        """Return headers to add to the response if a browser asks whether it may send a request."""
 
 
 class HttpApi(Generic[R]):
     """The ASGI application of a set of routes.
 
-    `linger` gets a coroutine function that discards the rest of a refused body, and runs it for a limited time; without
-    `linger` we discard nothing. `attend` notices when the peer of a stream leaves or stops reading. `always` answers
-    every request, whatever the routes. `guard` may refuse a request for a route by returning an answer. `cors` says
-    which answers pages of other sites may read. `unfinished` limits the memory of all request bodies together.
+    `linger` receives a coroutine function that discards the rest of a refused body, and runs it for a limited time;
+    without `linger`, we discard nothing. `attend` notices when the peer of a stream leaves or stops reading. `always`
+    is the response to every request, whatever the routes. `guard` may refuse a request for a route by returning a
+    response. `cors` decides which responses pages of other sites may read. `unfinished` limits the memory of all
+    request bodies together.
     """
 
     def __init__(
@@ -421,7 +422,7 @@ class HttpApi(Generic[R]):
             return
         if self._cors is not None and (more := self._cors.headers(request)):
             response = replace(response, headers=(*response.headers, *more))
-        # In HTTP/1.0, the peer couldn't see where a streamed answer ends.
+        # In HTTP/1.0, the peer couldn't see where a streamed response ends.
         if isinstance(response, Stream) and scope.get("http_version") == "1.0":
             await response.close()
             response = HttpError(505, "HTTP_VERSION_NOT_SUPPORTED").response
@@ -434,7 +435,7 @@ class HttpApi(Generic[R]):
             self._log.info("%d %s %s (%s) %s", response.status, request.method, request.uri, request.remote, duration)
 
     async def _answer(self, request: Request) -> tuple[Response | Stream, bool]:
-        """Return the answer, and whether NSQ logs it."""
+        """Return the response, and whether NSQ would log the request."""
         if self._always is not None:
             return self._always, False
         found = self._table.find(request.method, request.path)
@@ -463,7 +464,7 @@ class HttpApi(Generic[R]):
             return error.response
         except ClientGone:
             raise
-        except Exception as error:  # a bug must not end the connection: like NSQ, we answer 500
+        except Exception as error:  # a bug must not end the connection: like NSQ, we respond with 500
             self._log.exception("panic in HTTP handler - %s", error)
             return HttpError(500, "INTERNAL_ERROR").response
         finally:
@@ -497,7 +498,7 @@ class HttpApi(Generic[R]):
                     sent += 1
                 if not request.is_gone:
                     await send({"type": "http.response.body", "body": b"", "more_body": False})
-        except Exception as error:  # the peer sees that the answer is incomplete
+        except Exception as error:  # the peer sees that the response is incomplete
             self._log.exception("streamed answer aborted - %s", error)
             request.abort()
             await request.wait_until_lost()
@@ -506,7 +507,7 @@ class HttpApi(Generic[R]):
 
 
 async def _send_in_pieces(body: bytes, send: Send) -> None:
-    """Send a large body in pieces. A server that gets it whole copies everything that the peer hasn't taken yet."""
+    """Send a large body in pieces. Given the whole body, the server would copy everything that it can't send yet."""
     for start in range(0, max(1, len(body)), _PIECE):
         if start:
             await asyncio.sleep(0)  # give way: with a fast peer, `send` never waits

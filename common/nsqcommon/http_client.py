@@ -26,37 +26,38 @@ from nsqcommon.net import join_host_port
 from nsqcommon.nsq_json import Fields, JsonError, read
 from nsqcommon.wire.http_exchange import MOST_BYTES, Answer, BadResponse, Headers, ResponseReader, request_bytes
 
-SMALL: Final = 64 * 1024  # bytes of an answer that we hold without awaiting `before_large`
+SMALL: Final = 64 * 1024  # bytes of a response that we hold without awaiting `before_large`
 _READ_SIZE: Final = 64 * 1024
 _MOST_REDIRECTS: Final = 10  # as in Go
 _TO_GET: Final = frozenset((301, 302, 303))  # all clients switch to GET for these
 _REDIRECTS: Final = _TO_GET | {307, 308}
 _SECRETS: Final = frozenset(("authorization", "cookie", "cookie2", "www-authenticate"))  # the same as in Go
 
-BeforeLarge = Callable[[], Awaitable[None]]  # returns when this answer may exceed SMALL
+BeforeLarge = Callable[[], Awaitable[None]]  # returns when this response may exceed SMALL
 _CLOSE: Final = ("Connection", "close")
 
 _Server = tuple[str, int, ssl.SSLContext | None]
 
 
 class HttpFailed(Exception):
-    """We got no answer. The message says why."""
+    """We received no usable response. The message says why."""
 
 
 class HttpTimeout(HttpFailed):
-    """We got no answer in time."""
+    """We received no complete response in time."""
 
 
 class HttpClient:
     """Sends requests over connections that it keeps until `close_idle`.
 
-    Each request under way has a connection of its own. A request that finds no idle one dials, but takes the connection
-    that another request releases if that happens first. This helps with a server that accepts slowly: its kernel drops
-    connects when its queue is full, and ours retries only after 1, 3 and 7 s. Meanwhile the few accepted connections
-    serve all the other requests.
+    Each request in progress has its own connection. If there's no idle one, the request dials, but if another request
+    releases a connection before that succeeds, it takes that one. This helps with a server that accepts slowly: its
+    kernel drops connects when its queue is full, and ours retries only after 1, 3 and 7 s. Meanwhile, the few accepted
+    connections serve all the other requests.
 
-    Times are in seconds. With `keeps_bodies`, an answer of more than `most` bytes fails. Without it, we read answers to
-    their end and discard the bodies. Belongs to one trio loop. A cancelled request closes its connection.
+    Times are in seconds. With `keeps_bodies`, a response of more than `most` bytes is an error. Without it, we read
+    each response to its end and discard the body. A cancelled request closes its connection. Use a client in only one
+    trio loop.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class HttpClient:
         tls: ssl.SSLContext | None = None,
         headers: Headers = (),
     ) -> Answer:
-        """Return the answer to a GET, whatever its status. Raise HttpFailed."""
+        """Send a GET and return the response, whatever its status. Raises HttpFailed."""
         request = request_bytes("GET", join_host_port(host, port), target, headers, b"")
         with _as_http_failed(self._timeout):
             return await self._ask((host, port, tls), request)
@@ -98,7 +99,7 @@ class HttpClient:
     async def fetch(
         self, method: str, url: str, *, tls: ssl.SSLContext, headers: Headers = (), body: bytes = b""
     ) -> Answer:
-        """Send a request to a whole URL and follow redirects, on connections that we keep.
+        """Send a request to a URL and follow redirects, over kept connections. Raises HttpFailed.
 
         If the server has closed a kept connection, we notice only when we use it. We then send the request again, so it
         may arrive twice.
@@ -107,7 +108,7 @@ class HttpClient:
             return await _follow_redirects(self._ask, method, url, tls=tls, headers=headers, body=body)
 
     async def close_idle(self) -> None:
-        """Close the idle connections; busy ones close after their answer. Doesn't wait and can't be cancelled."""
+        """Close the idle connections. Busy ones close after their response. Doesn't wait and can't be cancelled."""
         idle, self._idle = self._idle, {}
         for kept in idle.values():
             await _close_all(kept)
@@ -124,7 +125,7 @@ class HttpClient:
                     # The server closed the connection while it was idle, so try another one.
 
     async def _connection(self, server: _Server) -> tuple[trio.abc.Stream, bool]:
-        """Return a free connection, and whether it has served another request before."""
+        """Return a free connection, and whether it has already served another request."""
         kept = self._idle.setdefault(server, [])
         if kept and kept[-1].since < trio.current_time() - self._idle_timeout:
             await _close_all(kept)  # the last one is the youngest, so the others are too old as well
@@ -148,7 +149,7 @@ class HttpClient:
         return dial.released, True
 
     def _release(self, server: _Server, stream: trio.abc.Stream) -> None:
-        """Give the connection to the request that has dialled longest, or keep it if none is dialling."""
+        """Give the connection to the request that has been dialling longest, or keep it if none is dialling."""
         if dials := self._dials.get(server):
             dials.popleft().give_up_for(stream)
         else:
@@ -206,7 +207,10 @@ async def get(
     timeout: float = inf,
     most: int = MOST_BYTES,
 ) -> Answer:
-    """Send a single GET and return the answer, whatever its status. Raise HttpFailed, also above `most` bytes."""
+    """Send a single GET and return the response, whatever its status.
+
+    Raises HttpFailed, also if the response has more than `most` bytes.
+    """
     request = request_bytes("GET", join_host_port(host, port), target, [_CLOSE, *headers], b"")
     with _as_http_failed(timeout):
         return await _exchange((host, port, tls), request, connect_timeout=connect_timeout, most=most)
@@ -215,7 +219,10 @@ async def get(
 async def post(
     host: str, port: int, target: str, *, name: str, tls: ssl.SSLContext | None = None, headers: Headers = ()
 ) -> Answer:
-    """Send a single POST without a body to the server `name` at `host`, and return its answer. Raise HttpFailed."""
+    """Send a single POST without a body, and return the response. Raises HttpFailed.
+
+    We connect to `host`. `name` is the server's name, for the Host header and for TLS.
+    """
     request = request_bytes("POST", join_host_port(name, port), target, [_CLOSE, *headers], b"")
     with _as_http_failed(inf):
         return await _exchange((host, port, tls), request, connect_timeout=inf, name=name)
@@ -233,9 +240,9 @@ async def fetch(
     most: int = MOST_BYTES,
     before_large: BeforeLarge = trio.lowlevel.checkpoint,
 ) -> Answer:
-    """Send a single request to a whole URL, follow redirects, and return the last answer. Raise HttpFailed.
+    """Send a single request to a URL, follow redirects, and return the last response. Raises HttpFailed.
 
-    `tls` is for https. We await `before_large` once an answer exceeds SMALL.
+    `tls` is for https. We await `before_large` once a response exceeds SMALL.
     """
     ask = partial(_exchange, connect_timeout=connect_timeout, most=most, before_large=before_large)
     with _as_http_failed(timeout):
@@ -268,7 +275,7 @@ async def _follow_redirects(
 
 
 def _is_same_or_below(host: str, parent: str) -> bool:
-    """Return whether `host` is `parent` or a subdomain of it: only there may a redirect take your secrets along."""
+    """Return whether `host` is `parent` or its subdomain, so that a redirect may carry the headers with secrets."""
     return host == parent or host.endswith(f".{parent}")
 
 
@@ -283,7 +290,7 @@ async def open_answer(
     connect_timeout: float = inf,
     patience: float = inf,
 ) -> AsyncIterator[OpenAnswer]:
-    """Send a single GET and yield its answer. You read it piece by piece and may leave at any time.
+    """Send a single GET and yield the response. You read it piece by piece, and may leave the block at any time.
 
     `patience` is the timeout for each piece, in seconds. Raises HttpFailed.
     """
@@ -300,7 +307,7 @@ async def open_answer(
 
 
 class OpenAnswer:
-    """An answer whose head has arrived; the body comes piece by piece."""
+    """A response whose head has arrived. Its body arrives piece by piece."""
 
     def __init__(self, stream: trio.abc.Stream, reader: ResponseReader, patience: float) -> None:
         self._stream = stream
@@ -318,7 +325,10 @@ class OpenAnswer:
         return self._reader.status
 
     async def next_piece(self) -> bytes:
-        """Return the next piece of the body, or b"" after the last one. Raise HttpFailed, also for a cut-off one."""
+        """Return the next piece of the body, or b"" after the last one.
+
+        Raises HttpFailed, also if the connection closes before the body is complete.
+        """
         with _as_http_failed(self._patience):
             while not self._reader.body and not self._reader.is_complete:
                 await self._receive_piece()
@@ -329,7 +339,7 @@ class OpenAnswer:
 
 
 def _split(url: str, location: str) -> SplitResult:
-    """Return the URL that `location` means, relative to `url`; an empty `location` is `url` itself."""
+    """Resolve `location` relative to `url`, and split the result. An empty `location` means `url` itself."""
     try:
         whole = urljoin(url, location)
         parts = urlsplit(whole)
@@ -357,7 +367,7 @@ def _credentials(parts: SplitResult) -> Headers:
 
 @contextmanager
 def _as_http_failed(timeout: float) -> Iterator[None]:
-    """Turn each error of a request into HttpFailed."""
+    """Limit the time of a request, and turn each of its errors into HttpFailed."""
     try:
         with trio.fail_after(timeout):
             yield
@@ -379,7 +389,7 @@ async def _exchange(
     before_large: BeforeLarge = trio.lowlevel.checkpoint,
     name: str = "",
 ) -> Answer:
-    """Send a request on its own connection and return the answer. Pass the server's `name` if it isn't the host."""
+    """Send a request on its own connection and return the response. Pass the server's `name` if it isn't the host."""
     stream = await _connect(*server, connect_timeout, name)
     try:
         with ResponseReader(most=most) as reader:
@@ -391,7 +401,7 @@ async def _exchange(
 
 
 def _cause(error: BaseException) -> str:
-    """Return the innermost cause: trio wraps stream errors, and the errors of all addresses of a name."""
+    """Return the text of the innermost error, because trio wraps stream errors, and groups those of all addresses."""
     inner = error.__cause__
     if isinstance(inner, BaseExceptionGroup):
         inner = inner.exceptions[0]
@@ -421,7 +431,7 @@ async def _receive(
 
 
 def https_port_in(answer: bytes) -> int | None:
-    """Return the HTTPS port that one of our daemons names when it refuses plain HTTP, or None."""
+    """Return the HTTPS port in a daemon's refusal of plain HTTP, or None if there's none."""
     try:
         return Fields(read(answer)).integer("https_port") or None
     except JsonError:

@@ -1,7 +1,7 @@
-"""The rules of Go's HTTP server for the head of a request, checked before the path matters, with Go's error texts.
+"""The rules of Go's HTTP server for the head of a request, with Go's error texts. We check them before the path.
 
-nsqd's fast path and `nsqcommon.web` share them. If a head breaks a rule, the fast path leaves it to `nsqcommon.web`,
-which serves everything else.
+nsqd's fast path and `nsqcommon.web` share them. If a head breaks a rule, the fast path leaves the request to
+`nsqcommon.web`, which serves all requests that the fast path doesn't.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _CONTINUE: Final = b"100-continue"
 
 
 def _refusal(words: bytes) -> bytes:
-    """Return Go's answer to a malformed request. It has neither date nor length."""
+    """Return Go's response to a malformed request. It has neither date nor length."""
     return b"HTTP/1.1 " + words + b"\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n" + words
 
 
@@ -29,7 +29,7 @@ _EXPECTATION_FAILED: Final = Response(417, headers=((b"connection", b"close"),))
 
 
 def refusal_of(version: str, headers: Iterable[tuple[bytes, bytes]], size: int, *, date: bytes) -> bytes | None:
-    """Return the answer to a head that breaks a rule, or None for a good head. After the answer, end the connection.
+    """Return the response to a head that breaks a rule, or None for a good head. Close the connection after sending it.
 
     `version` is "1.0" or "1.1", names in `headers` are lower case, and `size` is the whole head in bytes.
     """
@@ -60,8 +60,8 @@ def refusal_of(version: str, headers: Iterable[tuple[bytes, bytes]], size: int, 
 def keeps_open(version: str, headers: Iterable[tuple[bytes, bytes]]) -> bool:
     """Return whether the client wants to send another request on this connection, by the rules of Go's server.
 
-    In HTTP/1.1, `close` in any `Connection` header ends it. In HTTP/1.0, it ends unless the first of these headers has
-    `keep-alive`, whatever else is in there.
+    In HTTP/1.1, `close` in any `Connection` header ends the connection. In HTTP/1.0, the connection stays open only if
+    the first `Connection` header contains `keep-alive`, even if it also contains `close`.
     """
     values = [value.lower() for name, value in headers if name == b"connection"]
     if version == "1.0":

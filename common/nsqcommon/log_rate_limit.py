@@ -23,7 +23,7 @@ class LogRateLimit:
         self._lines = 0
 
     def allows(self, now: float) -> bool:
-        """Return whether one more line may be logged; if not, count it."""
+        """Return whether to log another line. If not, count it as left out."""
         if now >= self._ends:
             self._ends = now + _PERIOD
             self._lines = 0
@@ -34,6 +34,6 @@ class LogRateLimit:
         return True
 
     def take_suppressed(self) -> int:
-        """Return the number of lines that were left out, and reset it."""
+        """Return the number of lines that were left out, and reset the count."""
         left_out, self.left_out = self.left_out, 0
         return left_out

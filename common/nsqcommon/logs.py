@@ -1,4 +1,4 @@
-"""Logging in NSQ's format: one line per event on stderr, or one JSON object if a machine reads the log.
+"""Logging to stderr in NSQ's format, one line per event, or as one JSON object per event for machines.
 
     [nsqd] 2024/05/01 09:30:00.123456 INFO: TCP: listening on [::]:4150
 
@@ -24,7 +24,7 @@ LOG_FORMATS: Final = ("nsq", "json")
 
 
 class LogLevel(IntEnum):
-    """NSQ's levels. `/config/log_level` answers with these numbers."""
+    """NSQ's levels. `/config/log_level` returns these numbers."""
 
     DEBUG = 1
     INFO = 2
@@ -34,7 +34,7 @@ class LogLevel(IntEnum):
 
     @classmethod
     def parse(cls, word: str) -> Self:
-        """Read the name of a level in any case. Raise ValueError for another word, with a list of the levels."""
+        """Parse the name of a level, in any case. Raises ValueError with a list of the levels for any other word."""
         try:
             return cls[word.upper()]
         except KeyError:
@@ -72,7 +72,7 @@ def configure(
 ) -> None:
     """Send all logging to `stream` (stderr by default). You may call it again; the last call wins.
 
-    The format json adds `fields` to each line.
+    The `json` format adds `fields` to each line.
     """
     handler = logging.StreamHandler(sys.stderr if stream is None else stream)
     handler.setFormatter(JsonFormatter(fields or {}) if log_format == "json" else NsqFormatter(prefix))
@@ -89,7 +89,7 @@ def set_level(level: LogLevel) -> None:
 
 
 def skip_unused_record_fields() -> None:
-    """Stop logging from collecting fields that our formats never show, for the whole process.
+    """Keep Python's logging from collecting fields that our formats never show, in the whole process.
 
     Finding the source line of a log call is a third of its cost. Python's logging HOWTO recommends these switches under
     "Optimization".

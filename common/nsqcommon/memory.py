@@ -38,8 +38,8 @@ def share_one_heap() -> None:
 def return_unused() -> None:
     """Return the unused gaps between allocations to the operating system.
 
-    By itself the C library returns only the end of the heap. For example, a thousand closed TLS sessions keep all of
-    their memory if a few later allocations lie among them. This call takes about a millisecond, or tens of milliseconds
+    By itself, the C library returns only the end of the heap. For example, a thousand closed TLS sessions keep all of
+    their memory if a few later allocations are in between. This call takes about a millisecond, or tens of milliseconds
     with a heap of gigabytes.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)

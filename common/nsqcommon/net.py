@@ -50,9 +50,9 @@ class Address:
 
 
 def parse_address(text: str) -> Address:
-    """Read the value of `--tcp-address` and similar options.
+    """Parse the value of `--tcp-address` or a similar option.
 
-    Raises AddressError, also for an empty text, because only the caller knows what that means.
+    Raises AddressError, also for an empty text, because its meaning depends on the option.
     """
     if not text:
         raise AddressError("empty address")
@@ -69,9 +69,9 @@ def parse_address(text: str) -> Address:
 
 
 def bind(address: Address | str) -> socket.socket:
-    """Open a listening, non-blocking socket. Raise ListenError if that fails or the text is not an address.
+    """Open a listening, non-blocking socket. Raises ListenError if that fails or the text is not an address.
 
-    Port 0 takes any free port; call `listening_port()` to find out which. Close the socket with `close_listener()`.
+    Port 0 means any free port; call `listening_port()` to find out which. Close the socket with `close_listener()`.
     """
     network = "tcp"
     try:
@@ -85,7 +85,7 @@ def bind(address: Address | str) -> socket.socket:
 
 
 def close_listener(listener: socket.socket) -> None:
-    """Close a listener. Remove the file of a unix socket, or the next start would find its address in use."""
+    """Close a listener, and remove a unix socket's file, because the next `bind` would find the address in use."""
     path = listener.getsockname() if listener.family == socket.AF_UNIX and listener.fileno() >= 0 else ""
     listener.close()
     if path:
@@ -94,7 +94,7 @@ def close_listener(listener: socket.socket) -> None:
 
 
 def keep_alive(connection: socket.socket) -> None:
-    """Let the kernel check after 15 s of silence whether the other machine is still there, as Go does."""
+    """Make the kernel check after 15 s of silence whether the other machine is still there, as Go does."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, _IDLE_TIME, _KEEP_ALIVE)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEP_ALIVE)
@@ -108,7 +108,7 @@ def format_listener(listener: socket.socket) -> str:
 def format_name(name: SocketName) -> str:
     """Return a socket name, or an address from `accept()`, as text.
 
-    An IPv4 peer of an IPv6 socket looks like IPv4.
+    An IPv4 address of an IPv6 socket (`::ffff:10.0.0.1`) is written as IPv4.
     """
     if isinstance(name, tuple):
         host, port = str(name[0]), int(name[1])
@@ -117,7 +117,7 @@ def format_name(name: SocketName) -> str:
 
 
 def listening_port(listener: socket.socket) -> int:
-    """Return the actual port, for `/info` and registrations; -1 for a unix socket."""
+    """Return the actual port, for `/info` and registrations, or -1 for a unix socket."""
     return -1 if listener.family == socket.AF_UNIX else int(listener.getsockname()[1])
 
 

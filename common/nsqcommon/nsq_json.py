@@ -1,7 +1,7 @@
-"""JSON the way NSQ's daemons, which are written in Go, write and read it.
+"""JSON as NSQ's daemons, which are written in Go, write and read it.
 
-Written: compact, keys in the given order, `<`, `>` and `&` escaped, other text as raw UTF-8. Read: field names in any
-case, `null` for "not given", and integers only from integer literals: 1000, not 1000.0.
+Output is compact, with keys in the given order, `<`, `>` and `&` escaped, and other text as raw UTF-8. Input may have
+field names in any case, and `null` for a missing field. Integers must be integer literals: 1000, not 1000.0.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 
 
 def dumps(value: object) -> bytes:
-    """Write a value as JSON. Raise ValueError for NaN and infinities.
+    """Write a value as JSON. Raises ValueError for NaN and infinities.
 
     Fractions below 0.0001 get Python's exponent (1e-05), where Go writes them out. The daemons send none that small.
     """
@@ -60,10 +60,10 @@ class JsonError(ValueError):
 
 
 def loads(data: bytes) -> object:
-    """Return the whole document, with objects as dictionaries; the last of equal names counts. Raise JsonError.
+    """Return the whole document, with objects as dictionaries. Raises JsonError.
 
-    We accept only UTF-8 without a byte order mark. In strings, bytes that aren't UTF-8 and escapes of half a surrogate
-    pair become U+FFFD, one each.
+    If a name comes twice in an object, the last value counts. A byte order mark is an error. In strings, each byte that
+    isn't UTF-8 and each escape of half a surrogate pair becomes U+FFFD.
     """
     try:
         return _plain(read(data))
@@ -72,14 +72,14 @@ def loads(data: bytes) -> object:
 
 
 def read(data: bytes) -> object:
-    """Return the document for `Fields`, which examines only the values you ask for. Raise JsonError.
+    """Return the document for `Fields`, which examines only the values you ask for. Raises JsonError.
 
     Any client can send us a document, so reading it must be cheap whatever it contains. Calling a Python function for
     each value took 25 ms for 64 KiB. So json's C scanner calls nothing but C, and we do the remaining work only for the
     values you ask for:
 
         {"a": 1, "a": 2}    (("a", b"1"), ("a", b"2"))    a tuple of pairs keeps equal names
-        -12                 b"-12"                        int() would refuse thousands of digits, needed or not
+        -12                 b"-12"                        int() would reject thousands of digits, even in unused fields
         "a<ff>"             "a<half a surrogate pair>"    becomes U+FFFD later
     """
     text = data.decode("utf-8", "surrogateescape")
@@ -94,14 +94,14 @@ def read(data: bytes) -> object:
 class Fields:
     """The fields of an object, read as NSQ's decoder reads them.
 
-    Names match in any case. `null` leaves a field unchanged. If a name comes twice, the last value counts, but all of
-    them must have the right type; otherwise you get a JsonError. An object that is `null` has no fields.
+    Names match in any case. A field that is `null` counts as absent. If a name comes twice, the last value counts, but
+    all values must have the right type; otherwise, you get a JsonError. `null` in place of an object has no fields.
     """
 
     __slots__ = ("_values",)
 
     def __init__(self, value: object) -> None:
-        """Take a value that `read` returned, or a member of one."""
+        """Take an object from `read`, or an object within it. Raises JsonError if it's something else."""
         if value is not None and not isinstance(value, tuple):
             raise JsonError(f"expected an object, got {_kind(value)}")
         self._values: dict[str, list[object]] = {}
@@ -135,7 +135,7 @@ class Fields:
         return default
 
     def items(self, name: str) -> list[object]:
-        """Return the members of a list: strings as from `text`, objects for `Fields`. Empty if the field is absent."""
+        """Return the items of a list, or [] if the field is absent. Objects are in the form that `Fields` takes."""
         items: list[object] = []
         for value in self._values.get(name, ()):
             if not isinstance(value, list):
@@ -144,7 +144,7 @@ class Fields:
         return [_repaired(item) if isinstance(item, str) else item for item in items]
 
     def texts(self, name: str) -> tuple[str, ...] | None:
-        """Return the members of a list of strings; None if the field is absent. As in Go, `null` is an empty string."""
+        """Return the items of a list of strings, or None if the field is absent. As in Go, a `null` item is ""."""
         if not self._values.get(name):
             return None
         texts: list[str] = []
@@ -171,8 +171,8 @@ _decoder: Final = json.JSONDecoder(object_pairs_hook=tuple, parse_int=str.encode
 def _without_collector() -> Iterator[None]:
     """Switch the garbage collector off while we read a document, because it would find nothing.
 
-    For example, 1 MiB can hold half a million lists. The collector then examined all live objects again and again,
-    which took ten times as long as reading the lists.
+    For example, 1 MiB can hold half a million lists. With the collector on, examining all live objects again and again
+    took ten times as long as reading the lists.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -189,7 +189,7 @@ def _integer(digits: bytes) -> int:
 
 
 def _repaired(text: str) -> str:
-    """Return the text without lone surrogates, because they can't be encoded."""
+    """Replace lone surrogates by U+FFFD, because they can't be encoded."""
     return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
 
 

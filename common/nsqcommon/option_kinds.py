@@ -1,4 +1,4 @@
-"""Kinds of option values: how we read each one from a flag, an environment variable or TOML, and how we show it.
+"""The kinds of option values: how to parse one from a flag, an environment variable or TOML, and how to show it.
 
 We convert TOML values as NSQ does, except for integers as booleans (docs/reference/differences.md).
 """
@@ -26,10 +26,10 @@ _INT64: Final = range(-(2**63), 2**63)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionKind(Generic[T]):
-    """How to read and show values of one kind.
+    """How to parse and show values of one kind.
 
-    `parse` reads a flag's text and `convert` the value in a TOML file; both raise ValueError with the reason. The value
-    of a repeated kind is a tuple, and `parse` returns the addition of one use of the flag. For example,
+    `parse` takes the text of a flag, and `convert` the value in a TOML file. Both raise ValueError with the reason. A
+    repeated kind has tuples for values, and `parse` returns the items that one use of the flag adds. For example,
     `--lookupd-tcp-address=a:4160` adds ("a:4160",).
     """
 
@@ -42,7 +42,7 @@ class OptionKind(Generic[T]):
     is_bare: bool = False  # `--flag` alone means true
     is_repeated: bool = False
     is_descending: bool = False  # NSQ sorts values from flags, but not from the file
-    has_own_words: bool = False  # NSQ reports a bad one as "failed parsing <key> <value>"
+    has_own_words: bool = False  # NSQ reports a bad value as "failed parsing <key> <value>"
 
 
 def _parse_boolean(text: str) -> bool:
@@ -143,7 +143,7 @@ def _put_strings(text: str) -> tuple[str, ...]:
 
 
 def _convert_by_text(parse: Callable[[str], T]) -> Callable[[object], T]:
-    """Return a conversion for words that TOML may also hold as a boolean or an integer, such as `true`."""
+    """Return a `convert` for a kind of words, some of which TOML may hold as a boolean or integer, such as `true`."""
     return lambda value: parse(str(value).lower() if isinstance(value, bool) else str(value))
 
 
@@ -206,7 +206,7 @@ def words_kind(
 
 
 def one_of(*words: W) -> OptionKind[W]:
-    """Return a kind that accepts these words only; they may be the members of a StrEnum."""
+    """Return a kind that accepts only these words, which may be the members of a StrEnum."""
 
     def parse(text: str) -> W:
         for word in words:
@@ -221,7 +221,7 @@ LEVEL: Final = words_kind("level", LogLevel.parse, show=lambda level: level.word
 
 
 def kind_of(default: object) -> OptionKind[Any]:
-    """Return the kind for a default of this type."""
+    """Return the kind of an option with this default."""
     match default:
         case bool():
             return BOOLEAN

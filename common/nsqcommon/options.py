@@ -1,15 +1,15 @@
-"""One table of settings per daemon, the source of flags, file, environment, --help, checks and reference pages.
+"""One table of settings per daemon: we derive flags, file, environment, --help, checks and reference pages from it.
 
-A table is a frozen dataclass. `option()` makes its fields:
+A table is a frozen dataclass. `option()` declares its fields:
 
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Options(BaseOptions):
         max_msg_size: int = option(1_048_576, "largest message, in bytes", at_least=1)
         msg_timeout: Nanoseconds = option(MINUTE, "when a message comes back", kind=DURATION)
 
-`parse()` makes an instance of it. A flag wins over an environment variable, which wins over the TOML file, which wins
-over the default. All durations are whole nanoseconds, as in NSQ's HTTP API; use `seconds()` in code that waits. Flags
-have the syntax of Go's `flag` package, because NSQ's users have it in their scripts.
+`parse()` creates an instance. A flag wins over an environment variable, which wins over the TOML file, which wins over
+the default. All durations are whole nanoseconds, as in NSQ's HTTP API; use `seconds()` in code that waits. Flags have
+the syntax of Go's `flag` package, because NSQ's users rely on it in their scripts.
 """
 
 from __future__ import annotations
@@ -181,10 +181,10 @@ def option(
     deprecated: bool = False,
     at_run_time: bool = False,
 ) -> T:
-    """Make a field of a table. You needn't pass a `kind` if the default is a bool, int, float, str or tuple of str.
+    """Declare a field of a table. You needn't pass a `kind` if the default is a bool, int, float, str or tuple of str.
 
-    Pass `flag` or `toml` if that name differs from the field's. A deprecated option is accepted as a flag only and has
-    no effect. With `at_run_time`, `PUT /config/<key>` can change the option.
+    Pass `flag` or `toml` if the option's name there differs from the field's. We accept a deprecated option as a flag
+    only, and ignore it. With `at_run_time`, `PUT /config/<key>` can change the option.
     """
     settings = {
         "help": help,
@@ -203,7 +203,7 @@ def option(
 
 
 def computed_option(compute: Callable[[], T], shown: str, help: str, **settings: Any) -> T:
-    """Make an option whose default depends on the machine; `shown` describes the default in `--help`."""
+    """Declare an option whose default depends on the machine; `shown` describes the default in `--help`."""
     kind = settings.pop("kind", None) or kind_of(compute())
     described: Any = option(None, help, kind=kind, **settings)
     made: T = field(default_factory=compute, metadata={**described.metadata, "default_shown": shown})
@@ -221,9 +221,9 @@ class BaseOptions:
     log_format: str = option("nsq", "log format: nsq (NSQ's lines) or json", kind=one_of(*LOG_FORMATS))
 
     def checked(self) -> Self:
-        """Return these options, checked against each other and completed. Raise StartupError if they clash.
+        """Check the options against each other, and return them completed. Raises StartupError if they conflict.
 
-        `parse` has already checked the limits of each single option.
+        `parse` has already checked the limits of each option.
         """
         return self
 
@@ -246,7 +246,7 @@ def table_of(options_class: type[DataclassInstance]) -> tuple[Option, ...]:
 
 
 def parse(options_class: type[OptionsT], argv: Sequence[str], environ: Mapping[str, str], program: str) -> OptionsT:
-    """Read the options of `program` from its arguments (without its own name), the environment and the TOML file.
+    """Read the options of `program` from its arguments (without argv[0]), the environment and the TOML file.
 
     Raises UsageError, HelpRequested, VersionRequested, or StartupError with the whole line to print.
     """
@@ -281,9 +281,9 @@ class Flags(Generic[T]):
 
 
 def read_flags(options_class: type[TableT], argv: Sequence[str], program: str, *, closing: str = "") -> Flags[TableT]:
-    """Read a tool's command line. The syntax is the same, but there is no environment and no file.
+    """Read a tool's command line. Tools use neither the environment nor a file.
 
-    The limits of the options aren't checked. `closing` ends the usage text. Raises UsageError or HelpRequested.
+    This doesn't check the limits of the options. `closing` ends the usage text. Raises UsageError or HelpRequested.
     """
     table = table_of(options_class)
     flags = _CommandLine(table, tool_usage(program, table, closing), has_file=False)
@@ -292,12 +292,15 @@ def read_flags(options_class: type[TableT], argv: Sequence[str], program: str, *
 
 
 def variable_of(program: str, flag: str) -> str:
-    """Return the environment variable of a flag: for example, NSQD_TCP_ADDRESS for nsqd's tcp-address."""
+    """Return the environment variable for a flag: for example, NSQD_TCP_ADDRESS for nsqd's tcp-address."""
     return f"{program}_{flag}".replace("-", "_").upper()
 
 
 class _CommandLine:
-    """Go's `flag` package: one dash or two, `--flag=value` or `--flag value`. The first bare word ends the flags."""
+    """Parses flags like Go's `flag` package: with one dash or two, and with `=` or a space before the value.
+
+    The first argument that isn't a flag ends the flags.
+    """
 
     def __init__(self, table: Sequence[Option], usage: str, *, has_file: bool) -> None:
         self._usage = usage
@@ -308,7 +311,7 @@ class _CommandLine:
         self.wants_version = False
 
     def read(self, argv: Sequence[str]) -> tuple[str, ...]:
-        """Read the flags and return the arguments from the first non-flag on."""
+        """Parse the flags, and return the arguments from the first non-flag on."""
         left = list(reversed(argv))
         # As in Go, a lone dash is an argument, not a flag.
         while left and len(left[-1]) > 1 and left[-1].startswith("-") and left[-1] != "--":
@@ -422,15 +425,15 @@ def _converted(row: Option, value: object) -> Any:
 
 
 def format_value(options: BaseOptions, key: str) -> str:
-    """Return the answer to `GET /config/<key>`: raw text, durations in nanoseconds. Raise KeyError for a bad key."""
+    """Return a value as `GET /config/<key>` shows it, durations in nanoseconds. Raises KeyError for a bad key."""
     row = _row_of(options, key)
     return str(row.kind.render(getattr(options, row.name)))
 
 
 def change(options: OptionsT, key: str, text: str) -> OptionsT:
-    """Return the options after `PUT /config/<key>`.
+    """Return a copy of the options with the value that `PUT /config/<key>` sets.
 
-    Raise KeyError for an unknown key or one that can't change at run time, and ValueError for a bad value.
+    Raises KeyError if there is no such key or its option can't change at run time, and ValueError for a bad value.
     """
     row = _row_of(options, key)
     if not row.at_run_time:

@@ -1,13 +1,13 @@
-"""Recognize requests that a web page made a browser send, and the host names that are a server's own.
+"""Recognizes requests that a web page made a browser send, and the names of the server itself.
 
 A server that trusts its network trusts every browser in it, and a browser sends requests wherever a page points it.
 That allows two attacks, and we stop both here:
 
-- *A request from another site.* A page of evil.example posts to http://127.0.0.1:4171. Browsers say where such a
-  request comes from (`Sec-Fetch-Site`, `Origin`), and programs don't: `why_foreign`.
-- *DNS rebinding.* evil.example resolves to its own server first and to 127.0.0.1 later. The browser then takes the page
-  and our server for one site, and even lets the page read the answers. The `Host` header gives the attack away, because
-  it still names evil.example: `OwnHosts`.
+- *A request from another site.* A page of evil.example posts to http://127.0.0.1:4171. Browsers add headers that reveal
+  where such a request comes from (`Sec-Fetch-Site`, `Origin`): see `why_foreign`.
+- *DNS rebinding.* evil.example first resolves to the attacker's server, and later to 127.0.0.1. The browser then takes
+  the page and our server for one site, and even lets the page read our responses. The `Host` header gives the attack
+  away, because it still names evil.example: see `OwnHosts`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BROWSER: Final = "Mozilla/"  # how every browser's User-Agent begins
 
 
 def why_foreign(site: str, origin: str, host: str) -> str:
-    """Return why a request comes from another site's page; "" if it comes from one of our pages or from a program.
+    """Return how we know that another site's page sent this request, or "" if one of our pages or a program did.
 
     The arguments are the headers Sec-Fetch-Site, Origin and Host; pass "" for a missing one.
     """
@@ -42,8 +42,8 @@ def why_foreign(site: str, origin: str, host: str) -> str:
 def is_from_browser(site: str, origin: str, user_agent: str) -> bool:
     """Return whether a browser sent this request.
 
-    We also need User-Agent, because browsers send Sec-Fetch-Site only to HTTPS and localhost, and Origin only with
-    changes and to other sites. For example, a page that reads from http://broker:4151 sends neither.
+    We also need User-Agent, because browsers send Sec-Fetch-Site only to HTTPS and localhost, and Origin only for
+    changes and to other sites. For example, a page of http://broker:4151 that reads from there sends neither.
     """
     return bool(site or origin) or user_agent.startswith(_BROWSER)
 
@@ -51,15 +51,15 @@ def is_from_browser(site: str, origin: str, user_agent: str) -> bool:
 class OwnHosts:
     """The host names of a server, whatever the port.
 
-    `localhost`, the names below it and all IP addresses always belong to them. Browsers never ask DNS about these, so
-    DNS can't rebind them.
+    They always include `localhost`, its subdomains and all IP addresses. Browsers never ask DNS about these, so DNS
+    can't rebind them.
     """
 
     def __init__(self, own: Iterable[str], allowed: Iterable[str] = ()) -> None:
-        """Take the names that the server finds out itself, and the names that its operator allows.
+        """Combine the names that the server finds itself with the names that its operator allows.
 
-        Entries of `own` that aren't host names are skipped. Raise ValueError for an entry of `allowed` that is neither
-        a name nor an address nor `*`.
+        We skip entries of `own` that aren't host names. Raises ValueError for an entry of `allowed` that is neither a
+        name nor an address nor `*`.
         """
         allowed = tuple(allowed)
         for text in allowed:
@@ -69,7 +69,7 @@ class OwnHosts:
         self._names = frozenset(_plain(name) for name in (*own, *allowed) if is_name(name))
 
     def has(self, host: str) -> bool:
-        """Return whether a Host header names us. True if there is none (HTTP/1.0): browsers always send one."""
+        """Return whether a Host header names us. True also without one (HTTP/1.0), because browsers always send it."""
         if not host or self._are_all:
             return True
         if host.startswith("["):
@@ -78,7 +78,7 @@ class OwnHosts:
         return name in self._names or _is_localhost(name) or read_ip(name) is not None
 
     def why_not(self, host: str, option: str) -> str:
-        """Return why we refuse this Host header and which option would allow it; "" if it names us."""
+        """Return why we refuse this Host header and which option would allow it, or "" if it names us."""
         if self.has(host):
             return ""
         return (

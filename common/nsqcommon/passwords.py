@@ -1,7 +1,7 @@
-"""Mask passwords in URLs, such as `--auth-http-address=http://user:secret@host/auth`, wherever we show text.
+"""Masks passwords in URLs, such as `--auth-http-address=http://user:secret@host/auth`, in all text that we show.
 
-We mask where text leaves the process (log lines, `/config`, `/debug`, error answers), not where it is made. So you can
-quote a URL in an error without further care.
+We mask them where text leaves the process (log lines, `/config`, `/debug`, error responses), so it's safe to quote a
+URL in an error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def mask_passwords(text: str) -> str:
 
 
 def mask_option(text: str) -> str:
-    """Return the value of an option, or a word of the command line, with its passwords masked.
+    """Return an option's value, or an argument of the command line, with its passwords masked.
 
     Such text may begin with an address without `http://`, because `--auth-http-address` accepts that.
     """

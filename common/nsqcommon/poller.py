@@ -4,7 +4,7 @@ On systems without epoll, `readiness.py` provides a slower replacement.
 
 With a trio task per connection, every small command would cost two wake-ups, an epoll_ctl and a task switch. Here, a
 wake-up costs one poll, and we serve every ready connection in one *turn* (docs/decisions/0001). The poller only moves
-bytes. Each connection has a handler, plain synchronous code, that makes sense of them.
+bytes. Each connection has a handler, plain synchronous code that interprets them.
 
 A bug in a handler ends only its own connection: see `_contain`.
 """
@@ -69,13 +69,13 @@ class Handler(Protocol):
         """Return the pieces to send now, and forget them."""
 
     def sent(self, unsent: int) -> None:
-        """Handle a write. The last `unsent` bytes are still waiting; the operating system has the others."""
+        """Handle a write. The last `unsent` bytes are still waiting; the operating system has accepted the others."""
 
     def abort(self) -> None:
         """Handle the loss of the connection."""
 
     def tick(self, now: float) -> None:
-        """Act on `next_deadline`, which has passed."""
+        """Handle a deadline: `next_deadline` has passed."""
 
     @property
     def next_deadline(self) -> float:
@@ -91,7 +91,7 @@ class Handler(Protocol):
 
     @property
     def lingers(self) -> bool:
-        """Whether to wait until the peer has stopped sending, once `finished`. That way it gets our last bytes."""
+        """Whether to wait, once `finished`, until the peer stops sending. That way, it gets our last bytes."""
 
     @property
     def aborted(self) -> bool:
@@ -153,7 +153,7 @@ MakeHandler = Callable[[Connection, Callable[[], None]], Handler]
 
 
 class PolledTurn(Turn, Protocol):
-    """A turn that serves many connections. By the time it reads the last one, it may have been running for a while."""
+    """A turn that serves many connections, so it may already have taken a while when it reads from the last one."""
 
     def take_time(self) -> float:
         """Read the clock again, and return the turn's new time."""
@@ -166,7 +166,7 @@ T = TypeVar("T", bound=PolledTurn)
 
 
 class Poller(Generic[T]):
-    """Serves many sockets in turns. Each turn ends with `flush`, which `make_turn` therefore receives."""
+    """Serves many sockets in turns. We pass `flush` to `make_turn`, because each turn has to end by calling it."""
 
     def __init__(self, make_turn: Callable[[Callable[[], None]], T], *, busy_poll: float = 0.0) -> None:
         self.turn = make_turn(self.flush)
@@ -202,7 +202,7 @@ class Poller(Generic[T]):
         at_once: bool = False,
         is_crowded: Callable[[], bool] = never,
     ) -> None:
-        """Accept connections from a listening, non-blocking socket until cancelled. Pause while `is_crowded`.
+        """Accept connections from a listening, non-blocking socket until cancelled, except while `is_crowded()`.
 
         By default, we serve other tasks after each accepted connection, so that in a flood of handshakes, connected
         clients come before new ones. With `at_once`, for listeners without handshakes, we accept for a whole slice of
@@ -274,7 +274,7 @@ class Poller(Generic[T]):
         """Call `on_ready` in a turn whenever a thread has written to this descriptor. You can watch only one.
 
         `is_soon` returns whether clients are waiting for that call and it's due within a millisecond. If so, the poller
-        sleeps in its own poll for that long instead of letting other tasks run first.
+        waits in its own poll for that long instead of running other tasks first.
 
         This is only a shortcut. The poller may miss a write after a turn that took too long, and without epoll it never
         sees one. So you need a task that waits for the descriptor too. That task also has to read from it, because the
@@ -284,7 +284,7 @@ class Poller(Generic[T]):
             self._watched, self._on_ready, self._is_soon = descriptor, on_ready, is_soon
 
     def release(self, connection: Connection) -> socket.socket:
-        """Stop serving the socket and return it. The caller then owns it, and calls `connection.on_closed` at the end.
+        """Stop serving the socket and return it. Its new owner has to call `connection.on_closed` after closing it.
 
         A handler may call this in `receive`, `tick` and `sent`.
         """
@@ -380,12 +380,12 @@ class Poller(Generic[T]):
         self.turn.finish()
 
     def _late_first(self, events: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Put connections that the last turn didn't reach first, and the ones that it served last.
+        """Order the events: connections that the last turn didn't reach come first, and those that it served come last.
 
         For example, the last turn served 1 to 4 of 1 to 9, and now 2, 5, 6 and 10 are ready. The order is 5, 6, 10, 2.
 
-        We remember only the order, because epoll reports the ready descriptors each time. So nothing piles up here
-        while a crowd is always ready, and it does no harm if a descriptor now belongs to another connection.
+        We remember only the order, because epoll reports the ready descriptors each time. So nothing accumulates here
+        under constant load, and it does no harm if a descriptor now belongs to another connection.
         """
         ready = dict(events)
         first = [(fd, ready.pop(fd)) for fd in self._late if fd in ready]
@@ -394,7 +394,7 @@ class Poller(Generic[T]):
         return [*first, *ready.items(), *last]
 
     def _read(self, connection: Connection, event: int) -> float:
-        """Read from the connection, and return the time: asking for it again in the loop would cost a few percent."""
+        """Read from the connection and return the time, because a second look at the clock would cost a few percent."""
         if not connection.reading:
             if event & _ERRORS:
                 self._drop(connection)
@@ -430,7 +430,7 @@ class Poller(Generic[T]):
     # Sending
 
     def flush(self) -> None:
-        """Send what the marked connections have ready. This is the last step of a turn."""
+        """Send the pending data of all marked connections. This is the last step of a turn."""
         while self._marked:
             marked, self._marked = self._marked, []
             for connection in marked:
@@ -442,7 +442,7 @@ class Poller(Generic[T]):
                         self._contain(connection)
 
     def _flush_one(self, connection: Connection) -> None:
-        """Send what one connection has ready, and update its events and alarm if they may have changed."""
+        """Send the pending data of one connection, and update its events and alarm if they may have changed."""
         handler = connection.handler
         if handler.aborted:
             self._drop(connection)
@@ -481,7 +481,7 @@ class Poller(Generic[T]):
             self._send(connection, data)
 
     def _send(self, connection: Connection, data: bytes | memoryview) -> None:
-        """Send as much of `data` as the socket accepts. `data` has to begin with whatever is unsent so far."""
+        """Send as much of `data` as the socket accepts. `data` has to begin with the connection's unsent data."""
         handler = connection.handler
         try:
             count = connection.sock.send(data)
@@ -501,7 +501,7 @@ class Poller(Generic[T]):
             handler.sent(len(connection.unsent) + connection.queued_bytes)
 
     def _send_gathered(self, connection: Connection, pieces: Sequence[Piece]) -> None:
-        """Send as much as the socket accepts, without joining the large pieces first. Nothing may be unsent yet."""
+        """Send as much as the socket accepts, without joining the pieces first. There must be no unsent data."""
         try:
             count = connection.sock.sendmsg(pieces[:_MOST_GATHERED])
         except BlockingIOError:
@@ -538,7 +538,7 @@ class Poller(Generic[T]):
     # Leaving
 
     def _leave(self, connection: Connection) -> None:
-        """Part with the handler now, and close the socket as soon as the peer has stopped sending."""
+        """Abort the handler now, and close the socket once the peer has stopped sending."""
         handler = connection.handler
         if connection.ended or not handler.lingers or not _half_close(connection.sock):
             self._drop(connection)
@@ -556,8 +556,8 @@ class Poller(Generic[T]):
     def _watch_deadline(self, connection: Connection) -> None:
         """Set an earlier alarm if the deadline needs one.
 
-        Moving a deadline further into the future costs nothing: the alarm stays where it is, and when it rings, we look
-        at the deadline again.
+        It costs nothing to move a deadline further into the future: we keep the alarm, and check the deadline again
+        when it rings.
         """
         deadline = connection.handler.next_deadline
         if connection.stuck_since != inf:
@@ -574,9 +574,9 @@ class Poller(Generic[T]):
     def _forget_stale_alarms(self) -> None:
         """Drop the alarms of connections that are gone or that have an earlier alarm.
 
-        Until it rings, an alarm keeps its connection in memory. At nsqlookupd that's ten minutes, so with a thousand
-        clients a second they'd add up to 300 MB. We get here only when at least half of the alarms are stale, so on
-        average each new alarm pays for removing one stale one.
+        Until it rings, an alarm keeps its connection in memory. In nsqlookupd that's ten minutes, so with a thousand
+        clients a second, stale alarms would add up to 300 MB. We do this only when at least half of the alarms are
+        stale, so on average, each new alarm pays for removing one stale one.
         """
         self._alarms = [it for it in self._alarms if it[2].alarm == it[0]]
         heapify(self._alarms)
@@ -592,9 +592,9 @@ class Poller(Generic[T]):
                 self._ring(now)
 
     def _ring(self, now: float) -> None:
-        """Ring the alarms that are due, for at most a slice of time. The rest stay due.
+        """Ring the alarms that are due, for at most a slice of time. The others stay due.
 
-        A handler may ask for another call right away, so a loop until nothing is due might never end.
+        A handler may set an alarm that is due immediately, so a loop until nothing is due might never end.
         """
         stop = monotonic() + _SLICE
         while self._alarms and self._alarms[0][0] <= now and monotonic() < stop:
@@ -624,10 +624,10 @@ class Poller(Generic[T]):
 
 
 def read_size_after(size: int, *, too_long: bool) -> int:
-    """Return how many bytes to read at most from each connection in the next turn.
+    """Return the maximum number of bytes to read from each connection in the next turn.
 
-    While turns take too long, we read less from each connection. That keeps a round over all of them short, whatever
-    they send.
+    While turns take too long, we read less from each connection. That limits the time to serve all of them once,
+    whatever they send.
     """
     return max(_SMALLEST_READ, size // 2) if too_long else min(_READ_SIZE, size * 2)
 
@@ -642,7 +642,7 @@ def _joined_from(pieces: Sequence[Piece], count: int) -> bytes:
 
 
 class _Lingering:
-    """A handler that reads and discards whatever a peer is still sending.
+    """A handler that reads and discards the data that a peer is still sending.
 
     Closing a socket with unread data resets it. Then the peer's next `send` fails, and it never gets to read our last
     bytes, such as the error that explains why we close. So we shut down only our side after our last bytes, and let the
@@ -689,5 +689,5 @@ def _half_close(sock: socket.socket) -> bool:
 
 
 def _patience(handler: Handler) -> float:
-    """Return how long a peer may leave sent data unread."""
+    """Return how long the peer may leave sent data unread, in seconds: at most `_CLOSE_TIMEOUT` once we're closing."""
     return min(handler.write_timeout, _CLOSE_TIMEOUT) if handler.finished else handler.write_timeout

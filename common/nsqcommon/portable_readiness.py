@@ -1,4 +1,4 @@
-"""Readiness without epoll, for macOS: trio wakes us when a descriptor may be ready, and `select.poll` says which.
+"""Readiness without epoll, for macOS: trio wakes us when a descriptor may be ready, and `select.poll` finds out which.
 
 A trio task can wait for one event of one descriptor, so we start a task for each. The first task to wake up serves
 every descriptor that's ready by then.
@@ -115,9 +115,9 @@ class PortableReadiness:
                 self._serve_once()
 
     def _serve_once(self) -> None:
-        """Serve everything that's ready, unless one of our tasks already has in this round of trio's scheduler.
+        """Serve everything that's ready, unless one of our tasks has already done so in this round of trio's scheduler.
 
-        Without that limit a thousand ready descriptors would mean a thousand polls before any other task runs.
+        Without that limit, a thousand ready descriptors would mean a thousand polls before any other task runs.
         """
         if not self._has_served:
             self._has_served = True

@@ -1,8 +1,8 @@
-"""Asks which descriptors are ready: the seam between the poller and the system, with one implementation for each kind.
+"""The interface between the poller and the operating system, which reports the descriptors that are ready.
 
-The poller stands on this interface and has no idea of the system beneath, so both implementations run the same tests.
-Linux uses epoll. Other systems use `portable_readiness.py`. On Linux you can choose it with NSQ_POLLER=portable, so you
-can test it without another machine.
+The poller depends only on this interface, so both implementations run the same tests. Linux uses epoll, and other
+systems use `portable_readiness.py`. On Linux, NSQ_POLLER=portable selects the latter, so that you can test it without
+another machine.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ VARIABLE: Final = "NSQ_POLLER"
 
 
 class Readiness(Protocol):
-    """A set of watched descriptors, each with the events we watch for: `select.POLLIN`, `select.POLLOUT`, or none.
+    """A set of watched descriptors, each with its events: `select.POLLIN`, `select.POLLOUT`, both or none.
 
-    Errors, and the end of a connection in both directions, are always reported, even for a descriptor with no events.
+    Errors, and the end of a connection in both directions, are always reported, even for a descriptor without events.
     """
 
     @property
     def register(self) -> Callable[[int, int], None]:
-        """Watch a descriptor for these events. Raise OSError if that is impossible."""
+        """Watch a descriptor for these events. Raises OSError if that is impossible."""
 
     @property
     def modify(self) -> Callable[[int, int], None]:

@@ -1,7 +1,7 @@
-"""A list of networks and names: only nodes on it may see a secret.
+"""A list of networks and names: we send secrets only to the nodes on it.
 
 A node chooses its own address when it registers with nsqlookupd, so an address from there proves nothing. We compare
-each entry with the peer that we really connect to:
+each entry with the peer that we actually connect to:
 
 - a network, `10.0.0.0/8` or a single address: with the address at the other end of the connection;
 - a name, `nsqd-*.example.com`: with the name that we dialled. A certificate proves it. Without TLS, you can trust it
@@ -37,7 +37,7 @@ class _Entry:
 
 
 class Recipients:
-    """The parsed list. Raises ValueError for an entry that can't be parsed, and quotes it."""
+    """The parsed list. If an entry can't be parsed, the constructor raises a ValueError that quotes it."""
 
     def __init__(self, entries: Iterable[str] = ()) -> None:
         self._entries = tuple(_read_entry(it.strip()) for it in entries)
@@ -50,14 +50,14 @@ class Recipients:
         return any(it.network is not None for it in self._entries)
 
     def has_name(self, host: str, port: int) -> bool:
-        """Return whether the list allows a host that we dial by name; False for an address in any spelling."""
+        """Return whether the list allows a host that we dial by name. False if the name is an IP address."""
         if not is_name(host):
             return False
         labels = _labels(host)
         return any(it.labels and _same_port(it, port) and _same_labels(it.labels, labels) for it in self._entries)
 
     def has_address(self, address: str, port: int) -> bool:
-        """Return whether the other end of a connection is in one of the networks; False if it's not an address."""
+        """Return whether one of the networks contains the address of a connection's peer."""
         ip = read_ip(address)
         return ip is not None and any(
             it.network is not None and ip in it.network and _same_port(it, port) for it in self._entries
@@ -65,12 +65,12 @@ class Recipients:
 
 
 def is_name(host: str) -> bool:
-    """Return whether this is a host name: not an address, and nothing that URL parsers take for another host."""
+    """Return whether this is a host name, and neither an address nor text that URL parsers take for another host."""
     return _is_host(host) is not None and not _looks_like_an_address(host.rstrip("."))
 
 
 def read_ip(text: str) -> IPAddress | None:
-    """Read an address, with or without brackets and zone; None for other text. IPv4 within IPv6 becomes IPv4."""
+    """Parse an IP address, with or without brackets and zone, or return None. IPv4 within IPv6 becomes IPv4."""
     try:
         ip = ip_address(text.removeprefix("[").removesuffix("]").partition("%")[0])
     except ValueError:

@@ -1,7 +1,7 @@
-"""Resolve host names in threads of their own.
+"""Resolves host names in separate threads.
 
 The C library blocks while it resolves a name, for ten seconds or more if no name server answers, and we can't interrupt
-it. By default trio uses the same threads for everything, so forty slow names would leave no thread to sync the disk.
+it. By default, trio uses the same threads for everything, so forty slow names would leave no thread to sync the disk.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class Resolver(trio.abc.HostnameResolver):
     ) -> list[Any]:
         """Resolve like `socket.getaddrinfo`.
 
-        If you cancel it, the call returns immediately, but the thread runs until the C library returns.
+        If it's cancelled, this call ends immediately, but the thread runs until the C library returns.
         """
         return await trio.to_thread.run_sync(
             socket.getaddrinfo, host, port, family, type, proto, flags, limiter=self._limiter, abandon_on_cancel=True
         )
 
     async def getnameinfo(self, sockaddr: Any, flags: int) -> tuple[str, str]:
-        """Resolve like `socket.getnameinfo`; cancelling works as in `getaddrinfo`."""
+        """Resolve like `socket.getnameinfo`. Cancelling works as in `getaddrinfo`."""
         return await trio.to_thread.run_sync(
             socket.getnameinfo, sockaddr, flags, limiter=self._limiter, abandon_on_cancel=True
         )

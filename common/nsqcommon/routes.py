@@ -1,7 +1,8 @@
-"""A daemon's HTTP routes, matched the way the router in NSQ's releases does it.
+"""A daemon's HTTP routes, matched as by the router in NSQ's releases.
 
-If a path differs from a route of the *same* method by case, doubled slashes, dots or a trailing slash, we redirect to
-that route. For example, GET /Stats/ goes to /stats. A path that exists only for other methods is "method not allowed".
+If a path differs from a route of the *same* method only by case, doubled slashes, dots or a trailing slash, we redirect
+to that route. For example, GET /Stats/ is redirected to /stats. A path that exists only for other methods is "method
+not allowed".
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 
 class AnyRoute(Protocol):
-    """A route. Its `path` is exact or has words in braces, which stand for one segment each: `/topics/{topic}`."""
+    """A route. Its `path` is exact or has placeholders in braces, for one segment each: `/topics/{topic}`."""
 
     @property
     def method(self) -> str: ...
@@ -28,7 +29,7 @@ _NO_WORDS: Final[Mapping[str, str]] = {}
 
 
 class RouteTable(Generic[R]):
-    """Finds the route for a path, or the one that it nearly matches. Exact paths win over paths with words."""
+    """Finds the route that a path matches, or nearly matches. Exact paths win over paths with placeholders."""
 
     def __init__(self, routes: Iterable[R], prefix: str = "") -> None:
         self._exact: dict[tuple[str, str], R] = {}
@@ -45,7 +46,7 @@ class RouteTable(Generic[R]):
         self._methods = sorted({method for method, _ in self._exact} | {it.method for it, _, _ in self._patterns})
 
     def find(self, method: str, path: str) -> tuple[R, Mapping[str, str]] | None:
-        """Return the route and the words in the path, or None."""
+        """Return the route, and the path's segment for each placeholder by name, or None if no route matches."""
         if (route := self._exact.get((method, path))) is not None:
             return route, _NO_WORDS
         for route, pattern, _ in self._patterns:
@@ -54,12 +55,12 @@ class RouteTable(Generic[R]):
         return None
 
     def allowed(self, path: str) -> list[str]:
-        """Return the methods of this exact path, and OPTIONS, sorted. Empty if no route has it."""
+        """Return the methods of this exact path, and OPTIONS, sorted. Returns [] if no route matches."""
         methods = [method for method in self._methods if self.find(method, path) is not None]
         return sorted([*methods, "OPTIONS"]) if methods else []
 
     def redirect(self, method: str, path: str) -> str | None:
-        """Return the path to redirect to, if `path` nearly matches a route of this method, or None."""
+        """Return the path to redirect to if `path` nearly matches a route of this method, or None."""
         if path == "/":
             return None
         other = _toggle_slash(path)

@@ -1,10 +1,10 @@
-"""Refuse requests that web pages make browsers send to nsqd and nsqlookupd. Programs notice nothing.
+"""Refuses requests that web pages make browsers send to nsqd and nsqlookupd. Nothing changes for other programs.
 
     a change from another site          403 FOREIGN_SITE
     a host name that is not our own     421 FOREIGN_HOST, from browsers only
 
 Both daemons trust everything that can reach them, and a browser on their machine can. See origin.py for the two
-attacks. NSQ answers such requests, and people may have pages that publish. So `/pub` and `/mpub` answer them too,
+attacks. NSQ accepts such requests, and people may have pages that publish, so `/pub` and `/mpub` accept them too,
 unless `strict` is set.
 """
 
@@ -31,14 +31,14 @@ class SameSite:
     def __init__(
         self, hosts: OwnHosts, *, strict: bool, cors: Cors | None = None, taking: frozenset[str] = frozenset()
     ) -> None:
-        """Let the sites in `cors` use some paths. On the paths in `taking`, even a GET changes something."""
+        """`cors` allows some sites to use some paths. On the paths in `taking`, even a GET changes something."""
         self._hosts = hosts
         self._cors = cors
         self._taking = taking
         self._free = _PROBES if strict else _PROBES | _PUBLISHING
 
     def refusal(self, request: Request, route: Route) -> Response | None:
-        """Return the answer that refuses a request, or None to let it pass."""
+        """Return the response that refuses a request, or None to let it pass."""
         if route.path in self._free:
             return None
         site, origin, host, agent = (

@@ -38,7 +38,7 @@ _PLAIN_ANSWER: Final = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP req
 
 
 class SecureHandler:
-    """Implements `nsqcommon.poller.Handler` around another one, which speaks HTTP."""
+    """Implements `nsqcommon.poller.Handler` with TLS around another handler, which speaks HTTP."""
 
     lingers: Final = False
 
@@ -88,7 +88,7 @@ class SecureHandler:
             self._shaking_hands = False
             self._tls = self._handshake.tls
             self._common_name = self._tls.peer_common_name
-            self._decode(b"", now)  # the data that follow the handshake
+            self._decode(b"", now)  # the data that follows the handshake
 
     def _decode(self, raw: bytes, now: float) -> None:
         data = self._tls.decode(raw)
@@ -100,7 +100,7 @@ class SecureHandler:
             self.inner.end()
 
     def _fail(self) -> None:
-        """End the handshake and the inner handler. Send only the bytes that we have queued."""
+        """End the handshake and the inner handler. From now on, send only the bytes that are already queued."""
         self._failed = True
         self._handshake.end()
         self.inner.abort()
@@ -111,7 +111,7 @@ class SecureHandler:
         return self._tls.ended
 
     def common_name(self) -> str:
-        """Return the common name in the peer's certificate."""
+        """Return the common name in the peer's certificate, or "" if there is none."""
         return self._common_name
 
     def end(self) -> None:
@@ -183,10 +183,10 @@ def is_tunnel(handler: Handler) -> bool:
 
 
 class TunnelEnd:
-    """Implements `nsqcommon.poller.Handler`: bytes that come in at this end go out at the other end."""
+    """Implements `nsqcommon.poller.Handler`: we send the bytes received at this end from the other end."""
 
     next_deadline: Final = inf
-    write_timeout: Final = inf  # none: the unsent data are limited
+    write_timeout: Final = inf  # not needed, because the amount of unsent data is limited
     aborted: Final = False
     lingers: Final = False
 
@@ -223,13 +223,13 @@ class TunnelEnd:
             self._other.read_again()
 
     def put(self, data: bytes) -> None:
-        """Send these bytes at this end."""
+        """Queue bytes to send at this end."""
         self._out.append(data)
         self._queued += len(data)
         self._wake()
 
     def read_again(self) -> None:
-        """Read at this end again, because the other end has room."""
+        """Resume reading at this end, because the other end has room again."""
         self._wake()
 
     def close(self) -> None:
@@ -252,9 +252,9 @@ class TunnelEnd:
 
 
 class Tunnels:
-    """Makes tunnels from TLS connections to the web server.
+    """Opens tunnels from TLS connections to the web server.
 
-    Their descriptors count in the budget of the listening address.
+    Their descriptors count towards the budget of the listening address.
     """
 
     def __init__(self, poller: Poller[Any], web: Web, budget: Budget) -> None:
@@ -263,7 +263,7 @@ class Tunnels:
         self._budget = budget
 
     def open_tunnel(self, secure: SecureHandler, peer: str, wake: Callable[[], None], received: bytes) -> None:
-        """Connect this connection to the web server from now on, starting with the `received` bytes."""
+        """Tunnel this connection to the web server from now on, starting with the `received` bytes."""
         near = TunnelEnd(wake)
         try:
             if not self._budget.has_room(_TUNNEL):
@@ -301,12 +301,12 @@ class Tunnels:
             on_closed=self._budget.give_back,
         )
         if secure.has_ended:
-            # The peer ended its side before there was a tunnel, so pass that on. It gets no answer from the web server,
-            # just as after a TCP EOF through a tunnel.
+            # The peer ended its side before there was a tunnel, so pass that on. It gets no response from the web
+            # server, just as after a TCP EOF through a tunnel.
             near.end()
 
     def handler_maker(self, tls: TlsServer) -> MakeHandler:
-        """Return a function that makes handlers for TLS connections that the web server serves entirely."""
+        """Return a function that creates handlers for TLS connections that the web server serves entirely."""
 
         def make(connection: Connection, wake: Callable[[], None]) -> Handler:
             note = partial(log.info, "[%s] HTTPS - %s", connection.peer)
@@ -348,4 +348,4 @@ class _BeforeTunnel:
 
 
 def _open_nothing(received: bytes) -> None:
-    """Do nothing: the connection has gone."""
+    """Do nothing, because the connection has gone."""

@@ -12,7 +12,7 @@ _UNITS: Final[dict[str, int]] = {
 
 
 def parse_size(text: str) -> int:
-    """Return the number of bytes. Raises ValueError."""
+    """Parse a size, and return the number of bytes. Raises ValueError."""
     number, unit = text.rstrip("kKMGTiB"), text.lstrip("0123456789")
     if not number.isascii() or not number.isdigit() or unit not in _UNITS:
         raise ValueError("must be a number of bytes, or have a unit: kB, MB, GB, TB, KiB, MiB, GiB or TiB")

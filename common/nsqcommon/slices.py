@@ -1,4 +1,4 @@
-"""Long work in slices: a walk over thousands of things gives way to other tasks every few milliseconds."""
+"""Splits long work into time slices. For example, a walk over thousands of topics pauses every few milliseconds."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ T = TypeVar("T")
 
 
 class Slices:
-    """The slices of one piece of work. `give_way` lets other tasks run, for example `trio.lowlevel.checkpoint`."""
+    """Splits one piece of work into time slices. In between, it awaits `give_way`, e.g. `trio.lowlevel.checkpoint`."""
 
     def __init__(self, give_way: Callable[[], Awaitable[object]]) -> None:
         self._give_way = give_way
         self._ends = monotonic() + SLICE
 
     async def rest(self) -> None:
-        """Give way if the slice is over. Afterwards, check anything again that other tasks may have changed."""
+        """Give way if the slice is over. Afterwards, check everything again that other tasks may have changed."""
         if monotonic() >= self._ends:
             await self.give_way()
 
@@ -29,7 +29,7 @@ class Slices:
         self._ends = monotonic() + SLICE
 
     async def all_of(self, items: Iterable[T | None]) -> list[T]:
-        """Return the items. An iterator with nothing to yield for long may yield None, so that we can rest."""
+        """Return the items. If an iterator takes long to find the next one, it may yield None, so that we can rest."""
         found: list[T] = []
         for item in items:
             if item is not None:
@@ -38,7 +38,7 @@ class Slices:
         return found
 
     async def joined(self, pieces: Iterable[bytes]) -> bytes:
-        """Return the pieces as one. We join them slice by slice; freeing all of them at the end would take a while."""
+        """Join the pieces, some in each slice, because freeing all of them at the end would take a while."""
         whole: list[bytes] = []
         of_slice: list[bytes] = []
         for piece in pieces:

@@ -1,4 +1,4 @@
-"""Import our sources instead of their compiled form. Apart from `__init__`, because only NSQ_PURE=1 needs it.
+"""Imports our sources instead of their compiled form. `__init__` imports this module only if NSQ_PURE=1 is set.
 
 A compiled wheel has both side by side, `topic.py` and `topic.cpython-311-x86_64-linux-gnu.so`, and Python prefers the
 `.so`. With NSQ_PURE=1, `nsqcommon/__init__.py` puts this finder ahead of Python's own. Use it to compare the two cores,

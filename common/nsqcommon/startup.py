@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class StartupError(Exception):
-    """The daemon can't start. The operator sees nothing but the message, so make it say what to fix.
+    """The daemon can't start. The operator sees only the message, so it has to say what to fix.
 
     `nsqcommon.daemon` turns it into one line on stderr and exit status 1.
     """

@@ -1,4 +1,4 @@
-"""Report the daemon's state to systemd, or any service manager that sets NOTIFY_SOCKET: a short sd_notify(3)."""
+"""Reports the daemon's state to systemd, or any service manager that sets NOTIFY_SOCKET, as sd_notify(3) does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turns: inputs enter a daemon's cores one at a time, and each turn ends with its decisions written and sent."""
+"""Turns: a daemon calls its cores only in a turn, and writes and sends their decisions when the turn finishes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Protocol
 
 
 class Turn(Protocol):
-    """How a daemon begins and finishes each entry into its cores."""
+    """Begins and finishes a daemon's turns."""
 
     def begin(self) -> float:
-        """Read the clock for this turn and return the time."""
+        """Begin a turn: read the clock and return the time."""
 
     def finish(self) -> None:
         """Write, deliver and, through `Poller.flush`, send everything that the turn decided."""
@@ -19,9 +19,9 @@ class Turn(Protocol):
 
 @contextmanager
 def in_turn(turn: Turn) -> Iterator[float]:
-    """Enter the cores: `with in_turn(turn) as now:`. Do not await inside.
+    """Begin a turn, and finish it after the block: `with in_turn(turn) as now:`. Don't await in the block.
 
-    The turn finishes even if the body raises, because decisions made before the error must not wait for the next turn.
+    The turn finishes even if the block raises, because decisions made before the error must not wait for the next turn.
     """
     now = turn.begin()
     try:

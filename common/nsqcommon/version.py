@@ -7,7 +7,7 @@ from functools import cache
 from types import ModuleType
 from typing import Final
 
-# We give this version to clients, tools and /info. They check it to find out which features they may use.
+# We report this version to clients, to tools and on /info. They check it to find out which features they may use.
 NSQ_VERSION: Final = "1.3.0"
 
 DISTRIBUTION: Final = "nsq-suite"

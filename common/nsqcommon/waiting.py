@@ -1,4 +1,4 @@
-"""HTTP requests that wait for a change. Each costs a future while it waits, and no CPU."""
+"""HTTP requests that wait for a change. While it waits, a request costs a future and no CPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nsqcommon.http_api import HttpError
 
 
 class Waiting:
-    """The requests that wait for a change, by the name of the thing that may change.
+    """The requests that wait for a change, each of one name: of a topic, for example.
 
     It runs on the web server's asyncio loop. A wait ends at the latest with its connection or its timeout.
     """
@@ -27,25 +27,25 @@ class Waiting:
         return self._is_released
 
     def wake(self, name: str) -> None:
-        """Answer the requests that wait for a change of this name."""
+        """Wake the requests that wait for a change of this name."""
         for future in self._futures.pop(name, ()):
             if not future.done():
                 future.set_result(None)
 
     def wake_all(self) -> None:
-        """Answer all waiting requests, after a change that concerns every name."""
+        """Wake all waiting requests, after a change that affects every name."""
         for name in tuple(self._futures):
             self.wake(name)
 
     def release(self) -> None:
-        """Answer all waiting requests and let no more wait: the daemon is stopping."""
+        """Wake all waiting requests, and let no others wait, because the daemon is stopping."""
         self._is_released = True
         self.wake_all()
 
     async def wait_for_change(
         self, name: str, *, seconds: float, gone: Callable[[], Awaitable[None]] | None = None
     ) -> None:
-        """Return when `wake` is called for this name, the time is up, or `gone` returns."""
+        """Wait until `wake` is called for this name, the time is up, or `gone` returns."""
         if self._is_released:
             return
         changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -67,7 +67,7 @@ class Waiting:
 
 
 def wait_argument(arguments: Mapping[str, str]) -> float:
-    """Return the argument `wait=`, which all waiting endpoints share, in seconds. Raise HttpError for a bad one."""
+    """Return the argument `wait=` of an endpoint that can wait, in seconds. Raises HttpError if it's invalid."""
     try:
         wait = parse_duration(arguments["wait"])
     except ValueError:

@@ -32,7 +32,7 @@ class Wakeup:
         self.is_set = False
 
     async def wait(self) -> None:
-        """Return once `set` has been called, and clear it.
+        """Wait until `set` is called, unless it already was, and clear it.
 
         This is always a checkpoint. If the wait is cancelled, nothing changes.
         """

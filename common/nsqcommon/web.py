@@ -1,8 +1,8 @@
 """uvicorn inside the trio loop: the bridge between ASGI on asyncio and our daemons on trio.
 
-We use only uvicorn's HTTP protocol class, not its server. The server would open its own listeners, tick ten times a
-second (an idle daemon should use no CPU) and take over signals. Here sockets come connected: from `serve`, or through
-`Web.adopt` from code that has read the first bytes of a connection and found that the application must serve it.
+We use only uvicorn's HTTP protocol class, not its server. The server would open its own listeners, wake up ten times a
+second (an idle daemon should use no CPU) and take over signals. We pass it connected sockets: `serve` accepts them, or
+other code reads the first bytes of a connection, finds that the application must serve it, and calls `Web.adopt`.
 
     open_web(app)  ──►  Web.adopt(sock, received)  ──►  asyncio transport ──► uvicorn's parser ──► app(scope, ...)
                                                                                  run_trio(fn)  ◄──┘
@@ -56,9 +56,9 @@ Ts = TypeVarTuple("Ts")
 
 _log = logging.getLogger(__name__)
 
-GRACE: Final = 5.0  # seconds that a shutdown waits for answers under way
-# Seconds for which we still read a connection that must close, so that the client sees the answer and not a reset. As
-# long as in Go.
+GRACE: Final = 5.0  # seconds that a shutdown waits for responses in progress
+# Seconds for which we still read from a connection that must close, so that the client sees the response instead of a
+# reset. Go's server uses the same value.
 LINGER: Final = 0.5
 STALL: Final = 60.0  # seconds that a stream waits for a peer that reads nothing
 _AROUND_HEADER: Final = len(b": \r\n")
@@ -86,7 +86,7 @@ async def run_trio(function: Callable[[*Ts], Awaitable[T]], *arguments: *Ts) -> 
 
 
 async def linger(discard_rest: Callable[[], Awaitable[None]]) -> None:
-    """Let `HttpApi` discard the rest of a refused body, for as long as Go's server would."""
+    """Give `HttpApi` time to discard the rest of a refused body, as much as Go's server would take."""
     try:
         await asyncio.wait_for(discard_rest(), LINGER)
     except TimeoutError:
@@ -95,7 +95,7 @@ async def linger(discard_rest: Callable[[], Awaitable[None]]) -> None:
 
 @asynccontextmanager
 async def attend(request: Request, sent: Callable[[], int]) -> AsyncIterator[None]:
-    """Watch the peer while `HttpApi` streams: notice when it leaves, and drop it if it reads nothing for long."""
+    """Watch the peer while `HttpApi` streams: notice when it leaves, and drop it if it reads nothing for too long."""
     tasks = (
         asyncio.ensure_future(request.wait_until_lost()),
         asyncio.ensure_future(_drop_when_stalled(request, sent)),
@@ -117,7 +117,7 @@ async def _drop_when_stalled(request: Request, sent: Callable[[], int]) -> None:
 
 @asynccontextmanager
 async def open_web(app: App, *, grace: float | None = None) -> AsyncIterator[Web]:
-    """Yield a `Web` that serves until the block ends. Then close its connections, busy ones after their answer.
+    """Yield a `Web` that serves until the block ends. Then close its connections, busy ones after their response.
 
     Closing takes at most `grace` seconds, even if you cancel the block.
     """
@@ -139,10 +139,7 @@ async def serve(
     budget: Budget,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve listening, non-blocking sockets until cancelled.
-
-    It leaves the listeners open; close them yourself.
-    """
+    """Serve listening, non-blocking sockets until cancelled. The caller has to close the listeners afterwards."""
     async with open_web(app) as web, trio.open_nursery() as nursery:
         for listener in listeners:
             nursery.start_soon(_accept, listener, web, budget)
@@ -217,7 +214,7 @@ class Web:
         task.add_done_callback(self._opening.discard)
 
     async def close(self) -> None:
-        """Close every connection after its current answer, and wait for that. Call it from trio."""
+        """Close every connection after its current response, and wait for that. Call it from trio."""
         self._closing = True
         await trio_asyncio.aio_as_trio(self._wait_until_opened)()
         connections = cast("set[_Connection]", self._state.connections)
@@ -241,7 +238,7 @@ class Web:
 
 
 class _Connection(HttpToolsProtocol):
-    """uvicorn's connection, but without an idle timeout, and with Go's answers to unusual requests."""
+    """uvicorn's connection, but without an idle timeout, and with Go's responses to unusual requests."""
 
     def __init__(
         self,
@@ -290,7 +287,7 @@ class _Connection(HttpToolsProtocol):
         self._lost()
 
     def eof_received(self) -> bool:  # type: ignore[override]  # uvicorn's says None, asyncio takes either
-        """Return whether to stay open. As in Go, a peer that has finished sending still gets its answers."""
+        """Return whether to stay open. As in Go, a peer that has finished sending still gets its responses."""
         if self.transport.get_extra_info("sslcontext") is not None or self._gone is not None:
             return False  # TLS has no half-closed connections
         newest = self.pipeline[0][0] if self.pipeline else cast("RequestResponseCycle | None", self.cycle)
@@ -310,7 +307,7 @@ class _Connection(HttpToolsProtocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            # We support no upgrade. As in Go, answer as if the request had not asked for one.
+            # We support no upgrades. As in Go, respond as if the request had not asked for one.
             self.parser = httptools.HttpRequestParser(self)
             rest = data[upgrade.args[0] :]
             if rest:
@@ -354,7 +351,7 @@ class _Connection(HttpToolsProtocol):
         self._refuse(BAD_REQUEST)
 
     def on_response_complete(self) -> None:
-        """Do what uvicorn does, but set no timer: NSQ keeps idle connections, and cancelled timers would pile up."""
+        """Do what uvicorn does, but without a timer: NSQ keeps idle connections, and cancelled timers would add up."""
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
@@ -371,10 +368,10 @@ class _Connection(HttpToolsProtocol):
             self.transport.close()
 
     async def _refuse_in_turn(self, answer: bytes) -> None:
-        """Refuse a request when its turn to be answered has come, and return when the connection has ended.
+        """Refuse a request whose turn it is, and return once the connection has ended.
 
-        We discard further data for a while. If we closed a socket with unread data, the kernel would send a reset, and
-        the peer would never see the answer.
+        We go on discarding data for a while. If we closed a socket with unread data, the kernel would send a reset, and
+        the peer would never see the response.
         """
         if self.transport.is_closing():
             return
@@ -448,7 +445,7 @@ async def _accept(listener: socket.socket, web: Web, budget: Budget) -> None:
             continue  # any other error: the client left before we accepted it
         sock.setblocking(False)
         if sock.family != socket.AF_UNIX:
-            # asyncio does this only for listeners that name IPPROTO_TCP explicitly. Without it, an answer's body waits
+            # asyncio does this only for listeners that name IPPROTO_TCP explicitly. Without it, a response's body waits
             # 40 ms for the client's delayed ACK of the head.
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         budget.take()
@@ -456,6 +453,6 @@ async def _accept(listener: socket.socket, web: Web, budget: Budget) -> None:
 
 
 def _log_bug(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log a bug in one connection; trio-asyncio's own handler would end the whole daemon."""
+    """Log a bug in one connection. trio-asyncio's default handler would end the whole daemon."""
     error = context.get("exception")
     _log.error("HTTP connection failed - %s", context.get("message"), exc_info=error)

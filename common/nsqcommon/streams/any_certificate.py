@@ -21,7 +21,7 @@ _NEEDS_A_CERTIFICATE: Final = SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT
 
 
 def layer_maker(certificate: str, key: str, *, min_version: int, old_ciphers: bool) -> Callable[[], SecureLayer]:
-    """Return a function that makes a connection's layer on the server.
+    """Return a function that creates the server's layer for a connection.
 
     Raises OSError or ValueError if the files are unusable.
     """

@@ -16,9 +16,9 @@ class Layer(Protocol):
         """Return bytes from which the peer can decode all of `data`. Hold nothing back."""
 
     def decode(self, data: bytes) -> bytes:
-        """Decode `data`, together with what earlier calls left over. Raise StreamError.
+        """Decode `data`, together with data left over from earlier calls. Raises StreamError.
 
-        It may stop early if the result grows large: then `has_more` is true, and `decode(b"")` continues.
+        If the result grows large, this may stop early: then `has_more` is true, and `decode(b"")` continues.
         """
 
     @property

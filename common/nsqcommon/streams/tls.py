@@ -34,7 +34,7 @@ class SecureLayer(Layer, Protocol):
     def handshake(self, data: bytes) -> bool:
         """Take the next step with the received data, and return whether the handshake is done.
 
-        Raises StreamError. In each case, send the bytes that `pending` then returns.
+        Raises StreamError. Afterwards, even after an error, send the bytes that `pending` returns.
         """
 
     def pending(self) -> bytes:
@@ -57,7 +57,7 @@ class SecureLayer(Layer, Protocol):
 
     @property
     def peer_common_name(self) -> str:
-        """The common name in the peer's certificate; "" without one."""
+        """The common name in the peer's certificate, or "" if there is none."""
 
 
 class TlsLayer:
@@ -135,7 +135,7 @@ class TlsLayer:
         return str(names[0]) if names else ""
 
 
-# OpenSSL's names, translated to NSQ's
+# OpenSSL's names, translated into NSQ's
 
 
 def nsq_version(name: str | None) -> str:
