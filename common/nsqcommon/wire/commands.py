@@ -1,4 +1,4 @@
-"""Cuts a client's stream into commands. A command is a line of words, and some commands have a payload after it.
+"""Splits a client's stream into commands. A command is a line of words, for some commands with a payload after it.
 
     FIN 0123456789abcdef\\n
     PUB topic\\n        i32 size, body
@@ -6,16 +6,16 @@
     HPUB topic\\n       i32 size, headers, body
 
 `CommandReader` returns the same commands however the network has split the stream. It doesn't know what a command means
-or when it's allowed. For that it asks the protocol once, through `admit`, before it accepts a payload.
+or when it's allowed. So before it accepts a payload, it asks the protocol once, through `admit`.
 
 How the bytes flow through the reader:
 
     receive() -> _line   an incomplete line, until its newline arrives
-              -> _data   received bytes, which next_command() cuts without copying them first
+              -> _data   received bytes, which next_command() splits without copying them first
                    |
                    +-> _half   an incomplete payload
 
-Most commands arrive whole, and we cut them from the very object that the socket returned. `_line` and `_half` use
+Most commands arrive whole, and we slice them out of the object that the socket returned. `_line` and `_half` use
 bytearrays, so even if a payload arrives in many small pieces, we copy and examine each piece only once.
 """
 
@@ -88,7 +88,7 @@ MAGIC: Final = b"  V2"  # what a client sends before its first command
 
 
 class LineCommand(HotRecord):
-    """A command without a payload, or an unknown one. params[0] is its word."""
+    """A command without a payload, or an unknown command. params[0] is its name."""
 
     __slots__ = ("params",)
 
@@ -116,7 +116,7 @@ class BodyCommand(HotRecord):
 
 
 class PublishCommand(HotRecord):
-    """A PUB or DPUB. The payload includes its size, four bytes, because that's how the log stores it."""
+    """A PUB or DPUB. The payload begins with its size, in four bytes, because the log stores it like that."""
 
     __slots__ = ("params", "payload")
 
@@ -126,7 +126,7 @@ class PublishCommand(HotRecord):
 
 
 class HeadedPublication(PublishCommand):
-    """An HPUB or HDPUB. Its headers are separate from the payload, as in the log, so params[0] is PUB or DPUB."""
+    """An HPUB or HDPUB. Its headers are separate from the payload, as in the log. params[0] is PUB or DPUB."""
 
     __slots__ = ("headers",)
 
@@ -153,7 +153,7 @@ class Publications(HotRecord):
 
 
 class HeadedPublications(Publications):
-    """An HMPUB, with MPUB in params[0]. `headers` has the headers of all messages, concatenated."""
+    """An HMPUB, with MPUB in params[0]. `headers` are the concatenated headers of all messages."""
 
     __slots__ = ("headers",)
 
@@ -166,22 +166,22 @@ Command = LineCommand | Finishes | BodyCommand | PublishCommand | Publications
 
 
 class LineTooLong(Exception):
-    """There's no newline within the limit. As in NSQ, the connection is closed without an answer."""
+    """There's no newline within the limit. As in NSQ, we close the connection without an error frame."""
 
 
 class CommandReader:
-    """Cuts a client's stream into commands.
+    """Splits a client's stream into commands.
 
-    `admit` is called once for each command with a payload, after its line is complete and before we look at the
-    payload. It may raise ProtocolError. After that, or after one of the reader's own errors, don't use the reader any
-    more. If `admit` raises anything else, we keep the line, and the next call of `next_command` cuts it and asks again.
-    That's how an MPUB waits for an AUTH server.
+    We call `admit` once for each command with a payload, after its line is complete and before we examine the payload.
+    It may raise ProtocolError. Don't use the reader after that, nor after a ProtocolError of the reader itself. If
+    `admit` raises anything else, we keep the line, and the next call of `next_command` asks again. That's how an MPUB
+    waits for an authorization server.
 
-    If `admit` returns True, we don't ask again about the same line until a different one comes. For example, a client
+    If `admit` returns True, we don't ask again about the same line until a different one arrives. For example, a client
     that sends `PUB topic` a thousand times costs one call.
 
-    `hold` is called with the memory that an incomplete payload takes, whenever that grows, and with 0 when the payload
-    is complete. It may close the reader.
+    We call `hold` with the memory of an incomplete payload whenever that grows, and with 0 when the payload is complete
+    or the reader is closed. `hold` may close the reader.
     """
 
     __slots__ = (
@@ -239,9 +239,9 @@ class CommandReader:
         self._at = 0
 
     def next_command(self) -> Command | None:
-        """Return the next complete command, or None if it needs more bytes.
+        """Return the next complete command, or None if more bytes are needed.
 
-        Raises LineTooLong, and ProtocolError as soon as it sees a bad size, even if the payload isn't complete.
+        Raises LineTooLong, or ProtocolError as soon as it finds a bad size, even if the payload isn't complete.
         """
         if self._half is not None:
             return self._resume(self._half)
@@ -290,7 +290,7 @@ class CommandReader:
                 self._at = stop = start + offsets[-1]
                 return Publications(params, data[start:stop], offsets)
         elif form is _HEADED_MESSAGES:
-            # The usual case of an HMPUB: the same, and the headers differ only in their values.
+            # The usual case of an HMPUB: the same, and its headers differ only in their values.
             wire_offsets = equal_messages(data, start, self._headed_limits)
             if wire_offsets is not None:
                 first = start + 2 * _SIZE
@@ -304,20 +304,20 @@ class CommandReader:
     def end(self) -> ProtocolError | None:
         """Return the error to send when the stream has ended or the read deadline has passed.
 
-        Only an incomplete payload is an error. Return None between commands, and also in the middle of a line.
+        Only an incomplete payload is an error. Returns None between commands, and even in the middle of a line.
         """
         return None if self._half is None else self._half.missing()
 
     def take_rest(self) -> bytes:
-        """Remove and return the bytes after the last command that was returned."""
+        """Remove and return the bytes after the last returned command."""
         rest = self._data[self._at :]
         self._forget_data()
         return rest
 
     def close(self) -> None:
-        """Drop all received bytes, and release `admit` and `hold`, because their owner may refer to this reader.
+        """Drop all received bytes, and the references to `admit` and `hold`.
 
-        Without that, the two would wait for the garbage collector.
+        Their owner may refer to this reader, and such a reference cycle would have to wait for the garbage collector.
         """
         self._admit = _admit_nothing
         if self._half is not None:
@@ -329,7 +329,7 @@ class CommandReader:
 
     @property
     def buffered(self) -> int:
-        """The number of received bytes that weren't returned in a command yet."""
+        """The number of received bytes that haven't been returned in a command yet."""
         held = 0 if self._half is None else len(self._half.held)
         return len(self._data) - self._at + len(self._line) + held
 
@@ -345,7 +345,10 @@ class CommandReader:
         self._forget_data()
 
     def _begin(self, params: list[bytes], form: _Form) -> Command | None:
-        """Cut the payload that starts at `_at`. If it isn't complete, keep the part that has arrived."""
+        """Return the command whose payload starts at `_at`.
+
+        If the payload is incomplete, keep the part that has arrived and return None.
+        """
         half: _HalfBody | _HalfMpub
         if form is _MESSAGES:
             half = _HalfMpub(params, self._limits)
@@ -387,15 +390,15 @@ def _admit_nothing(params: list[bytes]) -> None:
 
 
 def _hold_nothing(size: int) -> None:
-    """Do nothing. This is for readers whose payloads nothing counts."""
+    """Do nothing, for readers whose memory isn't counted."""
 
 
-# Consumers send a FIN for every message, so we cut a whole run of them together.
+# Consumers send a FIN for every message, so we parse a whole run of them together.
 
 _FIN_SIZE: Final = 21  # "FIN ", 16 bytes of id, newline
 MOST_FINISHES: Final = 512  # in one command
-# We cut a run of FINs with two structs: one for a multiple of 64, one for the rest. For example, 200 FINs take the
-# struct for 192 and the one for 8. A struct for each count up to 512 would take 4 MB together, these take 140 kB.
+# We parse a run of FINs with two structs: one for a multiple of 64, one for the rest. For example, 200 FINs take the
+# struct for 192 and the one for 8. A struct for each count up to 512 would take 4 MB in all, and these take 140 kB.
 _REST: Final = 63
 _SHORT_RUN: Final = 16  # up to this number of FINs, the pattern is faster than comparing columns, as measured
 _is_fin: Final = re.compile(rb"FIN [^ \r\n]{16}\n").match
@@ -403,7 +406,7 @@ _is_fins: Final = re.compile(rb"(?:FIN [^ \r\n]{16}\n)*+").match
 
 
 def _cut_finishes(data: bytes, at: int, most: int) -> tuple[bytes, ...]:
-    """Return the ids of the FINs in a row from `at` on. Empty if the first one is unusual or incomplete."""
+    """Return the ids of the consecutive FINs from `at` on, or () if the first one is unusual or incomplete."""
     if data[at + _FIN_SIZE - 1 : at + _FIN_SIZE] != b"\n":  # rules out most other input cheaply
         return ()
     candidates = min((len(data) - at) // _FIN_SIZE, most)
@@ -452,7 +455,7 @@ def _id_struct(count: int) -> Struct:
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """A kind of payload. They differ in their limits and in the wording of errors."""
+    """A kind of payload. The kinds differ in their limits and in the wording of errors."""
 
     fault: Fault
     body: bytes
@@ -461,7 +464,7 @@ class _Form:
 
 _MESSAGE: Final = _Form(Fault.BAD_MESSAGE, body=b"message body", whole=b"message")
 _DOCUMENT: Final = _Form(Fault.BAD_BODY, body=b"body", whole=b"body")
-_MESSAGES: Final = _Form(Fault.BAD_BODY, body=b"body", whole=b"body")  # about its first size; messages have their own
+_MESSAGES: Final = _Form(Fault.BAD_BODY, body=b"body", whole=b"body")  # for the first size; messages have other errors
 
 _HEADED_MESSAGE: Final = _Form(Fault.BAD_MESSAGE, body=b"message body", whole=b"message")
 _HEADED_MESSAGES: Final = _Form(Fault.BAD_BODY, body=b"body", whole=b"body")
@@ -490,7 +493,7 @@ _unpack_size: Final = Struct(">i").unpack_from
 
 
 class _HalfBody:
-    """A PUB, DPUB, IDENTIFY or AUTH with a complete line. Its payload may still be arriving."""
+    """A command with one body, such as PUB or IDENTIFY. Its line is complete, its payload may still be arriving."""
 
     __slots__ = ("_form", "_limit", "_max_message", "_params", "end", "held")
 
@@ -534,7 +537,7 @@ class _HalfBody:
 
 
 class _HalfMpub:
-    """An MPUB with a complete line. Its payload may still be arriving."""
+    """An MPUB. Its line is complete, its payload may still be arriving."""
 
     __slots__ = ("_count", "_limits", "_offsets", "_params", "end", "held")
 
@@ -622,9 +625,9 @@ class HalfHeadedMpub(_HalfMpub):
     def _part_alike(self, data: bytes | bytearray, first: int, complete: int) -> bool:
         """Split the next messages before `complete` together, or return False if their headers aren't alike.
 
-        Headers are alike if they differ only in their values, as they mostly do in a large batch. Splitting those
-        together takes a fifth of the time of checking each message's headers. If anything is wrong with a message, this
-        changes nothing and returns False, and `_part` finds the error.
+        Headers are alike if they differ only in their values, as they mostly do in a large batch. Splitting these
+        messages together is five times as fast as checking each message's headers. If anything is wrong with a message,
+        this changes nothing and returns False, and `_part` finds the error.
         """
         offsets = self._offsets
         start = len(self._ends) - 1
@@ -680,7 +683,7 @@ _Parted = tuple[bytes, bytes, Sequence[int]]  # headers of all messages, their b
 def _part_equal(data: bytes | bytearray, start: int, count: int, stride: int, most: int) -> _Parted | None:
     """Split `count` messages of an HMPUB that start at data[start] and take `stride` bytes each, size included.
 
-    Return None unless their headers are valid and alike. Raises ProtocolError if the first message isn't valid.
+    Returns None unless their headers are valid and alike. Raises ProtocolError if the first message isn't valid.
     """
     body = _start_of_body(b"MPUB", data, start + _SIZE, start + stride, most) - start
     area = b"".join(equal_pieces(data, start, count, stride=stride, start=_SIZE, end=body))
@@ -699,12 +702,12 @@ def _publications(params: list[bytes], area: bytes, payload: bytes, offsets: Seq
 
 
 def _with_headers(limits: SizeLimits) -> SizeLimits:
-    """Return the limits for messages with headers, which count as part of the message here."""
+    """Return the limits for messages that include headers."""
     return replace(limits, max_message=MOST_ENCODED + limits.max_message)
 
 
 def _start_of_body(word: bytes, data: bytes | bytearray, start: int, end: int, most: int) -> int:
-    """Check the headers and the size of the message in data[start:end]. Return where its body starts."""
+    """Check the headers and the size of the message in data[start:end], and return where its body starts."""
     try:
         body = check_headers(data, start, end)
     except BadHeaders as error:
@@ -741,7 +744,10 @@ _64_BITS: Final = (1 << 64) - 1
 
 
 def parse_decimal(raw: bytes) -> int | None:
-    """Parse a decimal parameter as NSQ does: only digits, empty is 0, and 64 bits wrap. None if it isn't a number."""
+    """Parse a decimal parameter as NSQ does, or return None if there's anything but digits.
+
+    No digits at all mean 0, and a number of more than 64 bits wraps around.
+    """
     if not raw:
         return 0
     if not raw.isdigit():
@@ -785,7 +791,7 @@ def mpub(topic: str, bodies: Iterable[bytes]) -> bytes:
 
 
 def hpub(topic: str, headers: bytes, body: bytes) -> bytes:
-    """Encode a publish with encoded headers."""
+    """Encode an HPUB. `headers` are already encoded."""
     return b"HPUB %b\n" % topic.encode() + _sized(headers + body)
 
 
@@ -794,7 +800,7 @@ def hdpub(topic: str, ms: int, headers: bytes, body: bytes) -> bytes:
 
 
 def hmpub(topic: str, messages: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Encode a publish of several messages, each as (encoded headers, body)."""
+    """Encode an HMPUB. Each message is a pair of encoded headers and body."""
     sized = [_sized(headers + body) for headers, body in messages]
     return b"HMPUB %b\n" % topic.encode() + _sized(_pack_size(len(sized)) + b"".join(sized))
 

@@ -1,6 +1,7 @@
 """Our extensions of NSQ's protocol: their names, and the words that a connection may use with them.
 
-A client lists names in IDENTIFY, and the answer lists the ones it gets. Without any, the connection works as in NSQ.
+A client asks for extensions by name in IDENTIFY, and the reply lists those that we grant. Without any, the connection
+works as in NSQ.
 """
 
 from __future__ import annotations
@@ -9,13 +10,13 @@ import re
 from typing import Final
 
 BURY: Final = "bury"  # BURY, and REQ with FREE
-KEYS: Final = "keys"  # a last word of PUB, DPUB and MPUB, with which you can repeat a publish
+KEYS: Final = "keys"  # a last word of PUB, DPUB and MPUB; with it, you can safely retry a publish
 HEADERS: Final = "headers"  # HPUB, HDPUB and HMPUB; messages with headers arrive as frames of type 3
-HTTP: Final = "http"  # the answer to IDENTIFY says where the same nsqd serves HTTP
+HTTP: Final = "http"  # the reply to IDENTIFY says where the same nsqd serves HTTP
 EXTENSIONS: Final = (KEYS, HEADERS, BURY, HTTP)  # nsqd offers these, and nsqclient asks for them
 
 FREE: Final = b"free"  # the word after the delay of a REQ whose attempt doesn't count
-MOST_OF_REASON: Final = 256  # bytes of a BURY's reason; we cut a longer one
+MOST_OF_REASON: Final = 256  # bytes of a BURY's reason; we truncate a longer one
 
 MOST_OF_KEY: Final = 64  # bytes
 # Changes each byte that a key must not have. Printable characters stay the same, except for the space.
@@ -32,7 +33,7 @@ def is_valid_key(key: bytes) -> bool:
 
 
 def clean_reason(text: str) -> str:
-    """Return the reason as we keep it: on one line, valid UTF-8, and cut after a whole character."""
+    """Return the reason as we keep it: on one line, in valid UTF-8, and truncated after a whole character."""
     shown = _CONTROL.sub(" ", text[:MOST_OF_REASON]).encode("utf-8", "replace")
     return shown[:MOST_OF_REASON].decode("utf-8", "ignore")
 
@@ -43,7 +44,7 @@ def decode_reason(words: list[bytes]) -> str:
 
 
 def granted(asked: tuple[str, ...] | None, offered: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the offered extensions that the client asked for. Unknown and repeated names don't matter."""
+    """Return the offered extensions that the client asked for. Unknown and repeated names are ignored."""
     return tuple(name for name in offered if asked is not None and name in asked)
 
 

@@ -1,4 +1,4 @@
-"""The errors that a peer can make in the protocol, and their form on the wire."""
+"""Protocol errors, which we report to the peer, and their form on the wire."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Fault(StrEnum):
 class ProtocolError(Exception):
     """The peer broke the protocol. A fatal error ends the connection after its error frame.
 
-    The detail is bytes, because much of it quotes the peer, in whatever encoding the peer used.
+    The detail is in bytes, because it often quotes the peer, in an encoding that we don't know.
     """
 
     def __init__(self, fault: Fault, detail: str | bytes = b"", *, fatal: bool = True) -> None:

@@ -1,6 +1,7 @@
-"""Frames, which the server sends: size and type in 32 bits each, then the data. The size counts type and data.
+"""Frames, which the server sends: size and type in 32 bits each, then the data. The size includes the type.
 
-The server encodes them here (only `nsqd.broker.batch` makes message frames, in bulk), and clients read them here.
+The server encodes frames here, except message frames: `nsqd.broker.batch` encodes these in bulk. Clients decode all
+frames here.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def error_frame(error: ProtocolError) -> bytes:
 
 
 def error_frame_from_data(data: bytes) -> bytes:
-    """Return an error frame. `data` is the code with its detail."""
+    """Return an error frame. `data` is the code and its detail."""
     return _prefix.pack(_TYPE_SIZE + len(data), FrameType.ERROR) + data
 
 
@@ -62,7 +63,7 @@ class BadFrame(Exception):
 
 
 class FrameReader:
-    """Cuts the server's stream into frames, however the network splits it.
+    """Splits the server's stream into frames, whatever the sizes of the received pieces.
 
     No frame may be larger than `max_size`, which also limits our memory. After `BadFrame`, throw the reader away.
     """
@@ -89,7 +90,7 @@ class FrameReader:
         self._at = 0
 
     def next_frame(self) -> Frame | None:
-        """Return the next whole frame, or None if more bytes are needed. Raise BadFrame."""
+        """Return the next whole frame, or None if more bytes are needed. Raises BadFrame."""
         data, at = self._data, self._at
         if not data:
             return None

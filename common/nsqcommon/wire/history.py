@@ -1,15 +1,15 @@
-"""History as `GET /topic/read` sends it, for both ends: bytes in, events out. See docs/reference/http-history.md.
+"""The format of the response to `GET /topic/read`, for both ends. See docs/reference/http-history.md.
 
 A stream of msgpack arrays:
 
     ["log", node, log id, from, to]     first
     ["records", bytes]                  whole records, as in the log (see log_record.py)
     ["gap", from, to, reason]           messages that can no longer be read
-    ["end", next]                       last; without it the answer is incomplete
+    ["end", next]                       last; without it, the response is incomplete
 
 The first and the last record may extend beyond the range. The sender verifies no checksums; `HistoryReader` does, and
-turns damaged records into gaps. We write and read the few msgpack types that occur ourselves, so that a reader needs no
-other library.
+turns damaged records into gaps. We encode and decode the few msgpack types that occur ourselves, so that a reader needs
+no other library.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ class StoredBatch:
     headers: bytes = b""  # of all messages, from base_sequence on, encoded as in headers.py; empty if none has any
 
     def messages(self) -> Iterator[tuple[int, int, bytes]]:
-        """Yield (sequence, id, body) of each message."""
+        """Yield (sequence, id, body) of each message within the range."""
         offsets, payload = self.offsets, self.payload
         for position in range(self.first - self.base_sequence, self.end - self.base_sequence):
             body = payload[offsets[position] + 4 : offsets[position + 1]]
             yield self.base_sequence + position, self.base_id + position, body
 
     def headers_of(self) -> Iterator[dict[str, bytes]]:
-        """Yield the headers of each message. Raise BadHeaders."""
+        """Yield the headers of each message within the range. Raises BadHeaders."""
         places = header_offsets(self.headers, len(self.offsets) - 1) if self.headers else None
         for position in range(self.first - self.base_sequence, self.end - self.base_sequence):
             yield decode_headers(self.headers, places[position]) if places is not None else {}
@@ -93,7 +93,7 @@ class Gap:
 
 
 class Records(NamedTuple):
-    """Adjacent whole records, as a server reads them."""
+    """Whole consecutive records, as the server reads them from the log."""
 
     data: memoryview
     end: int  # the sequence after their last message
@@ -109,7 +109,7 @@ FindOffsets = Callable[[bytes, int], Sequence[int] | None]
 
 
 class BadHistory(Exception):
-    """This is not an answer of /topic/read, or only a later version can read it."""
+    """This isn't a valid response of /topic/read, or only a later version can read it."""
 
 
 # The sending end
@@ -146,9 +146,9 @@ def _number(number: int) -> bytes:
 
 
 class HistoryReader:
-    """Reads an answer: pass it data with `receive`, and take events until there are none.
+    """Parses a response: pass data to `receive`, then call `next_event` until it returns None.
 
-    `complete` is true once it has read the end. You may pass a `find_offsets` that is faster than `message_offsets`.
+    `complete` is true once the end was read. You may pass a `find_offsets` that is faster than `message_offsets`.
     """
 
     def __init__(self, find_offsets: FindOffsets = message_offsets) -> None:
@@ -162,7 +162,7 @@ class HistoryReader:
         self._buffer += data
 
     def next_event(self) -> Event | None:
-        """Return the next event, or None if more bytes are needed or nothing follows. Raise BadHistory."""
+        """Return the next event, or None if more bytes are needed or the response is complete. Raises BadHistory."""
         while True:
             event = next(self._events, None)
             if isinstance(event, Gap) and event.reason == NEWER:  # not a gap: the messages are there
@@ -253,7 +253,7 @@ def _string(buffer: bytearray, position: int, length: int) -> tuple[str, int] | 
 
 
 class RecordCutter:
-    """Cuts the records of a range into batches, verifies them, and reports missing or damaged ones as gaps."""
+    """Splits the records of a range into batches, verifies them, and reports missing or damaged records as gaps."""
 
     def __init__(self, first: int, end: int, find_offsets: FindOffsets = message_offsets) -> None:
         self._next = first
@@ -287,12 +287,12 @@ class RecordCutter:
             position += header.size
 
     def gap(self, gap: Gap) -> Iterator[Event]:
-        """Yield a gap, after another one for records that should have come before it."""
+        """Yield a gap. If records before it are missing, yield another gap for them first."""
         yield from self._missing(gap.first, DAMAGED)
         yield from self._missing(gap.end, gap.reason)
 
     def end(self, following: int) -> Iterator[Event]:
-        """Yield the end, after a gap for records that should have come before it."""
+        """Yield the end. If records before it are missing, yield a gap for them first."""
         yield from self._missing(following, DAMAGED)
         yield End(following)
 

@@ -1,4 +1,4 @@
-"""The client's side of HTTP: the bytes of a request, and a reader for the response. Neither ever waits.
+"""The client's side of HTTP, without I/O: the bytes of a request, and a parser for the response.
 
 httptools (llhttp) parses the responses; our servers parse requests with it too. It's strict: no bare LF, no folded
 header lines, no second Content-Length, no Content-Length together with Transfer-Encoding.
@@ -32,7 +32,7 @@ class Answer:
     status: int
     body: bytes
     location: str = ""  # the URL of a redirect
-    index: str = ""  # from nsqlookupd, which changes it whenever the answer may have changed
+    index: str = ""  # from nsqlookupd, which changes it whenever the response may have changed
 
 
 def request_bytes(method: str, host: str, target: str, headers: Headers = (), body: bytes = b"") -> bytes:
@@ -51,8 +51,8 @@ class ResponseReader:
     received so far, so we refuse an endless head, and short chunks with long extensions. Without `keeps_body` it reads
     the body to its end and discards it.
 
-    Use it in a `with`, because this object and httptools' parser refer to each other until it ends. The garbage
-    collector may come too late: it counts objects, not the megabytes in them. You can still use the result afterwards.
+    Use it in a `with` block, because it and httptools' parser refer to each other until the block ends. The garbage
+    collector may run too late, because it counts objects and not their megabytes. You can use the result afterwards.
     """
 
     def __init__(self, *, most: float = inf, keeps_body: bool = True) -> None:
@@ -80,7 +80,7 @@ class ResponseReader:
         self._parser = None
 
     def receive(self, data: bytes | bytearray) -> None:
-        """Parse more of the response. Pass empty `data` when the connection was closed. Raise BadResponse."""
+        """Parse more of the response. Pass empty `data` once the peer has closed the connection. Raises BadResponse."""
         if not data:
             # Without a length in the head, the body ends with the connection.
             if not self.has_head or self._has_end:
@@ -114,7 +114,7 @@ class ResponseReader:
         """Whether the connection can serve another request. It can't if the server sent more than one response."""
         return self._stays_open and not self._has_surplus
 
-    # httptools calls these, also for bytes after the response. Of those we only note that there are some.
+    # httptools calls these, also for bytes after the response. We record only that there are such bytes.
 
     def on_message_begin(self) -> None:
         self._has_surplus = self.is_complete

@@ -1,4 +1,4 @@
-"""The IDENTIFY command: a client describes itself and asks for settings and upgrades, and the server answers.
+"""The IDENTIFY command: a client describes itself and asks for settings and upgrades, and the server replies.
 
 This takes three steps, because NSQ reports errors in this order: `decode_identify` reads the request, `apply_identify`
 checks it against the server's limits and returns the connection's new settings, and `negotiate` decides on upgrades and
@@ -42,7 +42,7 @@ class IdentifyRequest:
     snappy: bool = False
     deflate: bool = False
     deflate_level: int = 0
-    extensions: tuple[str, ...] | None = None  # None: the client didn't ask, so the answer doesn't mention them
+    extensions: tuple[str, ...] | None = None  # None: the client didn't ask, so the reply doesn't mention them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +110,7 @@ class Negotiation:
 
 
 def decode_identify(body: bytes) -> IdentifyRequest:
-    """Read the body of IDENTIFY. Raise ProtocolError if it is malformed."""
+    """Decode the body of IDENTIFY. Raises ProtocolError if it is malformed."""
     try:
         fields = Fields(read(body))
         return IdentifyRequest(
@@ -136,7 +136,7 @@ def decode_identify(body: bytes) -> IdentifyRequest:
 
 
 def apply_identify(current: ClientSettings, request: IdentifyRequest, server: ServerFeatures) -> ClientSettings:
-    """Return the current settings with the request's changes. Raise ProtocolError for the first invalid value."""
+    """Return the current settings with the request's changes. Raises ProtocolError for the first invalid value."""
     # We report only the first failure, so check in NSQ's order.
     heartbeat_interval_ms = _new_setting(
         request.heartbeat_interval,
@@ -187,7 +187,7 @@ def apply_identify(current: ClientSettings, request: IdentifyRequest, server: Se
 
 
 def negotiate(request: IdentifyRequest, settings: ClientSettings, server: ServerFeatures) -> Negotiation:
-    """Decide on upgrades and extensions. `settings` are those after the request.
+    """Decide on upgrades and extensions. `settings` already include the changes that the request asks for.
 
     Raises ProtocolError if the client wants both compressions.
     """

@@ -18,8 +18,8 @@
 
 All numbers are big-endian. Within a segment, each record's sequence is where the previous record ended. A flag never
 changes the header, the length, the checksums or the count. So you can walk from record to record without knowing the
-flags. But if you need the messages, refuse a record with an unknown flag: it's sound, and a later version can read it
-(docs/decisions/0015-messages-that-carry-more.md).
+flags. But if you need the messages, refuse a record with an unknown flag: it's sound, but only a later version can read
+it (docs/decisions/0015-messages-that-carry-more.md).
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def decode_keys(header: Header, buffer: bytes, position: int) -> list[bytes]:
 
 
 def decode_keyed(header: Header, buffer: bytes, position: int) -> list[KeyPlace]:
-    """Return the keys of the sound record at `position`, each with the messages that it's for."""
+    """Return the keys of the sound record at `position`, each with the range of its messages."""
     start = position + HEADER_SIZE
     place = buffer[start : start + header.key_length]
     if not header.flags & KEYS:
@@ -162,7 +162,7 @@ def decode_keyed(header: Header, buffer: bytes, position: int) -> list[KeyPlace]
 
 
 def message_offsets(payload: bytes, count: int) -> Sequence[int] | None:
-    """Return the start of each message, and the end. None unless the payload is exactly `count` sized messages."""
+    """Return the start of each message, plus the end. None unless the payload is exactly `count` messages."""
     length = len(payload)
     if length < 4 * count or not count:
         return None
@@ -210,8 +210,8 @@ class RecordChain(NamedTuple):
 def follow(buffer: bytes, position: int, sequence: int, until: int) -> RecordChain:
     """Walk from record to record, from the one that starts at `sequence` to the one that holds `until - 1`.
 
-    We accept a record if it has the next sequence and another record starts right after it. That takes a fifth of the
-    time of verifying its checksum. So nothing proves the last accepted record: verify it before you use it.
+    We trust a record because the next one, with the right sequence, starts where it ends. That's five times as fast as
+    verifying checksums, but nothing vouches for the last record: verify it before you use it.
     """
     end = len(buffer)
     unpack, magic = _unpack_link, MAGIC

@@ -1,8 +1,7 @@
 """The lookup protocol V1, in both directions: nsqd registers its topics and channels with nsqlookupd.
 
-After the magic, nsqd sends lines of words. Only IDENTIFY has a body, after its size in 32 bits. The answers come in
-order, each as a size of 32 bits and that many bytes; there is no frame type. This module doesn't know the meaning of
-commands.
+After the magic, nsqd sends lines of words. Only IDENTIFY has a body, after its size in 32 bits. The replies come in
+order, each as a size of 32 bits and that many bytes; there is no frame type. This module doesn't interpret commands.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ OK: Final = b"OK"
 # "retired": the same, but it won't start again. "draining retired": it's still draining and will then be retired.
 LEAVING: Final = "leaving"
 RETIRED: Final = "retired"
-# States of a node, as words after PING and in nsqlookupd's answers. A node without a state accepts messages.
+# States of a node, as words after PING and in nsqlookupd's responses. A node without a state accepts messages.
 DRAINING: Final = "draining"
 FULL: Final = "full"  # its disk has no room for more messages
 UNHEALTHY: Final = "unhealthy"  # its /ping says NOK for another reason
 STATES: Final = frozenset({DRAINING, FULL, UNHEALTHY})
-# nsqlookupd answers this and a reason to PING, if it can't reach the nsqd at its address. If there was no `node` in the
-# nsqd's IDENTIFY (NSQ's has none), it answers a plain OK.
+# nsqlookupd replies to PING with this and a reason if it can't reach the nsqd at its address. If there was no `node` in
+# the nsqd's IDENTIFY (NSQ's has none), it replies with a plain OK.
 UNREACHABLE: Final = b"OK unreachable "
 _MOST_REASON: Final = 300  # bytes
 
@@ -109,14 +108,14 @@ class BadReply(Exception):
 
 
 def reason_in(reply: bytes) -> str:
-    """Return why nsqlookupd can't reach this node, according to its answer to PING; "" if it doesn't say so."""
+    """Return why nsqlookupd can't reach this node, according to its reply to PING, or "" if it doesn't report that."""
     if not reply.startswith(UNREACHABLE):
         return ""
     return reply[len(UNREACHABLE) :].decode("ascii", "backslashreplace")
 
 
 class ReplyReader:
-    """Cuts an nsqlookupd's stream into replies, however the network splits it."""
+    """Splits an nsqlookupd's stream into replies, whatever the sizes of the received pieces."""
 
     def __init__(self, max_size: int) -> None:
         self._max_size = max_size
@@ -144,7 +143,7 @@ class ReplyReader:
 
 
 def decode_identify_reply(data: bytes) -> PeerAddress | None:
-    """Read the reply to IDENTIFY. None if it is something else, for example the text of an error."""
+    """Decode the reply to IDENTIFY, or return None if it is something else, such as the text of an error."""
     try:
         fields = Fields(read(data))
         return PeerAddress(
@@ -162,9 +161,9 @@ def decode_identify_reply(data: bytes) -> PeerAddress | None:
 
 
 class LookupCommandReader:
-    """Cuts an nsqd's stream into lines and bodies, however the network splits it.
+    """Splits an nsqd's stream into lines and bodies, whatever the sizes of the received pieces.
 
-    It reads a body only when you ask, so that you can first check whether IDENTIFY is allowed.
+    It reads a body only when you call `next_body`, so you can first check whether IDENTIFY is allowed.
     """
 
     def __init__(self, *, max_line: int = MAX_LINE, max_body: int = MAX_BODY) -> None:
@@ -231,7 +230,7 @@ class LookupCommandReader:
 
 
 def decode_identify(body: bytes) -> NodeIdentity:
-    """Read the body of IDENTIFY.
+    """Decode the body of IDENTIFY.
 
     Raises ProtocolError if it is malformed or lacks a field that every nsqd must announce.
     """

@@ -34,7 +34,7 @@ class Message(HotRecord):
 
 
 def decode_message(data: bytes, *, is_headed: bool = False) -> Message:
-    """Read a message from the data of its frame. Raise ValueError if there are too few."""
+    """Decode a message from the data of its frame. Raises ValueError if that is too short."""
     if len(data) < HEADER_SIZE:
         raise ValueError(f"message too short {len(data)} < {HEADER_SIZE}")
     timestamp, attempts, message_id = _header.unpack_from(data)

@@ -1,4 +1,4 @@
-"""Names of topics and channels: which are valid, and which are ephemeral."""
+"""The rules for names of topics and channels, valid and ephemeral."""
 
 from __future__ import annotations
 

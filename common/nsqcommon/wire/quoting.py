@@ -18,7 +18,7 @@ _SHORT: Final = {
 
 
 def quote(data: bytes) -> bytes:
-    """Return the bytes in quotes, and escape everything that isn't printable Unicode."""
+    """Return the bytes in quotes, with everything escaped that isn't printable Unicode."""
     # surrogateescape turns each invalid byte into a lone surrogate, which valid text can't contain.
     text = data.decode("utf-8", "surrogateescape")
     return ('"' + "".join(map(_escaped, text)) + '"').encode()

@@ -1,9 +1,9 @@
-"""Partly received bodies: a limit on the memory that they use together, over all connections.
+"""Limits the memory of all partly received bodies together, over all connections.
 
 A peer may announce a body of 5 MB, send half of it and then wait. We keep that half until a deadline, perhaps for
 minutes, and five hundred such peers take more than a gigabyte. A limit for each connection doesn't help, so we limit
-the sum: beyond it, we give up the body that began first. A body that arrives at a normal speed is complete long before
-that much other data has begun to arrive. A body that its peer withholds is among the oldest.
+the sum: beyond that, we give up the body that began first. A body that arrives at a normal speed is complete before
+enough newer bodies have begun to reach the limit. A body that its peer withholds is soon the oldest.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ __all__ = ["BodyHolder", "UnfinishedBodies"]
 
 class BodyHolder(Protocol):
     def give_up_body(self) -> None:
-        """Free the part of the body that has arrived. `hold` calls this, perhaps on its own caller."""
+        """Free the part of the body that has arrived. `hold` may call this even on the holder that called it."""
 
 
 class UnfinishedBodies:
-    """The partly received bodies of all connections; together, at most `most` bytes."""
+    """The partly received bodies of all connections. Together, they take at most `most` bytes."""
 
     def __init__(self, most: int) -> None:
         self.total = 0  # bytes
@@ -30,7 +30,7 @@ class UnfinishedBodies:
     def hold(self, holder: BodyHolder, size: int) -> None:
         """Record that `holder` now has `size` bytes of a body, and give up the oldest bodies if the sum is too large.
 
-        Size 0 is the same as `release`. We never give up the only body, because its own limit is enough.
+        Size 0 is the same as `release`. We never give up the only body, because the limit on a single body is enough.
         """
         if size == 0:
             self.release(holder)
