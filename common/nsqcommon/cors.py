@@ -55,7 +55,7 @@ class Cors:
 
 
 def check_origins(flag: str, origins: Iterable[str]) -> None:
-    """Raise StartupError if one of an option's values is not a site."""
+    """Raise StartupError if any of an option's values is not a site."""
     for origin in origins:
         if _is_origin(origin.lower()) is None:
             raise StartupError(

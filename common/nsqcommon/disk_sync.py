@@ -22,7 +22,7 @@ def data_sync() -> Callable[[int], object]:
 
 
 def sync_all(descriptor: int) -> None:
-    """Make a file durable, or a folder's list of names."""
+    """Make a file, or a folder's list of names, durable."""
     if hasattr(fcntl, _FULL_SYNC):
         _full_sync(descriptor)
     else:

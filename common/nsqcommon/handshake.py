@@ -247,7 +247,7 @@ class Handshake:
 
     def _is_worth_a_turn(self) -> bool:
         """Return whether the received bytes may lead to a signature. Raises StreamError if they can't."""
-        if self._tls is not None:  # TLS has asked for another ClientHello, and judges the answer itself
+        if self._tls is not None:  # TLS has asked for another ClientHello, and checks the reply itself
             return bool(self._raw)
         self.first_bytes = self._raw[:_FIRST]
         begun = classify_first_bytes(self._raw)
@@ -309,4 +309,4 @@ class Handshake:
 
 
 def _do_nothing() -> None:
-    """Do nothing: the handshake has ended."""
+    """Do nothing, because the handshake has ended."""

@@ -74,7 +74,7 @@ PHRASES: Final = {413: b"Request Entity Too Large"}  # Python changed this phras
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Response:
-    """A response. `sniffed` is a header for after Content-Length, where Go puts a content type that it has guessed."""
+    """A response. The header `sniffed` goes after Content-Length, where Go puts a content type that it has guessed."""
 
     status: int = 200
     body: bytes = b""
@@ -306,7 +306,7 @@ class Request:
             self._unfinished.hold(self, size)
 
     def give_up_body(self) -> None:
-        """Abort the connection to free its memory for others. The body's reader gets ClientGone."""
+        """Abort the connection to free its memory for others. A handler that reads the body then gets ClientGone."""
         self.abort()
 
     def release_body(self) -> None:

@@ -50,10 +50,10 @@ class HttpTimeout(HttpFailed):
 class HttpClient:
     """Sends requests over connections that it keeps until `close_idle`.
 
-    Each request in progress has its own connection. If there's no idle one, the request dials, but if another request
-    releases a connection before that succeeds, it takes that one. This helps with a server that accepts slowly: its
-    kernel drops connects when its queue is full, and ours retries only after 1, 3 and 7 s. Meanwhile, the few accepted
-    connections serve all the other requests.
+    Each request in progress has its own connection. If none is idle, the request dials, but takes a connection that
+    another request releases in the meantime. This helps with a server that accepts slowly: its kernel drops connects
+    when its queue is full, and ours retries only after 1, 3 and 7 s. Meanwhile, the few accepted connections serve all
+    the other requests.
 
     Times are in seconds. With `keeps_bodies`, a response of more than `most` bytes is an error. Without it, we read
     each response to its end and discard the body. A cancelled request closes its connection. Use a client in only one
@@ -275,7 +275,7 @@ async def _follow_redirects(
 
 
 def _is_same_or_below(host: str, parent: str) -> bool:
-    """Return whether `host` is `parent` or its subdomain, so that a redirect may carry the headers with secrets."""
+    """Return whether `host` is `parent` or a subdomain of it. To other hosts, a redirect drops headers with secrets."""
     return host == parent or host.endswith(f".{parent}")
 
 
@@ -401,7 +401,7 @@ async def _exchange(
 
 
 def _cause(error: BaseException) -> str:
-    """Return the text of the innermost error, because trio wraps stream errors, and groups those of all addresses."""
+    """Return the text of the original error. trio wraps stream errors, and groups those of a name's addresses."""
     inner = error.__cause__
     if isinstance(inner, BaseExceptionGroup):
         inner = inner.exceptions[0]

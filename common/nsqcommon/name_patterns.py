@@ -45,7 +45,7 @@ def _sequence(pieces: list[str]) -> str:
 def expression_of(pattern: str) -> str:
     """Return the pattern as a regular expression in RE2's syntax, to be put between `^` and `$`.
 
-    It's for `nsqd.auth.expressions`, which takes linear time for any expression. Python's `re` doesn't, so use
-    `matcher` there.
+    Use it with `nsqd.auth.expressions`, which takes linear time for any expression. Python's `re` doesn't: to match
+    with that, use `matcher`.
     """
     return ".*".join(map(re.escape, pattern.split("*")))

@@ -101,7 +101,7 @@ def keep_alive(connection: socket.socket) -> None:
 
 
 def format_listener(listener: socket.socket) -> str:
-    """Return the listener's address as the log prints it."""
+    """Return the listener's address as text, for the log."""
     return format_name(listener.getsockname())
 
 

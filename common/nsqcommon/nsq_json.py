@@ -184,7 +184,7 @@ def _without_collector() -> Iterator[None]:
 
 
 def _integer(digits: bytes) -> int:
-    # A longer number is out of range for every field, and still is after the cut.
+    # A longer number is out of range for every field, even when it's truncated.
     return int(digits[:_LONGEST_INTEGER])
 
 

@@ -28,8 +28,8 @@ _INT64: Final = range(-(2**63), 2**63)
 class OptionKind(Generic[T]):
     """How to parse and show values of one kind.
 
-    `parse` takes the text of a flag, and `convert` the value in a TOML file. Both raise ValueError with the reason. A
-    repeated kind has tuples for values, and `parse` returns the items that one use of the flag adds. For example,
+    `parse` takes the text of a flag, and `convert` the value in a TOML file. Both raise ValueError with the reason. The
+    values of a repeated kind are tuples, and `parse` returns the items that one use of the flag adds. For example,
     `--lookupd-tcp-address=a:4160` adds ("a:4160",).
     """
 

@@ -1,4 +1,4 @@
-"""One table of settings per daemon: we derive flags, file, environment, --help, checks and reference pages from it.
+"""One table of settings per daemon. It defines flags, file, environment, --help, checks and reference pages.
 
 A table is a frozen dataclass. `option()` declares its fields:
 
@@ -130,7 +130,7 @@ class VersionRequested(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One row of a table. `key` is its name in the TOML file and under `/config/`."""
+    """One row of a table. `key` is the option's name in the TOML file and under `/config/`."""
 
     name: str
     flag: str

@@ -1,4 +1,4 @@
-"""Recognizes requests that a web page made a browser send, and the names of the server itself.
+"""Recognizes requests that a browser sends on behalf of another site's page, and the names of our server.
 
 A server that trusts its network trusts every browser in it, and a browser sends requests wherever a page points it.
 That allows two attacks, and we stop both here:
@@ -27,7 +27,7 @@ _BROWSER: Final = "Mozilla/"  # how every browser's User-Agent begins
 
 
 def why_foreign(site: str, origin: str, host: str) -> str:
-    """Return how we know that another site's page sent this request, or "" if one of our pages or a program did.
+    """Return the evidence that another site's page sent this request, or "" if one of our pages or a program did.
 
     The arguments are the headers Sec-Fetch-Site, Origin and Host; pass "" for a missing one.
     """
@@ -88,7 +88,7 @@ class OwnHosts:
 
 
 def check_hosts(flag: str, names: Iterable[str]) -> None:
-    """Raise StartupError if one of an option's values is not a host name."""
+    """Raise StartupError if any of an option's values is not a host name."""
     try:
         OwnHosts((), names)
     except ValueError as error:

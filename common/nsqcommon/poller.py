@@ -1,6 +1,6 @@
 """Serves many sockets in one task, with an epoll of its own that trio waits for like any other descriptor.
 
-On systems without epoll, `readiness.py` provides a slower replacement.
+On systems without epoll, `portable_readiness.py` is a slower replacement.
 
 With a trio task per connection, every small command would cost two wake-ups, an epoll_ctl and a task switch. Here, a
 wake-up costs one poll, and we serve every ready connection in one *turn* (docs/decisions/0001). The poller only moves
@@ -394,7 +394,7 @@ class Poller(Generic[T]):
         return [*first, *ready.items(), *last]
 
     def _read(self, connection: Connection, event: int) -> float:
-        """Read from the connection and return the time, because a second look at the clock would cost a few percent."""
+        """Read from the connection and return the time, because reading the clock again would cost a few percent."""
         if not connection.reading:
             if event & _ERRORS:
                 self._drop(connection)
@@ -613,8 +613,8 @@ class Poller(Generic[T]):
             self._drop(connection)
             return
         if now >= connection.handler.next_deadline:
-            # If our process was suspended, data that arrived in time may still be in the socket, so read before
-            # giving up on the peer. That doesn't help a peer whose data we don't read because it leaves ours unread.
+            # If our process was suspended, data that arrived in time may still be in the socket, so read it before
+            # giving up on the peer. If we don't read the peer's data because it leaves ours unread, skip that.
             if connection.events & _IN:
                 self._read(connection, _IN)
             if connection.is_ours and now >= connection.handler.next_deadline:

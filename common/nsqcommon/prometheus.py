@@ -38,7 +38,7 @@ def exposition(metrics: Iterable[Metric]) -> bytes:
 
 
 def exposition_pieces(metrics: Iterable[Metric]) -> Iterator[bytes]:
-    """Yield the text in small pieces. We iterate over a metric's samples only when it's their turn."""
+    """Yield the text in small pieces. We iterate over a metric's samples only when we reach the metric."""
     for metric in metrics:
         head = f"# HELP {metric.name} {_escaped(metric.help)}\n# TYPE {metric.name} {metric.kind}\n"
         yield head.encode("utf-8", "replace")

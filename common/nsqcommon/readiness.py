@@ -39,7 +39,7 @@ class Readiness(Protocol):
 
     @property
     def poll(self) -> Callable[[float], list[tuple[int, int]]]:
-        """Return the ready descriptors with their events. If none is ready, block for at most the given seconds."""
+        """Return the ready descriptors with their events. If none is ready, block for at most this many seconds."""
 
     def watch_wakes(self, descriptor: int) -> bool:
         """Report this descriptor once for each write to it. Return False if that's impossible.

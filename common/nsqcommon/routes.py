@@ -46,7 +46,7 @@ class RouteTable(Generic[R]):
         self._methods = sorted({method for method, _ in self._exact} | {it.method for it, _, _ in self._patterns})
 
     def find(self, method: str, path: str) -> tuple[R, Mapping[str, str]] | None:
-        """Return the route, and the path's segment for each placeholder by name, or None if no route matches."""
+        """Return the route and the segments for its placeholders, by name, or None if no route matches."""
         if (route := self._exact.get((method, path))) is not None:
             return route, _NO_WORDS
         for route, pattern, _ in self._patterns:

@@ -183,7 +183,7 @@ def is_tunnel(handler: Handler) -> bool:
 
 
 class TunnelEnd:
-    """Implements `nsqcommon.poller.Handler`: we send the bytes received at this end from the other end."""
+    """Implements `nsqcommon.poller.Handler`: bytes received at this end are sent at the other end."""
 
     next_deadline: Final = inf
     write_timeout: Final = inf  # not needed, because the amount of unsent data is limited

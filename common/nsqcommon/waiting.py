@@ -10,7 +10,7 @@ from nsqcommon.http_api import HttpError
 
 
 class Waiting:
-    """The requests that wait for a change, each of one name: of a topic, for example.
+    """The requests that wait for a change. Each waits for a change of one name, such as a topic.
 
     It runs on the web server's asyncio loop. A wait ends at the latest with its connection or its timeout.
     """

@@ -32,7 +32,7 @@ class Wakeup:
         self.is_set = False
 
     async def wait(self) -> None:
-        """Wait until `set` is called, unless it already was, and clear it.
+        """Wait until the wakeup is set, and clear it.
 
         This is always a checkpoint. If the wait is cancelled, nothing changes.
         """

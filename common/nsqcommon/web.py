@@ -281,13 +281,13 @@ class _Connection(HttpToolsProtocol):
             self._gone.set_result(None)
         if self.cycle is not None:
             self.cycle.body = bytearray()  # free it now: uvicorn's cycle is part of a reference cycle
-        # asyncio's transport refers to a method of its own. Without this line, each connection would wait for the
-        # garbage collector.
+        # asyncio's transport has a reference to one of its own methods. Without this line, each connection would wait
+        # for the garbage collector.
         self.transport._read_ready_cb = None  # type: ignore[attr-defined]  # noqa: SLF001
         self._lost()
 
     def eof_received(self) -> bool:  # type: ignore[override]  # uvicorn's says None, asyncio takes either
-        """Return whether to stay open. As in Go, a peer that has finished sending still gets its responses."""
+        """Return whether to stay connected. As in Go, a peer that has finished sending still gets its responses."""
         if self.transport.get_extra_info("sslcontext") is not None or self._gone is not None:
             return False  # TLS has no half-closed connections
         newest = self.pipeline[0][0] if self.pipeline else cast("RequestResponseCycle | None", self.cycle)

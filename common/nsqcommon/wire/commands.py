@@ -1,4 +1,4 @@
-"""Splits a client's stream into commands. A command is a line of words, for some commands with a payload after it.
+"""Splits a client's stream into commands. A command is a line of words, followed by a payload in some commands.
 
     FIN 0123456789abcdef\\n
     PUB topic\\n        i32 size, body
@@ -221,7 +221,7 @@ class CommandReader:
         self.most_finishes = MOST_FINISHES  # in one command
 
     def take_headers(self, takes: bool) -> None:
-        """Accept HPUB, HDPUB and HMPUB from now on, or treat them as unknown words, as NSQ does."""
+        """Accept HPUB, HDPUB and HMPUB from now on if `takes` is true. Otherwise they are unknown, as in NSQ."""
         self._payloads = _PAYLOADS_WITH_HEADERS if takes else _PAYLOADS
         self._headed_limits = _with_headers(self._limits)
 

@@ -63,7 +63,7 @@ class BadFrame(Exception):
 
 
 class FrameReader:
-    """Splits the server's stream into frames, whatever the sizes of the received pieces.
+    """Turns the server's stream into frames, however the network splits it.
 
     No frame may be larger than `max_size`, which also limits our memory. After `BadFrame`, throw the reader away.
     """

@@ -1,4 +1,4 @@
-"""A message's headers: names with values in bytes, which travel next to the body.
+"""A message's headers: names with binary values, which travel next to the body.
 
     length 2   of all pairs together; 0: the message has none
     (name length 1, name, value length 2, value) * pairs

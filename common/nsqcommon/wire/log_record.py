@@ -162,7 +162,7 @@ def decode_keyed(header: Header, buffer: bytes, position: int) -> list[KeyPlace]
 
 
 def message_offsets(payload: bytes, count: int) -> Sequence[int] | None:
-    """Return the start of each message, plus the end. None unless the payload is exactly `count` messages."""
+    """Return the start of each message, plus the end, or None unless the payload is exactly `count` messages."""
     length = len(payload)
     if length < 4 * count or not count:
         return None

@@ -115,7 +115,7 @@ def reason_in(reply: bytes) -> str:
 
 
 class ReplyReader:
-    """Splits an nsqlookupd's stream into replies, whatever the sizes of the received pieces."""
+    """Turns an nsqlookupd's stream into replies, however the network splits it."""
 
     def __init__(self, max_size: int) -> None:
         self._max_size = max_size
@@ -161,7 +161,7 @@ def decode_identify_reply(data: bytes) -> PeerAddress | None:
 
 
 class LookupCommandReader:
-    """Splits an nsqd's stream into lines and bodies, whatever the sizes of the received pieces.
+    """Turns an nsqd's stream into lines and bodies, however the network splits it.
 
     It reads a body only when you call `next_body`, so you can first check whether IDENTIFY is allowed.
     """

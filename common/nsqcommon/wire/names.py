@@ -1,4 +1,4 @@
-"""The rules for names of topics and channels, valid and ephemeral."""
+"""Names of topics and channels: their syntax, and the suffix of ephemeral ones."""
 
 from __future__ import annotations
 
