@@ -113,7 +113,7 @@ class SigningQueue:
     def slot_of(self, handshake: Handshake) -> float:
         """Return the time of this handshake's turn, or inf while others are ahead of it.
 
-        Once it becomes the first, the queue calls its `wake`.
+        Once it becomes the first, the queue calls `handshake.wake`.
         """
         return self._free_at if next(iter(self._waiting)) is handshake else inf
 

@@ -26,9 +26,9 @@ def resident_bytes() -> int:
 def share_one_heap() -> None:
     """Make all threads allocate from the main thread's heap. Call it before you start any other thread.
 
-    glibc gives each thread an arena of its own, and freed memory stays in its arena. For example, if a thread reads and
-    frees a megabyte of history, the event loop can't reuse that memory. Arenas keep threads from waiting for each
-    other, but ours gain nothing from that, because they hold Python's lock while they allocate.
+    glibc gives each thread its own arena, and freed memory stays in its arena. For example, if a thread reads and frees
+    a megabyte of history, the event loop can't reuse that memory. Arenas keep threads from waiting for each other, but
+    our threads gain nothing from that, because they hold Python's lock while they allocate.
     """
     tune = getattr(ctypes.CDLL(None), "mallopt", None)
     if tune is not None:  # glibc has it

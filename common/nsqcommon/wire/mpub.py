@@ -87,9 +87,9 @@ def read_count(data: bytes | bytearray, at: int, limits: SizeLimits) -> int:
 def cut_messages(data: bytes | bytearray, start: int, count: int, offsets: Offsets, limits: SizeLimits) -> bool:
     """Find the offsets of the `count` messages that begin at data[start], and return whether all are complete.
 
-    Pass [0] as `offsets` at first, and the same list when more data has arrived; `start` may be different then. We add
-    the end of each message whose size we can read, even if its body is still incomplete. Raises ProtocolError as soon
-    as a size is wrong.
+    Pass [0] as `offsets` at first. When more data has arrived, pass all of it with the same offsets; `start` may be
+    different then. We add the end of each message whose size we can read, even if its body is still incomplete. Raises
+    ProtocolError as soon as a size is wrong.
     """
     at = offsets[-1]
     max_message = limits.max_message

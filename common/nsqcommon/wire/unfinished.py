@@ -2,8 +2,8 @@
 
 A peer may announce a body of 5 MB, send half of it and then wait. We keep that half until a deadline, perhaps for
 minutes, and five hundred such peers take more than a gigabyte. A limit for each connection doesn't help, so we limit
-the sum: beyond that, we give up the body that began first. A body that arrives at a normal speed is complete before
-enough newer bodies have begun to reach the limit. A body that its peer withholds is soon the oldest.
+the sum: beyond that, we give up the body that began first. A body that arrives at a normal speed is complete long
+before newer bodies fill the limit. A body that its peer withholds is soon the oldest.
 """
 
 from __future__ import annotations
