@@ -72,7 +72,7 @@ def test_a_start_with_mistakes_is_refused_with_all_of_them(tmp_path: Path, file:
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].endswith(
         f'failed to read policy file {file} - line 1: ack: must be one of "memory", "written", "synced", '
-        "and not 'never'; line 4: max_atempts: unknown key"
+        "not 'never'; line 4: max_atempts: unknown key"
     )
 
 
