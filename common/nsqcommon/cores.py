@@ -8,7 +8,7 @@ from typing import Final
 
 
 def usable_cores() -> int:
-    """Return the number of cores that this process may use, or of all cores if we can't find out."""
+    """Return the number of cores this process may use, or the total number of cores if we can't find out."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -1,11 +1,11 @@
-"""Cross-Origin Resource Sharing (CORS): allows pages of the sites you name to use some paths.
+"""Cross-Origin Resource Sharing (CORS): allows pages from the sites you name to use some paths.
 
-A browser lets a page read another site's response only if the response names the page's site. Before a request that an
-HTML form couldn't send, it asks for permission with OPTIONS (a *preflight*). Programs that aren't browsers send no
-Origin, so nothing changes for them.
+A browser lets a page read another site's response only if the response names the page's site. Before it sends a request
+that an HTML form couldn't send, it asks for permission with OPTIONS (a *preflight*). Programs that aren't browsers send
+no Origin, so nothing changes for them.
 
 You have to name each site in full. `*` would let in every page in the world. So would `null`, because browsers send it
-for pages whose origin has no name, and any page can arrange that.
+for pages with an opaque origin, and any page can arrange to have one.
 """
 
 from __future__ import annotations

@@ -208,7 +208,7 @@ def parse_query(query: bytes) -> dict[str, str]:
 
 
 def query_values(query: bytes, name: str) -> list[str]:
-    """Return all values of one argument of a query that `parse_query` accepts."""
+    """Return all values of one argument. The query must be one that `parse_query` accepts."""
     return all_query_values(query).get(name, [])
 
 

@@ -69,7 +69,10 @@ class OwnHosts:
         self._names = frozenset(_plain(name) for name in (*own, *allowed) if is_name(name))
 
     def has(self, host: str) -> bool:
-        """Return whether a Host header names us. True also without one (HTTP/1.0), because browsers always send it."""
+        """Return whether a Host header names us.
+
+        A missing header (HTTP/1.0) also passes: browsers always send one, so the request isn't from a browser.
+        """
         if not host or self._are_all:
             return True
         if host.startswith("["):

@@ -501,7 +501,7 @@ class Poller(Generic[T]):
             handler.sent(len(connection.unsent) + connection.queued_bytes)
 
     def _send_gathered(self, connection: Connection, pieces: Sequence[Piece]) -> None:
-        """Send as much as the socket accepts, without joining the pieces first. There must be no unsent data."""
+        """Send as much as the socket accepts, without joining the pieces first. `connection.unsent` must be empty."""
         try:
             count = connection.sock.sendmsg(pieces[:_MOST_GATHERED])
         except BlockingIOError:

@@ -50,7 +50,7 @@ class Recipients:
         return any(it.network is not None for it in self._entries)
 
     def has_name(self, host: str, port: int) -> bool:
-        """Return whether the list allows a host that we dial by name. False if the name is an IP address."""
+        """Return whether the list allows this host name. False if `host` is an IP address."""
         if not is_name(host):
             return False
         labels = _labels(host)

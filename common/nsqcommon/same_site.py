@@ -1,11 +1,11 @@
-"""Refuses requests that web pages make browsers send to nsqd and nsqlookupd. Nothing changes for other programs.
+"""Refuses requests to nsqd and nsqlookupd that a browser sends on behalf of a foreign web page.
 
-    a change from another site          403 FOREIGN_SITE
-    a host name that is not our own     421 FOREIGN_HOST, from browsers only
+    a request from another site that changes something    403 FOREIGN_SITE
+    a host name that is not our own                       421 FOREIGN_HOST
 
-Both daemons trust everything that can reach them, and a browser on their machine can. See origin.py for the two
-attacks. NSQ accepts such requests, and people may have pages that publish, so `/pub` and `/mpub` accept them too,
-unless `strict` is set.
+This only affects browsers. Both daemons trust everything that can reach them, and a browser on their machine can. See
+origin.py for the two attacks. NSQ accepts such requests, and people may have pages that publish, so `/pub` and `/mpub`
+accept them too, unless `strict` is set.
 """
 
 from __future__ import annotations

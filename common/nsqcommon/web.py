@@ -117,7 +117,7 @@ async def _drop_when_stalled(request: Request, sent: Callable[[], int]) -> None:
 
 @asynccontextmanager
 async def open_web(app: App, *, grace: float | None = None) -> AsyncIterator[Web]:
-    """Yield a `Web` that serves until the block ends. Then close its connections, busy ones after their response.
+    """Yield a `Web` that serves until the block ends. Then let responses in progress finish, and close all connections.
 
     Closing takes at most `grace` seconds, even if you cancel the block.
     """

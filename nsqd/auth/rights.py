@@ -105,7 +105,7 @@ class Rights:
 def parse_rights(text: str) -> Rights:
     """Parse the text of a rights file. Raises RightsError.
 
-    Refuses unknown keys. For example, ignoring a misspelt `topics` would give the holder all topics.
+    Unknown keys are refused, because ignoring a misspelt `topics`, for example, would give the holder all topics.
     """
     try:
         document = tomllib.loads(text)

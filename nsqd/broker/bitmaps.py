@@ -99,7 +99,7 @@ class SkipRanges:
         return covered
 
     def add_newest(self, count: int, floor: int, end: int) -> list[tuple[int, int]]:
-        """Cover the `count` newest sequences of [floor, end) that aren't covered yet, or fewer if there are no more.
+        """Cover the newest uncovered sequences of [floor, end), up to `count` of them.
 
         Returns them as ranges, newest first.
         """

@@ -102,7 +102,7 @@ class HttpConsumer(Consumer):
         self.leases.forget(self)
 
     def give_back(self, ids: Sequence[bytes]) -> None:
-        """Requeue messages that never arrived at the client. The attempt doesn't count."""
+        """Requeue messages that never reached the client. These attempts don't count."""
         if self.has_joined:
             for message_id in ids:
                 self.channel.requeue(self, message_id, 0, self.turn.now, counts=False)

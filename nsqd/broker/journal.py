@@ -31,5 +31,5 @@ class Journal(Generic[L]):
         self._store.record(change, urgent=urgent)
 
     def forget(self, ledger: L) -> None:
-        """Remove a ledger from the list, because its channel is deleted."""
+        """Remove a ledger from `unsaved`, because its channel is deleted."""
         self.unsaved.pop(ledger, None)

@@ -113,7 +113,10 @@ class KeyMemory:
         return self.count + self._reserved() < self._most
 
     def count_deferred(self, topic: TopicKeys, change: int) -> None:
-        """Add `change`, which may be negative, to the count of the topic's keys of deferred publishes."""
+        """Update the total after the number of a topic's deferred keys has changed by `change`, which may be negative.
+
+        If there are too many keys now, make room.
+        """
         self.count += change
         if change > 0:
             self._deferring[topic] = None
@@ -323,7 +326,10 @@ class TopicKeys:
             self._put_forgotten(_stored_form(key), start, count, timestamp)
 
     def forgotten_place(self, key: bytes) -> tuple[int, int] | None:
-        """Return the range of the last messages that had this key before it was forgotten, or None if it wasn't."""
+        """Return the range (start, end) of the cancelled messages that last used this key.
+
+        Returns None if the key isn't a forgotten one.
+        """
         key = _stored_form(key)
         places = [it.forgotten[key] for it in self._shelves if it.forgotten is not None and key in it.forgotten]
         if not places:

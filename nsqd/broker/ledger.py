@@ -373,7 +373,10 @@ class Ledger:
         return None
 
     def take_retries(self, most: int, batch: Batch) -> tuple[int, int, int]:
-        """Take the next retries that are neighbours in their batch. Return (first, stop, attempts so far)."""
+        """Take up to `most` retries with consecutive sequences in `batch` and the same number of attempts.
+
+        Returns (first, stop, attempts so far).
+        """
         return self.retries.pop_run(most, batch.end_sequence)
 
     def note_redelivery(self, first: int, stop: int, attempts: int) -> None:

@@ -1,4 +1,4 @@
-"""A client's consumer commands, from their parameters to their error responses: RDY, FIN, REQ, TOUCH and BURY."""
+"""Handles the consumer commands (RDY, FIN, REQ, TOUCH and BURY): parses their parameters and reports their errors."""
 
 from __future__ import annotations
 

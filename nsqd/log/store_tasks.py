@@ -58,7 +58,10 @@ class StoreTasks:
         on_loaded: Callable[[str], object],
         on_settled: Callable[[], object],
     ) -> None:
-        """Set up the tasks. They call `on_loaded` after a read of a topic, and `on_settled` after answering clients."""
+        """Set up the tasks.
+
+        They call `on_loaded` with a topic's name after reading from its log, and `on_settled` after answering clients.
+        """
         self.thread = SyncThread(store.files)
         self._store = store
         self._wakeups = store.wakeups

@@ -31,7 +31,7 @@ class PolicySource(Protocol):
 
     @property
     def entries(self) -> int:
-        """The number of entries each name is compared with."""
+        """The number of entries in the policy file. Each topic's name is compared with all of them."""
 
 
 class Rollout:

@@ -56,9 +56,10 @@ def cut_mpub_body(body: bytes, limits: SizeLimits) -> tuple[bytes, list[int]]:
 
 
 def equal_messages(data: bytes, start: int, limits: SizeLimits) -> range | None:
-    """Return the offsets of the MPUB whose size is at data[start], if it is complete with messages of equal length.
+    """Return the message offsets of an MPUB if all of it has arrived and its messages have equal lengths, or else None.
 
-    Most MPUBs are like that. If this returns None, the MPUB may still be valid: use `cut_messages` to find out.
+    The MPUB's size is at data[start]. Most MPUBs have messages of equal length. If this returns None, the MPUB may
+    still be valid: use `cut_messages` to find out.
     """
     first = start + 2 * _SIZE
     if len(data) - start < _HEAD:

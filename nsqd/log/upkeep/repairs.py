@@ -1,6 +1,6 @@
-"""Retries after storage faults. The store's repair task calls this once a second while there is a fault.
+"""Retries after storage faults. The store's repair task runs them once a second while there is a fault.
 
-This isn't part of `Faults`, since it imports the owners of the faults, which themselves import `Faults`.
+They're separate from `Faults` to avoid a circular import: they need the owners of the faults, which import `Faults`.
 """
 
 from __future__ import annotations
