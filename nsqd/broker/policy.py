@@ -208,7 +208,7 @@ class DryRun:
         self._beyond = beyond
 
     def buried(self, count: int, buried: int, now: float, *, has_failed: bool) -> None:
-        """Count this burial if it would have paused the channel. `buried` is the number of buried messages afterwards."""
+        """Count this burial if it would have paused the channel. `buried` is the number of them afterwards."""
         if (most := self.rules.max_buried) is not None and buried > most:
             self._count("max_buried")
         if has_failed:
