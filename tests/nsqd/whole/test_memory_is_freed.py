@@ -21,7 +21,7 @@ from tests.support.brokers import StartNsqd
 from tests.support.process import Nsqd
 
 WARM_UP = 20
-REQUESTS = 100
+REQUESTS = 300  # so many that a look at the disk meanwhile, some 110 objects, makes no difference
 ARENA = 64 << 20  # glibc reserves this much for a thread's heap, at a multiple of it
 BATCH = "nsqd.broker.batch.Batch"
 

@@ -54,7 +54,7 @@ def test_a_changed_file_holds_without_a_restart_and_a_mistake_changes_nothing(
     assert eventually(lambda: policy(nsqd)["error"])
     answer = policy(nsqd, "topic=t")
     assert answer["error"] == (
-        'line 1: ack: must be one of "memory", "written", "synced", and not \'never\'; line 1: max_atempts: unknown key'
+        'line 1: ack: must be one of "memory", "written", "synced", not \'never\'; line 1: max_atempts: unknown key'
     )
     assert answer["topic"] == synced
     assert nsqd.http("GET", "/stats?format=json").json["policy_error"] == answer["error"]
