@@ -160,8 +160,8 @@ class Broker:
                 topic.release_to_channels(self.turn.now)
         while self.turn.to_deliver:
             channels, self.turn.to_deliver = self.turn.to_deliver, {}
-            for channel in channels:
-                channel.distribute(self.turn.now)
+            for channel, batch in channels.items():
+                channel.distribute(self.turn.now, batch)
 
     def drop_overflow(self) -> None:
         """Drop messages that exceed the limits of ephemeral channels. Call this after sending to all sockets."""

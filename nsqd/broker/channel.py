@@ -214,9 +214,7 @@ class Channel:
         if self.ledger.ephemeral_batches is not None:
             self.turn.overflowing.setdefault(self, before)
         if self.consumers:
-            self.turn.to_deliver[self] = None
-            if batch is not None:
-                self.ledger.offer(batch)
+            self.turn.to_deliver[self] = batch
         if self.is_ruled and self.policy.ttl is not None:
             self.wake_at(self.turn.now + self.policy.rules.expiry_pause)
 
@@ -279,13 +277,21 @@ class Channel:
         """Schedule a delivery attempt for the end of this turn."""
         self.turn.to_deliver[self] = None
 
-    def distribute(self, now: float) -> None:
-        """Deliver waiting messages to consumers with room, as fast as the policy's rate allows."""
+    def distribute(self, now: float, fresh: Batch | None = None) -> None:
+        """Deliver waiting messages to consumers with room, as fast as the policy's rate allows.
+
+        `fresh` is a batch that was just released. If it begins at the cursor, it needn't be looked up in the log.
+        """
         if self.paused:
             return
+        if fresh is not None:
+            self.ledger.offer(fresh)
         taken = self._distribute_ruled(now) if self.is_ruled else self._distribute(self.ledger.depth, now)
-        if taken and self.records_deliveries:
-            self.ledger.record_progress(urgent=True)
+        if taken:
+            if self.records_deliveries:
+                self.ledger.record_progress(urgent=True)
+        elif fresh is not None:  # thousands of channels whose consumers aren't ready must not keep a batch each
+            self.ledger.withdraw(fresh)
 
     def _distribute_ruled(self, now: float) -> int:
         taken = self._distribute(self.policy.allowed(self.ledger.depth, now), now)
@@ -305,8 +311,6 @@ class Channel:
         while available > 0:
             ready = [consumer for consumer in self.consumers if consumer.room > 0]
             if not ready:
-                if available == wanted:  # thousands of such channels must not keep a batch each
-                    self.ledger.forget_batch()
                 break
             if self.turn.prefers_near_consumers:  # consumers further away get the rest
                 nearest = max(consumer.locality for consumer in ready)

@@ -241,9 +241,10 @@ class Ledger:
         if batch.base_sequence == self.cursor and self.ephemeral_batches is None:
             self.batch = batch
 
-    def forget_batch(self) -> None:
-        """Drop the batch at the cursor, because no consumer takes it now. The log's cache decides when to free it."""
-        self.batch = None
+    def withdraw(self, batch: Batch) -> None:
+        """Forget an offered batch that no consumer takes now. The log's cache decides when to free it."""
+        if self.batch is batch:
+            self.batch = None
 
     def batch_ahead(self) -> Batch | None:
         """Return the batch at the cursor. None if it has to be read from disk. Call `advance` first."""

@@ -505,10 +505,14 @@ def test_a_time_that_comes_for_thousands_of_messages_comes_in_several_passes() -
     assert channel.alarm == inf
 
 
-def test_a_channel_whose_consumers_are_not_ready_keeps_no_batch() -> None:
+@pytest.mark.parametrize("ready", [0, 1])
+def test_a_channel_that_may_not_deliver_keeps_no_batch(ready: int) -> None:
     """With thousands of such channels, the batches would take more memory than the log's cache may."""
     node = Node()
-    node.consumer(ready=0)
+    node.consumer(ready=ready)
+    channel = node.broker.topics["t"].channels["c"]
+    if ready:
+        channel.pause()
     node.client().say(pub("t", b"a"))
     assert node.channel().depth == 1
-    assert node.broker.topics["t"].channels["c"].ledger.batch is None
+    assert channel.ledger.batch is None
