@@ -48,7 +48,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.now_ms = 1_000
         self.places: dict[int, Place] = {}
         self.attempts: dict[int, int] = {}
-        self.told: dict[int, Place] = {}  # the places when the journal last heard of everything
+        self.told: dict[int, Place] = {}  # where the journal knows each message to be, unless it came back
         for change in (("topic", "t"), ("learned", "t"), ("flow", "t"), ("channel", "t", "c", 0)):
             self.store.record(change, urgent=True)
         self.ledger = self._ledger(0)
@@ -61,6 +61,9 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def put(self, sequences: list[int] | BitMap64, place: Place) -> None:
         self.places.update(dict.fromkeys(sequences, place))
+        if place is not Place.DONE:  # whatever the journal knew of an earlier end
+            for sequence in sequences:
+                self.told.pop(sequence, None)
 
     # Handing over and taking
 
@@ -208,9 +211,9 @@ class LedgerMachine(RuleBasedStateMachine):
         )
         assert self.ledger.waits_before(cursor) == loses
         self.ledger.seek(cursor)
-        for sequence, place in self.places.items():
+        for sequence, place in list(self.places.items()):
             if place is not Place.BURIED:
-                self.places[sequence] = Place.WAITING if sequence >= cursor else Place.DONE
+                self.put([sequence], Place.WAITING if sequence >= cursor else Place.DONE)
                 self.attempts[sequence] = 0
 
     @rule(which=SEQUENCES)
@@ -311,3 +314,17 @@ TestLedger.settings = settings(
     report_multiple_bugs=False,
     suppress_health_check=list(HealthCheck),
 )
+
+
+def test_a_message_that_a_seek_brought_back_may_come_again_after_a_crash() -> None:
+    """The journal knew of its first end, and then of the seek, and not of its second end."""
+    machine = LedgerMachine()
+    machine.begin()
+    machine.hand_over(count=1, deferred=False)
+    machine.drop_ahead(most=1)
+    machine.crash(snapshot=True)
+    machine.seek(back=1)
+    machine.drop_ahead(most=1)
+    machine.crash(snapshot=False)
+    machine.each_message_is_where_the_verbs_have_put_it()
+    assert machine.at(Place.WAITING) == [0]
