@@ -160,8 +160,12 @@ class Broker:
                 topic.release_to_channels(self.turn.now)
         while self.turn.to_deliver:
             channels, self.turn.to_deliver = self.turn.to_deliver, {}
-            for channel, batch in channels.items():
-                channel.distribute(self.turn.now, batch)
+            for channel in channels:
+                channel.distribute(self.turn.now)
+        if self.turn.offered:
+            offered, self.turn.offered = self.turn.offered, []
+            for ledger, batch in offered:
+                ledger.withdraw(batch)  # thousands of channels that can't deliver must not keep a batch each
 
     def drop_overflow(self) -> None:
         """Drop messages that exceed the limits of ephemeral channels. Call this after sending to all sockets."""

@@ -214,7 +214,9 @@ class Channel:
         if self.ledger.ephemeral_batches is not None:
             self.turn.overflowing.setdefault(self, before)
         if self.consumers:
-            self.turn.to_deliver[self] = batch
+            self.turn.to_deliver[self] = None
+            if batch is not None and self.ledger.offer(batch):
+                self.turn.offered.append((self.ledger, batch))
         if self.is_ruled and self.policy.ttl is not None:
             self.wake_at(self.turn.now + self.policy.rules.expiry_pause)
 
@@ -277,21 +279,13 @@ class Channel:
         """Schedule a delivery attempt for the end of this turn."""
         self.turn.to_deliver[self] = None
 
-    def distribute(self, now: float, fresh: Batch | None = None) -> None:
-        """Deliver waiting messages to consumers with room, as fast as the policy's rate allows.
-
-        `fresh` is a batch that was just released. If it begins at the cursor, it needn't be looked up in the log.
-        """
+    def distribute(self, now: float) -> None:
+        """Deliver waiting messages to consumers with room, as fast as the policy's rate allows."""
         if self.paused:
             return
-        if fresh is not None:
-            self.ledger.offer(fresh)
         taken = self._distribute_ruled(now) if self.is_ruled else self._distribute(self.ledger.depth, now)
-        if taken:
-            if self.records_deliveries:
-                self.ledger.record_progress(urgent=True)
-        elif fresh is not None:  # thousands of channels whose consumers aren't ready must not keep a batch each
-            self.ledger.withdraw(fresh)
+        if taken and self.records_deliveries:
+            self.ledger.record_progress(urgent=True)
 
     def _distribute_ruled(self, now: float) -> int:
         taken = self._distribute(self.policy.allowed(self.ledger.depth, now), now)

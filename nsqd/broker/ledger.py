@@ -233,17 +233,19 @@ class Ledger:
             return None
         return batch
 
-    def offer(self, batch: Batch) -> None:
-        """Remember a batch that was just released, if it begins at the cursor.
+    def offer(self, batch: Batch) -> bool:
+        """Remember a batch that was just released, if it begins at the cursor. Return whether it does.
 
-        A delivery in this turn can then use it without a lookup in the log.
+        A delivery in this turn can then use it without a lookup in the log. Call `withdraw` after the delivery.
         """
-        if batch.base_sequence == self.cursor and self.ephemeral_batches is None:
-            self.batch = batch
+        if batch.base_sequence != self.cursor or self.ephemeral_batches is not None:
+            return False
+        self.batch = batch
+        return True
 
     def withdraw(self, batch: Batch) -> None:
-        """Forget an offered batch that no consumer takes now. The log's cache decides when to free it."""
-        if self.batch is batch:
+        """Forget an offered batch if nothing of it was taken. The log's cache decides when to free it."""
+        if self.batch is batch and self.cursor == batch.base_sequence:
             self.batch = None
 
     def batch_ahead(self) -> Batch | None:

@@ -102,7 +102,8 @@ class TurnContext(Generic[C, T]):
         self.latency = settings.latency
         self.prefers_near_consumers = settings.prefers_near_consumers
         # Channels
-        self.to_deliver: dict[C, Batch | None] = {}  # channels that may deliver, with a batch that was just released
+        self.to_deliver: dict[C, None] = {}  # channels that may have something to deliver
+        self.offered: list[tuple[Ledger, Batch]] = []  # batches that were just released, until deliveries have seen them
         self.overflowing: dict[C, int] = {}  # ephemeral channels, with the first sequence that they got in this turn
         self.alarms: Alarms[C] = Alarms()
         self.ranges_dropped = 0  # by limits, in this turn
