@@ -103,7 +103,7 @@ class TurnContext(Generic[C, T]):
         self.prefers_near_consumers = settings.prefers_near_consumers
         # Channels
         self.to_deliver: dict[C, None] = {}  # channels that may have something to deliver
-        self.offered: list[tuple[Ledger, Batch]] = []  # batches that were just released, until deliveries have seen them
+        self.offered: list[tuple[Ledger, Batch]] = []  # released in this turn, and not seen by deliveries yet
         self.overflowing: dict[C, int] = {}  # ephemeral channels, with the first sequence that they got in this turn
         self.alarms: Alarms[C] = Alarms()
         self.ranges_dropped = 0  # by limits, in this turn
