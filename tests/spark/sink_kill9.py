@@ -23,7 +23,7 @@ from pyspark_nsq.options import source_options
 from tests.spark.driver import BATCH
 from tests.spark.kill9 import WINDOW, Application, Publisher, Seen
 from tests.support.process import Nsqd
-from tests.support.spark import KEPT, address
+from tests.support.spark import KEPT, address, wait_until_synced
 
 INTO = "copies"
 
@@ -69,6 +69,8 @@ def run(folder: Path, *, exactly_once: bool, kills: int, rate: int, seed: int) -
         finally:
             publisher.stop()
             spark.kill()
+        for node in nodes:
+            wait_until_synced(node, INTO)
         copied = Seen(copied_bodies(where))
     count = publisher.acknowledged
     return Result(seed, count, copied.missing(count), copied.duplicates, kills)

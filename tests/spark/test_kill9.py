@@ -24,7 +24,7 @@ from tests.spark.kill9 import WINDOW, Application, Seen, kill_session, processes
 from tests.spark.sink_kill9 import INTO, copied_bodies
 from tests.support.pipe import nsqpipe
 from tests.support.process import SteadyNsqd
-from tests.support.spark import KEPT, PATIENCE, address, next_of, numbered, patiently, publish
+from tests.support.spark import KEPT, PATIENCE, address, next_of, numbered, publish, wait_until_synced
 from tests.support.spark_workers import workers_with
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def test_nothing_is_missing_or_twice_when_spark_is_killed_in_the_middle_of_every
         writer = driver.copy(spark, where, INTO, options, batch=driver.SMALL_BATCH)
         query = writer.option("checkpointLocation", copying).trigger(availableNow=True).start()
         assert query.awaitTermination(PATIENCE)
-        patiently(lambda: next_of(nsqd, INTO) >= COUNT)  # history has a publish once it is synced
+        wait_until_synced(nsqd, INTO)
         copied = [body.as_py() for part in copied_bodies(where) for body in part]
     assert sequences(tmp_path / "orders") == [number for number in range(COUNT) if number % BAD]
     assert sequences(tmp_path / "orders.quarantine") == list(range(0, COUNT, BAD))

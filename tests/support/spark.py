@@ -48,6 +48,12 @@ def next_of(nsqd: Nsqd, topic: str) -> int:
     return int(str(log_of(nsqd, topic).get("next", 0)))
 
 
+def wait_until_synced(nsqd: Nsqd, topic: str) -> None:
+    """Return when history has all that this nsqd has accepted since its start: a publish is there once it is synced."""
+    (found,) = nsqd.http("GET", f"/stats?format=json&topic={topic}").json["topics"]
+    patiently(lambda: next_of(nsqd, topic) >= found["message_count"])
+
+
 def lane_of(nsqd: Nsqd, topic: str) -> str:
     found = log_of(nsqd, topic)
     return f"{found['node']}/{topic}/{found['log']}"
