@@ -313,23 +313,6 @@ def test_promised_messages_wait_for_the_disk(tmp_path: Path, files: TroubledFile
         assert texts(store.read()) == "a"
 
 
-def test_acknowledged_messages_are_written_later_or_when_there_are_many(tmp_path: Path) -> None:
-    with opened(tmp_path, ack="memory") as store:
-        store.publish(b"a")
-        assert store.segments() == []
-        store.store.flush()
-        assert len(store.segments()) == 1
-        store.publish(bytes(2 << 20))
-        assert store.segments()[0].stat().st_size > 2 << 20
-
-
-def test_policy_of_a_topic_goes_before_that_of_all(tmp_path: Path) -> None:
-    with opened(tmp_path, topic_ack={"safe": "synced", "quick": "memory"}) as store:
-        assert not store.publish(b"a", topic="safe").settled
-        assert store.publish(b"a", topic="other").settled
-        assert store.append(b"a", topic="quick").settled
-
-
 def test_full_disk_gets_no_more_promises_than_it_had_before_it_was_full(tmp_path: Path, files: TroubledFiles) -> None:
     with opened(tmp_path, files, ack="memory") as store:
         store.append(b"a")
