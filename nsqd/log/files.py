@@ -115,6 +115,10 @@ class Files:
     def rename(self, source: Path, target: Path) -> None:
         source.rename(target)
 
+    def link(self, source: Path, target: Path) -> None:
+        """Give a file a second name. Raises FileExistsError if there is something of that name."""
+        os.link(source, target)
+
     def unlink(self, path: Path) -> None:
         path.unlink()
 
@@ -124,8 +128,18 @@ class Files:
     def remove_folder(self, path: Path) -> None:
         shutil.rmtree(path)
 
+    def remove_empty_folder(self, path: Path) -> None:
+        path.rmdir()
+
     def names_in(self, path: Path) -> list[str]:
         return sorted(os.listdir(path))
+
+    def refresh_folder(self, path: Path) -> None:
+        """Have a client of NFS ask its server again which names there are.
+
+        Such a client remembers for up to a minute that a name doesn't exist. When a folder is opened, it has to ask.
+        """
+        os.close(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
 
     def exists(self, path: Path) -> bool:
         """Return whether this file or folder exists. Raises OSError if the disk can't say."""

@@ -26,7 +26,7 @@ DATA_PATH: Final = Path("/data")
 
 # The calls after which a crash may leave something else than before them.
 CHANGING: Final = frozenset(
-    ("create", "write", "truncate", "sync", "rename", "unlink", "make folder", "remove folder", "sync folder")
+    ("create", "write", "truncate", "sync", "rename", "link", "unlink", "make folder", "remove folder", "sync folder")
 )
 
 
@@ -489,6 +489,13 @@ class SimulatedDisk(Files):
             _Entry(self._folder(target.parent), target.name, node),
         )
 
+    def link(self, source: Path, target: Path) -> None:
+        self._call("link", target)
+        file, folder = self._file(source), self._folder(target.parent)
+        if target.name in folder.entries:
+            raise _error(errno.EEXIST, target)
+        self._change(_Entry(folder, target.name, file))
+
     def unlink(self, path: Path) -> None:
         self._call("unlink", path)
         self._file(path)
@@ -510,6 +517,16 @@ class SimulatedDisk(Files):
                 self.unlink(path / name)
         self._call("remove folder", path)
         self._change(_Entry(self._folder(path.parent), path.name, None))
+
+    def remove_empty_folder(self, path: Path) -> None:
+        self._call("remove folder", path)
+        if self._folder(path).entries:
+            raise _error(errno.ENOTEMPTY, path)
+        self._change(_Entry(self._folder(path.parent), path.name, None))
+
+    def refresh_folder(self, path: Path) -> None:
+        self._call("refresh folder", path)
+        self._folder(path)
 
     def names_in(self, path: Path) -> list[str]:
         self._call("names", path)

@@ -1,0 +1,4 @@
+"""One object store as the engine that survives the loss of this machine: docs/decisions/0032.
+
+`object_store` says what a store has to do, `stores/` has those that do it, and `location` reads `--remote=URL`.
+"""
