@@ -122,7 +122,7 @@ def _handler_of(server: HttpServer) -> type[BaseHTTPRequestHandler]:
             except OSError:  # the client has not waited for the answer
                 self.close_connection = True
 
-        do_GET = do_POST = _serve
+        do_DELETE = do_GET = do_POST = do_PUT = _serve
 
         def log_message(self, format: str, *args: object) -> None:
             """Log nothing."""

@@ -65,6 +65,7 @@ MODULES: Final = frozenset(
         "ipykernel",
         "matplotlib",
         "nbclient",
+        "obstore",
         "pyarrow",
         "pyspark",
         "taskiq_redis",
