@@ -1,4 +1,4 @@
-"""The command `nsqd`, including `nsqd fsck` and `nsqd policy`."""
+"""The command `nsqd`, including `nsqd fsck`, `nsqd policy` and `nsqd remote`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,10 @@ def main() -> None:
         from nsqd.policy import cli as policy
 
         sys.exit(policy.main(sys.argv[2:]))
+    if sys.argv[1:2] == ["remote"]:
+        from nsqd.remote import cli as remote
+
+        sys.exit(remote.main(sys.argv[2:]))
     hold_signals()
     from nsqcommon.daemon import run_daemon
     from nsqd.options import Options

@@ -1,0 +1,195 @@
+"""The command `nsqd remote`: its arguments, its output, and its exit status."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from random import SystemRandom
+from typing import Final, TextIO, TypeVar
+
+from nsqcommon.durations import MILLISECOND, SECOND, Nanoseconds, parse_duration
+from nsqcommon.startup import StartupError
+from nsqd.remote.check import ROUNDS, WRITERS, StoreCheck, Verdict
+from nsqd.remote.cost import monthly_costs
+from nsqd.remote.location import Scheme, StoreLocation, host_of, parse_location, parse_remote_option
+from nsqd.remote.object_store import ObjectStore, OnUnknown, StoreFault
+from nsqd.remote.stores.opening import open_store
+
+USABLE: Final = 0
+REFUSED: Final = 1
+NOT_CHECKED: Final = 2
+
+PROGRESS_INTERVAL: Final = 2.0
+
+_ABOUT: Final = """\
+Checks whether a store may be used with --remote: whether of several writers that create one object exactly one
+succeeds, and whether what it acknowledges stays and can be read at once. Some stores that speak S3's protocol don't
+keep this, and with them acknowledged messages would be lost. Run it before the first use, and after each upgrade of the
+store. It writes about 20 MB below the prefix, in a folder of its own, and deletes it at the end.
+"""
+
+_STATUS: Final = """\
+URL:
+  s3://BUCKET/PREFIX     Amazon S3, Ceph, and others that speak its protocol
+  gs://BUCKET/PREFIX     Google Cloud Storage
+  az://CONTAINER/PREFIX  Azure Blob Storage
+  file:///FOLDER         a folder that all machines see
+
+Credentials come from the environment (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; GOOGLE_APPLICATION_CREDENTIALS;
+AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY), or from the cloud that this machine runs in.
+
+exit status:
+  0          the store can be used
+  1          the store doesn't keep its word: don't use it
+  2          it could not be checked: it can't be reached, it refuses the credentials, or the arguments are wrong
+"""
+
+T = TypeVar("T")
+
+
+def main(
+    argv: Sequence[str],
+    *,
+    out: TextIO | None = None,
+    err: TextIO | None = None,
+    environ: Mapping[str, str] = os.environ,
+    open_store: Callable[..., ObjectStore] = open_store,
+) -> int:
+    asked = parser().parse_args(argv)
+    out, err = out or sys.stdout, err or sys.stderr
+    options = dict(asked.remote_option)
+    progress = _Progress(err, asked.rounds)
+    try:
+        out.write(f"checking {_described(asked.url, options, environ)}\n")
+        check = StoreCheck(
+            partial(_open, open_store, asked.url, options),
+            random=SystemRandom(),
+            clock=time.monotonic,
+            pause=time.sleep,
+            rounds=asked.rounds,
+            on_round=progress.show,
+        )
+        return _run(check, asked, out)
+    except (StoreFault, StartupError) as error:
+        err.write(f"nsqd remote check: {error}\n")
+    except KeyboardInterrupt:
+        err.write("nsqd remote check: interrupted\n")
+    return NOT_CHECKED
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog="nsqd remote", description="Looks at stores for --remote.")
+    commands = made.add_subparsers(required=True, metavar="check")
+    check = commands.add_parser(
+        "check",
+        help="find out whether a store keeps its word",
+        description=_ABOUT,
+        epilog=_STATUS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    check.add_argument("url", metavar="URL", type=_argument(parse_location), help="as for --remote of nsqd; see below")
+    check.add_argument(
+        "--remote-option",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        type=_argument(parse_remote_option),
+        help="as for nsqd: endpoint=URL of a server that isn't the cloud's, region=REGION, and all that obstore knows",
+    )
+    check.add_argument(
+        "--rounds",
+        metavar="N",
+        type=_argument(_rounds),
+        default=ROUNDS,
+        help=f"how many races of {WRITERS} writers to run (default {ROUNDS})",
+    )
+    check.add_argument(
+        "--remote-interval",
+        metavar="DURATION",
+        type=_argument(_positive_duration),
+        default=50 * MILLISECOND,
+        help="as for nsqd, to say what it would cost (default 50ms)",
+    )
+    check.add_argument(
+        "--remote-delay",
+        metavar="DURATION",
+        type=_argument(_positive_duration),
+        default=SECOND,
+        help="the same (default 1s)",
+    )
+    return made
+
+
+def _run(check: StoreCheck, asked: argparse.Namespace, out: TextIO) -> int:
+    lies = 0
+    for finding in check.run():
+        lies += finding.verdict is Verdict.REFUSED
+        out.write(f"{finding}\n")
+        out.flush()
+    if asked.url.scheme is not Scheme.FILE:
+        out.writelines(f"{'cost':<17} {line}\n" for line in monthly_costs(asked.remote_interval, asked.remote_delay))
+    if lies:
+        out.write(f"{asked.url} must not be used with --remote: acknowledged messages would be lost\n")
+        return REFUSED
+    out.write(f"{asked.url} can be used with --remote\n")
+    return USABLE
+
+
+def _open(
+    opened: Callable[..., ObjectStore], location: StoreLocation, options: Mapping[str, str], on_unknown: OnUnknown
+) -> ObjectStore:
+    return opened(location, options, on_unknown=on_unknown)
+
+
+def _described(location: StoreLocation, options: Mapping[str, str], environ: Mapping[str, str]) -> str:
+    if not (host := host_of(location, options, environ)):
+        return f"{location}, with {WRITERS} writers on this machine"
+    try:
+        found = {it[4][0] for it in socket.getaddrinfo(host, None, proto=socket.IPPROTO_TCP)}
+    except OSError:  # the first request will say so
+        return f"{location} at {host}"
+    return f"{location} at {host} (addresses: {len(found)}), with {WRITERS} writers that choose one at random"
+
+
+class _Progress:
+    """Says every few seconds which race is run."""
+
+    def __init__(self, err: TextIO, rounds: int) -> None:
+        self._err = err
+        self._rounds = rounds
+        self._next = time.monotonic() + PROGRESS_INTERVAL
+
+    def show(self, number: int) -> None:
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + PROGRESS_INTERVAL
+            self._err.write(f"race {number} of {self._rounds}\n")
+            self._err.flush()
+
+
+def _rounds(text: str) -> int:
+    if not text.isdigit() or not int(text):
+        raise ValueError("must be a number, 1 or more")
+    return int(text)
+
+
+def _positive_duration(text: str) -> Nanoseconds:
+    if (duration := parse_duration(text)) <= 0:
+        raise ValueError("must be > 0")
+    return duration
+
+
+def _argument(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """Return a type for argparse that shows why a value is refused."""
+
+    def parsed(text: str) -> T:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return parsed
