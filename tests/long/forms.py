@@ -145,6 +145,13 @@ FORMS: Final = (
         200_000,
     ),
     Form(
+        "object-stores",
+        "object stores: Ceph and Azurite, too",
+        4,
+        _pytest("tests/nsqd/remote/stores"),
+        environ={LONG: "1"},
+    ),
+    Form(
         "tests",
         "every test that has two forms, in its long one",
         20,

@@ -1,4 +1,7 @@
-"""An S3 server for tests: moto's, in a process, with a bucket. It supports conditional puts, and accepts any keys."""
+"""An S3 server for tests: moto's, in a process, with a bucket. It supports conditional puts, and accepts any keys.
+
+Only `filesystem`, and what uses it, needs pyarrow.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,15 @@ import subprocess
 import sys
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
+from urllib.request import Request, urlopen
 from uuid import uuid4
-
-from pyarrow.fs import FileSelector, FileType, S3FileSystem
 
 from bench.ports import HOST, take_port
 from tests.support.process import eventually
+
+if TYPE_CHECKING:
+    from pyarrow.fs import S3FileSystem
 
 BUCKET: Final = "lake"
 SECRET: Final = "the-secret-of-the-tests"
@@ -35,7 +40,8 @@ class S3Server:
                 stderr=log,
             )
         eventually(self._answers, timeout=60)
-        self.filesystem.create_dir(BUCKET)
+        with urlopen(Request(f"{self.endpoint}/{BUCKET}", method="PUT"), timeout=60):
+            pass
         return self
 
     def __exit__(
@@ -54,6 +60,8 @@ class S3Server:
 
     @property
     def filesystem(self) -> S3FileSystem:
+        from pyarrow.fs import S3FileSystem
+
         return S3FileSystem(
             access_key="tests",
             secret_key=SECRET,
@@ -79,6 +87,8 @@ class S3Server:
 
     def files(self, uri: str) -> list[str]:
         """Return the paths below a prefix, relative to it."""
+        from pyarrow.fs import FileSelector, FileType
+
         root = uri.partition("://")[2]
         found = self.filesystem.get_file_info(FileSelector(root, recursive=True, allow_not_found=True))
         return sorted(it.path.removeprefix(f"{root}/") for it in found if it.type is FileType.File)
