@@ -76,8 +76,8 @@ class _Lie(Exception):
 class StoreCheck:
     """A check of one store, in a folder of its own below the prefix, which is empty again at the end.
 
-    `open_store` opens the store with connections of its own. `pause` waits for so many seconds before a repeat, and
-    `clock` returns seconds.
+    `open_store` opens the store with connections of its own, `clock` returns seconds, and `pause` waits for the given
+    number of them before a repeat.
     """
 
     def __init__(

@@ -80,7 +80,7 @@ class ObjectStore(Protocol):
         """
 
     def delete(self, names: Sequence[str]) -> None:
-        """Delete these objects; those that aren't there don't matter. Raises StoreFault: some may be deleted."""
+        """Delete these objects. Names without an object don't matter. Raises StoreFault: some may be deleted."""
 
     def list(self, prefix: str, after: str = "") -> Names:
         """Return the first LIST_LIMIT names in `prefix` that come after `after`, sorted. Raises StoreFault.

@@ -19,7 +19,7 @@ Run = Callable[[str, Sequence[str]], NoReturn]  # a program with arguments, in t
 
 PATIENCE: Final = 60.0
 # With these flags the program is no daemon.
-OTHER: Final = ("fsck", "policy", "--help", "-h", "--version", "-version")
+OTHER: Final = ("fsck", "policy", "remote", "--help", "-h", "--version", "-version")
 
 
 def main(program: str, arguments: Sequence[str], run: Run) -> int:

@@ -99,6 +99,7 @@ class _Server(ThreadingHTTPServer):
 def _handler_of(server: HttpServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = server.protocol
+        disable_nagle_algorithm = True  # a body is sent apart from its head, and would wait 40 ms for an answer to that
 
         def setup(self) -> None:
             server.connections += 1

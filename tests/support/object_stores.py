@@ -13,7 +13,7 @@ from nsqd.remote.object_store import LIST_LIMIT, Created, Names, OnUnknown, igno
 
 
 class Objects:
-    """What a store has, behind one lock."""
+    """The objects of one store, and its lock."""
 
     def __init__(self) -> None:
         self.lock = Lock()

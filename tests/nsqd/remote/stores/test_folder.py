@@ -67,7 +67,7 @@ class WritesInPlace(SimulatedDisk):
 
 
 def live(disk: SimulatedDisk, random: Random) -> list[str]:
-    """Let two writers create, with calls that fail, until the machine stops. Return what is wrong with what is left."""
+    """Let two writers create, with calls that fail, until the machine stops. Return the faults of what remains."""
     acknowledged: dict[str, bytes] = {}
     disk.stop_at, disk.torn = random.randint(1, 300), random.random()
     with suppress(Stopped):

@@ -13,17 +13,20 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from io import StringIO
+from random import Random
 from threading import Barrier
 from uuid import uuid4
 
 import pytest
 
+from nsqd.remote.check import StoreCheck, Verdict
 from nsqd.remote.cli import NOT_CHECKED, USABLE, main
 from nsqd.remote.location import parse_location
 from nsqd.remote.object_store import LIST_LIMIT, Created, ObjectStore, StoreFault
 from nsqd.remote.stores.opening import open_store
 from tests.support.engines import BUCKET, KEY, SECRET, Azurite, Ceph, arguments
 from tests.support.lengths import IS_LONG, sized
+from tests.support.lying_s3 import CarelessS3, ContraryS3, ForgetfulS3, HonestS3
 from tests.support.needs import faketime, need
 from tests.support.object_stores import MemoryStore, Objects
 from tests.support.process import ROOT
@@ -241,6 +244,25 @@ def test_nsqd_remote_check_proves_the_store_and_leaves_nothing(place: Place) -> 
     assert (status, out.splitlines()[-1]) == (USABLE, f"{place.url} can be used with --remote"), (out, err)
     assert "REFUSED" not in out
     assert place.open().list("") == []
+
+
+@pytest.mark.needs("obstore")
+@pytest.mark.parametrize(
+    ("kind", "lies"),
+    [
+        (HonestS3, []),
+        (CarelessS3, ["exists", "race"]),
+        (ForgetfulS3, ["create", "exists", "fresh", "delete", "hint", "race"]),
+        (ContraryS3, ["create", "exists", "fresh", "delete", "list", "race"]),
+    ],
+)
+def test_a_server_that_lies_is_refused(kind: type[CarelessS3], lies: list[str]) -> None:
+    with kind() as server:
+        place = s3(f"s3://{BUCKET}/nsq", endpoint=server.url, skip_signature="true")
+        checked = StoreCheck(
+            lambda on_unknown: place.open(), random=Random(1), clock=lambda: 0.0, pause=lambda seconds: None, rounds=2
+        )
+        assert [it.subject for it in checked.run(is_short=True) if it.verdict is Verdict.REFUSED] == lies
 
 
 def test_a_missing_bucket_has_one_line(server: Place) -> None:
