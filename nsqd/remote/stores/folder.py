@@ -5,8 +5,9 @@ name, and then the folder is synced. So a name has the whole object or doesn't e
 
     .new/RANDOM  ──link──>  wal/7/00000003
 
-EXISTS has to outlive it, too, because the writer of a repeated `create` takes it for a success if the bytes are its own.
-That writer may have failed to sync the folder at its first try, so the folder is synced before either answer.
+`get` syncs the folder as well before it returns an object, because the object's writer may not have done so yet, or may
+have failed to. The writer that repeats its `create` gets EXISTS, finds its own bytes, and takes that for a success. And a
+reader that goes on from an `end` writes into the next run: nothing would lead there if the `end` were lost.
 """
 
 from __future__ import annotations
@@ -40,17 +41,22 @@ def _random_name() -> str:
 
 
 class FolderStore:
-    """The folder has to exist. One that isn't mounted would otherwise be made on the local disk."""
+    """The folder has to exist. One that isn't mounted would otherwise be made on the local disk.
+
+    `node` is a folder in it, which needn't exist, and which all names are relative to.
+    """
 
     def __init__(
         self,
         folder: Path,
         *,
+        node: str = "",
         on_unknown: OnUnknown = ignore,
         files: Files | None = None,
         random_name: Callable[[], str] = _random_name,
     ) -> None:
         self._root = folder
+        self._base = folder / node
         self._on_unknown = on_unknown
         self._files = files or Files()
         self._random_name = random_name
@@ -67,7 +73,8 @@ class FolderStore:
             finally:
                 with suppress(OSError):
                     self._files.unlink(aside)
-            self._files.sync_folder(target.parent)
+            if created is Created.CREATED:
+                self._files.sync_folder(target.parent)
         except OSError as error:
             self._lasting.clear()  # a sweep may have removed one; the next try makes it again
             self._on_unknown(self._fault("write", target, error))
@@ -81,6 +88,8 @@ class FolderStore:
             if found is None:
                 self._look_again(path.parent)
                 found = self._read(path, start, end)
+            if found is not None:
+                self._files.sync_folder(path.parent)
         except OSError as error:
             raise self._fault("read", path, error) from error
         return found
@@ -99,9 +108,9 @@ class FolderStore:
         assert prefix == "" or prefix.endswith("/")
         try:
             self._files.refresh_folder(self._root)
-            return [*islice(_names_in(self._root / prefix, prefix, after), LIST_LIMIT)]
+            return [*islice(_names_in(self._base / prefix, prefix, after), LIST_LIMIT)]
         except OSError as error:
-            raise self._fault("list", self._root / prefix, error) from error
+            raise self._fault("list", self._base / prefix, error) from error
 
     def overwrite(self, name: str, data: bytes) -> None:
         target = self._path(name)
@@ -116,7 +125,7 @@ class FolderStore:
 
     def _path(self, name: str) -> Path:
         assert not any(word.startswith(".") or not word for word in name.split("/")), name
-        return self._root / name
+        return self._base / name
 
     def _write_aside(self, data: bytes | Sequence[bytes]) -> Path:
         self._make_folder(self._root / _ASIDE)

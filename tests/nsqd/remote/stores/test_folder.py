@@ -38,22 +38,23 @@ class NoSyncOfNewFolders(SimulatedDisk):
             super().sync_folder(path)
 
 
-class NoSyncOfOthers(SimulatedDisk):
-    """Syncs a folder only after a link of one's own."""
+class NoSyncOfFound(SimulatedDisk):
+    """Syncs a folder of objects once after a link in it, and never for a reader."""
 
-    is_own = True
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.linked: set[Path] = set()
 
     def link(self, source: Path, target: Path) -> None:
-        try:
-            super().link(source, target)
-        except FileExistsError:
-            self.is_own = False
-            raise
+        super().link(source, target)
+        self.linked.add(target.parent)
 
     def sync_folder(self, path: Path) -> None:
-        if self.is_own:
+        has_objects = any(file.parent == path for file in self.paths())
+        was_linked = path in self.linked
+        self.linked.discard(path)
+        if was_linked or not has_objects:
             super().sync_folder(path)
-        self.is_own = True
 
 
 class WritesInPlace(SimulatedDisk):
@@ -114,13 +115,29 @@ def test_a_created_object_outlives_a_power_cut_and_is_never_torn() -> None:
     [
         (NoFolderSync, {}),
         (NoSyncOfNewFolders, {}),
-        (NoSyncOfOthers, {}),
+        (NoSyncOfFound, {}),
         (WritesInPlace, {}),
         (SimulatedDisk, {"syncs_files": False}),
     ],
 )
 def test_each_step_of_a_create_is_needed(kind: Callable[..., SimulatedDisk], settings: dict[str, bool]) -> None:
     assert first_wrong(kind, 300, **settings) is not None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_an_object_that_a_reader_has_found_outlives_a_power_cut(seed: int) -> None:
+    """A writer is stopped after it has linked `end`, a reader goes on from there, and the file server loses its power."""
+    disk, random = SimulatedDisk(), Random(seed)
+    store = open_folder(disk)
+    store.create("wal/7/0", b"slot")
+    disk.on_call = lambda call: disk.fail(errno.EIO, "sync folder") if call.kind == "link" else None
+    assert store.create("wal/7/1", b"end") is Created.UNKNOWN
+    disk.on_call = lambda call: None
+    disk.heal()
+    assert store.get("wal/7/1") == b"end"
+    assert store.create("wal/8/0", b"fence") is Created.CREATED
+    disk.crash(random.choice([it for it in Crash if it.is_power_cut]), random)
+    assert open_folder(disk).get("wal/7/1") == b"end"
 
 
 @pytest.mark.parametrize(
