@@ -71,6 +71,13 @@ def parse_location(text: str) -> StoreLocation:
     return StoreLocation(scheme, parts.netloc, prefix)
 
 
+def parse_node_name(text: str) -> str:
+    """Return a name that a node may have in a store, where it is a part of all names. Raises ValueError."""
+    if not _WORD.fullmatch(text):
+        raise ValueError("must be a name of letters, digits and . _ - = @ +, such as nsqd-1")
+    return text
+
+
 def _folder(host: str, path: str) -> str:
     if host not in ("", "localhost"):
         raise ValueError(f"must name a folder by its full path: write file:///{host}{path} for file://{host}{path}")

@@ -138,6 +138,7 @@ def open_cloud_store(
     location: StoreLocation,
     options: Mapping[str, str],
     *,
+    node: str = "",
     on_unknown: OnUnknown = ignore,
     environ: Mapping[str, str] = os.environ,
 ) -> ObstoreStore:
@@ -152,7 +153,7 @@ def open_cloud_store(
     try:
         store = _CLASSES[location.scheme](
             location.bucket,
-            prefix=location.prefix or None,
+            prefix="/".join(filter(None, (location.prefix, node))) or None,
             config=config,
             client_options=_connection_options(location.scheme, options, environ),
             retry_config=_NO_RETRIES,

@@ -15,15 +15,17 @@ if TYPE_CHECKING:
     from nsqd.remote.object_store import ObjectStore
 
 
-def open_store(location: StoreLocation, options: Mapping[str, str], *, on_unknown: OnUnknown = ignore) -> ObjectStore:
-    """Open the store that `--remote` and `--remote-option` name. Nothing is read or written yet.
+def open_store(
+    location: StoreLocation, options: Mapping[str, str], *, node: str = "", on_unknown: OnUnknown = ignore
+) -> ObjectStore:
+    """Open the store that `--remote` and `--remote-option` name, or the part of it that is a node's.
 
-    Each call makes its own connections. Raises StartupError.
+    Nothing is read or written yet, and each call makes its own connections. Raises StartupError.
     """
     if location.scheme is Scheme.FILE:
         if options:
             raise StartupError(f"--remote-option={min(options)}: a folder has no options")
-        return FolderStore(Path(location.prefix), on_unknown=on_unknown)
+        return FolderStore(Path(location.prefix), node=node, on_unknown=on_unknown)
     try:
         from nsqd.remote.stores.obstore import open_cloud_store
     except ModuleNotFoundError as error:
@@ -31,4 +33,4 @@ def open_store(location: StoreLocation, options: Mapping[str, str], *, on_unknow
             raise
         text = f"--remote={location} needs the library obstore: pip install 'nsq-suite[remote]'"
         raise StartupError(text) from error
-    return open_cloud_store(location, options, on_unknown=on_unknown)
+    return open_cloud_store(location, options, node=node, on_unknown=on_unknown)

@@ -8,6 +8,7 @@ from nsqd.remote.location import (
     endpoint_of,
     host_of,
     parse_location,
+    parse_node_name,
     parse_remote_option,
 )
 
@@ -61,6 +62,13 @@ def test_credentials_in_a_url_are_refused_and_not_shown() -> None:
     with pytest.raises(ValueError, match="put them into the environment") as caught:
         parse_location("s3://key:secret@lake/nsq")
     assert "secret" not in str(caught.value)
+
+
+def test_the_name_of_a_node_is_one_word_of_a_path() -> None:
+    assert parse_node_name("nsqd-1.example") == "nsqd-1.example"
+    for name in ("", "..", ".a", "a/b", "a b", "ä"):
+        with pytest.raises(ValueError, match="must be a name of letters"):
+            parse_node_name(name)
 
 
 def test_an_option_has_a_name_and_a_value() -> None:

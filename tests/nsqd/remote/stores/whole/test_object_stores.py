@@ -204,6 +204,18 @@ def test_a_long_list_comes_in_parts(place: Place) -> None:
     assert store.list("") == []
 
 
+@pytest.mark.parametrize("place", WITH_URL, indirect=True)
+def test_each_node_has_a_part_of_its_own(place: Place) -> None:
+    location = parse_location(place.url)
+    one, other = (open_store(location, place.options, node=name) for name in ("nsqd-1", "nsqd-2"))
+    assert other.list("") == []
+    assert one.get("hint") is None
+    assert one.create("node", b"1") is Created.CREATED
+    assert other.create("node", b"2") is Created.CREATED
+    assert (one.get("node"), other.get("node")) == (b"1", b"2")
+    assert (one.list(""), place.open().list("")) == (["node"], ["nsqd-1/node", "nsqd-2/node"])
+
+
 def test_the_hint_is_overwritten(store: ObjectStore) -> None:
     store.overwrite("hint", b"7")
     store.overwrite("hint", b"8")
