@@ -34,6 +34,7 @@ SUITES: Final[dict[str, tuple[str, ...]]] = {
     "log": ("tests/nsqd/log",),
     "broker": ("tests/nsqd/broker",),
     "outbox": ("tests/nsqtools/whole/test_outbox.py",),
+    "object stores": ("tests/nsqd/remote/stores", "tests/nsqd/remote/test_check.py"),
     "spark kills": ("tests/spark/test_kill9.py", "tests/spark/test_nsqd_kills.py"),
 }
 
@@ -854,6 +855,69 @@ BUGS: Final = (
             ),
         ),
         ("spark kills",),
+    ),
+    Bug(
+        "a folder lets the last writer win",
+        _OK,
+        "nsqd/remote/stores/folder.py",
+        (("self._files.link(aside, target)", "self._files.rename(aside, target)"),),
+        ("object stores",),
+    ),
+    Bug(
+        "a folder syncs no object",
+        _OK,
+        "nsqd/remote/stores/folder.py",
+        (("            self._files.sync(descriptor)\n", ""),),
+        ("object stores",),
+    ),
+    Bug(
+        "a folder syncs no name",
+        _OK,
+        "nsqd/remote/stores/folder.py",
+        (("            if created is Created.CREATED:\n", "            if created is None:\n"),),
+        ("object stores",),
+    ),
+    Bug(
+        "a folder shows what a power cut may take away",
+        _OK,
+        "nsqd/remote/stores/folder.py",
+        (("                self._files.sync_folder(path.parent)\n", "                pass\n"),),
+        ("object stores",),
+    ),
+    Bug(
+        "a failed request to a store counts as done",
+        _OK,
+        "nsqd/remote/stores/obstore.py",
+        (("            return Created.UNKNOWN\n", "            return Created.CREATED\n"),),
+        ("object stores",),
+    ),
+    Bug(
+        "the library repeats a create",
+        _OK,
+        "nsqd/remote/stores/obstore.py",
+        (("retry_config=_NO_RETRIES", 'retry_config={"max_retries": 1}'),),
+        ("object stores",),
+    ),
+    Bug(
+        "any 404 counts as absence",
+        _OK,
+        "nsqd/remote/stores/answers.py",
+        (("    return _ABSENT.search(text) is not None\n", "    return True\n"),),
+        ("object stores",),
+    ),
+    Bug(
+        "the check accepts several winners",
+        _OK,
+        "nsqd/remote/check.py",
+        (("if len(winners) != 1:", "if not winners:"),),
+        ("object stores",),
+    ),
+    Bug(
+        "the check trusts an answer without reading",
+        _OK,
+        "nsqd/remote/check.py",
+        (("        if found is None:\n", "        if found is None and self._rounds < 0:\n"),),
+        ("object stores",),
     ),
 )
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from nsqd.remote.object_store import FaultKind, StoreFault
 
-_CODE: Final = re.compile(r"<Code>\s*(\w+)\s*</Code>|\(code: ([A-Za-z]\w*)\)|\"(?:status|reason)\": *\"(\w+)\"")
+_CODE: Final = re.compile(r"<Code>\s*(\w+)\s*</Code>|\(code: ([A-Za-z]\w*)\)|\"(?:status|reason|error)\": *\"(\w+)\"")
 _MESSAGE: Final = re.compile(r"<Message>\s*([^<\n]*)|\"message\": *\"([^\"\n]*)\"")
 _STATUS: Final = re.compile(r"status code: (\d\d\d)")
 _SERVER_TIME: Final = re.compile(r"<ServerTime>([^<]*)")
@@ -56,12 +56,12 @@ _CODES: Final[dict[str, tuple[FaultKind, str]]] = {
     "EntityTooLarge": (FaultKind.OTHER, "an object of 8 MiB is too large for the store"),
 }
 
-# Other signs, in the order in which they count: a pattern in the whole text, and what it means.
+# Azure's answer to a wrong clock has the code of a wrong key, so this counts more than the code.
+_OFF_CLOCK: Final = re.compile("Request date header too old|reasonable timeframe")
+# What counts where there is no code: a pattern in the whole text, and what it means. The first one decides.
 _SIGNS: Final = tuple(
     (re.compile(pattern), kind, text)
     for pattern, kind, text in (
-        # Azure's answer to a wrong clock has the code of a wrong key.
-        ("Request date header too old|reasonable timeframe", _CLOCK, _SET_CLOCK),
         ("The specified container does not exist", _MISSING, "there is no container of this name"),
         ("The specified bucket does not exist", _MISSING, _NO_BUCKET),
         (r"169\.254\.|metadata\.google|performing token request", _DENIED, _NO_CREDENTIALS),
@@ -120,12 +120,11 @@ def fault_of(text: str, place: object) -> StoreFault:
 
 
 def _meaning(text: str, code: str, status: str) -> tuple[FaultKind, str]:
-    for pattern, kind, meaning in _SIGNS[:1]:  # more exact than the code
-        if pattern.search(text):
-            return kind, meaning
+    if _OFF_CLOCK.search(text):
+        return _CLOCK, _SET_CLOCK
     if code in _CODES:
         return _CODES[code]
-    for pattern, kind, meaning in _SIGNS[1:]:
+    for pattern, kind, meaning in _SIGNS:
         if pattern.search(text):
             return kind, meaning
     if status in _STATUSES:

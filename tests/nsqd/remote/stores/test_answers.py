@@ -20,6 +20,10 @@ def coded(status: str, code: str, message: str = "") -> str:
     return answered(status, body)
 
 
+def google_token(body: str) -> str:
+    return f"Generic GCS error: Error performing token request: {answered('400 Bad Request', body)}"
+
+
 def broken(causes: str) -> str:
     return f"{HEAD}HTTP error: error sending request\n\nDebug source:\nGeneric {{ inner: Http( HttpError {{ {causes} }} ) }}"
 
@@ -144,6 +148,16 @@ def broken(causes: str) -> str:
             "Generic GCS error: Error performing token request: Error performing GET http://169.254.169.254/computeMetadata/v1/token?audience=x in 1ms - HTTP error",
             FaultKind.DENIED,
             "there are no credentials: the environment has none, and no cloud gives any to this machine",
+        ),
+        (
+            google_token('{"error":"invalid_grant","error_description":"Invalid JWT Signature."}'),
+            FaultKind.DENIED,
+            "the service account's key is wrong, or this machine's clock is off (invalid_grant)",
+        ),
+        (
+            google_token('{"error":"invalid_grant","error_description":"Invalid JWT: not in a reasonable timeframe"}'),
+            FaultKind.CLOCK,
+            "the store refuses requests because this machine's clock is off: set it, by NTP for example (invalid_grant)",
         ),
         (
             "Generic MicrosoftAzure error: Account must be specified\n\nDebug source:\nGeneric { source: MissingAccount }",
