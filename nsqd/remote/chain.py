@@ -1,0 +1,281 @@
+"""What an owner sends, what the store's answers mean, and how far the store has confirmed it.
+
+The life of a slot, from the moment that its bytes are fixed:
+
+                        ┌───────────── UNKNOWN: later, the same bytes ──────────────┐
+                        v                                                           │
+    append ──────> to be created ── create ──┬── CREATED ──> stored ──> confirmed, when all slots before it are
+                        ^                    └── EXISTS ──> to be compared
+                        │                                        │ get
+                        └────── nothing is there ────────────────┼── our header ──> stored
+                                                                 └── another one ──> fenced: we don't own the name any more
+
+Several slots are under way at the same time, so they are stored in any order. They are *confirmed* in the order of the
+chain. That order is what makes a takeover safe: the next owner puts its fence into the first slot that doesn't exist, and
+we could confirm a slot beyond only after creating that one, which the store has given to the fence.
+
+Repeating is always right. A create whose answer was lost may have happened, or happen in an hour. The second create of
+the same bytes then finds them, and the comparison says that they are ours. What must never happen is that a slot gets
+other bytes, or that we go on without it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from math import inf
+from typing import TYPE_CHECKING, Final
+
+from nsqcommon.remote.framing import BadObject
+from nsqcommon.remote.names import Run, slot_name
+from nsqcommon.remote.slot import Kind, Slot, decode_slot_header, encode_slot
+from nsqd.remote.object_store import Created
+from nsqd.remote.pacing import DEPTH, pause_before
+
+if TYPE_CHECKING:
+    from nsqcommon.remote.operations import Operation
+
+MOST_UNCONFIRMED: Final = 8 * DEPTH  # slots that may be stored while an earlier one isn't
+SHORTEST_PATIENCE: Final = 0.05  # seconds until an unanswered create is sent a second time, on another connection
+PATIENCE: Final = 3  # times the median of the last creates
+_MEDIAN_OF: Final = 31
+HEADER_OF_A_FENCE: Final = 4096  # bytes; more than any has
+
+
+class Verb(Enum):
+    CREATE = "create"
+    COMPARE = "compare"  # get the first `size` bytes of the slot
+    PROBE = "probe"  # the same of the next slot, which should not exist
+
+
+@dataclass(eq=False, slots=True)
+class PendingSlot:
+    """A slot whose bytes are fixed, and that isn't confirmed yet."""
+
+    slot: Slot
+    name: str
+    header: bytes
+    data: Sequence[bytes]  # with the header; empty once it is stored, to free the memory
+    position: int  # number of the last recorded operation in it
+    is_stored: bool = False
+    compares: bool = False
+    attempts: int = 0
+    due: float = 0.0  # when to send it, if no request is under way
+    requests: list[Request] = field(default_factory=list)
+
+
+@dataclass(eq=False, slots=True)
+class Request:
+    """One request that a thread has to make. Its answer goes to `Chain.created` or `Chain.got`."""
+
+    verb: Verb
+    name: str
+    sent_at: float
+    slot: PendingSlot | None  # None: of a probe
+
+    @property
+    def size(self) -> int:
+        """How many bytes a get should ask for: enough to recognize our own slot, or somebody's fence."""
+        return max(HEADER_OF_A_FENCE, 0 if self.slot is None else len(self.slot.header))
+
+
+class Chain:
+    """The slots of one owner, through as many runs as it has.
+
+    Not thread-safe: whoever shares it among threads holds a lock around each call.
+    """
+
+    def __init__(self, node: str, run: Run, *, chance: Callable[[], float], depth: int = DEPTH) -> None:
+        """Go on in this run, of which no slot was sent yet. `chance` returns random numbers in [0, 1)."""
+        self.run = run
+        self.node = node
+        self.depth = depth
+        self.fence: Slot | None = None  # who has taken the name, if it says so
+        self.fenced: str | None = None  # why this process doesn't own the name any more
+        self.confirmed_position = 0
+        self._chance = chance
+        self._next_number = 0
+        self._pending: deque[PendingSlot] = deque()  # in the order of the chain
+        self._confirmed: list[PendingSlot] = []
+        self._latencies: deque[float] = deque(maxlen=_MEDIAN_OF)
+        self._probe: Request | None = None
+
+    # What goes in
+
+    @property
+    def may_append(self) -> bool:
+        """Whether another slot may start."""
+        return self.fenced is None and self.under_way < self.depth and len(self._pending) < MOST_UNCONFIRMED
+
+    @property
+    def under_way(self) -> int:
+        """How many slots aren't stored yet."""
+        return sum(not it.is_stored for it in self._pending)
+
+    def append(
+        self, operations: Sequence[Operation], body: Sequence[bytes], position: int, time_ns: int
+    ) -> PendingSlot:
+        """Put these operations into the next slot. `position`: the number of the last of them."""
+        return self._append(Kind.DATA, position, time_ns, operations=tuple(operations), body=body)
+
+    def end_run(self, position: int, time_ns: int, *, reads_root: bool = False) -> Run:
+        """Put an end into the next slot, and go on in the next run. Return it.
+
+        The run goes on without a pause: its slots are sent while the end is under way, and are confirmed after it.
+        """
+        following = self.run.following(self.run.writer)
+        self._append(Kind.END, position, time_ns, following=following, reads_root=reads_root)
+        self.run, self._next_number = following, 0
+        return following
+
+    def _append(
+        self,
+        kind: Kind,
+        position: int,
+        time_ns: int,
+        *,
+        operations: tuple[Operation, ...] = (),
+        body: Sequence[bytes] = (),
+        following: Run | None = None,
+        reads_root: bool = False,
+    ) -> PendingSlot:
+        slot = Slot(
+            *(kind, self.node, self.run, self._next_number, self.run.writer, time_ns),
+            *(operations, following, reads_root),
+        )
+        data = encode_slot(slot, body)
+        pending = PendingSlot(slot, slot_name(self.run, self._next_number), data[0], data, position)
+        self._pending.append(pending)
+        self._next_number += 1
+        return pending
+
+    # What to send
+
+    def next_request(self, now: float) -> Request | None:
+        """Return what a thread should send now, the earliest slot first; None: nothing."""
+        if self.fenced is not None:
+            return None
+        for slot in self._pending:
+            if not slot.is_stored and self._due(slot) <= now:
+                return self._begin(slot, now)
+        return None
+
+    def next_due(self) -> float:
+        """Return when `next_request` has something to send; `inf`: not before an answer or another slot."""
+        if self.fenced is not None:
+            return inf
+        return min((self._due(slot) for slot in self._pending if not slot.is_stored), default=inf)
+
+    def probe(self, now: float) -> Request | None:
+        """Return a request that finds out whether somebody has taken the name while there was nothing to send."""
+        if self.fenced is not None or self._pending or self._probe is not None:
+            return None
+        self._probe = Request(Verb.PROBE, slot_name(self.run, self._next_number), now, None)
+        return self._probe
+
+    def _due(self, slot: PendingSlot) -> float:
+        if not slot.requests:
+            return slot.due
+        if len(slot.requests) > 1 or slot.compares:
+            return inf
+        return max(slot.due, slot.requests[0].sent_at + self._patience)
+
+    @property
+    def _patience(self) -> float:
+        if not self._latencies:
+            return 1.0
+        median = sorted(self._latencies)[len(self._latencies) // 2]
+        return max(SHORTEST_PATIENCE, PATIENCE * median)
+
+    def _begin(self, slot: PendingSlot, now: float) -> Request:
+        request = Request(Verb.COMPARE if slot.compares else Verb.CREATE, slot.name, now, slot)
+        slot.requests.append(request)
+        return request
+
+    # What answers mean
+
+    def created(self, request: Request, answer: Created, now: float) -> None:
+        """Take the answer to a create."""
+        slot = self._take_answer(request)
+        if slot is None:
+            return
+        match answer:
+            case Created.CREATED:
+                self._latencies.append(now - request.sent_at)
+                self._store(slot)
+            case Created.EXISTS:
+                slot.compares = True
+                slot.due = now
+            case Created.UNKNOWN:
+                self._put_off(slot, now)
+
+    def got(self, request: Request, found: bytes | None, now: float) -> None:
+        """Take the answer to a comparison or a probe. None: nothing is there."""
+        if request.verb is Verb.PROBE:
+            self._probed(request, found)
+            return
+        slot = self._take_answer(request)
+        if slot is None:
+            return
+        if found is None:
+            slot.compares = False  # a store that answers "conflict, try again" has said EXISTS of nothing
+            self._put_off(slot, now)
+        elif found[: len(slot.header)] == slot.header:
+            self._store(slot)
+        else:
+            self._lose(found)
+
+    def failed(self, request: Request, now: float) -> None:
+        """Note that the store didn't say whether the object of a comparison or a probe is there."""
+        if request.verb is Verb.PROBE:
+            self._probe = None
+        elif (slot := self._take_answer(request)) is not None:
+            self._put_off(slot, now)
+
+    def _take_answer(self, request: Request) -> PendingSlot | None:
+        """Return the slot of an answer; None: the answer comes too late to matter."""
+        slot = request.slot
+        assert slot is not None
+        slot.requests.remove(request)
+        return None if slot.is_stored or self.fenced is not None else slot
+
+    def _put_off(self, slot: PendingSlot, now: float) -> None:
+        slot.attempts += 1
+        slot.due = now + pause_before(slot.attempts, self._chance())
+
+    def _probed(self, request: Request, found: bytes | None) -> None:
+        self._probe = None
+        is_next = request.name == slot_name(self.run, self._next_number)
+        if found is not None and is_next:  # otherwise we have created it since, and its own answer counts
+            self._lose(found)
+
+    # What follows
+
+    def take_confirmed(self) -> list[PendingSlot]:
+        """Return the slots that were confirmed since the last call, in order."""
+        confirmed, self._confirmed = self._confirmed, []
+        return confirmed
+
+    def unconfirmed(self) -> Iterator[PendingSlot]:
+        return iter(self._pending)
+
+    def _store(self, slot: PendingSlot) -> None:
+        slot.is_stored = True
+        slot.data = ()
+        while self._pending and self._pending[0].is_stored:
+            confirmed = self._pending.popleft()
+            self.confirmed_position = confirmed.position
+            self._confirmed.append(confirmed)
+
+    def _lose(self, found: bytes) -> None:
+        """Stop, because another process has written to our run."""
+        self.fenced = "the name was taken over by another process"
+        try:
+            slot, _ = decode_slot_header(found)
+        except BadObject:  # the object isn't a slot, or its header is longer than any fence's
+            return
+        if slot.claimant is not None:
+            self.fence = slot
+            self.fenced = f"the name was taken over by {slot.claimant}"

@@ -1,0 +1,201 @@
+"""What an owner sends for its slots, and what it takes the answers for."""
+
+from __future__ import annotations
+
+from math import inf
+
+from nsqcommon.remote.names import Run, slot_name
+from nsqcommon.remote.operations import Replace
+from nsqcommon.remote.slot import Claimant, Kind, Slot, decode_slot, encode_slot
+from nsqd.remote.chain import MOST_UNCONFIRMED, Chain, PendingSlot, Request, Verb
+from nsqd.remote.object_store import Created
+
+RUN = Run(7, "00000000000000aa")
+
+
+def new_chain(depth: int = 4) -> Chain:
+    return Chain("node", RUN, chance=lambda: 0.0, depth=depth)
+
+
+def append(chain: Chain, position: int, content: bytes = b"x") -> PendingSlot:
+    return chain.append([Replace("file", len(content))], [content], position, 1)
+
+
+def send(chain: Chain, now: float = 0.0) -> Request:
+    request = chain.next_request(now)
+    assert request is not None
+    return request
+
+
+def send_all(chain: Chain, now: float = 0.0) -> list[Request]:
+    return list(iter(lambda: chain.next_request(now), None))
+
+
+def fence(run: Run, number: int) -> bytes:
+    claimant = Claimant("machine-b", 4711)
+    slot = Slot(Kind.FENCE, "node", run, number, "b" * 16, 1, (), run.following("b" * 16), False, claimant)
+    return b"".join(encode_slot(slot))
+
+
+def test_slots_are_numbered_and_have_what_was_appended() -> None:
+    chain = new_chain()
+    for position in range(2):
+        append(chain, position, b"%d" % position)
+    requests = send_all(chain)
+    assert [(it.verb, it.name) for it in requests] == [(Verb.CREATE, slot_name(RUN, number)) for number in range(2)]
+    last = requests[1].slot
+    assert last is not None
+    slot, body = decode_slot(b"".join(last.data))
+    assert (slot.number, slot.run, slot.writer, bytes(body)) == (1, RUN, RUN.writer, b"1")
+
+
+def test_slots_are_confirmed_in_the_order_of_the_chain() -> None:
+    chain = new_chain()
+    for position in (10, 20, 30):
+        append(chain, position)
+    first, second, third = send_all(chain)
+    chain.created(third, Created.CREATED, 0.0)
+    chain.created(second, Created.CREATED, 0.0)
+    assert (chain.confirmed_position, chain.take_confirmed()) == (0, [])
+    chain.created(first, Created.CREATED, 0.0)
+    assert chain.confirmed_position == 30
+    assert [it.position for it in chain.take_confirmed()] == [10, 20, 30]
+
+
+def test_an_end_is_confirmed_before_what_comes_in_the_next_run() -> None:
+    chain = new_chain()
+    following = chain.end_run(10, 1)
+    append(chain, 20)
+    end, data = send_all(chain)
+    assert following == Run(8, RUN.writer)
+    assert data.name == slot_name(following, 0)
+    chain.created(data, Created.CREATED, 0.0)
+    assert chain.confirmed_position == 0
+    chain.created(end, Created.CREATED, 0.0)
+    assert chain.confirmed_position == 20
+
+
+def test_an_unclear_answer_sends_the_same_bytes_to_the_same_name_after_a_pause() -> None:
+    chain = new_chain()
+    slot = append(chain, 10)
+    bytes_sent = b"".join(slot.data)
+    chain.created(send(chain), Created.UNKNOWN, 0.0)
+    assert chain.next_request(0.0) is None
+    again = send(chain, chain.next_due())
+    assert (again.verb, again.name, b"".join(slot.data)) == (Verb.CREATE, slot.name, bytes_sent)
+
+
+def test_a_name_that_is_taken_is_compared_and_our_own_earlier_try_counts() -> None:
+    chain = new_chain()
+    slot = append(chain, 10)
+    data = b"".join(slot.data)
+    chain.created(send(chain), Created.EXISTS, 0.0)
+    compare = send(chain)
+    assert (compare.verb, compare.name) == (Verb.COMPARE, slot.name)
+    chain.got(compare, data[: compare.size], 0.0)
+    assert chain.confirmed_position == 10
+
+
+def test_a_fence_in_our_slot_ends_it_and_nothing_is_confirmed_any_more() -> None:
+    chain = new_chain()
+    append(chain, 10)
+    append(chain, 20)
+    first, second = send_all(chain)
+    chain.created(first, Created.EXISTS, 0.0)
+    chain.got(send(chain), fence(RUN, 0), 0.0)
+    assert chain.fenced == "the name was taken over by process 4711 on machine-b"
+    assert chain.fence is not None
+    chain.created(second, Created.CREATED, 0.0)
+    assert chain.confirmed_position == 0
+    assert not chain.may_append
+    assert (chain.next_request(9.9), chain.next_due(), chain.probe(9.9)) == (None, inf, None)
+
+
+def test_so_does_anything_else_that_is_not_ours() -> None:
+    chain = new_chain()
+    append(chain, 10)
+    chain.created(send(chain), Created.EXISTS, 0.0)
+    chain.got(send(chain), b"something", 0.0)
+    assert chain.fenced == "the name was taken over by another process"
+
+
+def test_a_conflict_without_an_object_means_to_send_again() -> None:
+    """S3 answers 409 when two creates meet and neither may have won, and a client may take that for "exists"."""
+    chain = new_chain()
+    append(chain, 10)
+    chain.created(send(chain), Created.EXISTS, 0.0)
+    chain.got(send(chain), None, 0.0)
+    assert chain.fenced is None
+    assert send(chain, chain.next_due()).verb is Verb.CREATE
+
+
+def test_a_comparison_without_an_answer_is_repeated_later() -> None:
+    chain = new_chain()
+    append(chain, 10)
+    chain.created(send(chain), Created.EXISTS, 0.0)
+    chain.failed(send(chain), 0.0)
+    assert chain.next_request(0.0) is None
+    assert send(chain, chain.next_due()).verb is Verb.COMPARE
+
+
+def test_a_create_that_takes_long_is_sent_a_second_time_and_not_a_third() -> None:
+    chain = new_chain()
+    append(chain, 10)
+    first = send(chain)
+    second = send(chain, chain.next_due())
+    assert second.verb is Verb.CREATE
+    assert chain.next_request(1e9) is None
+    chain.created(second, Created.CREATED, 5.0)
+    assert chain.confirmed_position == 10
+    chain.created(first, Created.EXISTS, 6.0)  # the loser's answer says nothing new
+    assert chain.fenced is None
+    assert chain.next_request(1e9) is None
+
+
+def test_patience_follows_the_latency_of_the_store() -> None:
+    chain = new_chain()
+    for _ in range(3):
+        append(chain, 10)
+        chain.created(send(chain, 0.0), Created.CREATED, 0.1)
+    append(chain, 20)
+    send(chain, 1.0)
+    assert chain.next_due() == 1.0 + 3 * 0.1
+
+
+def test_only_so_many_slots_are_under_way_and_unconfirmed() -> None:
+    chain = new_chain(depth=2)
+    append(chain, 1)
+    stuck = send(chain)
+    for position in range(2, MOST_UNCONFIRMED + 1):
+        assert chain.may_append
+        append(chain, position)
+        if position == 2:
+            assert not chain.may_append
+        chain.created(send(chain), Created.CREATED, 0.0)
+    assert not chain.may_append
+    chain.created(stuck, Created.CREATED, 0.0)
+    assert chain.may_append
+    assert chain.confirmed_position == MOST_UNCONFIRMED
+
+
+def test_a_probe_finds_the_fence_of_the_next_owner_when_nothing_is_sent() -> None:
+    chain = new_chain()
+    probe = chain.probe(0.0)
+    assert probe is not None
+    assert chain.probe(0.0) is None
+    chain.got(probe, None, 0.0)
+    assert chain.fenced is None
+    probe = chain.probe(0.0)
+    assert probe is not None
+    chain.got(probe, fence(RUN, 0), 0.0)
+    assert chain.fenced is not None
+
+
+def test_a_probe_that_finds_what_we_have_created_since_means_nothing() -> None:
+    chain = new_chain()
+    probe = chain.probe(0.0)
+    assert probe is not None
+    slot = append(chain, 10)
+    chain.created(send(chain), Created.CREATED, 0.0)
+    chain.got(probe, slot.header, 0.0)
+    assert chain.fenced is None
