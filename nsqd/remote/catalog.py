@@ -1,0 +1,296 @@
+"""Which files a node has at a place of its chain, and where in the store each of their bytes is.
+
+A catalog begins as a root and repeats the operations of slots. It is the same for an owner, who repeats what it sends,
+and for a claimant, who repeats what it reads. For example, a file after a root with 100 bytes in a fold, and a slot that
+appended 20:
+
+    topics/t.orders/00000000.log   size 120   [0, 100) fold/7/0001 at 4000   [100, 120) wal/8/00000003 at 91
+
+Files are what a file system would have after these operations: a file that is open keeps its number when its name
+changes, and writes to a removed file are in no file any more.
+
+A new root must not need slots, because these are what it makes unnecessary. So the bytes that only slots have are written
+into folds first: `plan_fold` says which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from google_crc32c import value as crc32c
+
+from nsqcommon.remote.framing import BadObject
+from nsqcommon.remote.names import Run, fold_name, slot_name
+from nsqcommon.remote.operations import (
+    Commit,
+    Cut,
+    MakeFolder,
+    OpenFile,
+    Operation,
+    Remove,
+    Rename,
+    Replace,
+    UseBlob,
+    Write,
+)
+from nsqcommon.remote.root import FileEntry, Part, Root, SealedSegment
+
+if TYPE_CHECKING:
+    from nsqcommon.remote.slot import Slot
+
+MOST_PARTS: Final = 8  # of a file in a root; a file with more is written whole
+MOST_FOLD: Final = 32 << 20  # bytes
+_SLOTS: Final = "wal/"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of which only [start, stop) is in the file, because the rest was cut or written over."""
+
+    part: Part
+    start: int
+    stop: int
+
+    @property
+    def length(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def is_whole(self) -> bool:
+        return self.length == self.part.length
+
+
+@dataclass(eq=False, slots=True)
+class CatalogFile:
+    pieces: list[Piece] = field(default_factory=list)
+    size: int = 0
+
+    def write(self, offset: int, part: Part) -> None:
+        if offset > self.size:
+            self.cut(offset)
+        end = offset + part.length
+        after = self._from(end) if end < self.size else []
+        self._shorten(offset)
+        self.pieces += [Piece(part, 0, part.length), *after] if part.length else after
+        self.size = max(self.size, end)
+
+    def cut(self, size: int) -> None:
+        """Make the file shorter, or longer with zeros."""
+        if size > self.size:
+            zeros = Part("", 0, size - self.size, 0)
+            self.pieces.append(Piece(zeros, 0, zeros.length))
+        else:
+            self._shorten(size)
+        self.size = size
+
+    def replace(self, part: Part) -> None:
+        self.pieces, self.size = [], 0
+        self.write(0, part)
+
+    def _shorten(self, size: int) -> None:
+        """Drop the pieces from `size` on, of which the last may be cut in two."""
+        excess = self.size - size
+        while excess > 0:
+            last = self.pieces.pop()
+            if last.length > excess:
+                self.pieces.append(Piece(last.part, last.start, last.stop - excess))
+            excess -= last.length
+
+    def _from(self, offset: int) -> list[Piece]:
+        """Return the pieces from `offset` on, of which the first may be cut in two."""
+        found: list[Piece] = []
+        begin = 0
+        for piece in self.pieces:
+            end = begin + piece.length
+            if end > offset:
+                found.append(Piece(piece.part, piece.start + max(0, offset - begin), piece.stop))
+            begin = end
+        return found
+
+
+class Catalog:
+    """The files of a node, repeated from operations."""
+
+    def __init__(self, root: Root) -> None:
+        self.node = root.node
+        self.root = root
+        self.files: dict[str, CatalogFile] = {}
+        self.folders: set[str] = set()
+        self.sealed: tuple[SealedSegment, ...] = root.sealed
+        self.committed: Run | None = None  # the newest root that the slots have committed
+        self.objects = root.objects()  # that this root or a slot since has named
+        self._open: dict[int, CatalogFile] = {}
+        for path, entry in root.files.items():
+            self.files[path] = CatalogFile([Piece(it, 0, it.length) for it in entry.parts], entry.size)
+
+    def begin_run(self) -> None:
+        """Forget the numbers of open files, which mean nothing in the next run."""
+        self._open.clear()
+
+    def apply(self, slot: Slot, body: memoryview, body_start: int) -> None:
+        """Repeat the operations of the next slot. Raises BadObject if they don't fit to what is there.
+
+        `body_start`: where in the object the body begins.
+        """
+        name = slot_name(slot.run, slot.number)
+        for operation, start, data in slot.split(body):
+            part = Part(name, body_start + start, len(data), crc32c(bytes(data)))
+            self._apply(operation, part)
+
+    def _apply(self, operation: Operation, part: Part) -> None:
+        match operation:
+            case Write(number, offset):
+                self._opened(number).write(offset, part)
+            case OpenFile(number, path):
+                self._open[number] = self.files.setdefault(path, CatalogFile())
+            case Cut(number, size):
+                self._opened(number).cut(size)
+            case Replace(path):
+                self.files[path] = file = CatalogFile()  # a rename on disk: who has the former one open keeps that
+                file.replace(part)
+            case UseBlob(path, blob, size, crc):
+                self.objects.add(blob)
+                self.files[path] = file = CatalogFile()
+                file.replace(Part(blob, 0, size, crc))
+            case Rename(source, target):
+                self._rename(source, target)
+            case Remove(path):
+                self._remove(path)
+            case MakeFolder(path):
+                self.folders.add(path)
+            case Commit(run):
+                self.committed = run
+
+    def _opened(self, number: int) -> CatalogFile:
+        try:
+            return self._open[number]
+        except KeyError:
+            raise BadObject(f"a slot writes to file {number}, which it hasn't opened") from None
+
+    def _rename(self, source: str, target: str) -> None:
+        moved = {path: target + path.removeprefix(source) for path in self._within(source)}
+        files = {new: self.files.pop(path) for path, new in moved.items()}
+        folders = {target + path.removeprefix(source) for path in self._folders_within(source)}
+        self._remove(source)
+        self._remove(target)
+        self.files |= files
+        self.folders |= folders
+
+    def _remove(self, path: str) -> None:
+        for it in self._within(path):
+            del self.files[it]
+        self.folders -= self._folders_within(path)
+
+    def _within(self, path: str) -> list[str]:
+        if path in self.files:
+            return [path]
+        return [it for it in self.files if it.startswith(f"{path}/")]
+
+    def _folders_within(self, path: str) -> set[str]:
+        return {it for it in self.folders if it == path or it.startswith(f"{path}/")}
+
+
+# A new root
+
+
+@dataclass(frozen=True, slots=True)
+class FileToFold:
+    """The bytes [start, size) of a file have to be written into folds; `kept` covers what is before."""
+
+    path: str
+    kept: tuple[Part, ...]
+    start: int
+    size: int
+    pieces: tuple[Piece, ...]  # what the bytes from `start` on have to be, as far as parts prove it
+
+
+def plan_fold(catalog: Catalog, *, dead: Iterable[str] = ()) -> list[FileToFold]:
+    """Return every file, with what of it has to be written for a new root.
+
+    `dead`: folds of which so little is needed that they should go.
+    """
+    dead_objects = frozenset(dead)
+    return [_plan_file(path, file, dead_objects) for path, file in sorted(catalog.files.items())]
+
+
+def _plan_file(path: str, file: CatalogFile, dead: frozenset[str]) -> FileToFold:
+    kept: list[Part] = []
+    for piece in file.pieces:
+        name = piece.part.object
+        if not piece.is_whole or name.startswith(_SLOTS) or name in dead:
+            break
+        kept.append(piece.part)
+    if len(kept) > MOST_PARTS or (len(kept) == MOST_PARTS and len(file.pieces) > MOST_PARTS):
+        kept = []  # readers of a root would have to ask for too many ranges
+    start = sum(it.length for it in kept)
+    return FileToFold(path, tuple(kept), start, file.size, tuple(file.pieces[len(kept) :]))
+
+
+def prove_range(pieces: Sequence[Piece], data: bytes) -> bool:
+    """Return whether local bytes are what was written, as far as whole parts can tell."""
+    offset = 0
+    for piece in pieces:
+        found = data[offset : offset + piece.length]
+        if piece.is_whole and piece.part.object and crc32c(found) != piece.part.crc:
+            return False
+        offset += piece.length
+    return offset == len(data)
+
+
+class FoldWriter:
+    """Puts the bytes of many files into as few objects as possible, and makes the root of the result."""
+
+    def __init__(self, node: str, run: Run, sealed: tuple[SealedSegment, ...] = ()) -> None:
+        self._node = node
+        self._run = run
+        self._sealed = sealed
+        self._files: dict[str, FileEntry] = {}
+        self._buffers: list[bytes] = []
+        self._size = 0
+        self._number = 1
+        self.full: list[tuple[str, list[bytes]]] = []  # finished folds, for the caller to create and take away
+
+    def add(self, file: FileToFold, data: bytes) -> None:
+        """Take a file whose bytes from `start` on are `data`, which were proved."""
+        assert len(data) == file.size - file.start
+        parts = list(file.kept)
+        parts += [self._put(data[start : start + MOST_FOLD]) for start in range(0, len(data), MOST_FOLD)]
+        self._files[file.path] = FileEntry(file.size, tuple(parts))
+
+    def finish(self) -> Root:
+        """Finish the last fold, and return the root. Everything in `full` has to be stored before it."""
+        self._close()
+        return Root(self._node, self._run, self._files, self._sealed)
+
+    def _put(self, data: bytes) -> Part:
+        if self._size + len(data) > MOST_FOLD:
+            self._close()
+        part = Part(self._name, self._size, len(data), crc32c(data))
+        self._buffers.append(data)
+        self._size += len(data)
+        return part
+
+    @property
+    def _name(self) -> str:
+        return fold_name(self._run, self._number)
+
+    def _close(self) -> None:
+        if self._buffers:
+            self.full.append((self._name, self._buffers))
+            self._buffers, self._size = [], 0
+            self._number += 1
+
+
+def mostly_dead(root: Root, sizes: Mapping[str, int]) -> list[str]:
+    """Return the folds of which less than half is needed, given the size of each."""
+    alive = dict.fromkeys(sizes, 0)
+    for part in _parts_of(root):
+        if part.object in alive:
+            alive[part.object] += part.length
+    return [name for name, size in sizes.items() if 2 * alive[name] < size]
+
+
+def _parts_of(root: Root) -> Iterator[Part]:
+    return (part for entry in root.files.values() for part in entry.parts)

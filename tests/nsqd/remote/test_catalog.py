@@ -1,0 +1,225 @@
+"""Operations, repeated from slots, give the files that a file system would have."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsqcommon.remote.framing import BadObject
+from nsqcommon.remote.names import Run, fold_name, slot_name
+from nsqcommon.remote.operations import (
+    Commit,
+    Cut,
+    MakeFolder,
+    OpenFile,
+    Operation,
+    Remove,
+    Rename,
+    Replace,
+    UseBlob,
+    Write,
+)
+from nsqcommon.remote.root import Part, Root, decode_root, empty_root, encode_root, prove
+from nsqcommon.remote.slot import Kind, Slot, decode_slot, encode_slot
+from nsqd.remote.catalog import (
+    MOST_PARTS,
+    Catalog,
+    CatalogFile,
+    FoldWriter,
+    mostly_dead,
+    plan_fold,
+    prove_range,
+)
+
+RUN = Run(7, "00000000000000aa")
+
+
+class Objects:
+    """A store with slots and folds, and the files of a node as a file system would have them."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.catalog = Catalog(empty_root("node", RUN))
+        self.run, self.number = RUN, 0
+
+    def slot(self, *operations: Operation, body: bytes = b"") -> None:
+        slot = Slot(Kind.DATA, "node", self.run, self.number, self.run.writer, 1, operations)
+        name = slot_name(self.run, self.number)
+        self.objects[name] = data = b"".join(encode_slot(slot, [body]))
+        decoded, view = decode_slot(data)
+        self.catalog.apply(decoded, view, len(data) - len(view))
+        self.number += 1
+
+    def content(self, file: CatalogFile) -> bytes:
+        found = b"".join(self._bytes_of(piece.part)[piece.start : piece.stop] for piece in file.pieces)
+        assert len(found) == file.size
+        return found
+
+    def _bytes_of(self, part: Part) -> bytes:
+        if not part.object:
+            return bytes(part.length)
+        return prove(part, self.objects[part.object][part.offset : part.offset + part.length])
+
+    def contents(self) -> dict[str, bytes]:
+        return {path: self.content(file) for path, file in self.catalog.files.items()}
+
+    def fold(self, dead: tuple[str, ...] = ()) -> Root:
+        """Make a root, store it with its folds, and go on from it without any slot."""
+        self.run, self.number = self.run.following(RUN.writer), 0
+        writer = FoldWriter("node", self.run, self.catalog.sealed)
+        for it in plan_fold(self.catalog, dead=dead):
+            data = self.content(self.catalog.files[it.path])[it.start :]
+            assert prove_range(it.pieces, data)
+            writer.add(it, data)
+        root = decode_root(encode_root(writer.finish()))
+        self.objects |= {name: b"".join(buffers) for name, buffers in writer.full}
+        self.objects = {name: data for name, data in self.objects.items() if not name.startswith("wal/")}
+        self.catalog = Catalog(root)
+        return root
+
+
+class Folder:
+    """The same operations on names and bytearrays."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytearray] = {}
+        self.open: dict[int, bytearray] = {}
+
+    def write(self, number: int, offset: int, data: bytes) -> None:
+        file = self.open[number]
+        if data:
+            file.extend(bytes(max(0, offset - len(file))))
+            file[offset : offset + len(data)] = data
+
+    def cut(self, number: int, size: int) -> None:
+        file = self.open[number]
+        del file[size:]
+        file.extend(bytes(size - len(file)))
+
+    def rename(self, source: str, target: str) -> None:
+        if source in self.files:
+            self.files[target] = self.files.pop(source)
+
+
+PATHS = ("a", "b", "c")
+
+
+@given(st.integers(0, 2**32), st.integers(1, 40))
+def test_repeated_operations_give_the_files_that_a_file_system_would_have(seed: int, steps: int) -> None:
+    """Roots are made in between, so the bytes come from slots, folds and zeros."""
+    random = Random(seed)
+    objects, folder = Objects(), Folder()
+    for _ in range(steps):
+        path, number, place = random.choice(PATHS), random.randrange(2), random.randrange(12)
+        data = random.randbytes(random.randrange(6))
+        match random.choice(("open", "write", "write", "write", "cut", "rename", "remove", "replace", "fold")):
+            case "open":
+                objects.slot(OpenFile(number, path))
+                folder.open[number] = folder.files.setdefault(path, bytearray())
+            case "write" if number in folder.open and data:
+                place = random.choice((place, len(folder.open[number])))
+                objects.slot(Write(number, place, len(data)), body=data)
+                folder.write(number, place, data)
+            case "cut" if number in folder.open:
+                objects.slot(Cut(number, place))
+                folder.cut(number, place)
+            case "rename":
+                other = random.choice([it for it in PATHS if it != path])
+                if path in folder.files:
+                    objects.slot(Rename(path, other))
+                    folder.rename(path, other)
+            case "remove":
+                objects.slot(Remove(path))
+                folder.files.pop(path, None)
+            case "replace":
+                objects.slot(Replace(path, len(data)), body=data)
+                folder.files[path] = bytearray(data)
+            case "fold":
+                objects.fold()
+                folder.open.clear()
+        assert objects.contents() == {path: bytes(data) for path, data in folder.files.items()}
+
+
+def test_a_file_that_is_open_keeps_its_number_when_its_name_changes() -> None:
+    objects = Objects()
+    objects.slot(OpenFile(1, "a"), Write(1, 0, 3), body=b"one")
+    objects.slot(Rename("a", "b"))
+    objects.slot(Write(1, 3, 3), body=b"two")
+    assert objects.contents() == {"b": b"onetwo"}
+
+
+def test_a_folder_is_renamed_and_removed_with_its_files() -> None:
+    objects = Objects()
+    objects.slot(MakeFolder("t.x"), Replace("t.x/log.json", 2), Replace("t.xy", 2), body=b"{}{}")
+    objects.slot(Rename("t.x", "x.1"))
+    assert objects.contents() == {"x.1/log.json": b"{}", "t.xy": b"{}"}
+    assert objects.catalog.folders == {"x.1"}
+    objects.slot(Remove("x.1"))
+    assert objects.contents() == {"t.xy": b"{}"}
+    assert objects.catalog.folders == set()
+
+
+def test_numbers_of_files_mean_nothing_in_the_next_run() -> None:
+    objects = Objects()
+    objects.slot(OpenFile(1, "a"))
+    objects.catalog.begin_run()
+    with pytest.raises(BadObject, match="hasn't opened"):
+        objects.slot(Write(1, 0, 1), body=b"x")
+
+
+def test_a_blob_is_a_file_and_named_as_an_object_that_somebody_needs() -> None:
+    objects = Objects()
+    objects.slot(UseBlob("carried.1", "blob/7/0001", 9, 5))
+    assert objects.catalog.files["carried.1"].size == 9
+    assert objects.catalog.objects == {"blob/7/0001"}
+
+
+def test_a_commit_is_noted() -> None:
+    objects = Objects()
+    objects.slot(Commit(RUN))
+    assert objects.catalog.committed == RUN
+
+
+def test_a_root_keeps_the_parts_of_the_last_one_and_folds_what_was_appended() -> None:
+    objects = Objects()
+    objects.slot(OpenFile(1, "a"), Write(1, 0, 3), body=b"one")
+    first = objects.fold()
+    objects.slot(OpenFile(1, "a"), Write(1, 3, 3), body=b"two")
+    second = objects.fold()
+    assert second.files["a"].parts[0] == first.files["a"].parts[0]
+    assert [it.length for it in second.files["a"].parts] == [3, 3]
+    assert objects.contents() == {"a": b"onetwo"}
+
+
+def test_a_file_of_many_parts_is_written_whole() -> None:
+    objects = Objects()
+    for number in range(MOST_PARTS + 1):
+        objects.slot(OpenFile(1, "a"), Write(1, number, 1), body=b"x")
+        root = objects.fold()
+        assert len(root.files["a"].parts) == (number + 1 if number < MOST_PARTS else 1)
+
+
+def test_a_fold_of_which_little_is_needed_is_written_again() -> None:
+    objects = Objects()
+    objects.slot(Replace("a", 9), Replace("b", 3), body=b"aaaaaaaaabbb")
+    root = objects.fold()
+    sizes = {name: len(data) for name, data in objects.objects.items()}
+    assert mostly_dead(root, sizes) == []
+    objects.slot(Remove("a"))
+    root = objects.fold()
+    (dead,) = mostly_dead(root, sizes)
+    assert dead == fold_name(RUN.following(RUN.writer), 1)
+    assert dead not in objects.fold(dead=(dead,)).objects()
+    assert objects.contents() == {"b": b"bbb"}
+
+
+def test_a_flipped_bit_on_the_disk_is_not_folded() -> None:
+    objects = Objects()
+    objects.slot(OpenFile(1, "a"), Write(1, 0, 3), Write(1, 3, 3), body=b"onetwo")
+    (plan,) = plan_fold(objects.catalog)
+    assert prove_range(plan.pieces, b"onetwo")
+    for wrong in (b"onetwp", b"pnetwo", b"onetw", b"onetwo!"):
+        assert not prove_range(plan.pieces, wrong)
