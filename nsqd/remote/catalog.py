@@ -121,6 +121,7 @@ class Catalog:
         self.sealed: tuple[SealedSegment, ...] = root.sealed
         self.committed: Run | None = None  # the newest root that the slots have committed
         self.objects = root.objects()  # that this root or a slot since has named
+        self.removed: set[str] = set()  # paths that were taken away since this root, and aren't there
         self._open: dict[int, CatalogFile] = {}
         for path, entry in root.files.items():
             self.files[path] = CatalogFile([Piece(it, 0, it.length) for it in entry.parts], entry.size)
@@ -144,16 +145,14 @@ class Catalog:
             case Write(number, offset):
                 self._opened(number).write(offset, part)
             case OpenFile(number, path):
-                self._open[number] = self.files.setdefault(path, CatalogFile())
+                self._open[number] = self.files.get(path) or self._new_file(path)
             case Cut(number, size):
                 self._opened(number).cut(size)
             case Replace(path):
-                self.files[path] = file = CatalogFile()  # a rename on disk: who has the former one open keeps that
-                file.replace(part)
+                self._new_file(path).replace(part)  # a rename on disk: the former one stays open where it is
             case UseBlob(path, blob, size, crc):
                 self.objects.add(blob)
-                self.files[path] = file = CatalogFile()
-                file.replace(Part(blob, 0, size, crc))
+                self._new_file(path).replace(Part(blob, 0, size, crc))
             case Rename(source, target):
                 self._rename(source, target)
             case Remove(path):
@@ -163,6 +162,11 @@ class Catalog:
             case Commit(run):
                 self.committed = run
 
+    def _new_file(self, path: str) -> CatalogFile:
+        self.removed.discard(path)
+        self.files[path] = file = CatalogFile()
+        return file
+
     def _opened(self, number: int) -> CatalogFile:
         try:
             return self._open[number]
@@ -171,16 +175,18 @@ class Catalog:
 
     def _rename(self, source: str, target: str) -> None:
         moved = {path: target + path.removeprefix(source) for path in self._within(source)}
-        files = {new: self.files.pop(path) for path, new in moved.items()}
+        files = {new: self.files[path] for path, new in moved.items()}
         folders = {target + path.removeprefix(source) for path in self._folders_within(source)}
         self._remove(source)
         self._remove(target)
         self.files |= files
+        self.removed -= files.keys()
         self.folders |= folders
 
     def _remove(self, path: str) -> None:
         for it in self._within(path):
             del self.files[it]
+            self.removed.add(it)
         self.folders -= self._folders_within(path)
 
     def _within(self, path: str) -> list[str]:

@@ -1,0 +1,445 @@
+"""How a process becomes the owner of a node's name: it reads the chain to its end, and puts a fence there.
+
+    NODE -> HINT -> GONE -> ROOT -> SCAN ──────────────> LOOK -> SAVE -> FENCE ── CREATED ──────> VERIFY -> owner
+             ^       │ ^              │ ^ end, fence:             ^  │    ^  │ EXISTS               │
+             │       └─┘ follow       └─┘ the next run            │  │    │  v                      │ a run of the
+             │                                                    │  │    └ COMPARE ── ours ────────┤ path is gone
+             │                          another owner's slot: SCAN┘  │            (absent: FENCE)    │
+             └───────────────────────────────────────────────────────┴───────────────────────────────┘
+
+The first slot that doesn't exist is where the last owner has to write next, so whoever creates it decides. That is true
+in a run from which nothing was deleted. If the run was swept while we read it, a slot that "doesn't exist" may be one that
+did, and a fence there stops no owner. Sweeping sets the mark `gone/RUN` before it deletes anything, so we ask for the
+marks of *all* runs of our path after the fence. A mark that isn't there then was not there when we read.
+
+Before the fence we begin once more at the newest root that we have read the commit of. An owner that sleeps may be about
+to sweep what that commit has made unnecessary, and after its sweep the older root's objects are no more. Objects of the
+newest committed root stay, because only a later commit could have them deleted, and after our fence only we can commit.
+
+A claim has no clock and does nothing: `next_requests` says what to ask, in parallel if there are several, and `answered`
+takes the answers. A store that doesn't say is asked again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final, assert_never
+
+from nsqcommon.remote.framing import BadObject
+from nsqcommon.remote.marks import NodeMark, decode_gone, decode_hint, decode_node, encode_node
+from nsqcommon.remote.names import HINT, NODE, Run, gone_name, root_name, slot_name
+from nsqcommon.remote.root import Root, decode_root, empty_root
+from nsqcommon.remote.slot import Claimant, Kind, Slot, decode_slot, encode_slot
+from nsqd.remote.catalog import Catalog
+from nsqd.remote.local_mark import Decision, LocalMark, decide, first_mark, next_mark
+from nsqd.remote.object_store import Created
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+SLOTS_AHEAD: Final = 16  # gets under way at the same time
+
+
+class Phase(Enum):
+    NODE = auto()
+    NEW_NODE = auto()
+    HINT = auto()
+    GONE = auto()
+    ROOT = auto()
+    SCAN = auto()
+    LOOK = auto()
+    SAVE = auto()
+    FENCE = auto()
+    COMPARE = auto()
+    VERIFY = auto()
+    ENDED = auto()
+
+
+class Ask(Enum):
+    GET = "get"
+    CREATE = "create"
+    SAVE = "save"  # the local mark, durably
+
+
+@dataclass(eq=False, slots=True)
+class ClaimRequest:
+    ask: Ask
+    name: str
+    data: bytes = b""
+    mark: LocalMark | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunRead:
+    """A run of the path, and the slot that ended it."""
+
+    run: Run
+    end: int
+    is_fenced: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """This process owns the name, and nothing that was ever acknowledged is missing in `catalog`."""
+
+    node: str
+    run: Run  # to go on in
+    path: tuple[RunRead, ...]  # the runs since the root, which a later root makes unnecessary
+    catalog: Catalog
+    mark: LocalMark
+    decision: Decision
+
+
+class Claim:
+    """One attempt to own a name, from the first request to the last."""
+
+    def __init__(
+        self,
+        *,
+        node: str,
+        writer: str,
+        claimant: Claimant,
+        time_ns: int,
+        mark: LocalMark | None = None,
+        may_leap: bool = True,
+        slots_ahead: int = SLOTS_AHEAD,
+    ) -> None:
+        """Claim with this new writer. `node`: its id, if the prefix is new. `mark`: of the data path, if it has one.
+
+        Without `may_leap` the claim stops in front of the fence (`is_looking`), so that a start can see whether the
+        owner is alive.
+        """
+        self.claimed: Claimed | None = None
+        self.fault: str | None = None  # why the name can't be claimed, for the operator
+        self._node = node
+        self._writer = writer
+        self._claimant = claimant
+        self._time_ns = time_ns
+        self._mark = mark
+        self._saved = mark
+        self._may_leap = may_leap
+        self._slots_ahead = slots_ahead
+        self._phase = Phase.NODE
+        self._under_way: list[ClaimRequest] = []
+        self._first: Run | None = None
+        self._fences: dict[str, bytes] = {}  # by name; a repeated fence has the same bytes
+        self._highest = 0
+        self._path: list[RunRead] = []
+        self._begun = self._run = Run(0, writer)
+        self._number = 0
+        self._catalog = Catalog(empty_root(node, self._run))
+        self._ahead: dict[int, bytes | None] = {}
+        self._unverified: set[str] = set()
+        self._damage: str | None = None
+
+    # What to ask
+
+    def next_requests(self) -> list[ClaimRequest]:
+        """Return the requests that should be sent now, and aren't under way."""
+        under_way = {request.name for request in self._under_way}
+        requests = [it for it in self._wanted() if it.name not in under_way]
+        self._under_way += requests
+        return requests
+
+    def _wanted(self) -> Iterable[ClaimRequest]:
+        match self._phase:
+            case Phase.NODE:
+                return [ClaimRequest(Ask.GET, NODE)]
+            case Phase.NEW_NODE:
+                return [self._new_node()]
+            case Phase.HINT:
+                return [ClaimRequest(Ask.GET, HINT)]
+            case Phase.GONE:
+                return [ClaimRequest(Ask.GET, gone_name(self._run))]
+            case Phase.ROOT:
+                return [ClaimRequest(Ask.GET, root_name(self._run))]
+            case Phase.SCAN:
+                ahead = range(self._number, self._number + self._slots_ahead)
+                return [ClaimRequest(Ask.GET, slot_name(self._run, it)) for it in ahead if it not in self._ahead]
+            case Phase.SAVE:
+                return [ClaimRequest(Ask.SAVE, "", mark=self._mark_to_save())]
+            case Phase.FENCE:
+                return [ClaimRequest(Ask.CREATE, self._slot, self._fence())]
+            case Phase.COMPARE:
+                return [ClaimRequest(Ask.GET, self._slot)]
+            case Phase.VERIFY:
+                return [ClaimRequest(Ask.GET, it) for it in sorted(self._unverified)]
+            case Phase.LOOK | Phase.ENDED:
+                return []
+        assert_never(self._phase)
+
+    @property
+    def _slot(self) -> str:
+        return slot_name(self._run, self._number)
+
+    def _new_node(self) -> ClaimRequest:
+        """Return the request to create `node`, after the data path says that we may be the first owner.
+
+        Without that, a start that dies in between would find a name that another writer owns, and put its own data aside.
+        """
+        first = Run(0, self._writer)
+        mark = first_mark(self._node, first, self._claimant.boot)
+        if self._saved != mark:
+            return ClaimRequest(Ask.SAVE, "", mark=mark)
+        return ClaimRequest(Ask.CREATE, NODE, encode_node(NodeMark(self._node, first, self._time_ns)))
+
+    # What answers mean
+
+    def failed(self, request: ClaimRequest) -> None:
+        """Note that there was no answer. The same is asked again."""
+        if request in self._under_way:
+            self._under_way.remove(request)
+
+    def answered(self, request: ClaimRequest, answer: bytes | Created | None) -> None:
+        """Take an answer: the bytes or None for a get, a `Created` for a create, None for a mark that was saved."""
+        if request not in self._under_way:
+            return  # it was asked before the claim went elsewhere
+        self._under_way.remove(request)
+        if answer is Created.UNKNOWN:
+            return
+        try:
+            if request.ask is Ask.GET:
+                assert not isinstance(answer, Created)
+                self._got(request, answer)
+            elif request.ask is Ask.SAVE:
+                self._has_saved(request.mark)
+            elif self._phase is Phase.NEW_NODE:
+                self._go(Phase.NODE)  # ours or another's
+            elif answer is Created.CREATED:
+                self._verify()
+            else:
+                self._go(Phase.COMPARE)
+        except BadObject as error:
+            self._damaged(f"{request.name}: {error}")
+
+    def _has_saved(self, mark: LocalMark | None) -> None:
+        self._saved = mark
+        if self._phase is Phase.NEW_NODE:
+            self._mark = mark
+        else:
+            self._go(Phase.FENCE)
+
+    def _got(self, request: ClaimRequest, data: bytes | None) -> None:
+        match self._phase:
+            case Phase.NODE:
+                self._got_node(data)
+            case Phase.HINT:
+                self._got_hint(data)
+            case Phase.GONE:
+                self._got_gone(data)
+            case Phase.ROOT:
+                self._got_root(data)
+            case Phase.SCAN:
+                self._ahead[_number_in(request.name)] = data
+                self._scan()
+            case Phase.COMPARE:
+                self._got_other(data)
+            case Phase.VERIFY:
+                self._got_verification(request.name, data)
+            case _:
+                raise AssertionError(f"an answer in {self._phase}")
+
+    def _go(self, phase: Phase) -> None:
+        self._phase = phase
+        self._under_way.clear()
+
+    # Where to begin
+
+    def _got_node(self, data: bytes | None) -> None:
+        if data is None:
+            if self._mark is not None and not self._mark.is_first:
+                raise BadObject("is missing, and this data path was in the store: has somebody emptied it?")
+            self._go(Phase.NEW_NODE)
+            return
+        mark = decode_node(data)
+        self._node, self._first, self._run = mark.node, mark.first, mark.first
+        self._go(Phase.HINT)
+
+    def _got_hint(self, data: bytes | None) -> None:
+        """Begin at the hint's run, which was committed once; or at the first run, from which marks lead on."""
+        try:
+            hinted = decode_hint(data) if data is not None else None
+        except BadObject:
+            hinted = None
+        self._begin(hinted or self._run)
+
+    def _begin(self, run: Run) -> None:
+        self._run = self._begun = run
+        self._number, self._path = 0, []
+        self._ahead.clear()
+        self._go(Phase.GONE)
+
+    def _got_gone(self, data: bytes | None) -> None:
+        if data is not None:
+            self._begin(decode_gone(data))
+        elif self._run == self._first:
+            self._read_from(empty_root(self._node, self._run))
+        else:
+            self._go(Phase.ROOT)
+
+    def _got_root(self, data: bytes | None) -> None:
+        if data is not None:
+            root = decode_root(data)
+            if root.run != self._run:
+                raise BadObject(f"is the root of {root.run}")
+            self._read_from(root)
+        else:  # swept since we asked for the mark, which is there now, or the bucket has lost it
+            self._verify()
+            self._damage = f"{root_name(self._run)} is missing, and {gone_name(self._run)} doesn't say that it may be"
+
+    def _read_from(self, root: Root) -> None:
+        self._catalog = Catalog(root)
+        self._go(Phase.SCAN)
+
+    # Reading the chain
+
+    def _scan(self) -> None:
+        while self._phase is Phase.SCAN and self._number in self._ahead:
+            data = self._ahead.pop(self._number)
+            if data is None:
+                self._reach_end()
+            else:
+                self._follow(data)
+
+    def _reach_end(self) -> None:
+        """Stand before the first slot that doesn't exist."""
+        self._ahead.clear()
+        committed = self._catalog.committed
+        if committed is not None and committed.number > self._begun.number:
+            self._begin(committed)
+        else:
+            self._go(Phase.SAVE if self._may_leap else Phase.LOOK)
+
+    def _follow(self, data: bytes) -> None:
+        slot, body = decode_slot(data)
+        if (slot.run, slot.number, slot.node) != (self._run, self._number, self._node):
+            raise BadObject(f"is slot {slot.number} of {slot.run} of node {slot.node}")
+        if slot.next is None:
+            self._catalog.apply(slot, body, len(data) - len(body))
+            self._number += 1
+            return
+        if slot.next.number <= self._run.number:
+            raise BadObject(f"leads back to {slot.next}")
+        self._path.append(RunRead(self._run, self._number, slot.kind is Kind.FENCE))
+        self._run, self._number = slot.next, 0
+        self._ahead.clear()
+        self._catalog.begin_run()
+        self._go(Phase.SCAN)
+        if slot.reads_root:
+            self._go(Phase.ROOT)
+
+    # Looking before leaping
+
+    @property
+    def is_looking(self) -> bool:
+        """Whether the claim has read the chain, and waits for `leap` or `look_again`."""
+        return self._phase is Phase.LOOK
+
+    @property
+    def place(self) -> tuple[Run, int]:
+        """How far the chain goes, as it was read last. A chain that moves has an owner that is alive."""
+        return self._run, self._number
+
+    def look_again(self) -> None:
+        """Read what was added to the chain since."""
+        assert self.is_looking
+        self._go(Phase.SCAN)
+
+    def leap(self) -> None:
+        """Take the name, even from an owner that is alive."""
+        self._may_leap = True
+        if self.is_looking:
+            self._go(Phase.SAVE)
+
+    # The fence
+
+    @property
+    def _last_owner(self) -> str:
+        return self._run.writer
+
+    def _mark_to_save(self) -> LocalMark:
+        return next_mark(
+            self._mark,
+            self._node,
+            self._last_owner,
+            self._begun,
+            writer=self._writer,
+            boot=self._claimant.boot,
+        )
+
+    def _fence(self) -> bytes:
+        """Return our fence for this slot.
+
+        The number of its next run is higher than any that we have named before, so that no two of our fences name the
+        same run, even if one of them lies on swept ground.
+        """
+        if (fence := self._fences.get(self._slot)) is None:
+            following = Run(max(self._run.number, self._highest) + 1, self._writer)
+            self._highest = following.number
+            slot = Slot(
+                *(Kind.FENCE, self._node, self._run, self._number, self._writer, self._time_ns),
+                *((), following, False, self._claimant),
+            )
+            fence = self._fences[self._slot] = b"".join(encode_slot(slot))
+        return fence
+
+    def _got_other(self, data: bytes | None) -> None:
+        """Take what is in the slot where our fence should be."""
+        if data is None:
+            self._go(Phase.FENCE)
+        elif data == self._fence():
+            self._verify()
+        else:
+            self._go(Phase.SCAN)
+            self._ahead = {self._number: data}
+            self._scan()
+
+    # Whether it counts
+
+    def _verify(self) -> None:
+        self._unverified = {gone_name(it.run) for it in self._path} | {gone_name(self._run)}
+        self._go(Phase.VERIFY)
+
+    def _got_verification(self, name: str, data: bytes | None) -> None:
+        if data is not None:
+            self._damage = None
+            self._begin(decode_gone(data))
+            return
+        self._unverified.discard(name)
+        if self._unverified:
+            return
+        if self._damage is not None:
+            self._end(self._damage)
+        else:
+            self._become_owner()
+
+    def _become_owner(self) -> None:
+        mark, following = self._saved, self._run_named_by_the_fence()
+        assert mark is not None
+        decision = decide(self._mark, self._node, self._last_owner, self._begun)
+        path = (*self._path, RunRead(self._run, self._number, is_fenced=True))
+        self._catalog.begin_run()
+        self.claimed = Claimed(self._node, following, path, self._catalog, mark, decision)
+        self._go(Phase.ENDED)
+
+    def _run_named_by_the_fence(self) -> Run:
+        slot, _ = decode_slot(self._fence())
+        assert slot.next is not None
+        return slot.next
+
+    def _damaged(self, text: str) -> None:
+        """Note what can't be read. It may only mean that we read on swept ground, so the marks are asked first."""
+        if self._phase in (Phase.SCAN, Phase.COMPARE, Phase.ROOT):
+            self._verify()
+            self._damage = text
+        else:
+            self._end(text)
+
+    def _end(self, fault: str) -> None:
+        self.fault = fault
+        self._go(Phase.ENDED)
+
+
+def _number_in(slot: str) -> int:
+    return int(slot.rpartition("/")[2])
