@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from google_crc32c import value as crc32c
 
@@ -110,6 +110,9 @@ class CatalogFile:
         return found
 
 
+Snapshot: TypeAlias = Mapping[str, tuple[CatalogFile, tuple[Piece, ...]]]
+
+
 class Catalog:
     """The files of a node, repeated from operations."""
 
@@ -162,6 +165,24 @@ class Catalog:
             case Commit(run):
                 self.committed = run
 
+    # Roots
+
+    def snapshot(self) -> Snapshot:
+        """Return which bytes each file has at this place. Slots that come later don't change it."""
+        return {path: (file, tuple(file.pieces)) for path, file in self.files.items()}
+
+    def rebase(self, snapshot: Snapshot, root: Root) -> None:
+        """Refer to this root, which was made from the snapshot, instead of what it replaces.
+
+        A file that was cut or written over since keeps what it has, so that the next root folds it again.
+        """
+        for path, (file, pieces) in snapshot.items():
+            count = len(pieces)
+            if tuple(file.pieces[:count]) == pieces:
+                file.pieces[:count] = [Piece(it, 0, it.length) for it in root.files[path].parts]
+        self.objects = root.objects() | (self.objects - self.root.objects())
+        self.root = root
+
     def _new_file(self, path: str) -> CatalogFile:
         self.removed.discard(path)
         self.files[path] = file = CatalogFile()
@@ -212,26 +233,27 @@ class FileToFold:
     pieces: tuple[Piece, ...]  # what the bytes from `start` on have to be, as far as parts prove it
 
 
-def plan_fold(catalog: Catalog, *, dead: Iterable[str] = ()) -> list[FileToFold]:
-    """Return every file, with what of it has to be written for a new root.
+def plan_fold(snapshot: Snapshot, *, dead: Iterable[str] = ()) -> list[FileToFold]:
+    """Return every file of the snapshot, with what of it has to be written for a new root.
 
     `dead`: folds of which so little is needed that they should go.
     """
     dead_objects = frozenset(dead)
-    return [_plan_file(path, file, dead_objects) for path, file in sorted(catalog.files.items())]
+    return [_plan_file(path, pieces, dead_objects) for path, (_, pieces) in sorted(snapshot.items())]
 
 
-def _plan_file(path: str, file: CatalogFile, dead: frozenset[str]) -> FileToFold:
+def _plan_file(path: str, pieces: Sequence[Piece], dead: frozenset[str]) -> FileToFold:
     kept: list[Part] = []
-    for piece in file.pieces:
+    for piece in pieces:
         name = piece.part.object
         if not piece.is_whole or name.startswith(_SLOTS) or name in dead:
             break
         kept.append(piece.part)
-    if len(kept) > MOST_PARTS or (len(kept) == MOST_PARTS and len(file.pieces) > MOST_PARTS):
+    if len(kept) + (len(pieces) > len(kept)) > MOST_PARTS:
         kept = []  # readers of a root would have to ask for too many ranges
     start = sum(it.length for it in kept)
-    return FileToFold(path, tuple(kept), start, file.size, tuple(file.pieces[len(kept) :]))
+    rest = tuple(pieces[len(kept) :])
+    return FileToFold(path, tuple(kept), start, start + sum(it.length for it in rest), rest)
 
 
 def prove_range(pieces: Sequence[Piece], data: bytes) -> bool:
