@@ -110,6 +110,11 @@ class Chain:
         return self.fenced is None and self.under_way < self.depth and len(self._pending) < MOST_UNCONFIRMED
 
     @property
+    def next_number(self) -> int:
+        """The number of the next slot of this run."""
+        return self._next_number
+
+    @property
     def under_way(self) -> int:
         """How many slots aren't stored yet."""
         return sum(not it.is_stored for it in self._pending)

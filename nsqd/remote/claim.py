@@ -36,7 +36,7 @@ from nsqd.remote.local_mark import Decision, LocalMark, decide, first_mark, next
 from nsqd.remote.object_store import Created
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 SLOTS_AHEAD: Final = 16  # gets under way at the same time
 
@@ -79,6 +79,15 @@ class RunRead:
     is_fenced: bool
 
 
+def last_owner(path: Sequence[RunRead]) -> str:
+    """Return the writer whose data path is what the path says.
+
+    A run without slots is one of a claimant that died after its fence, perhaps ourselves on a path that was swept. It has
+    changed nothing, so the owner before may go on with its data path.
+    """
+    return next((it.run.writer for it in reversed(path) if it.end), path[0].run.writer)
+
+
 @dataclass(frozen=True, slots=True)
 class Claimed:
     """This process owns the name, and nothing that was ever acknowledged is missing in `catalog`."""
@@ -99,13 +108,17 @@ class Claim:
         *,
         node: str,
         writer: str,
+        first_writer: str,
         claimant: Claimant,
         time_ns: int,
         mark: LocalMark | None = None,
         may_leap: bool = True,
         slots_ahead: int = SLOTS_AHEAD,
     ) -> None:
-        """Claim with this new writer. `node`: its id, if the prefix is new. `mark`: of the data path, if it has one.
+        """Claim for this writer, whose name was drawn for this claim. `mark`: of the data path, if it has one.
+
+        `node` and `first_writer`: the node's id and the writer of its first run, if the prefix is new. They are two writers,
+        because a writer is an owner once: otherwise a copy of our data path could be taken for what we wrote later.
 
         Without `may_leap` the claim stops in front of the fence (`is_looking`), so that a start can see whether the
         owner is alive.
@@ -114,6 +127,7 @@ class Claim:
         self.fault: str | None = None  # why the name can't be claimed, for the operator
         self._node = node
         self._writer = writer
+        self._first_writer = first_writer
         self._claimant = claimant
         self._time_ns = time_ns
         self._mark = mark
@@ -178,8 +192,8 @@ class Claim:
 
         Without that, a start that dies in between would find a name that another writer owns, and put its own data aside.
         """
-        first = Run(0, self._writer)
-        mark = first_mark(self._node, first, self._claimant.boot)
+        first = Run(0, self._first_writer)
+        mark = first_mark(self._node, first)
         if self._saved != mark:
             return ClaimRequest(Ask.SAVE, "", mark=mark)
         return ClaimRequest(Ask.CREATE, NODE, encode_node(NodeMark(self._node, first, self._time_ns)))
@@ -355,17 +369,16 @@ class Claim:
     # The fence
 
     @property
-    def _last_owner(self) -> str:
-        return self._run.writer
+    def _whole_path(self) -> tuple[RunRead, ...]:
+        return (*self._path, RunRead(self._run, self._number, is_fenced=True))
 
     def _mark_to_save(self) -> LocalMark:
         return next_mark(
             self._mark,
             self._node,
-            self._last_owner,
+            last_owner(self._whole_path),
             self._begun,
             writer=self._writer,
-            boot=self._claimant.boot,
         )
 
     def _fence(self) -> bytes:
@@ -417,8 +430,8 @@ class Claim:
     def _become_owner(self) -> None:
         mark, following = self._saved, self._run_named_by_the_fence()
         assert mark is not None
-        decision = decide(self._mark, self._node, self._last_owner, self._begun)
-        path = (*self._path, RunRead(self._run, self._number, is_fenced=True))
+        path = self._whole_path
+        decision = decide(self._mark, self._node, last_owner(path), self._begun)
         self._catalog.begin_run()
         self.claimed = Claimed(self._node, following, path, self._catalog, mark, decision)
         self._go(Phase.ENDED)

@@ -26,10 +26,13 @@ class Decision(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LocalMark:
-    """`writers`: this process, and the owner that it continues, which may still be the last one if we die before our fence.
+    """`writers`: this process, and the owner before it, which counts as the last one until we have written a slot.
 
     `root`: the newest root whose operations are all on this disk, in the sense of fsync. It is noted before that root is
     committed, so a data path with an older one is a copy from before.
+
+    `boot`: that of the machine when the data path was last made what it has to be. A claim doesn't change it: a start that
+    dies before it has looked at the files would otherwise hide a power cut from the next one.
     """
 
     node: str
@@ -47,9 +50,9 @@ class LocalMark:
         """Return the mark to save before this root is committed."""
         return replace(self, root=root)
 
-    def adopted(self) -> LocalMark:
-        """Return the mark to save when the data path is what the store has."""
-        return replace(self, is_adopting=False)
+    def settled(self, boot: str) -> LocalMark:
+        """Return the mark to save when the data path was made what it has to be, in this boot of the machine."""
+        return replace(self, boot=boot, is_adopting=False)
 
 
 def decide(mark: LocalMark | None, node: str, last_owner: str, root: Run) -> Decision:
@@ -61,17 +64,17 @@ def decide(mark: LocalMark | None, node: str, last_owner: str, root: Run) -> Dec
     return Decision.CONTINUE
 
 
-def first_mark(node: str, first: Run, boot: str) -> LocalMark:
+def first_mark(node: str, first: Run) -> LocalMark:
     """Return the mark to save before a new node is created in the store, so that a start which dies then continues."""
-    return LocalMark(node, (first.writer,), first, boot)
+    return LocalMark(node, (first.writer,), first)
 
 
-def next_mark(mark: LocalMark | None, node: str, last_owner: str, root: Run, *, writer: str, boot: str) -> LocalMark:
+def next_mark(mark: LocalMark | None, node: str, last_owner: str, root: Run, *, writer: str) -> LocalMark:
     """Return the mark to save before `writer` puts its fence."""
     if decide(mark, node, last_owner, root) is Decision.ADOPT:
-        return LocalMark(node, (writer,), root, boot, is_adopting=True)
+        return LocalMark(node, (writer, last_owner), root, is_adopting=True)
     assert mark is not None
-    return LocalMark(node, (writer, last_owner), mark.root, boot)
+    return LocalMark(node, (writer, last_owner), mark.root, mark.boot)
 
 
 def encode_mark(mark: LocalMark) -> bytes:

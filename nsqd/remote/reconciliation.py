@@ -12,14 +12,16 @@ Adopted, it is somebody else's past: the store is right about everything.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Final
+
+from google_crc32c import value as crc32c
 
 from nsqd.remote.local_mark import Decision
 
 if TYPE_CHECKING:
-    from nsqd.remote.catalog import Catalog, CatalogFile
+    from nsqd.remote.catalog import Catalog, CatalogFile, Piece
 
 _SLOTS: Final = "wal/"
 
@@ -52,3 +54,17 @@ def _fate_of(file: CatalogFile, size: int | None, is_undisturbed: bool) -> Fate:
     if any(it.part.object.startswith(_SLOTS) for it in file.pieces):
         return Fate.COMPARE
     return Fate.KEEP if size >= file.size else Fate.FETCH
+
+
+def first_difference(pieces: Sequence[Piece], local: bytes) -> int:
+    """Return up to where a local file certainly is what the store has. The rest has to be shipped.
+
+    Its size alone doesn't tell: after a write that failed, the owner may have cut the file and written something else.
+    """
+    place = 0
+    for piece in pieces:
+        found = local[place : place + piece.length]
+        if not piece.is_whole or crc32c(found) != piece.part.crc:
+            return place
+        place += piece.length
+    return place

@@ -27,6 +27,7 @@ from nsqd.remote.chain import MOST_UNCONFIRMED
 if TYPE_CHECKING:
     from nsqcommon.remote.root import Root
     from nsqd.remote.claim import RunRead
+from nsqd.remote.object_store import Created
 
 MOST_NAMES: Final = 1000  # in one delete, as S3 has it
 UNUSED_FOR: Final = 3600.0  # seconds until an object goes that no root uses any more
@@ -37,7 +38,15 @@ ROOT_SECONDS: Final = 300.0
 
 @dataclass(eq=False, slots=True)
 class SetMark:
-    """Create this mark. An answer that says it exists is as good: whoever set it, the run may be swept."""
+    """Create this mark."""
+
+    name: str
+    data: bytes
+
+
+@dataclass(eq=False, slots=True)
+class CheckMark:
+    """Get this mark. "Exists" may have been a conflict that S3 would have had us repeat, and nothing is there."""
 
     name: str
     data: bytes
@@ -55,7 +64,7 @@ class Delete:
     names: tuple[str, ...]
 
 
-Step: TypeAlias = SetMark | SetHint | Delete
+Step: TypeAlias = SetMark | CheckMark | SetHint | Delete
 
 
 class Sweep:
@@ -70,16 +79,24 @@ class Sweep:
         self._unused_due = now + UNUSED_FOR
 
     def next_step(self, now: float) -> Step | None:
-        """Return what to do now; None: nothing. It stays the next step until `done` is called."""
+        """Return what to do now; None: nothing. It stays the next step until its answer says that it is done."""
         if self._steps:
             return self._steps[0]
         return self._unused[0] if self._unused and now >= self._unused_due else None
 
     def done(self, step: Step) -> None:
+        for steps in (self._steps, self._unused):
+            if steps and steps[0] is step:
+                steps.popleft()
+
+    def exists(self, step: SetMark) -> None:
+        """Note that a mark was said to exist. It doesn't matter who has set it, but it has to be there."""
         if self._steps and self._steps[0] is step:
-            self._steps.popleft()
-        elif self._unused and self._unused[0] is step:
-            self._unused.popleft()
+            self._steps[0] = CheckMark(step.name, step.data)
+
+    def is_missing(self, step: CheckMark) -> None:
+        if self._steps and self._steps[0] is step:
+            self._steps[0] = SetMark(step.name, step.data)
 
     @property
     def is_finished(self) -> bool:
@@ -157,10 +174,10 @@ class Roots:
         self._new = None
 
     def stored(self, root: Root) -> None:
-        """Note that the root and all its objects are stored."""
+        """Note that the root and all its objects are stored. It doesn't matter any more if it was given up meanwhile."""
         new = self._new
-        assert new is not None
-        assert new.run == root.run
+        if new is None or new.run != root.run:
+            return
         new.objects = root.objects()
         new.stage = Stage.STORED
 
@@ -194,8 +211,24 @@ class Roots:
                 return step
         return None
 
-    def done(self, step: Step) -> None:
-        """Note that a step that `next_step` has returned was answered."""
+    def marked(self, step: SetMark, answer: Created) -> None:
+        """Take the answer to the create of a mark."""
+        for sweep in self._sweeps:
+            if answer is Created.CREATED:
+                sweep.done(step)
+            elif answer is Created.EXISTS:
+                sweep.exists(step)
+
+    def checked(self, step: CheckMark, found: bytes | None) -> None:
+        """Take the answer to the get of a mark."""
+        for sweep in self._sweeps:
+            if found is None:
+                sweep.is_missing(step)
+            else:
+                sweep.done(step)
+
+    def done(self, step: SetHint | Delete) -> None:
+        """Note that the store has done a step."""
         for sweep in self._sweeps:
             sweep.done(step)
         while self._sweeps and self._sweeps[0].is_finished:

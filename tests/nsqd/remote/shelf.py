@@ -10,11 +10,18 @@ from nsqd.remote.chain import Chain, Verb
 from nsqd.remote.claim import Ask, Claim, Claimed, ClaimRequest, RunRead
 from nsqd.remote.local_mark import LocalMark
 from nsqd.remote.object_store import Created
-from nsqd.remote.sweep import Delete, Roots, SetHint, SetMark
+from nsqd.remote.sweep import CheckMark, Delete, Roots, SetHint, SetMark
 
 
 def writer(letter: str) -> str:
     return letter * 16
+
+
+def first_writer(letter: str) -> str:
+    return "0" + letter * 15
+
+
+FIRST = Run(0, first_writer("a"))
 
 
 class Shelf:
@@ -39,6 +46,7 @@ class Shelf:
         return Claim(
             node="node",
             writer=writer(letter),
+            first_writer=first_writer(letter),
             claimant=claimant,
             time_ns=1,
             mark=mark,
@@ -123,10 +131,13 @@ class Owner:
                 return
             match step:
                 case SetMark(name, data):
-                    self.shelf.create(name, data)
+                    self.roots.marked(step, self.shelf.create(name, data))
+                case CheckMark(name):
+                    self.roots.checked(step, self.shelf.objects.get(name))
                 case SetHint(data):
                     self.shelf.objects["hint"] = data
+                    self.roots.done(step)
                 case Delete(names):
                     for name in names:
                         self.shelf.objects.pop(name, None)
-            self.roots.done(step)
+                    self.roots.done(step)

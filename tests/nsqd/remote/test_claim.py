@@ -12,9 +12,7 @@ from nsqcommon.remote.slot import Kind
 from nsqd.remote.claim import RunRead
 from nsqd.remote.local_mark import Decision, LocalMark
 from nsqd.remote.object_store import Created
-from tests.nsqd.remote.shelf import Owner, Shelf, writer
-
-FIRST = Run(0, writer("a"))
+from tests.nsqd.remote.shelf import FIRST, Owner, Shelf, writer
 
 
 def put(owner: Owner, path: str, content: bytes = b"x") -> None:
@@ -261,17 +259,26 @@ def test_a_restart_continues_also_when_the_start_before_died_around_its_fence(wa
     assert shelf.claimed("c", mark=shelf.saved[-1]).decision is Decision.CONTINUE
 
 
+def test_a_claimant_that_died_before_it_wrote_anything_came_between_in_no_way() -> None:
+    shelf = Shelf()
+    owner = Owner(shelf, shelf.claimed("a"))
+    put(owner, "one")
+    assert shelf.claimed("b").decision is Decision.ADOPT
+    assert shelf.claimed("c", mark=owner.claimed.mark).decision is Decision.CONTINUE
+
+
 def test_a_data_path_is_adopted_after_another_owner_and_until_that_is_done() -> None:
     shelf = Shelf()
     mine = shelf.claimed("a").mark
     other = shelf.claimed("b")
+    put(Owner(shelf, other), "one")
     assert other.decision is Decision.ADOPT
     assert other.mark.is_adopting
     again = shelf.claimed("a", mark=mine)
     assert again.decision is Decision.ADOPT
     interrupted = shelf.claimed("c", mark=again.mark)
     assert interrupted.decision is Decision.ADOPT, "the files may be half old and half new"
-    assert shelf.claimed("d", mark=interrupted.mark.adopted()).decision is Decision.CONTINUE
+    assert shelf.claimed("d", mark=interrupted.mark.settled("boot")).decision is Decision.CONTINUE
 
 
 def test_a_copy_of_a_data_path_from_before_the_newest_root_is_adopted() -> None:

@@ -39,7 +39,13 @@ def test_a_data_path_is_continued_if_it_is_what_the_last_owner_had(
     mark: LocalMark | None, last_owner: str, root: Run, expected: Decision
 ) -> None:
     assert decide(mark, "node", last_owner, root) is expected
-    following = next_mark(mark, "node", last_owner, root, writer="f" * 16, boot="later")
+    following = next_mark(mark, "node", last_owner, root, writer="f" * 16)
     assert following.is_adopting is (expected is Decision.ADOPT)
-    assert following.writers[0] == "f" * 16
-    assert (last_owner in following.writers) is (expected is Decision.CONTINUE)
+    assert following.writers == ("f" * 16, last_owner)
+
+
+def test_a_claim_that_dies_does_not_hide_a_power_cut() -> None:
+    """Only whoever has looked at the files may note the boot of the machine."""
+    following = next_mark(MARK, "node", "a" * 16, ROOT, writer="f" * 16)
+    assert following.boot == "boot"
+    assert following.settled("later").boot == "later"

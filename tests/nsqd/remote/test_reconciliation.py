@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import pytest
+from google_crc32c import value as crc32c
 
 from nsqcommon.remote.names import Run, slot_name
 from nsqcommon.remote.root import FileEntry, Part, Root
-from nsqd.remote.catalog import Catalog
+from nsqd.remote.catalog import Catalog, Piece
 from nsqd.remote.local_mark import Decision
-from nsqd.remote.reconciliation import Fate, plan
+from nsqd.remote.reconciliation import Fate, first_difference, plan
 
 RUN = Run(7, "a" * 16)
 
@@ -47,3 +48,14 @@ def test_what_is_shorter_or_missing_is_fetched_and_then_nothing_is_believed_unse
 def test_a_file_that_was_removed_since_the_root_does_not_come_back_from_an_older_copy() -> None:
     local = {"old": 10, "appended": 15, "gone": 8}
     assert plan(Decision.CONTINUE, new_catalog(), local, same_boot=True)["gone"] is Fate.ASIDE
+
+
+@pytest.mark.parametrize(
+    ("local", "expected"),
+    [(b"onetwo", 6), (b"onetwothree", 6), (b"onetwp", 3), (b"onet", 3), (b"", 0), (b"One", 0)],
+)
+def test_what_has_to_be_shipped_is_found_by_content(local: bytes, expected: int) -> None:
+    pieces = [Piece(Part("x", 0, 3, crc32c(it)), 0, 3) for it in (b"one", b"two")]
+    assert first_difference(pieces, local) == expected
+    cut = [pieces[0], Piece(Part("x", 0, 6, crc32c(b"twotwo")), 0, 3)]
+    assert first_difference(cut, local) == min(expected, 3), "a part of a part can't be proved"

@@ -8,7 +8,19 @@ from nsqcommon.remote.operations import Commit, Replace
 from nsqcommon.remote.root import FileEntry, Part, Root
 from nsqd.remote.chain import MOST_UNCONFIRMED
 from nsqd.remote.claim import RunRead
-from nsqd.remote.sweep import ROOT_BYTES, ROOT_SECONDS, ROOT_SLOTS, UNUSED_FOR, Delete, Roots, SetHint, SetMark, Step
+from nsqd.remote.object_store import Created
+from nsqd.remote.sweep import (
+    ROOT_BYTES,
+    ROOT_SECONDS,
+    ROOT_SLOTS,
+    UNUSED_FOR,
+    CheckMark,
+    Delete,
+    Roots,
+    SetHint,
+    SetMark,
+    Step,
+)
 from tests.nsqd.remote.shelf import Owner, Shelf
 
 FENCED, ENDED, NEW = Run(7, "a" * 16), Run(8, "b" * 16), Run(9, "b" * 16)
@@ -29,7 +41,10 @@ def steps(roots: Roots, now: float = 100.0) -> list[Step]:
     found = []
     while (step := roots.next_step(now)) is not None:
         found.append(step)
-        roots.done(step)
+        if isinstance(step, SetMark):
+            roots.marked(step, Created.CREATED)
+        elif not isinstance(step, CheckMark):
+            roots.done(step)
     return found
 
 
@@ -60,7 +75,25 @@ def test_an_object_that_the_new_root_does_not_use_goes_an_hour_later() -> None:
 def test_a_step_is_repeated_until_it_is_done() -> None:
     roots = committed()
     first = roots.next_step(100.0)
+    assert isinstance(first, SetMark)
+    roots.marked(first, Created.UNKNOWN)
     assert roots.next_step(100.0) is first
+
+
+def test_a_mark_that_is_said_to_exist_is_looked_at() -> None:
+    """S3 answers a conflict when two creates meet, of which neither may have won, and a client takes it for "exists"."""
+    roots = committed()
+    for found in (None, b"anything"):
+        step = roots.next_step(100.0)
+        assert isinstance(step, SetMark)
+        roots.marked(step, Created.EXISTS)
+        check = roots.next_step(100.0)
+        assert isinstance(check, CheckMark)
+        assert check.name == step.name == gone_name(FENCED)
+        roots.checked(check, found)
+    last = roots.next_step(100.0)
+    assert isinstance(last, SetMark)
+    assert last.name == gone_name(ENDED)
 
 
 def test_a_root_is_committed_once_and_only_when_it_is_stored() -> None:
