@@ -14,6 +14,10 @@ SUITES: Final[dict[str, tuple[str, ...]]] = {
         "tests/simulation/test_simulation.py",
         "--deselect=tests/simulation/test_simulation.py::test_a_planted_bug_is_found",
     ),
+    "several machines": (
+        "tests/simulation/test_several_machines.py",
+        "--deselect=tests/simulation/test_several_machines.py::test_a_planted_bug_is_found",
+    ),
     "broker model": ("tests/model/test_broker_model.py",),
     "ledger model": ("tests/model/test_ledger_model.py",),
     "keys model": ("tests/model/test_keys_model.py",),
@@ -918,6 +922,247 @@ BUGS: Final = (
         "nsqd/remote/check.py",
         (("        if found is None:\n", "        if found is None and self._rounds < 0:\n"),),
         ("object stores",),
+    ),
+    # The chain in a store, and who owns it
+    Bug(
+        "an OK comes before those of the slots ahead of it",
+        _OK,
+        "nsqd/remote/chain.py",
+        (
+            (
+                "        slot.data = ()\n",
+                "        slot.data = ()\n        self.confirmed_position = max(self.confirmed_position, slot.position)\n",
+            ),
+        ),
+        ("several machines",),
+    ),
+    Bug(
+        "an OK does not wait for the end of the run before",
+        _OK,
+        "nsqd/remote/chain.py",
+        (
+            (
+                "        slot.data = ()\n",
+                "        slot.data = ()\n"
+                "        rest = list(self._pending)\n"
+                "        while rest and (rest[0].is_stored or rest[0].slot.ends_run):\n"
+                "            self.confirmed_position = max(self.confirmed_position, rest.pop(0).position)\n",
+            ),
+        ),
+        ("several machines",),
+    ),
+    Bug(
+        "a slot that exists counts as our own earlier try",
+        _OK,
+        "nsqd/remote/chain.py",
+        (
+            (
+                "                slot.compares = True\n                slot.due = now\n",
+                "                self._store(slot)\n",
+            ),
+        ),
+        ("several machines",),
+    ),
+    Bug(
+        "a slot that timed out is given up",
+        _OK,
+        "nsqd/remote/chain.py",
+        (
+            (
+                "            case Created.UNKNOWN:\n                self._put_off(slot, now)\n",
+                "            case Created.UNKNOWN:\n                self._store(slot)\n",
+            ),
+        ),
+        ("several machines",),
+    ),
+    Bug(
+        "a repeated slot has other bytes",
+        _OK,
+        "nsqd/remote/chain.py",
+        (
+            (
+                "        request = Request(Verb.COMPARE if",
+                "        if slot.attempts and not slot.compares:\n"
+                "            from dataclasses import replace\n"
+                "            later = replace(slot.slot, time_ns=slot.slot.time_ns + slot.attempts)\n"
+                "            slot.data = encode_slot(later, slot.data[1:])\n"
+                "            slot.header = slot.data[0]\n"
+                "        request = Request(Verb.COMPARE if",
+            ),
+        ),
+        ("several machines",),
+    ),
+    Bug(
+        "a conflict is taken for another owner",
+        _OK,
+        "nsqd/remote/chain.py",
+        (
+            (
+                '            slot.compares = False  # a store that answers "conflict, try again" has said EXISTS of nothing\n'
+                "            self._put_off(slot, now)\n",
+                '            self._lose(b"")\n',
+            ),
+        ),
+        ("several machines",),
+    ),
+    Bug(
+        "a slot that is not there was never stored, and is left out",
+        _OK,
+        "nsqd/remote/chain.py",
+        (
+            (
+                '            slot.compares = False  # a store that answers "conflict, try again" has said EXISTS of nothing\n'
+                "            self._put_off(slot, now)\n",
+                "            self._pending.remove(slot)\n",
+            ),
+        ),
+        ("several machines",),
+    ),
+    Bug(
+        "a fence is swept like a slot",
+        _OK,
+        "nsqd/remote/sweep.py",
+        (("    else:\n        yield slot_name(read.run, read.end)\n", "    yield slot_name(read.run, read.end)\n"),),
+        ("several machines",),
+    ),
+    Bug(
+        "a claimant does not ask whether it has read on swept ground",
+        _OK,
+        "nsqd/remote/claim.py",
+        (
+            (
+                "            elif answer is Created.CREATED:\n                self._verify()\n",
+                "            elif answer is Created.CREATED:\n                self._become_owner()\n",
+            ),
+            (
+                "        elif data == self._fence():\n            self._verify()\n",
+                "        elif data == self._fence():\n            self._become_owner()\n",
+            ),
+        ),
+        ("several machines",),
+    ),
+    Bug(
+        "a claimant asks that of its last run only",
+        _OK,
+        "nsqd/remote/claim.py",
+        (("{gone_name(it.run) for it in self._path} | {gone_name(self._run)}", "{gone_name(self._run)}"),),
+        ("several machines",),
+    ),
+    Bug(
+        "a run is marked as gone after its slots are deleted",
+        _OK,
+        "nsqd/remote/sweep.py",
+        (
+            ("        self._steps += [SetMark(gone_name(it.run), encode_gone(it.run, root)) for it in runs]\n", ""),
+            (
+                "        self._unused = deque(",
+                "        self._steps += [SetMark(gone_name(it.run), encode_gone(it.run, root)) for it in runs]\n"
+                "        self._unused = deque(",
+            ),
+        ),
+        ("several machines",),
+    ),
+    Bug(
+        "a sweep begins before the commit is confirmed",
+        _OK,
+        "nsqd/remote/sweep.py",
+        (
+            (
+                "        new.stage = Stage.TOLD\n",
+                "        new.stage = Stage.TOLD\n        self._let_go(new, self._last)\n",
+            ),
+        ),
+        ("several machines",),
+    ),
+    Bug(
+        "a root is committed before it is stored",
+        _OK,
+        "nsqd/remote/sweep.py",
+        (("new.stage is not Stage.STORED:", "new.stage is Stage.TOLD:"),),
+        ("several machines",),
+    ),
+    Bug(
+        "a hint names a root that was never committed",
+        _OK,
+        "nsqd/remote/sweep.py",
+        (
+            (
+                "        new.stage = Stage.STORED\n",
+                "        new.stage = Stage.STORED\n        self._sweeps.append(Sweep((), new.run, (), self._last))\n",
+            ),
+        ),
+        ("several machines",),
+    ),
+    Bug(
+        "a claimant goes on from a root whose objects may go",
+        _OK,
+        "nsqd/remote/claim.py",
+        (("committed.number > self._begun.number:", "committed.number < 0:"),),
+        ("several machines",),
+    ),
+    Bug(
+        "one writer is an owner twice",
+        _OK,
+        "nsqd/remote/claim.py",
+        (("        self._first_writer = first_writer\n", "        self._first_writer = writer\n"),),
+        ("several machines",),
+    ),
+    Bug(
+        "a data path that is half adopted is continued",
+        _OK,
+        "nsqd/remote/local_mark.py",
+        (("root, is_adopting=True)", "root, is_adopting=False)"),),
+        ("several machines",),
+    ),
+    Bug(
+        "a claim that dies hides a power cut",
+        _OK,
+        "nsqd/remote/claim.py",
+        (
+            (
+                "mark=self._mark_to_save())]",
+                'mark=__import__("dataclasses").replace(self._mark_to_save(), boot=self._claimant.boot))]',
+            ),
+        ),
+        ("several machines",),
+    ),
+    Bug(
+        "a power cut is taken for a kill",
+        _OK,
+        "nsqd/remote/reconciliation.py",
+        (("same_boot and is_complete)", "is_complete)"),),
+        ("several machines",),
+    ),
+    Bug(
+        "an adopted data path keeps what the store does not have",
+        _POSITION,
+        "nsqd/remote/reconciliation.py",
+        (("return fates | {path: Fate.ASIDE for path in local if path not in fates}", "return fates"),),
+        ("several machines",),
+    ),
+    Bug(
+        "a continued data path loses what is ahead of the store",
+        _OK,
+        "nsqd/remote/reconciliation.py",
+        (
+            (
+                "    if is_undisturbed:\n        return Fate.KEEP\n",
+                "    if is_undisturbed:\n        return Fate.FETCH\n",
+            ),
+        ),
+        ("several machines",),
+    ),
+    Bug(
+        "a root has bytes that were not proved",
+        _DAMAGE,
+        "nsqd/remote/catalog.py",
+        (
+            (
+                "        if piece.is_whole and piece.part.object and crc32c(found) != piece.part.crc:\n            return False\n",
+                "",
+            ),
+        ),
+        ("several machines",),
     ),
 )
 

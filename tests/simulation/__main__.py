@@ -30,6 +30,7 @@ from tests.simulation import (
 from tests.simulation.jobs import command as jobs
 from tests.simulation.plans import ANYTHING, HISTORY, POWER_LOSS, Plan, command_for
 from tests.simulation.promise import Violation
+from tests.simulation.remote import life as several_machines
 from tests.simulation.simulation import Outcome, run
 from tests.support import forked
 from tests.support.small_disk import mounted
@@ -66,6 +67,8 @@ def main() -> int:
         return upgrade_and_go_back(arguments.commit, arguments.store)
     if arguments.command == "power-cuts":
         return cut_power(arguments.minutes, arguments.seed, arguments.ack)
+    if arguments.command == "several-machines":
+        return share_a_name(range(arguments.first, arguments.first + arguments.seeds), arguments.verbose)
     plan = PLANS[arguments.command]
     if arguments.without_fdatasync:
         plan = replace(plan, fails=False, syncs_files=False)
@@ -109,6 +112,11 @@ def _parser() -> argparse.ArgumentParser:
         text = "nothing is taken back or moved: the lives that seeds had before nsqd could do that"
         command.add_argument("--without-cancels", action="store_true", help=text)
         command.add_argument("--without-fdatasync", action="store_true", help="syncs do nothing: has to fail")
+    text = "several machines that want one name in a faulty store: kills, freezes, power cuts, copies of disks"
+    command = commands.add_parser("several-machines", help=text, description=text)
+    command.add_argument("--seeds", type=int, default=20_000, help="how many (default: %(default)s)")
+    command.add_argument("--from", type=int, default=0, dest="first", help="the first one (default: 0)")
+    command.add_argument("--verbose", action="store_true", help="print everything that happens")
     text = "a fixed script, cut at each call of the disk, as a kill and as power cuts"
     commands.add_parser("steps", help=text, description=text)
     text = "messages due over a week of simulated time, and a broker that dies at random: none early, none lost"
@@ -176,6 +184,25 @@ def simulate(name: str, plan: Plan, seeds: range, verbose: bool) -> int:
             took = time.monotonic() - began
             left = took / done * (len(seeds) - done)
             say(f"{done:,} of {len(seeds):,} seeds, {failed} failed, {took:.0f} s, about {left / 60:.0f} minutes left")
+    say(", ".join(f"{what}: {count:,}" for what, count in sorted(counts.items())))
+    say(f"{len(seeds):,} seeds, {failed} failed, {time.monotonic() - began:.0f} s")
+    return 1 if failed else 0
+
+
+def share_a_name(seeds: range, verbose: bool) -> int:
+    counts: Counter[str] = Counter()
+    failed = 0
+    began = time.monotonic()
+    for done, seed in enumerate(seeds, 1):
+        error, found = several_machines.live(seed, say if verbose else several_machines.ignore)
+        counts += found
+        if error:
+            failed += 1
+            say(
+                f"seed {seed}: {error}\n    python -m tests.simulation several-machines --from {seed} --seeds 1 --verbose"
+            )
+        if done % 500 == 0 and done < len(seeds):
+            say(f"{done:,} of {len(seeds):,} seeds, {failed} failed, {time.monotonic() - began:.0f} s")
     say(", ".join(f"{what}: {count:,}" for what, count in sorted(counts.items())))
     say(f"{len(seeds):,} seeds, {failed} failed, {time.monotonic() - began:.0f} s")
     return 1 if failed else 0

@@ -1,0 +1,278 @@
+"""Random lives of one name: machines, the processes that want it, and a store between them. All chance is the seed's.
+
+What has to be true:
+
+- A message that was answered OK, because the chain had confirmed it, is there for every later owner.
+- A sequence that a reader of history has seen means the same message for ever.
+- The files of each new owner are a state that `kill -9` could have left.
+- An owner that goes on with its own disk has what it had answered OK before it was shipped.
+- A process gives the name up only if another one has taken it.
+- Whatever has happened, somebody can take over at the end.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+from typing import Final
+
+from nsqcommon.remote.framing import BadObject
+from nsqcommon.remote.names import NODE, slot_name, slots_prefix
+from nsqcommon.remote.operations import Commit
+from nsqcommon.remote.slot import Kind, decode_slot
+from nsqd.remote.chain import Chain
+from nsqd.remote.claim import Claimed, last_owner
+from nsqd.remote.local_mark import Decision
+from tests.simulation.promise import Violation
+from tests.simulation.remote.disk import MachineDisk
+from tests.simulation.remote.files import State
+from tests.simulation.remote.machine import Machine
+from tests.simulation.remote.process import Process, Waiting
+from tests.simulation.remote.store import Call, FaultyStore
+
+STEPS: Final = 6000
+DISTURBANCES: Final = ("freeze", "cut off", "away", "kill", "power", "wipe", "copy", "older", "clone")
+EMPHASES: Final = {  # what happens how often in a life
+    "anything": (24, 8, 3, 16, 12, 5, 8, 6, 6),
+    "sleepers": (80, 8, 3, 4, 1, 1, 1, 1, 1),
+    "one machine": (4, 3, 2, 25, 50, 1, 1, 4, 1),
+    "operators": (10, 5, 2, 25, 3, 3, 10, 20, 30),
+}
+MACHINES: Final = 4
+LAST_STEPS: Final = 20_000
+
+
+def ignore(text: str) -> None:
+    """Do nothing with what happens in a life."""
+
+
+class RemoteLife:
+    def __init__(self, seed: int, note: Callable[[str], None] = ignore) -> None:
+        self.random = Random(seed)
+        self.note = note
+        self.now = 0.0
+        self.disturbances = self.random.choice((0.001, 0.003, 0.006))  # in each step
+        self.emphasis = self.random.choice(list(EMPHASES))
+        self.most_processes = self.random.choice((2, 3, 4, 6, 12))  # at the same time
+        self.time = 0  # steps
+        self.store = FaultyStore(self.random)
+        self.store.on_create = self._created
+        self.machines: list[Machine] = []
+        self.processes: list[Process] = []
+        self.messages = itertools.count(1)
+        self.acknowledged: dict[int, tuple[int, int]] = {}  # message: sequence, and at which step
+        self.seen: dict[int, tuple[int, int]] = {}  # sequence: message, and at which step
+        self.counts: Counter[str] = Counter()
+        self._fenced_at: dict[str, int] = {}
+        self._by_writer: dict[str, Process] = {}
+        self._is_over = False
+        self._undeclared: set[int] = set()
+        self._gaps: set[int] = set()
+        self._disks: dict[str, MachineDisk] = {}  # the disk of each writer
+
+    # Running
+
+    def run(self, steps: int = STEPS) -> None:
+        for self.time in range(1, steps):
+            self._step()
+        self._finish()
+
+    def _step(self) -> None:
+        random, roll = self.random, self.random.random()
+        self.now += random.expovariate(20.0)
+        alive = [it for it in self.processes if it.is_alive]
+        if not alive or (roll < 0.003 and len(alive) < self.most_processes):
+            self._start()
+        elif roll < 0.003 + self.disturbances:
+            owners = [it for it in alive if it.owner is not None]
+            self._disturb(random.choice(owners if owners and random.random() < 0.5 else alive))
+        elif roll < 0.0045 + self.disturbances:
+            self.now += random.choice((1.0, 60.0, 4000.0, 90_000.0))
+        elif roll < 0.55 and self.store.calls:
+            self.store.step()
+        elif roll < 0.58 and self.store.calls:
+            self.store.give_up()
+        else:
+            self._let_one_go_on(alive)
+
+    def _let_one_go_on(self, alive: list[Process]) -> None:
+        for process in alive:
+            if process.is_frozen and process.thaws_at <= self.time:
+                process.is_frozen = False
+                self.note(f"{process} thaws")
+        awake = [it for it in alive if not it.is_frozen]
+        owners = [it for it in awake if it.owner is not None]
+        if awake:
+            self.random.choice(owners if owners and self.random.random() < 0.8 else awake).step()
+
+    def _start(self) -> None:
+        """Start a process on a machine that has none, or on a new one."""
+        free = [it for it in self.machines if it.process is None]
+        if free and (self.random.random() < 0.7 or len(self.machines) >= MACHINES):
+            machine = self.random.choice(free)
+        else:
+            machine = Machine(len(self.machines) + 1)
+            self.machines.append(machine)
+        self._start_on(machine, may_leap=self.random.random() < 0.5)
+
+    def _start_on(self, machine: Machine, *, may_leap: bool) -> Process:
+        process = Process(self, machine, len(self._by_writer) + 1, may_leap=may_leap)
+        self.note(f"{process} starts")
+        machine.process = process
+        self.processes = [it for it in self.processes if it.is_alive] + [process]
+        self._by_writer[process.writer] = process
+        self._disks[process.writer] = machine.disk
+        return process
+
+    def _disturb(self, process: Process) -> None:
+        machine = process.machine
+        match self.random.choices(DISTURBANCES, EMPHASES[self.emphasis])[0]:
+            case "freeze":
+                process.is_frozen = True
+                process.thaws_at = self.time + self.random.choice((50, 300, 1000))
+                if self.random.random() < 0.5:
+                    self.store.sever(process)
+                self.note(f"{process} freezes until {process.thaws_at}")
+            case "cut off":
+                machine.is_cut_off = not machine.is_cut_off
+            case "away":
+                self.store.is_away = not self.store.is_away
+            case "kill":
+                process.end("killed")
+                self.perhaps_restart(machine)
+            case "power":
+                process.end("power cut")
+                machine.disk.cut_power(self.random)
+                machine.boots += 1
+                self.perhaps_restart(machine)
+            case "wipe":
+                process.end("disk wiped")
+                machine.disk = MachineDisk()
+            case "copy":
+                machine.copies = [*machine.copies[-1:], machine.disk.copy()]
+            case "older" if machine.copies:
+                process.end("disk replaced by an older copy")
+                machine.disk = self.random.choice(machine.copies).copy()
+                self.perhaps_restart(machine)
+            case "clone" if len(self.machines) < MACHINES + 2:
+                self._clone(machine)
+
+    def _clone(self, machine: Machine) -> None:
+        """Start the same node on a copy of its disk, as an operator does who has copied a virtual machine."""
+        clone = Machine(len(self.machines) + 1)
+        clone.disk = machine.disk.copy()
+        self.machines.append(clone)
+        self._start_on(clone, may_leap=True)
+
+    def perhaps_restart(self, machine: Machine) -> None:
+        if self.random.random() < 0.6:
+            self._start_on(machine, may_leap=True)
+
+    def _finish(self) -> None:
+        """Have much of what is under way happen, then let one more process take over, without any faults."""
+        for process in self.processes:
+            if process.is_alive:
+                process.end("the end")
+        self.store.finish()
+        self._is_over = True
+        last = self._start_on(Machine(99), may_leap=True)
+        self.time += 1
+        for _ in range(LAST_STEPS):
+            if last.owner is not None:
+                break
+            last.step()
+            for call in list(self.store.calls):
+                self.store.calls.remove(call)
+                self.store.happen(call)
+                last.answered(call)
+        else:
+            raise Violation("no process can take over any more")
+        self.counts["acknowledged"] = len(self.acknowledged)
+
+    # What happened
+
+    def _created(self, call: Call) -> None:
+        slot = decode_slot(call.data)[0] if call.name.startswith("wal/") else None
+        if slot is not None and slot.kind is Kind.FENCE:
+            self._fenced_at[call.name] = self.time
+        if call.name == NODE and isinstance(call.sender, Process) and self.random.random() < 0.3:
+            self._clone(call.sender.machine)
+        is_decisive = slot is None or slot.ends_run or any(isinstance(it, Commit) for it in slot.operations)
+        if is_decisive and isinstance(call.sender, Process):
+            self.perhaps_disturb(call.sender)
+
+    def perhaps_disturb(self, process: Process) -> None:
+        """Disturb a process right after something decisive, where it hurts most."""
+        often = 0.1 if self.emphasis == "anything" else 0.2
+        if process.is_alive and not self._is_over and self.random.random() < often:
+            self._disturb(process)
+
+    def confirmed(self, waiting: Waiting) -> None:
+        """Note that an owner's chain has confirmed a message: it is answered OK, and history may show it."""
+        if waiting.is_remote:
+            self.acknowledged[waiting.message] = (waiting.sequence, self.time)
+        before = self.seen.setdefault(waiting.sequence, (waiting.message, self.time))
+        if before[0] != waiting.message:
+            raise Violation(f"sequence {waiting.sequence} was shown as {before[0]}, now it is {waiting.message}")
+
+    # What has to be true
+
+    def check_decision(self, process: Process, claimed: Claimed) -> None:
+        """Check that a data path is continued if the last owner has used this very disk."""
+        self.counts["takeovers"] += 1
+        self.counts[claimed.decision.value] += 1
+        before = last_owner(claimed.path)
+        found = process.found
+        if self._disks.get(before) is not process.disk or found is None or found.is_adopting:
+            return  # another disk, or an earlier start has died before it had adopted this one
+        if claimed.decision is not Decision.CONTINUE:
+            raise Violation(f"{process} puts aside what {self._by_writer[before]} has written to this disk")
+
+    def check_takeover(self, process: Process, claimed: Claimed, state: State) -> None:
+        fence = claimed.path[-1]
+        fenced_at = self._fenced_at[slot_name(fence.run, fence.end)]
+        for message, (sequence, time) in self.acknowledged.items():
+            if time < fenced_at and not state.has(sequence, message):
+                found = state.messages.get(sequence)
+                raise Violation(f"{process} lacks message {message}, {found} has its sequence {sequence}")
+        for sequence, (message, time) in self.seen.items():
+            if time < fenced_at and not state.has(sequence, message):
+                found = state.messages.get(sequence)
+                raise Violation(f"{process}: sequence {sequence} was shown as {message}, now it is {found}")
+        if claimed.decision is Decision.CONTINUE:
+            for sequence, message in process.disk.written.items():
+                if not state.has(sequence, message):
+                    raise Violation(f"{process} has lost message {message}, which was written to its disk")
+        undeclared, gaps = set(state.messages.values()) - state.declared, set(state.unfinished_gaps())
+        if claimed.decision is Decision.CONTINUE:  # a power cut may leave that, and then it is what the next ones find
+            self._undeclared |= undeclared
+            self._gaps |= gaps
+        if undeclared - self._undeclared:
+            raise Violation(f"{process}: the log has {sorted(undeclared)}, and the journal doesn't know them")
+        if gaps - self._gaps:
+            raise Violation(f"{process}: segments {sorted(gaps)} are gone, and the journal doesn't know why")
+
+    def check_fenced(self, process: Process, chain: Chain) -> None:
+        """Check that somebody else has written to this owner's run."""
+        prefix = slots_prefix(chain.run)[: -len("/")].rpartition("-")[2]
+        for name, data in self.store.objects.items():
+            if name.startswith("wal/") and name.split("/")[1].endswith(prefix):
+                try:
+                    slot, _ = decode_slot(data)
+                except BadObject as error:
+                    raise Violation(f"{name}: {error}") from error
+                if slot.writer != process.writer:
+                    return
+        raise Violation(f"{process} gives up, and nobody has taken the name: {chain.fenced}")
+
+
+def live(seed: int, note: Callable[[str], None] = ignore) -> tuple[str, Counter[str]]:
+    """Live one life. Return what it has found, and what has happened in it."""
+    life = RemoteLife(seed, note)
+    try:
+        life.run()
+    except Violation as violation:
+        return str(violation), life.counts
+    return "", life.counts

@@ -1,0 +1,75 @@
+"""Several machines, one name, and a store that keeps two promises: `python -m tests.simulation several-machines`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import pytest
+
+from tests.planted.planting import bugs_for, planted
+from tests.simulation.remote.life import RemoteLife, live
+from tests.support.lengths import IS_LONG, sized
+
+SEEDS: Final[Sequence[int]] = sized(short=range(6), long=range(400))
+MOST_LIVES: Final = 300  # in which a planted bug has to be found
+# A life that finds each planted bug, so that the short form lives one for each. When lives have changed, and a bug isn't
+# found any more, run the long form of this file: its error says which life finds the bug now.
+FINDS: Final = {
+    "an OK comes before those of the slots ahead of it": 0,
+    "an OK does not wait for the end of the run before": 0,
+    "a slot that exists counts as our own earlier try": 1,
+    "a slot that timed out is given up": 0,
+    "a repeated slot has other bytes": 0,
+    "a conflict is taken for another owner": 1,
+    "a slot that is not there was never stored, and is left out": 1,
+    "a fence is swept like a slot": 134,
+    "a claimant does not ask whether it has read on swept ground": 0,
+    "a claimant asks that of its last run only": 16,
+    "a run is marked as gone after its slots are deleted": 10,
+    "a sweep begins before the commit is confirmed": 15,
+    "a root is committed before it is stored": 1,
+    "a hint names a root that was never committed": 15,
+    "a claimant goes on from a root whose objects may go": 7,
+    "one writer is an owner twice": 238,
+    "a data path that is half adopted is continued": 85,
+    "a claim that dies hides a power cut": 234,
+    "a power cut is taken for a kill": 49,
+    "an adopted data path keeps what the store does not have": 1,
+    "a continued data path loses what is ahead of the store": 3,
+    "a root has bytes that were not proved": 23,
+}
+
+
+def test_random_lives() -> None:
+    for seed in SEEDS:
+        error, _ = live(seed)
+        assert not error, f"{error}\npython -m tests.simulation several-machines --from {seed} --seeds 1 --verbose"
+
+
+def test_seed_replays_the_same_life() -> None:
+    traces: list[list[str]] = [[], []]
+    for trace in traces:
+        RemoteLife(7, trace.append).run()
+    assert traces[0] == traces[1]
+    assert traces[0]
+
+
+def test_lives_name_bugs_that_are_planted() -> None:
+    assert FINDS.keys() == {*bugs_for("several machines")}
+
+
+@pytest.mark.parametrize("bug", bugs_for("several machines"))
+def test_a_planted_bug_is_found(bug: str) -> None:
+    with planted(bug):
+        if live(FINDS[bug])[0]:
+            return
+        assert IS_LONG, "the lives have changed: see FINDS"
+        found = next((seed for seed in range(MOST_LIVES) if live(seed)[0]), None)
+    assert found is None, f"now life {found} finds it"
+    raise AssertionError(f"no life of {MOST_LIVES} finds it")
+
+
+def test_lives_have_in_them_what_they_are_about() -> None:
+    counts = sum((live(seed)[1] for seed in range(5)), start=live(5)[1])
+    assert all(counts[it] for it in ("acknowledged", "takeovers", "adopt", "continue"))
