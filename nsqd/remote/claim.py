@@ -1,11 +1,11 @@
 """How a process becomes the owner of a node's name: it reads the chain to its end, and puts a fence there.
 
-    NODE -> HINT -> GONE -> ROOT -> SCAN ──────────────> LOOK -> SAVE -> FENCE ── CREATED ──────> VERIFY -> owner
-             ^       │ ^              │ ^ end, fence:             ^  │    ^  │ EXISTS               │
-             │       └─┘ follow       └─┘ the next run            │  │    │  v                      │ a run of the
-             │                                                    │  │    └ COMPARE ── ours ────────┤ path is gone
-             │                          another owner's slot: SCAN┘  │            (absent: FENCE)    │
-             └───────────────────────────────────────────────────────┴───────────────────────────────┘
+    NODE -> HINT -> GONE -> ROOT -> SCAN ────────> LOOK -> FENCE ── CREATED ──> VERIFY -> owner
+                     ^ │            ^ │ end, fence:          ^ │ EXISTS           ^ │
+                     │ │ follow     │ │ the next run         │ v                  │ │ a run of the
+                     │<┘            │<┘                      COMPARE ── ours ─────┘ │ path is gone
+                     │              └──── another owner's slot ─┘                   │
+                     └──────────────────────────────────────────────────────────────┘
 
 The first slot that doesn't exist is where the last owner has to write next, so whoever creates it decides. That is true
 in a run from which nothing was deleted. If the run was swept while we read it, a slot that "doesn't exist" may be one that
@@ -32,7 +32,7 @@ from nsqcommon.remote.names import HINT, NODE, Run, gone_name, root_name, slot_n
 from nsqcommon.remote.root import Root, decode_root, empty_root
 from nsqcommon.remote.slot import Claimant, Kind, Slot, decode_slot, encode_slot
 from nsqd.remote.catalog import Catalog
-from nsqd.remote.local_mark import Decision, LocalMark, decide, first_mark, next_mark
+from nsqd.remote.local_mark import Decision, LocalMark, decide, first_mark
 from nsqd.remote.object_store import Created
 
 if TYPE_CHECKING:
@@ -49,7 +49,6 @@ class Phase(Enum):
     ROOT = auto()
     SCAN = auto()
     LOOK = auto()
-    SAVE = auto()
     FENCE = auto()
     COMPARE = auto()
     VERIFY = auto()
@@ -59,7 +58,7 @@ class Phase(Enum):
 class Ask(Enum):
     GET = "get"
     CREATE = "create"
-    SAVE = "save"  # the local mark, durably
+    SAVE = "save"  # the first mark of the data path, durably
 
 
 @dataclass(eq=False, slots=True)
@@ -96,7 +95,7 @@ class Claimed:
     run: Run  # to go on in
     path: tuple[RunRead, ...]  # the runs since the root, which a later root makes unnecessary
     catalog: Catalog
-    mark: LocalMark
+    mark: LocalMark  # to save when the data path was made what it has to be, before the first slot
     decision: Decision
 
 
@@ -131,7 +130,6 @@ class Claim:
         self._claimant = claimant
         self._time_ns = time_ns
         self._mark = mark
-        self._saved = mark
         self._may_leap = may_leap
         self._slots_ahead = slots_ahead
         self._phase = Phase.NODE
@@ -171,8 +169,6 @@ class Claim:
             case Phase.SCAN:
                 ahead = range(self._number, self._number + self._slots_ahead)
                 return [ClaimRequest(Ask.GET, slot_name(self._run, it)) for it in ahead if it not in self._ahead]
-            case Phase.SAVE:
-                return [ClaimRequest(Ask.SAVE, "", mark=self._mark_to_save())]
             case Phase.FENCE:
                 return [ClaimRequest(Ask.CREATE, self._slot, self._fence())]
             case Phase.COMPARE:
@@ -194,7 +190,7 @@ class Claim:
         """
         first = Run(0, self._first_writer)
         mark = first_mark(self._node, first)
-        if self._saved != mark:
+        if self._mark != mark:
             return ClaimRequest(Ask.SAVE, "", mark=mark)
         return ClaimRequest(Ask.CREATE, NODE, encode_node(NodeMark(self._node, first, self._time_ns)))
 
@@ -217,7 +213,7 @@ class Claim:
                 assert not isinstance(answer, Created)
                 self._got(request, answer)
             elif request.ask is Ask.SAVE:
-                self._has_saved(request.mark)
+                self._mark = request.mark
             elif self._phase is Phase.NEW_NODE:
                 self._go(Phase.NODE)  # ours or another's
             elif answer is Created.CREATED:
@@ -226,13 +222,6 @@ class Claim:
                 self._go(Phase.COMPARE)
         except BadObject as error:
             self._damaged(f"{request.name}: {error}")
-
-    def _has_saved(self, mark: LocalMark | None) -> None:
-        self._saved = mark
-        if self._phase is Phase.NEW_NODE:
-            self._mark = mark
-        else:
-            self._go(Phase.FENCE)
 
     def _got(self, request: ClaimRequest, data: bytes | None) -> None:
         match self._phase:
@@ -323,7 +312,7 @@ class Claim:
         if committed is not None and committed.number > self._begun.number:
             self._begin(committed)
         else:
-            self._go(Phase.SAVE if self._may_leap else Phase.LOOK)
+            self._go(Phase.FENCE if self._may_leap else Phase.LOOK)
 
     def _follow(self, data: bytes) -> None:
         slot, body = decode_slot(data)
@@ -364,22 +353,13 @@ class Claim:
         """Take the name, even from an owner that is alive."""
         self._may_leap = True
         if self.is_looking:
-            self._go(Phase.SAVE)
+            self._go(Phase.FENCE)
 
     # The fence
 
     @property
     def _whole_path(self) -> tuple[RunRead, ...]:
         return (*self._path, RunRead(self._run, self._number, is_fenced=True))
-
-    def _mark_to_save(self) -> LocalMark:
-        return next_mark(
-            self._mark,
-            self._node,
-            last_owner(self._whole_path),
-            self._begun,
-            writer=self._writer,
-        )
 
     def _fence(self) -> bytes:
         """Return our fence for this slot.
@@ -428,11 +408,13 @@ class Claim:
             self._become_owner()
 
     def _become_owner(self) -> None:
-        mark, following = self._saved, self._run_named_by_the_fence()
-        assert mark is not None
         path = self._whole_path
-        decision = decide(self._mark, self._node, last_owner(path), self._begun)
+        before = last_owner(path)
+        decision = decide(self._mark, self._node, before, self._begun)
+        root = self._begun if self._mark is None or decision is Decision.ADOPT else self._mark.root
+        mark = LocalMark(self._node, (self._writer, before), root, self._claimant.boot)
         self._catalog.begin_run()
+        following = self._run_named_by_the_fence()
         self.claimed = Claimed(self._node, following, path, self._catalog, mark, decision)
         self._go(Phase.ENDED)
 

@@ -1,13 +1,16 @@
 """What a data path says about its place in the store, and whether an owner may continue with it.
 
-`remote.json` is replaced durably before this process is able to own the name, and with each root. It answers one question:
-is the data path what the last owner of the name had, so that everything in it counts, even what was never shipped? There
-are four reasons to say no, and then the data path is *adopted*: what is in the store is right, and the rest goes aside.
+`remote.json` is replaced durably when an owner has made the data path what it has to be, before it sends a slot, and with
+each root. It answers one question: is the data path what the last owner of the name had, so that everything in it counts,
+even what was never shipped? There are three reasons to say no, and then the data path is *adopted*: what is in the store
+is right, and the rest goes aside.
 
-- Another writer was the last owner.
+- Another writer was the last owner that has written a slot.
 - The data path is a copy from before the newest root, for example a snapshot that was restored.
-- An earlier adoption was interrupted, so the data path is partly one thing and partly the other.
 - There is no mark, or it is another node's.
+
+A claim leaves the mark alone. So if a start dies at any moment before it has settled the data path, the next one decides
+the same: a writer is an owner once, and roots only get newer.
 """
 
 from __future__ import annotations
@@ -26,38 +29,32 @@ class Decision(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LocalMark:
-    """`writers`: this process, and the owner before it, which counts as the last one until we have written a slot.
+    """`writers`: the owner, and the one before it, which counts as the last one until ours has written a slot.
 
     `root`: the newest root whose operations are all on this disk, in the sense of fsync. It is noted before that root is
     committed, so a data path with an older one is a copy from before.
 
-    `boot`: that of the machine when the data path was last made what it has to be. A claim doesn't change it: a start that
-    dies before it has looked at the files would otherwise hide a power cut from the next one.
+    `boot`: that of the machine when the data path was made what it has to be. After a power cut it is another one.
     """
 
     node: str
     writers: tuple[str, ...]
     root: Run
     boot: str = ""
-    is_adopting: bool = False
 
     @property
     def is_first(self) -> bool:
         """Whether this is the mark of a start that may have died before it created the node."""
-        return len(self.writers) == 1 and not self.is_adopting
+        return len(self.writers) == 1
 
     def proved(self, root: Run) -> LocalMark:
         """Return the mark to save before this root is committed."""
         return replace(self, root=root)
 
-    def settled(self, boot: str) -> LocalMark:
-        """Return the mark to save when the data path was made what it has to be, in this boot of the machine."""
-        return replace(self, boot=boot, is_adopting=False)
-
 
 def decide(mark: LocalMark | None, node: str, last_owner: str, root: Run) -> Decision:
     """Return whether the data path with this mark may be continued. `root`: the newest one that the chain has committed."""
-    if mark is None or mark.node != node or mark.is_adopting:
+    if mark is None or mark.node != node:
         return Decision.ADOPT
     if last_owner not in mark.writers or mark.root.number < root.number:
         return Decision.ADOPT
@@ -69,22 +66,12 @@ def first_mark(node: str, first: Run) -> LocalMark:
     return LocalMark(node, (first.writer,), first)
 
 
-def next_mark(mark: LocalMark | None, node: str, last_owner: str, root: Run, *, writer: str) -> LocalMark:
-    """Return the mark to save before `writer` puts its fence."""
-    if decide(mark, node, last_owner, root) is Decision.ADOPT:
-        return LocalMark(node, (writer, last_owner), root, is_adopting=True)
-    assert mark is not None
-    return LocalMark(node, (writer, last_owner), mark.root, mark.boot)
-
-
 def encode_mark(mark: LocalMark) -> bytes:
-    return frame(["local", mark.node, list(mark.writers), str(mark.root), mark.boot, mark.is_adopting])
+    return frame(["local", mark.node, list(mark.writers), str(mark.root), mark.boot])
 
 
 def decode_mark(data: bytes) -> LocalMark:
-    match unframe(data)[0][:6]:
-        case ["local", str(node), [*writers], root, str(boot), bool(is_adopting)] if all(
-            isinstance(it, str) for it in writers
-        ):
-            return LocalMark(node, tuple(writers), parse_run(root), boot, is_adopting)
+    match unframe(data)[0][:5]:
+        case ["local", str(node), [*writers], root, str(boot)] if all(isinstance(it, str) for it in writers):
+            return LocalMark(node, tuple(writers), parse_run(root), boot)
     raise BadObject("this is not the mark of a data path")

@@ -1108,25 +1108,6 @@ BUGS: Final = (
         ("several machines",),
     ),
     Bug(
-        "a data path that is half adopted is continued",
-        _OK,
-        "nsqd/remote/local_mark.py",
-        (("root, is_adopting=True)", "root, is_adopting=False)"),),
-        ("several machines",),
-    ),
-    Bug(
-        "a claim that dies hides a power cut",
-        _OK,
-        "nsqd/remote/claim.py",
-        (
-            (
-                "mark=self._mark_to_save())]",
-                'mark=__import__("dataclasses").replace(self._mark_to_save(), boot=self._claimant.boot))]',
-            ),
-        ),
-        ("several machines",),
-    ),
-    Bug(
         "a power cut is taken for a kill",
         _OK,
         "nsqd/remote/reconciliation.py",

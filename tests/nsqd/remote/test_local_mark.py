@@ -6,14 +6,14 @@ from hypothesis import strategies as st
 
 from nsqcommon.remote.framing import BadObject
 from nsqcommon.remote.names import Run
-from nsqd.remote.local_mark import Decision, LocalMark, decide, decode_mark, encode_mark, next_mark
+from nsqd.remote.local_mark import Decision, LocalMark, decide, decode_mark, encode_mark
 from tests.nsqcommon.remote.strategies import RUNS
 
 ROOT = Run(7, "a" * 16)
 MARK = LocalMark("node", ("a" * 16, "0" * 16), ROOT, "boot")
 
 
-@given(st.builds(LocalMark, st.text(), st.lists(st.text()).map(tuple), RUNS, st.text(), st.booleans()))
+@given(st.builds(LocalMark, st.text(), st.lists(st.text()).map(tuple), RUNS, st.text()))
 def test_a_mark_is_read_as_it_was_written(mark: LocalMark) -> None:
     assert decode_mark(encode_mark(mark)) == mark
 
@@ -39,13 +39,3 @@ def test_a_data_path_is_continued_if_it_is_what_the_last_owner_had(
     mark: LocalMark | None, last_owner: str, root: Run, expected: Decision
 ) -> None:
     assert decide(mark, "node", last_owner, root) is expected
-    following = next_mark(mark, "node", last_owner, root, writer="f" * 16)
-    assert following.is_adopting is (expected is Decision.ADOPT)
-    assert following.writers == ("f" * 16, last_owner)
-
-
-def test_a_claim_that_dies_does_not_hide_a_power_cut() -> None:
-    """Only whoever has looked at the files may note the boot of the machine."""
-    following = next_mark(MARK, "node", "a" * 16, ROOT, writer="f" * 16)
-    assert following.boot == "boot"
-    assert following.settled("later").boot == "later"

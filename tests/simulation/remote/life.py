@@ -224,10 +224,7 @@ class RemoteLife:
         self.counts["takeovers"] += 1
         self.counts[claimed.decision.value] += 1
         before = last_owner(claimed.path)
-        found = process.found
-        if self._disks.get(before) is not process.disk or found is None or found.is_adopting:
-            return  # another disk, or an earlier start has died before it had adopted this one
-        if claimed.decision is not Decision.CONTINUE:
+        if self._disks.get(before) is process.disk and claimed.decision is not Decision.CONTINUE:
             raise Violation(f"{process} puts aside what {self._by_writer[before]} has written to this disk")
 
     def check_takeover(self, process: Process, claimed: Claimed, state: State) -> None:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from nsqcommon.remote.names import root_name
+from nsqcommon.remote.framing import BadObject
+from nsqcommon.remote.names import root_name, slot_name
 from nsqcommon.remote.operations import Commit, Cut, OpenFile, Operation, Remove, Write
 from nsqcommon.remote.root import Part, Root, encode_root, prove
 from nsqcommon.remote.slot import Claimant, decode_slot
@@ -195,16 +196,27 @@ class Settling:
         else:
             disk = self.process.disk
             disk.sync()
-            disk.mark = encode_mark(self.claimed.mark.settled(self.process.machine.boot))
+            disk.mark = encode_mark(self.claimed.mark)
             self.process.settled(self.claimed)
 
     def _read(self, call: Call) -> None:
         self._is_reading = False
         for part, data in call.found.items():
-            if data is None:
-                raise Violation(f"{self.process} needs {part.object}, which was deleted")
-            self._parts[part] = prove(part, data)
+            try:
+                self._parts[part] = prove(part, data or b"")
+            except BadObject as error:
+                self._find_out_why(error)
+                return
             self._missing.remove(part)
+
+    def _find_out_why(self, error: BadObject) -> None:
+        """End if another process has taken the name while this one slept. Then it may have made a root, and swept.
+
+        The name of a slot that was swept may even have a fence now, of a claimant that slept as well.
+        """
+        if slot_name(self.claimed.run, 0) not in self.process.life.store.objects:
+            raise Violation(f"{self.process} needs what was deleted: {error}")
+        self.process.end("the name was taken over before the data path was settled")
 
     def _lost(self) -> None:
         self._is_reading = False
@@ -236,7 +248,7 @@ class Owner:
         self.random = process.life.random
         self.disk = process.disk
         self.catalog: Catalog = claimed.catalog
-        self.mark = claimed.mark.settled(process.machine.boot)
+        self.mark = claimed.mark
         self.chain = Chain(claimed.node, claimed.run, chance=self.random.random, depth=DEPTH)
         self.roots = Roots(claimed.path, self.life.now)
         self.queue: deque[Change] = deque()
