@@ -1,0 +1,122 @@
+"""What is recorded, and that repeating it gives the same folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from nsqcommon.remote.operations import Cut, MakeFolder, OpenFile, Remove, Rename, Replace, Write
+from nsqd.log.files import Files
+from nsqd.remote.recorder import Recorded, RecordedFiles, is_shipped
+from tests.simulation.disk import DATA_PATH, SimulatedDisk
+from tests.simulation.remote.mirror import Mirror, shipped_files
+
+
+class Recording:
+    def __init__(self, folder: Path, files: Files | None = None) -> None:
+        self.folder = folder
+        self.changes: list[Recorded] = []
+        self.files = RecordedFiles(files or Files(), folder, self.changes.append)
+
+    @property
+    def operations(self) -> list[object]:
+        return [it.operation for it in self.changes]
+
+
+def test_appends_are_recorded_with_their_bytes_and_a_number_for_the_file(tmp_path: Path) -> None:
+    recording = Recording(tmp_path)
+    files = recording.files
+    files.make_folder(tmp_path / "t.x")
+    descriptor = files.open_to_write(tmp_path / "t.x" / "00000000.log")
+    files.write_fully(descriptor, [b"one", b"two"], 0)
+    files.truncate(descriptor, 3)
+    files.close(descriptor)
+    assert recording.operations == [MakeFolder("t.x"), OpenFile(1, "t.x/00000000.log"), Write(1, 0, 6), Cut(1, 3)]
+    assert recording.changes[2].data == b"onetwo"
+
+
+def test_a_small_file_is_recorded_whole_when_it_has_its_name(tmp_path: Path) -> None:
+    recording = Recording(tmp_path)
+    recording.files.replace(tmp_path / "node.json", b"{}\n")
+    recording.files.write_new(tmp_path / "log.json", b"[]\n")
+    assert recording.operations == [Replace("node.json", 3), Replace("log.json", 3)]
+    assert [it.data for it in recording.changes] == [b"{}\n", b"[]\n"]
+
+
+def test_names_that_change_and_go_are_recorded(tmp_path: Path) -> None:
+    recording = Recording(tmp_path)
+    files = recording.files
+    files.make_folder(tmp_path / "t.x")
+    files.rename(tmp_path / "t.x", tmp_path / "x.1")
+    files.remove_folder(tmp_path / "x.1")
+    files.close(files.open_to_write(tmp_path / "journal.000001"))
+    files.unlink(tmp_path / "journal.000001")
+    assert recording.operations[1:3] == [Rename("t.x", "x.1"), Remove("x.1")]
+    assert recording.operations[-1] == Remove("journal.000001")
+
+
+def test_a_call_that_fails_is_not_recorded(tmp_path: Path) -> None:
+    recording = Recording(tmp_path)
+    for call in (recording.files.unlink, recording.files.remove_folder):
+        with pytest.raises(FileNotFoundError):
+            call(tmp_path / "missing")
+    assert recording.operations == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "topology.json",
+        "topology.json.tmp",
+        "owner.json.1a2b-7.tmp",
+        "00000000.index",
+        "node.json.damaged",
+        "remote.json",
+    ],
+)
+def test_what_can_be_made_anew_is_not_recorded(name: str, tmp_path: Path) -> None:
+    recording = Recording(tmp_path)
+    recording.files.write_new(tmp_path / name, b"x")
+    assert recording.operations == []
+    assert not is_shipped(tmp_path / name)
+
+
+def test_what_lies_elsewhere_is_not_recorded(tmp_path: Path) -> None:
+    recording = Recording(tmp_path / "data")
+    recording.files.write_new(tmp_path / "else", b"x")
+    assert recording.operations == []
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 2**32))
+def test_repeating_what_was_recorded_gives_the_same_folder(seed: int) -> None:
+    random = Random(seed)
+    disk = SimulatedDisk(random=random)
+    disk.most_per_write = random.choice((None, 2))
+    recording = Recording(DATA_PATH, disk)
+    files = recording.files
+    opened: list[int] = []
+    for _ in range(random.randrange(30)):
+        path = DATA_PATH / random.choice(("a.log", "b.log", "node.json"))
+        data = random.randbytes(random.randrange(1, 6))
+        match random.choice(("open", "write", "write", "cut", "close", "replace", "rename", "unlink")):
+            case "open" if not path.name.endswith(".json"):
+                opened.append(files.open_to_write(path))
+            case "write" if opened:
+                files.write_fully(random.choice(opened), [data, data], random.randrange(8))
+            case "cut" if opened:
+                files.truncate(random.choice(opened), random.randrange(8))
+            case "close" if opened:
+                files.close(opened.pop())
+            case "replace":
+                files.replace(DATA_PATH / "node.json", data)
+            case "rename" if disk.exists(path):
+                files.rename(path, DATA_PATH / "c.log")
+            case "unlink" if disk.exists(path):
+                files.unlink(path)
+    repeated, _ = Mirror({}).files_after(recording.changes, random)
+    assert repeated == shipped_files(disk)
