@@ -18,6 +18,10 @@ SUITES: Final[dict[str, tuple[str, ...]]] = {
         "tests/simulation/test_several_machines.py",
         "--deselect=tests/simulation/test_several_machines.py::test_a_planted_bug_is_found",
     ),
+    "lost machines": (
+        "tests/simulation/test_lost_machines.py",
+        "--deselect=tests/simulation/test_lost_machines.py::test_a_planted_bug_is_found",
+    ),
     "broker model": ("tests/model/test_broker_model.py",),
     "ledger model": ("tests/model/test_ledger_model.py",),
     "keys model": ("tests/model/test_keys_model.py",),
@@ -1144,6 +1148,79 @@ BUGS: Final = (
             ),
         ),
         ("several machines",),
+    ),
+    Bug(
+        "a change of the journal is recorded after that of the log",
+        _EARLY,
+        "nsqd/remote/recorder.py",
+        (
+            (
+                "                self._record(Recorded(OpenFile(self._opened, self._name(path))))\n",
+                "                self._record(Recorded(OpenFile(self._opened, self._name(path))))\n"
+                '                self.__dict__.setdefault("late", set())\n'
+                '                if path.name.startswith("journal"):\n'
+                '                    self.__dict__["late"].add(self._opened)\n',
+            ),
+            (
+                "                self._record(Recorded(Write(number, offset, written), data))\n",
+                '                held = self.__dict__.setdefault("held", [])\n'
+                "                change = Recorded(Write(number, offset, written), data)\n"
+                '                if number in self.__dict__.get("late", ()):\n'
+                "                    held.append(change)\n"
+                "                else:\n"
+                "                    for it in (change, *held):\n"
+                "                        self._record(it)\n"
+                "                    held.clear()\n",
+            ),
+        ),
+        ("lost machines",),
+    ),
+    Bug(
+        "a short write is recorded whole",
+        _OK,
+        "nsqd/remote/recorder.py",
+        (
+            (
+                '                data = b"".join(buffers)[:written]\n',
+                '                data = b"".join(buffers)\n                written = len(data)\n',
+            ),
+        ),
+        ("lost machines",),
+    ),
+    Bug(
+        "a new name is not recorded",
+        _OK,
+        "nsqd/remote/recorder.py",
+        (
+            (
+                "                self._record(Recorded(Rename(self._name(source), self._name(target))))\n",
+                "                pass\n",
+            ),
+        ),
+        ("lost machines",),
+    ),
+    Bug(
+        "small files are recorded in pieces",
+        _OK,
+        "nsqd/remote/recorder.py",
+        (("    return path.name.removesuffix(_NEW).endswith(_WHOLE)\n", "    return False\n"),),
+        ("lost machines",),
+    ),
+    Bug(
+        "a removal is recorded before the journal that allows it",
+        _OK,
+        "nsqd/remote/recorder.py",
+        (
+            (
+                "                self._record(Recorded(Write(number, offset, written), data))\n",
+                '                self.__dict__.setdefault("held", []).append(Recorded(Write(number, offset, written), data))\n'
+                '                if len(self.__dict__["held"]) > 3:\n'
+                '                    for it in self.__dict__["held"]:\n'
+                "                        self._record(it)\n"
+                '                    self.__dict__["held"].clear()\n',
+            ),
+        ),
+        ("lost machines",),
     ),
 )
 

@@ -31,11 +31,14 @@ from tests.simulation.jobs import command as jobs
 from tests.simulation.plans import ANYTHING, HISTORY, POWER_LOSS, Plan, command_for
 from tests.simulation.promise import Violation
 from tests.simulation.remote import life as several_machines
+from tests.simulation.remote.lost_machine import live_with_losses
 from tests.simulation.simulation import Outcome, run
 from tests.support import forked
 from tests.support.small_disk import mounted
 
 PLANS = {"simulate": ANYTHING, "history": HISTORY, "power-loss": POWER_LOSS}
+Note = Callable[[str], None]
+Lived = tuple[str, Counter[str]]  # what a life has found, and what has happened in it
 CUTS = 12  # power cuts in each run
 KILLS_IN_LINE = 10  # between two lines about the progress
 LONGEST_LIFE = 60.0  # seconds; most take less than one
@@ -67,8 +70,10 @@ def main() -> int:
         return upgrade_and_go_back(arguments.commit, arguments.store)
     if arguments.command == "power-cuts":
         return cut_power(arguments.minutes, arguments.seed, arguments.ack)
-    if arguments.command == "several-machines":
-        return share_a_name(range(arguments.first, arguments.first + arguments.seeds), arguments.verbose)
+    if arguments.command in ON_A_STORE:
+        live, _, _ = ON_A_STORE[arguments.command]
+        seeds = range(arguments.first, arguments.first + arguments.seeds)
+        return live_on_a_store(arguments.command, live, seeds, arguments.verbose)
     plan = PLANS[arguments.command]
     if arguments.without_fdatasync:
         plan = replace(plan, fails=False, syncs_files=False)
@@ -112,11 +117,11 @@ def _parser() -> argparse.ArgumentParser:
         text = "nothing is taken back or moved: the lives that seeds had before nsqd could do that"
         command.add_argument("--without-cancels", action="store_true", help=text)
         command.add_argument("--without-fdatasync", action="store_true", help="syncs do nothing: has to fail")
-    text = "several machines that want one name in a faulty store: kills, freezes, power cuts, copies of disks"
-    command = commands.add_parser("several-machines", help=text, description=text)
-    command.add_argument("--seeds", type=int, default=20_000, help="how many (default: %(default)s)")
-    command.add_argument("--from", type=int, default=0, dest="first", help="the first one (default: 0)")
-    command.add_argument("--verbose", action="store_true", help="print everything that happens")
+    for name, (_, text, seeds) in ON_A_STORE.items():
+        command = commands.add_parser(name, help=text, description=text)
+        command.add_argument("--seeds", type=int, default=seeds, help="how many (default: %(default)s)")
+        command.add_argument("--from", type=int, default=0, dest="first", help="the first one (default: 0)")
+        command.add_argument("--verbose", action="store_true", help="print everything that happens")
     text = "a fixed script, cut at each call of the disk, as a kill and as power cuts"
     commands.add_parser("steps", help=text, description=text)
     text = "messages due over a week of simulated time, and a broker that dies at random: none early, none lost"
@@ -189,23 +194,26 @@ def simulate(name: str, plan: Plan, seeds: range, verbose: bool) -> int:
     return 1 if failed else 0
 
 
-def share_a_name(seeds: range, verbose: bool) -> int:
+def live_on_a_store(name: str, live: Callable[[int, Note], Lived], seeds: range, verbose: bool) -> int:
     counts: Counter[str] = Counter()
     failed = 0
     began = time.monotonic()
     for done, seed in enumerate(seeds, 1):
-        error, found = several_machines.live(seed, say if verbose else several_machines.ignore)
+        error, found = live(seed, say if verbose else lambda text: None)
         counts += found
         if error:
             failed += 1
-            say(
-                f"seed {seed}: {error}\n    python -m tests.simulation several-machines --from {seed} --seeds 1 --verbose"
-            )
+            say(f"seed {seed}: {error}\n    python -m tests.simulation {name} --from {seed} --seeds 1 --verbose")
         if done % 500 == 0 and done < len(seeds):
             say(f"{done:,} of {len(seeds):,} seeds, {failed} failed, {time.monotonic() - began:.0f} s")
     say(", ".join(f"{what}: {count:,}" for what, count in sorted(counts.items())))
     say(f"{len(seeds):,} seeds, {failed} failed, {time.monotonic() - began:.0f} s")
     return 1 if failed else 0
+
+
+def _lose_machines(seed: int, note: Note) -> Lived:
+    outcome = live_with_losses(seed, note)
+    return outcome.error, outcome.counts
 
 
 def _live(seed: int, plan: Plan, note: Callable[[str], None] | None) -> Outcome:
@@ -355,6 +363,19 @@ def say(text: str) -> None:
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
+
+ON_A_STORE: dict[str, tuple[Callable[[int, Note], Lived], str, int]] = {
+    "several-machines": (
+        several_machines.live,
+        "several machines that want one name in a faulty store: kills, freezes, power cuts, copies of disks",
+        20_000,
+    ),
+    "lost-machines": (
+        _lose_machines,
+        "whole nodes whose machines are lost, and go on elsewhere with a prefix of what was recorded of their disks",
+        2_000,
+    ),
+}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -26,6 +26,7 @@ from nsqd.broker.stats_records import ClientSnapshot
 from nsqd.broker.topic import PublishRefused
 from nsqd.log.data_path import DataPathError, is_journal
 from nsqd.log.faults import FaultKind
+from nsqd.log.files import Files
 from nsqd.log.recovery.store import Recovered
 from nsqd.log.topic_log import DiskLog
 from nsqd.options import Options
@@ -150,7 +151,9 @@ class Life:
     def start(self, crash: Crash) -> None:
         """Start, for the first time or after a crash. The ledger compares whether everything is there."""
         self.clock.restart(self.random)
-        machine = Machine(self.disk, self.clock, self.settings, self.options, self.random, self.rules)
+        machine = Machine(
+            self.disk, self.clock, self.settings, self.options, self.random, self.rules, files=self.files_of_disk()
+        )
         self.machine = machine
         self.starts += 1
         machine.flush = self._flush
@@ -173,6 +176,10 @@ class Life:
         self._note_failed_syncs(None)
         self._observe()
         self.ledger.check(machine.broker)
+
+    def files_of_disk(self) -> Files:
+        """Return what the log of the next machine sees of the disk."""
+        return self.disk
 
     def try_to_start(self, crash: Crash) -> bool:
         try:

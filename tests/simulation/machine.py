@@ -19,6 +19,7 @@ from nsqd.log.clock_mark import ClockMark
 from nsqd.log.compaction.schedule import COMPACTION_INTERVAL, Compaction, compact
 from nsqd.log.data_path import DataPathError
 from nsqd.log.faults import FaultKind
+from nsqd.log.files import Files
 from nsqd.log.reading.cold import AnyLoad
 from nsqd.log.settings import LogSettings
 from nsqd.log.store import DiskStore
@@ -99,8 +100,11 @@ class Machine:
         options: Options,
         random: Random,
         rules: RuleSource = NO_RULES,
+        *,
+        files: Files | None = None,
     ) -> None:
         self.disk = disk
+        self.files = files or disk  # what the log sees of the disk
         self.clock = clock
         self.random = random
         self.flush: Callable[[], None] = lambda: None
@@ -113,7 +117,7 @@ class Machine:
         self.store = DiskStore.open(
             DATA_PATH,
             settings,
-            files=disk,
+            files=self.files,
             clock=clock.monotonic,
             wall=clock.wall,
             new_id=lambda: random.randbytes(16).hex(),
@@ -135,7 +139,7 @@ class Machine:
         self.broker.turn.random_percent = lambda: self.random.randrange(100)
         self._turn = Turn(self.broker, store, announce=tell_nobody, flush=lambda: self.flush())
         sync = store.syncer.collect()
-        sync.perform(self.disk)
+        sync.perform(self.files)
         store.syncer.settle(sync)
         self.starts_synced = sync.result.error is None
         if sync.result.error is not None:
@@ -266,7 +270,7 @@ class Machine:
             self.on_sync_begun()
             yield self._a_while()
             if not sync.is_empty:
-                sync.perform(self.disk)
+                sync.perform(self.files)
             yield self._a_while()
             if store.syncer.settle(sync):
                 self._settled()
@@ -289,7 +293,7 @@ class Machine:
 
     def _perform(self, load: AnyLoad) -> Task:
         yield self._a_while()
-        load.perform(self.disk)
+        load.perform(self.files)
         yield FLUSH_INTERVAL if load.must_retry else self._a_while()
         self.store.end_load(load)
         self._loaded(load.topic)
@@ -356,7 +360,7 @@ class Machine:
                 continue
             self._shielded += 1
             yield self._a_while()
-            job.perform(self.disk)
+            job.perform(self.files)
             yield self._a_while()
             next(steps, None)
             self._shielded -= 1

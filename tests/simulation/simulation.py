@@ -47,10 +47,15 @@ class Outcome:
     trace: list[str] = field(default_factory=list)
 
 
-def run(seed: int, plan: Plan = ANYTHING, note: Callable[[str], None] | None = None) -> Outcome:
+def run(
+    seed: int,
+    plan: Plan = ANYTHING,
+    note: Callable[[str], None] | None = None,
+    kind: Callable[[Random, Plan, Callable[[str], None]], Simulation] | None = None,
+) -> Outcome:
     outcome = Outcome(seed)
     random = Random(seed)
-    simulation = Simulation(random, plan, note or outcome.trace.append)
+    simulation = (kind or Simulation)(random, plan, note or outcome.trace.append)
     if note is not None:
         simulation.life.disk.on_call = simulation.tell_of_call
     try:
@@ -66,6 +71,8 @@ def run(seed: int, plan: Plan = ANYTHING, note: Callable[[str], None] | None = N
 
 
 class Simulation:
+    new_life: type[Life] = Life
+
     def __init__(self, random: Random, plan: Plan, note: Callable[[str], None]) -> None:
         self.random = random
         self.plan = plan
@@ -76,7 +83,7 @@ class Simulation:
         disk.most_per_write = random.choice((None, None, 100))
         disk.drops_pages = random.random() < 0.2
         ack = plan.ack or random.choice((Ack.MEMORY, Ack.WRITTEN, Ack.WRITTEN, Ack.SYNCED))
-        self.life = Life(
+        self.life = self.new_life(
             random,
             disk=disk,
             ack=ack,

@@ -290,6 +290,7 @@ class Owner:
             return
         first = segments[0]
         self._append(JOURNAL, journal_record(b"f", first))
+        self.disk.sync()  # as nsqd does before it removes a file
         path = segment_path(first)
         self.disk.files.pop(path, None)
         self._record(Change(path, is_removal=True))
