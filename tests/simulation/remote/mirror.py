@@ -68,8 +68,8 @@ class Mirror:
 
 
 def fill(disk: SimulatedDisk, files: Mapping[str, bytes], folders: set[str]) -> None:
-    """Put these files on an empty disk, durably."""
-    wanted = {parent for path in files for parent in Path(path).parents} | set(map(Path, folders))
+    """Put these files on an empty disk, durably. A root has no folders, so those of files are made as well."""
+    wanted = {parent for path in (*files, *folders) for parent in Path(path).parents} | set(map(Path, folders))
     for folder in sorted(wanted - {Path()}):
         if not disk.exists(DATA_PATH / folder):
             disk.make_folder(DATA_PATH / folder)
