@@ -134,7 +134,7 @@ class Catalog:
         self._open.clear()
 
     def apply(self, slot: Slot, body: memoryview, body_start: int) -> None:
-        """Repeat the operations of the next slot. Raises BadObject if they don't fit to what is there.
+        """Repeat the operations of the next slot. Raises BadObject if they don't fit the files.
 
         `body_start`: where in the object the body begins.
         """
@@ -224,7 +224,7 @@ class Catalog:
 
 @dataclass(frozen=True, slots=True)
 class FileToFold:
-    """The bytes [start, size) of a file have to be written into folds; `kept` covers what is before."""
+    """The bytes [start, size) of a file have to be written into folds; `kept` covers the bytes before."""
 
     path: str
     kept: tuple[Part, ...]

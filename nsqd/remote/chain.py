@@ -84,7 +84,7 @@ class Request:
 class Chain:
     """The slots of one owner, through as many runs as it has.
 
-    Not thread-safe: whoever shares it among threads holds a lock around each call.
+    Not thread-safe: if you share it among threads, hold a lock around each call.
     """
 
     def __init__(self, node: str, run: Run, *, chance: Callable[[], float], depth: int = DEPTH) -> None:

@@ -7,10 +7,10 @@
                      │              └──── another owner's slot ─┘                   │
                      └──────────────────────────────────────────────────────────────┘
 
-The first slot that doesn't exist is where the last owner has to write next, so whoever creates it decides. That is true
-in a run from which nothing was deleted. If the run was swept while we read it, a slot that "doesn't exist" may be one that
-did, and a fence there stops no owner. Sweeping sets the mark `gone/RUN` before it deletes anything, so we ask for the
-marks of *all* runs of our path after the fence. A mark that isn't there then was not there when we read.
+The first slot that doesn't exist is where the last owner has to write next, so its creator decides. That is true in a
+run from which nothing was deleted. If the run was swept while we read it, a slot that "doesn't exist" may be one that did,
+and a fence there stops no owner. Sweeping sets the mark `gone/RUN` before it deletes anything, so we ask for the marks of
+*all* runs of our path after the fence. A mark that isn't there then was not there when we read.
 
 Before the fence we begin once more at the newest root that we have read the commit of. An owner that sleeps may be about
 to sweep what that commit has made unnecessary, and after its sweep the older root's objects are no more. Objects of the
@@ -378,7 +378,7 @@ class Claim:
         return fence
 
     def _got_other(self, data: bytes | None) -> None:
-        """Take what is in the slot where our fence should be."""
+        """Take the object in the slot where our fence should be."""
         if data is None:
             self._go(Phase.FENCE)
         elif data == self._fence():

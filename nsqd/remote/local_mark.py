@@ -2,8 +2,8 @@
 
 `remote.json` is replaced durably when an owner has made the data path what it has to be, before it sends a slot, and with
 each root. It answers one question: is the data path what the last owner of the name had, so that everything in it counts,
-even what was never shipped? There are three reasons to say no, and then the data path is *adopted*: what is in the store
-is right, and the rest goes aside.
+even what was never shipped? There are three reasons to say no, and then the data path is *adopted*: the store is right,
+and the rest goes aside.
 
 - Another writer was the last owner that has written a slot.
 - The data path is a copy from before the newest root, for example a snapshot that was restored.

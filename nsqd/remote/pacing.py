@@ -4,9 +4,9 @@ Each slot is a request, and a request costs the same whatever is in it. If a slo
 store's latency would decide how many leave: with answers after 5 ms, one publisher that waits for each OK would cause 200
 requests a second. So starts are spaced, always:
 
-    somebody waits     at least `interval` between two starts
-    nobody waits       at least `delay`
-    8 MiB wait         at once, because such a slot is worth its request
+    a publisher waits     at least `interval` between two starts
+    no publisher waits    at least `delay`
+    8 MiB wait            at once, because such a slot is worth its request
 
 The first publish after a pause leaves at once, since the last start was long ago.
 """

@@ -4,10 +4,10 @@
 the change is recorded before the call returns. So a change that depends on another one, in any thread, is recorded after
 it: `unlink` of a finished segment comes after the journal's "finished", because that call had returned before.
 
-Whoever repeats any number of these changes from the beginning has a folder that `kill -9` could have left.
+If you repeat any number of these changes from the beginning, you have a folder that `kill -9` could have left.
 
-Small files (`*.json`) are recorded whole, when they are complete. In between they would be torn, and the state of a node
-is a bad place for that. What readers can make anew isn't recorded at all.
+Small files (`*.json`) are recorded whole, when they are complete. In between they would be torn, and a start
+would have to report that. A file that a start can make again isn't recorded at all.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     magic 4 | length of the header 4 | CRC32C of the header 4 | header | body
 
-Numbers are big-endian. What the body is, the header says; it has the body's CRC32C as well. So a reader that needs the
-header only fetches a few kilobytes, and whoever reads a body can prove it.
+Numbers are big-endian. The header describes the body, and has its CRC32C. So if you need the header only, fetch a few
+kilobytes; if you read the body, you can prove it.
 """
 
 from __future__ import annotations

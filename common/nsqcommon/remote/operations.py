@@ -1,7 +1,7 @@
 """What a slot says was done to the files of a node.
 
-A slot has its operations in order, and as its body the bytes that were written, one after the other. Whoever repeats
-the operations of a chain from its first slot to any later one has a data path that `kill -9` could have left at that
+A slot has its operations in order, and as its body the bytes that were written, one after the other. If you repeat the
+operations of a chain from its first slot to any later one, you have a data path that `kill -9` could have left at that
 moment. For example, a topic's first message:
 
     MakeFolder("topics/t.orders")

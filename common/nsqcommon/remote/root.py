@@ -2,7 +2,7 @@
 
     magic | length | CRC32C | header | body        header: ["root", node, run, size of the plain body, its CRC32C]
 
-The body is msgpack, compressed with zstd: the files, and what is known of sealed segments. A file is a path, a size, and
+The body is msgpack, compressed with zstd: the files, and the sealed segments. A file is a path, a size, and
 parts that cover it from the first byte to the last. Each part lies in some object, with a checksum of its own.
 
 A root means nothing until the chain says so (`Commit`). An owner that was fenced may leave roots that no chain knows,
@@ -99,7 +99,7 @@ def decode_root(data: bytes) -> Root:
 
 
 def prove(part: Part, data: bytes) -> bytes:
-    """Return the bytes of a part. Raises BadObject if they are not those that were stored."""
+    """Return the bytes of a part. Raises BadObject if they aren't the stored ones."""
     if len(data) != part.length or crc32c(data) != part.crc:
         raise BadObject(f"{part.object} is damaged in [{part.offset}, {part.offset + part.length})")
     return data

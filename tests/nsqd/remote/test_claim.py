@@ -105,7 +105,7 @@ def test_a_fence_without_an_answer_is_sent_again_and_recognized() -> None:
 
 
 def test_a_claim_that_slept_while_its_run_was_swept_begins_again() -> None:
-    """Its fence is created, because the slot was deleted, and stops nobody."""
+    """Its fence is created, because the slot was deleted, and stops no owner."""
     shelf = Shelf()
     owner = Owner(shelf, shelf.claimed("a"))
     put(owner, "one")
@@ -121,11 +121,11 @@ def test_a_claim_that_slept_while_its_run_was_swept_begins_again() -> None:
     assert late.claimed is not None
     assert late.claimed.path[0].run.number == 2, "it has read from the new root"
     assert "three" in late.claimed.catalog.files
-    assert shelf.slot(Run(1, writer("a")), 0).kind is Kind.FENCE, "the one that stops nobody"
+    assert shelf.slot(Run(1, writer("a")), 0).kind is Kind.FENCE, "the one that stops no owner"
 
 
 def test_all_runs_of_the_path_are_asked_for() -> None:
-    """A fence on swept ground leads the next one that slept into a run that nobody ever sweeps."""
+    """A fence on swept ground leads the next one that slept into a run that no owner ever sweeps."""
     shelf = Shelf()
     owner = Owner(shelf, shelf.claimed("a"))
     put(owner, "one")

@@ -171,7 +171,7 @@ class RemoteLife:
             self._start_on(machine, may_leap=True)
 
     def _finish(self) -> None:
-        """Have much of what is under way happen, then let one more process take over, without any faults."""
+        """Have most calls that are under way happen, then let one more process take over, without any faults."""
         for process in self.processes:
             if process.is_alive:
                 process.end("the end")
@@ -262,7 +262,7 @@ class RemoteLife:
                     raise Violation(f"{name}: {error}") from error
                 if slot.writer != process.writer:
                     return
-        raise Violation(f"{process} gives up, and nobody has taken the name: {chain.fenced}")
+        raise Violation(f"{process} gives up, but no other process has taken the name: {chain.fenced}")
 
 
 def live(seed: int, note: Callable[[str], None] = ignore) -> tuple[str, Counter[str]]:

@@ -32,7 +32,7 @@ LOSSES: Final = Plan(crashes=(Crash.KILL,), fails=False)
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the ledger knew to be written when so many changes were recorded."""
+    """What the ledger knew to be written when this number of changes was recorded."""
 
     position: int
     marks: Marks
@@ -51,7 +51,7 @@ class MirroredLife(Life):
         self._was_lost = False  # and the next start is on another machine
 
     def files_of_disk(self) -> Files:
-        """Begin to record. What is on the disk now is in a root, which the next owner would begin with."""
+        """Begin to record. The files that are on the disk now are in a root, which the next owner would begin with."""
         self._mirror = Mirror(shipped_files(self.disk))
         self.changes, self.confirmed = [], 0
         self._seen = [self._what_is_written()]

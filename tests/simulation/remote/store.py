@@ -1,7 +1,7 @@
 """A store that keeps its two promises and no other: creates and gets of one name are linearizable.
 
 A call can be lost on the way, or wait and happen much later, when its sender has given up or is dead. Its answer can be
-lost. It can happen twice. All calls for some names take very long, whoever repeats them. A create can be answered "exists" although there is nothing, as S3's conflict is. The hint may
+lost. It can happen twice. All calls for some names take very long, however often they are repeated. A create can be answered "exists" although there is nothing, as S3's conflict is. The hint may
 be missing, or any that there ever was. The store can be away for one machine or for all of them.
 """
 
@@ -121,7 +121,7 @@ class FaultyStore:
                 call.has_happened = call.is_lost = True
 
     def finish(self) -> None:
-        """Let most of what is under way happen, when nobody waits for it any more."""
+        """Let most calls that are under way happen, although no process waits for them any more."""
         for call in self.calls:
             if not call.has_happened and self.random.random() < 0.7:
                 self.happen(call)
