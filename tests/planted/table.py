@@ -74,6 +74,301 @@ _FULL: Final = "Then publishing stops, with an error, and nothing is thrown away
 _SPARK: Final = "Spark reads and writes each message once"
 
 BUGS: Final = (
+    # The chain in a store, and who owns it
+    Bug(
+        "an OK comes before those of the slots ahead of it",
+        _OK,
+        "nsqd/remote/chain.py",
+        (
+            (
+                "        slot.data = ()\n",
+                "        slot.data = ()\n        self.confirmed_position = max(self.confirmed_position, slot.position)\n",
+            ),
+        ),
+        ("several machines",),
+    ),
+    Bug(
+        "an OK does not wait for the end of the run before",
+        _OK,
+        "nsqd/remote/chain.py",
+        (
+            (
+                "        slot.data = ()\n",
+                "        slot.data = ()\n"
+                "        rest = list(self._pending)\n"
+                "        while rest and (rest[0].is_stored or rest[0].slot.ends_run):\n"
+                "            self.confirmed_position = max(self.confirmed_position, rest.pop(0).position)\n",
+            ),
+        ),
+        ("several machines",),
+    ),
+    Bug(
+        "a slot that exists counts as our own earlier try",
+        _OK,
+        "nsqd/remote/chain.py",
+        (
+            (
+                "                slot.compares = True\n                slot.due = now\n",
+                "                self._store(slot)\n",
+            ),
+        ),
+        ("several machines",),
+    ),
+    Bug(
+        "a slot that timed out is given up",
+        _OK,
+        "nsqd/remote/chain.py",
+        (
+            (
+                "            case Created.UNKNOWN:\n                self._put_off(slot, now)\n",
+                "            case Created.UNKNOWN:\n                self._store(slot)\n",
+            ),
+        ),
+        ("several machines",),
+    ),
+    Bug(
+        "a repeated slot has other bytes",
+        _OK,
+        "nsqd/remote/chain.py",
+        (
+            (
+                "        request = Request(Verb.COMPARE if",
+                "        if slot.attempts and not slot.compares:\n"
+                "            from dataclasses import replace\n"
+                "            later = replace(slot.slot, time_ns=slot.slot.time_ns + slot.attempts)\n"
+                "            slot.data = encode_slot(later, slot.data[1:])\n"
+                "            slot.header = slot.data[0]\n"
+                "        request = Request(Verb.COMPARE if",
+            ),
+        ),
+        ("several machines",),
+    ),
+    Bug(
+        "a conflict is taken for another owner",
+        _OK,
+        "nsqd/remote/chain.py",
+        (
+            (
+                '            slot.compares = False  # a store that answers "conflict, try again" has said EXISTS of nothing\n'
+                "            self._put_off(slot, now)\n",
+                '            self._lose(b"")\n',
+            ),
+        ),
+        ("several machines",),
+    ),
+    Bug(
+        "a slot that is not there was never stored, and is left out",
+        _OK,
+        "nsqd/remote/chain.py",
+        (
+            (
+                '            slot.compares = False  # a store that answers "conflict, try again" has said EXISTS of nothing\n'
+                "            self._put_off(slot, now)\n",
+                "            self._pending.remove(slot)\n",
+            ),
+        ),
+        ("several machines",),
+    ),
+    Bug(
+        "a fence is swept like a slot",
+        _OK,
+        "nsqd/remote/sweep.py",
+        (("    else:\n        yield slot_name(read.run, read.end)\n", "    yield slot_name(read.run, read.end)\n"),),
+        ("several machines",),
+    ),
+    Bug(
+        "a claimant does not ask whether it has read on swept ground",
+        _OK,
+        "nsqd/remote/claim.py",
+        (
+            (
+                "            elif answer is Created.CREATED:\n                self._verify()\n",
+                "            elif answer is Created.CREATED:\n                self._become_owner()\n",
+            ),
+            (
+                "        elif data == self._fence():\n            self._verify()\n",
+                "        elif data == self._fence():\n            self._become_owner()\n",
+            ),
+        ),
+        ("several machines",),
+    ),
+    Bug(
+        "a claimant asks that of its last run only",
+        _OK,
+        "nsqd/remote/claim.py",
+        (("{gone_name(it.run) for it in self._path} | {gone_name(self._run)}", "{gone_name(self._run)}"),),
+        ("several machines",),
+    ),
+    Bug(
+        "a run is marked as gone after its slots are deleted",
+        _OK,
+        "nsqd/remote/sweep.py",
+        (
+            ("        self._steps += [SetMark(gone_name(it.run), encode_gone(it.run, root)) for it in runs]\n", ""),
+            (
+                "        self._unused = deque(",
+                "        self._steps += [SetMark(gone_name(it.run), encode_gone(it.run, root)) for it in runs]\n"
+                "        self._unused = deque(",
+            ),
+        ),
+        ("several machines",),
+    ),
+    Bug(
+        "a sweep begins before the commit is confirmed",
+        _OK,
+        "nsqd/remote/sweep.py",
+        (
+            (
+                "        new.stage = Stage.TOLD\n",
+                "        new.stage = Stage.TOLD\n        self._let_go(new, self._last)\n",
+            ),
+        ),
+        ("several machines",),
+    ),
+    Bug(
+        "a root is committed before it is stored",
+        _OK,
+        "nsqd/remote/sweep.py",
+        (("new.stage is not Stage.STORED:", "new.stage is Stage.TOLD:"),),
+        ("several machines",),
+    ),
+    Bug(
+        "a hint names a root that was never committed",
+        _OK,
+        "nsqd/remote/sweep.py",
+        (
+            (
+                "        new.stage = Stage.STORED\n",
+                "        new.stage = Stage.STORED\n        self._sweeps.append(Sweep((), new.run, (), self._last))\n",
+            ),
+        ),
+        ("several machines",),
+    ),
+    Bug(
+        "a claimant goes on from a root whose objects may go",
+        _OK,
+        "nsqd/remote/claim.py",
+        (("committed.number > self._begun.number:", "committed.number < 0:"),),
+        ("several machines",),
+    ),
+    Bug(
+        "one writer is an owner twice",
+        _OK,
+        "nsqd/remote/claim.py",
+        (("        self._first_writer = first_writer\n", "        self._first_writer = writer\n"),),
+        ("several machines",),
+    ),
+    Bug(
+        "a power cut is taken for a kill",
+        _OK,
+        "nsqd/remote/reconciliation.py",
+        (("same_boot and is_complete)", "is_complete)"),),
+        ("several machines",),
+    ),
+    Bug(
+        "an adopted data path keeps what the store does not have",
+        _POSITION,
+        "nsqd/remote/reconciliation.py",
+        (("return fates | {path: Fate.ASIDE for path in local if path not in fates}", "return fates"),),
+        ("several machines",),
+    ),
+    Bug(
+        "a continued data path loses what is ahead of the store",
+        _OK,
+        "nsqd/remote/reconciliation.py",
+        (
+            (
+                "    if is_undisturbed:\n        return Fate.KEEP\n",
+                "    if is_undisturbed:\n        return Fate.FETCH\n",
+            ),
+        ),
+        ("several machines",),
+    ),
+    Bug(
+        "a root has bytes that were not proved",
+        _DAMAGE,
+        "nsqd/remote/catalog.py",
+        (
+            (
+                "        if piece.is_whole and piece.part.object and crc32c(found) != piece.part.crc:\n            return False\n",
+                "",
+            ),
+        ),
+        ("several machines",),
+    ),
+    Bug(
+        "a change of the journal is recorded after that of the log",
+        _EARLY,
+        "nsqd/remote/recorder.py",
+        (
+            (
+                "                self._record(Recorded(OpenFile(self._opened, self._name(path))))\n",
+                "                self._record(Recorded(OpenFile(self._opened, self._name(path))))\n"
+                '                self.__dict__.setdefault("late", set())\n'
+                '                if path.name.startswith("journal"):\n'
+                '                    self.__dict__["late"].add(self._opened)\n',
+            ),
+            (
+                "                self._record(Recorded(Write(number, offset, written), data))\n",
+                '                held = self.__dict__.setdefault("held", [])\n'
+                "                change = Recorded(Write(number, offset, written), data)\n"
+                '                if number in self.__dict__.get("late", ()):\n'
+                "                    held.append(change)\n"
+                "                else:\n"
+                "                    for it in (change, *held):\n"
+                "                        self._record(it)\n"
+                "                    held.clear()\n",
+            ),
+        ),
+        ("lost machines",),
+    ),
+    Bug(
+        "a short write is recorded whole",
+        _OK,
+        "nsqd/remote/recorder.py",
+        (
+            (
+                '                data = b"".join(buffers)[:written]\n',
+                '                data = b"".join(buffers)\n                written = len(data)\n',
+            ),
+        ),
+        ("lost machines",),
+    ),
+    Bug(
+        "a new name is not recorded",
+        _OK,
+        "nsqd/remote/recorder.py",
+        (
+            (
+                "                self._record(Recorded(Rename(self._name(source), self._name(target))))\n",
+                "                pass\n",
+            ),
+        ),
+        ("lost machines",),
+    ),
+    Bug(
+        "small files are recorded in pieces",
+        _OK,
+        "nsqd/remote/recorder.py",
+        (("    return path.name.removesuffix(_NEW).endswith(_WHOLE)\n", "    return False\n"),),
+        ("lost machines",),
+    ),
+    Bug(
+        "a removal is recorded before the journal that allows it",
+        _OK,
+        "nsqd/remote/recorder.py",
+        (
+            (
+                "                self._record(Recorded(Write(number, offset, written), data))\n",
+                '                self.__dict__.setdefault("held", []).append(Recorded(Write(number, offset, written), data))\n'
+                '                if len(self.__dict__["held"]) > 3:\n'
+                '                    for it in self.__dict__["held"]:\n'
+                "                        self._record(it)\n"
+                '                    self.__dict__["held"].clear()\n',
+            ),
+        ),
+        ("lost machines",),
+    ),
     # What is buried
     Bug(
         "the message is dropped instead of buried at the limit",
