@@ -6,14 +6,14 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqcommon.remote.operations import Cut, MakeFolder, OpenFile, Remove, Rename, Replace, Write
 from nsqd.log.files import Files
 from nsqd.remote.recorder import Recorded, RecordedFiles, is_shipped
-from tests.simulation.disk import DATA_PATH, SimulatedDisk
-from tests.simulation.remote.mirror import Mirror, shipped_files
+from tests.nsqd.remote.changes import random_changes
+from tests.simulation.remote.mirror import Mirror
 
 
 class Recording:
@@ -91,32 +91,9 @@ def test_what_lies_elsewhere_is_not_recorded(tmp_path: Path) -> None:
     assert recording.operations == []
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 2**32))
 def test_repeating_what_was_recorded_gives_the_same_folder(seed: int) -> None:
     random = Random(seed)
-    disk = SimulatedDisk(random=random)
-    disk.most_per_write = random.choice((None, 2))
-    recording = Recording(DATA_PATH, disk)
-    files = recording.files
-    opened: list[int] = []
-    for _ in range(random.randrange(30)):
-        path = DATA_PATH / random.choice(("a.log", "b.log", "node.json"))
-        data = random.randbytes(random.randrange(1, 6))
-        match random.choice(("open", "write", "write", "cut", "close", "replace", "rename", "unlink")):
-            case "open" if not path.name.endswith(".json"):
-                opened.append(files.open_to_write(path))
-            case "write" if opened:
-                files.write_fully(random.choice(opened), [data, data], random.randrange(8))
-            case "cut" if opened:
-                files.truncate(random.choice(opened), random.randrange(8))
-            case "close" if opened:
-                files.close(opened.pop())
-            case "replace":
-                files.replace(DATA_PATH / "node.json", data)
-            case "rename" if disk.exists(path):
-                files.rename(path, DATA_PATH / "c.log")
-            case "unlink" if disk.exists(path):
-                files.unlink(path)
-    repeated, _ = Mirror({}).files_after(recording.changes, random)
-    assert repeated == shipped_files(disk)
+    changes, expected = random_changes(random)
+    files, _ = Mirror({}).files_after(changes, random)
+    assert files == expected

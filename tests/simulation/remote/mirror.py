@@ -11,6 +11,7 @@ from nsqcommon.remote.root import Part, Root, decode_root, empty_root, encode_ro
 from nsqcommon.remote.slot import Kind, Slot, decode_slot, encode_slot
 from nsqd.remote.catalog import Catalog, FileToFold, FoldWriter
 from nsqd.remote.recorder import Recorded, is_shipped
+from nsqd.remote.slot_builder import Content, SlotBuilder
 from tests.simulation.disk import DATA_PATH, SimulatedDisk
 
 _FIRST = Run(0, "0" * 16)
@@ -40,11 +41,20 @@ class Mirror:
     def files_after(self, changes: Sequence[Recorded], random: Random) -> tuple[dict[str, bytes], set[str]]:
         """Return the files and folders that another machine would fetch, if slots had these changes."""
         catalog = Catalog(self._decoded_root())
-        start = number = 0
-        while start < len(changes):
-            end = min(len(changes), start + random.choice((1, 3, 20, 500)))
-            self._apply(catalog, number, changes[start:end])
-            start, number = end, number + 1
+        builder = SlotBuilder(most=random.choice((5, 200, 5000)))
+        run, number = _RUN, 0
+        for change in changes:
+            builder.add(change)
+            if random.random() < 0.2:
+                self._apply(catalog, run, number, builder.next_content())
+                number += 1
+            if random.random() < 0.02:
+                run, number = run.following(run.writer), 0
+                builder.begin_run()
+                catalog.begin_run()
+        while builder.waiting_bytes:
+            self._apply(catalog, run, number, builder.next_content())
+            number += 1
         files = {
             path: b"".join(self._bytes_of(it.part)[it.start : it.stop] for it in file.pieces)
             for path, file in catalog.files.items()
@@ -54,10 +64,10 @@ class Mirror:
     def _decoded_root(self) -> Root:
         return decode_root(self._root) if self._objects else empty_root("node", _RUN)
 
-    def _apply(self, catalog: Catalog, number: int, changes: Sequence[Recorded]) -> None:
-        slot = Slot(Kind.DATA, "node", _RUN, number, _RUN.writer, 1, tuple(it.operation for it in changes))
-        data = b"".join(encode_slot(slot, [it.data for it in changes]))
-        self._objects[slot_name(_RUN, number)] = data
+    def _apply(self, catalog: Catalog, run: Run, number: int, content: Content) -> None:
+        slot = Slot(Kind.DATA, "node", run, number, run.writer, 1, tuple(content.operations))
+        data = b"".join(encode_slot(slot, content.body))
+        self._objects[slot_name(run, number)] = data
         decoded, body = decode_slot(data)
         catalog.apply(decoded, body, len(data) - len(body))
 
