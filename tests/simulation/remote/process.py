@@ -265,7 +265,9 @@ class Owner:
         self.state: State = read_state(self.disk.files)
         self.life.check_takeover(process, claimed, self.state)
         self._ship_difference()
-        self._atomic = len(self.queue)  # these go into one slot, because half of a difference is no state of the files
+        # These go into one slot, because half of a difference is no state of the files. Before it is confirmed, nothing
+        # is served: what is answered OK must not lie behind bytes that the store has otherwise.
+        self._atomic = self._difference = len(self.queue)
 
     # What clients and the node itself do
 
@@ -328,12 +330,13 @@ class Owner:
             self.life.perhaps_restart(self.process.machine)
             return
         self._take_confirmed()
-        choices: list[tuple[int, Callable[[], None]]] = [
-            (8, partial(self.publish, is_remote=True)),
-            (3, partial(self.publish, is_remote=False)),
-            (1, self.finish_segment),
-            (1, self.disk.sync),
-        ]
+        choices: list[tuple[int, Callable[[], None]]] = [(1, self.disk.sync)]
+        if self.chain.confirmed_position >= self._difference:
+            choices += [
+                (8, partial(self.publish, is_remote=True)),
+                (3, partial(self.publish, is_remote=False)),
+                (1, self.finish_segment),
+            ]
         if self.chain.next_due() <= self.life.now or self.random.random() < 0.05:
             choices.append((40, self._send))
         if self.chain.may_append:
