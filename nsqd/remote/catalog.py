@@ -34,6 +34,7 @@ from nsqcommon.remote.operations import (
     Replace,
     UseBlob,
     Write,
+    body_length,
 )
 from nsqcommon.remote.root import FileEntry, Part, Root, SealedSegment
 
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 MOST_PARTS: Final = 8  # of a file in a root; a file with more is written whole
 MOST_FOLD: Final = 32 << 20  # bytes
 _SLOTS: Final = "wal/"
+_UNSENT: Final = f"{_SLOTS}unsent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,17 @@ class Catalog:
         for operation, start, data in slot.split(body):
             part = Part(name, body_start + start, len(data), crc32c(bytes(data)))
             self._apply(operation, part)
+
+    def apply_unsent(self, operations: Iterable[Operation], body: Iterable[bytes]) -> None:
+        """Repeat operations that will be in no slot, because too much was waiting while the store was away.
+
+        Their bytes are in the local files only. The next root has to have them before the chain can go on.
+        """
+        data, start = memoryview(b"".join(body)), 0
+        for operation in operations:
+            end = start + body_length(operation)
+            self._apply(operation, Part(_UNSENT, start, end - start, crc32c(bytes(data[start:end]))))
+            start = end
 
     def _apply(self, operation: Operation, part: Part) -> None:
         match operation:

@@ -125,12 +125,13 @@ class Chain:
         """Put these operations into the next slot. `position`: the number of the last of them."""
         return self._append(Kind.DATA, position, time_ns, operations=tuple(operations), body=body)
 
-    def end_run(self, position: int, time_ns: int, *, reads_root: bool = False) -> Run:
+    def end_run(self, position: int, time_ns: int, following: Run | None = None, *, reads_root: bool = False) -> Run:
         """Put an end into the next slot, and go on in the next run. Return it.
 
         The run goes on without a pause: its slots are sent while the end is under way, and are confirmed after it.
+        `following`: a later run than the next, because a root of that one was begun and given up.
         """
-        following = self.run.following(self.run.writer)
+        following = following or self.run.following(self.run.writer)
         self._append(Kind.END, position, time_ns, following=following, reads_root=reads_root)
         self.run, self._next_number = following, 0
         return following

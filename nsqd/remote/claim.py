@@ -286,6 +286,8 @@ class Claim:
             root = decode_root(data)
             if root.run != self._run:
                 raise BadObject(f"is the root of {root.run}")
+            # Also if it isn't committed, but an end says to read it: a copy of the disk from before lacks what it has.
+            self._begun = root.run
             self._read_from(root)
         else:  # swept since we asked for the mark, which is there now, or the bucket has lost it
             self._verify()

@@ -27,10 +27,12 @@ SHORTEST_PAUSE: Final = 0.05
 class Pacing:
     """Spaces the starts of slots. Times are in seconds, of any clock that doesn't jump."""
 
-    def __init__(self, *, interval: float, delay: float, depth: int = DEPTH) -> None:
+    def __init__(self, *, interval: float, delay: float, depth: int = DEPTH, full: int = FULL_SLOT) -> None:
+        """Let a slot start at once when `full` bytes wait."""
         self.interval = interval
         self.delay = delay
         self.depth = depth
+        self.full = full
         self._last_start = -inf
         self._halvings = 0
         self._slow_until = -inf
@@ -43,7 +45,7 @@ class Pacing:
         """
         if not waiting_bytes or under_way >= self.depth:
             return inf
-        if waiting_bytes >= FULL_SLOT:
+        if waiting_bytes >= self.full:
             return now
         return max(now, self._last_start + self._space(now, is_awaited=is_awaited))
 

@@ -42,7 +42,7 @@ class SlotBuilder:
     def __init__(self, most: int = MOST_BODY) -> None:
         self.position = 0  # how many changes have been given out as a whole
         self.waiting_bytes = 0  # a change without bytes counts as one
-        self._most = most
+        self.most = most
         self._queue: deque[Recorded] = deque()
         self._paths: dict[int, str] = {}  # of files that are open and have a name
         self._opened: set[int] = set()  # in this run
@@ -57,10 +57,10 @@ class SlotBuilder:
     def next_content(self) -> Content:
         """Return what goes into the next slot; without operations if nothing waits, or nothing that matters."""
         content = Content()
-        while self._queue and content.size < self._most:
+        while self._queue and content.size < self.most:
             change = self._queue.popleft()
             self.waiting_bytes -= len(change.data) or 1
-            room = self._most - content.size
+            room = self.most - content.size
             if isinstance(change.operation, Write) and len(change.data) > room:
                 change = self._split(change.operation, change.data, room)
             elif len(change.data) > room and content.operations:

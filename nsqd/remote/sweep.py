@@ -147,6 +147,7 @@ class Roots:
         """Begin with the runs since the root that the claim has read."""
         self._old = list(path)
         self._new: _NewRoot | None = None
+        self._left: set[str] = set()  # objects that roots which were given up would have let go
         self._last = now
         self._sweeps: deque[Sweep] = deque()
 
@@ -167,10 +168,12 @@ class Roots:
         """
         assert self._new is None
         self._old.append(ended)
-        self._new = _NewRoot(following, set(needed))
+        self._new = _NewRoot(following, set(needed) | self._left)
 
     def give_up(self) -> None:
         """Forget the root in the making, because a file has vanished meanwhile. The next one has a later run."""
+        if self._new is not None:
+            self._left |= self._new.needed_before
         self._new = None
 
     def stored(self, root: Root) -> None:
@@ -195,6 +198,7 @@ class Roots:
         if new is None or new.run != commit.run:
             return
         self._new, self._last = None, now
+        self._left.clear()
         self._let_go(new, now)
 
     def _let_go(self, new: _NewRoot, now: float) -> None:

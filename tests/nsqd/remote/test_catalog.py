@@ -242,3 +242,15 @@ def test_an_owner_goes_on_from_its_new_root_and_keeps_what_came_since() -> None:
     assert [it.part.object for it in catalog.files["b"].pieces] == [*slots], "it was cut since"
     assert objects.content(catalog.files["a"]) == b"one!"
     assert objects.content(catalog.files["b"]) == b"t"
+
+
+def test_bytes_that_are_in_no_slot_are_folded_and_proved_as_those_of_slots_are() -> None:
+    objects = Objects()
+    objects.slot(OpenFile(1, "a"), Write(1, 0, 3), body=b"one")
+    objects.fold()
+    objects.catalog.apply_unsent((OpenFile(1, "a"), Write(1, 3, 3), Replace("b", 5)), (b"two", b"three"))
+    plan, other = plan_fold(objects.catalog.snapshot())
+    assert (plan.start, plan.size, other.start, other.size) == (3, 6, 0, 5)
+    assert prove_range(plan.pieces, b"two")
+    assert not prove_range(plan.pieces, b"twp")
+    assert prove_range(other.pieces, b"three")

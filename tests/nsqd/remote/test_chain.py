@@ -199,3 +199,10 @@ def test_a_probe_that_finds_what_we_have_created_since_means_nothing() -> None:
     chain.created(send(chain), Created.CREATED, 0.0)
     chain.got(probe, slot.header, 0.0)
     assert chain.fenced is None
+
+
+def test_a_run_may_be_followed_by_a_later_one_than_the_next() -> None:
+    chain = new_chain()
+    later = Run(RUN.number + 3, RUN.writer)
+    assert chain.end_run(1, 1, later) == later
+    assert append(chain, 2).name == slot_name(later, 0)

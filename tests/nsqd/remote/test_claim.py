@@ -290,6 +290,22 @@ def test_a_copy_of_a_data_path_from_before_the_newest_root_is_adopted() -> None:
     assert current.root == following
 
 
+def test_a_copy_of_a_data_path_from_before_the_root_that_the_chain_goes_on_from_is_adopted() -> None:
+    """The slots don't have everything that was written between the copy and that root."""
+    shelf = Shelf()
+    owner = Owner(shelf, shelf.claimed("a"))
+    put(owner, "one")
+    following = owner.chain.run.following(writer("a"))
+    shelf.objects[root_name(following)] = encode_root(Root("node", following, {}))
+    owner.chain.end_run(0, 1, reads_root=True)
+    owner.send()
+    copy, current = owner.claimed.mark, owner.claimed.mark.proved(following)
+    assert shelf.claimed("b", mark=current).decision is Decision.CONTINUE
+    claimed = shelf.claimed("c", mark=copy)
+    assert claimed.decision is Decision.ADOPT
+    assert claimed.mark.root == following
+
+
 def test_another_node_s_data_path_is_not_continued() -> None:
     shelf = Shelf()
     mark = shelf.claimed("a").mark

@@ -121,6 +121,18 @@ def test_a_root_that_was_given_up_lets_nothing_go_and_the_next_one_lets_go_all()
     assert marks == [gone_name(FENCED), gone_name(ENDED), gone_name(NEW)]
 
 
+def test_objects_that_a_root_would_have_let_go_before_it_was_given_up_go_with_the_next() -> None:
+    roots = Roots(PATH, 0.0)
+    roots.begin(RunRead(ENDED, 1, is_fenced=False), NEW, ("fold/7/0001",))
+    roots.give_up()
+    later = NEW.following(NEW.writer)
+    roots.begin(RunRead(NEW, 0, is_fenced=False), later, ())
+    roots.stored(Root("node", later, {}))
+    roots.take_commit()
+    roots.confirmed(Commit(later), 0.0)
+    assert ("fold/7/0001",) in [it.names for it in steps(roots, UNUSED_FOR) if isinstance(it, Delete)]
+
+
 def test_a_root_is_due_after_many_slots_bytes_or_minutes_and_never_without_a_slot() -> None:
     roots = Roots(PATH, 0.0)
     assert not roots.is_due(1.0, slots=1, size=1)
