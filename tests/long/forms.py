@@ -73,6 +73,7 @@ FORMS: Final = (
     Form("power-loss", "the same with --ack=synced and power cuts", 3, _faults("power-loss", *_LIVES), 670),
     Form("several-machines", "machines that want one name in a store", 25, _faults("several-machines", *_LIVES), 800),
     Form("lost-machines", "whole nodes that go on elsewhere", 20, _faults("lost-machines", *_LIVES), 100),
+    Form("prefixes", "the same, and starts from many prefixes", 3, _faults("prefixes", *_LIVES), 100),
     Form("steps", "a script, cut at each call of the disk in each way", 3, _faults("steps")),
     Form(
         "deferred",

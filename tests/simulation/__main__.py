@@ -32,6 +32,7 @@ from tests.simulation.plans import ANYTHING, HISTORY, POWER_LOSS, Plan, command_
 from tests.simulation.promise import Violation
 from tests.simulation.remote import life as several_machines
 from tests.simulation.remote.lost_machine import live_with_losses
+from tests.simulation.remote.prefixes import live_with_prefixes
 from tests.simulation.simulation import Outcome, run
 from tests.support import forked
 from tests.support.small_disk import mounted
@@ -216,6 +217,11 @@ def _lose_machines(seed: int, note: Note) -> Lived:
     return outcome.error, outcome.counts
 
 
+def _start_from_prefixes(seed: int, note: Note) -> Lived:
+    outcome = live_with_prefixes(seed, note)
+    return outcome.error, outcome.counts
+
+
 def _live(seed: int, plan: Plan, note: Callable[[str], None] | None) -> Outcome:
     """Run a life, which fails if it hangs."""
 
@@ -374,6 +380,11 @@ ON_A_STORE: dict[str, tuple[Callable[[int, Note], Lived], str, int]] = {
         _lose_machines,
         "whole nodes whose machines are lost, and go on elsewhere with a prefix of what was recorded of their disks",
         2_000,
+    ),
+    "prefixes": (
+        _start_from_prefixes,
+        "the same, and beside each life nodes start from many prefixes of what was recorded",
+        300,
     ),
 }
 

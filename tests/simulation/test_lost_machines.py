@@ -9,9 +9,11 @@ import pytest
 
 from tests.planted.planting import bugs_for, planted
 from tests.simulation.remote.lost_machine import live_with_losses
+from tests.simulation.remote.prefixes import live_with_prefixes
 from tests.support.lengths import IS_LONG, sized
 
 SEEDS: Final[Sequence[int]] = sized(short=range(3), long=range(400))
+PREFIXES: Final[int] = sized(short=30, long=5000)
 MOST_LIVES: Final = 300  # in which a planted bug has to be found
 # A life that finds each planted bug, as in test_several_machines.py.
 FINDS: Final = {
@@ -27,6 +29,14 @@ def test_random_lives() -> None:
     for seed in SEEDS:
         outcome = live_with_losses(seed)
         assert not outcome.error, f"{outcome.error}\npython -m tests.simulation lost-machines --from {seed} --seeds 1"
+
+
+def test_a_node_starts_from_any_prefix_of_what_was_recorded() -> None:
+    tried, seed = 0, 0
+    while tried < PREFIXES:
+        outcome = live_with_prefixes(seed)
+        assert not outcome.error, f"{outcome.error}\npython -m tests.simulation prefixes --from {seed} --seeds 1"
+        tried, seed = tried + outcome.counts["prefixes"], seed + 1
 
 
 def test_lives_name_bugs_that_are_planted() -> None:

@@ -46,13 +46,13 @@ class MirroredLife(Life):
         super().__init__(random, **settings)
         self.changes: list[Recorded] = []
         self.confirmed = 0  # of the changes
-        self._mirror = Mirror({})
+        self.mirror = Mirror({})
         self._seen: list[Seen] = []
         self._was_lost = False  # and the next start is on another machine
 
     def files_of_disk(self) -> Files:
         """Begin to record. The files that are on the disk now are in a root, which the next owner would begin with."""
-        self._mirror = Mirror(shipped_files(self.disk))
+        self.mirror = Mirror(shipped_files(self.disk))
         self.changes, self.confirmed = [], 0
         self._seen = [self._what_is_written()]
         return RecordedFiles(self.disk, DATA_PATH, self.changes.append)
@@ -71,12 +71,16 @@ class MirroredLife(Life):
         before, self.disk = self.disk, SimulatedDisk(random=self.random)
         self.disk.uncached, self.disk.most_per_write = before.uncached, before.most_per_write
         self.disk.on_call = before.on_call
-        files, folders = self._mirror.files_after(self.changes[:end], self.random)
+        files, folders = self.mirror.files_after(self.changes[:end], self.random)
         fill(self.disk, files, folders)
         self._move_ids_on()
         self._was_lost = True
         self._failed_syncs = 0
-        self._go_back_to(next(it for it in reversed(self._seen) if it.position <= end))
+        self._go_back_to(self.seen_at(end))
+
+    def seen_at(self, position: int) -> Seen:
+        """Return what was written for certain when this number of changes was recorded."""
+        return next(it for it in reversed(self._seen) if it.position <= position)
 
     def _move_ids_on(self) -> None:
         node = read_node(self.disk, DATA_PATH)
