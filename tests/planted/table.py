@@ -297,6 +297,106 @@ BUGS: Final = (
         ("several machines",),
     ),
     Bug(
+        "an OK does not wait for the store",
+        _OK,
+        "nsqd/remote/chain.py",
+        (
+            (
+                "        self._pending.append(pending)\n",
+                "        self._pending.append(pending)\n        self.confirmed_position = position\n",
+            ),
+        ),
+        ("several machines",),
+    ),
+    Bug(
+        "a slot whose request has failed is never sent again",
+        _OK,
+        "nsqd/remote/chain.py",
+        (
+            (
+                '        """Take the answer to a create."""\n',
+                "        if answer is Created.UNKNOWN:\n            return\n",
+            ),
+        ),
+        ("several machines",),
+    ),
+    Bug(
+        "a claimant goes on without a fence",
+        _OK,
+        "nsqd/remote/claim.py",
+        (
+            (
+                "            self._go(Phase.FENCE if self._may_leap else Phase.LOOK)\n",
+                "            self._verify()\n",
+            ),
+        ),
+        ("several machines",),
+    ),
+    Bug(
+        "a claimant passes over the root that the chain goes on from",
+        _OK,
+        "nsqd/remote/claim.py",
+        (("        if slot.reads_root:\n            self._go(Phase.ROOT)\n", ""),),
+        ("several machines",),
+    ),
+    Bug(
+        "a copy of the disk from before the root that the chain goes on from is continued",
+        _OK,
+        "nsqd/remote/claim.py",
+        (("            self._begun = root.run\n", ""),),
+        ("several machines",),
+    ),
+    Bug(
+        "the mark is saved before the data path is settled",
+        _OK,
+        "nsqd/remote/claim.py",
+        (
+            (
+                "            case Phase.FENCE:\n",
+                "            case Phase.FENCE:\n"
+                "                before = last_owner(self._whole_path)\n"
+                "                early = LocalMark(self._node, (self._writer, before), self._begun, self._claimant.boot)\n"
+                "                if self.__dict__.get('early') != early:\n"
+                "                    self.__dict__['early'] = early\n"
+                "                    return [ClaimRequest(Ask.SAVE, '', mark=early)]\n",
+            ),
+            (
+                "                self._mark = request.mark\n",
+                "                self._mark = request.mark if self._phase is Phase.NEW_NODE else self._mark\n",
+            ),
+        ),
+        ("several machines",),
+    ),
+    Bug(
+        "a root refers to bytes that were never sent",
+        _OK,
+        "nsqd/remote/catalog.py",
+        (
+            (
+                "        if not piece.is_whole or name.startswith(_SLOTS) or name in dead:\n",
+                "        if not piece.is_whole or (name.startswith(_SLOTS) and name != _UNSENT) or name in dead:\n",
+            ),
+        ),
+        ("several machines",),
+    ),
+    Bug(
+        "a root is of a later place than its run",
+        _OK,
+        "nsqd/remote/catalog.py",
+        (
+            (
+                "        return {path: (file, tuple(file.pieces)) for path, file in self.files.items()}\n",
+                "        class Later(dict):  # type: ignore[type-arg]\n"
+                "            def items(later):  # type: ignore[no-untyped-def]\n"
+                "                if not later:\n"
+                "                    later.update({path: (it, tuple(it.pieces)) for path, it in self.files.items()})\n"
+                "                return dict.items(later)\n"
+                "        return Later()\n",
+            ),
+        ),
+        ("several machines",),
+    ),
+    Bug(
         "a change of the journal is recorded after that of the log",
         _EARLY,
         "nsqd/remote/recorder.py",

@@ -14,9 +14,13 @@ class MachineDisk:
     def __init__(self) -> None:
         self.files: dict[str, bytearray] = {}
         self.mark: bytes | None = None
+        self.copied_at: int | None = None  # in steps of the life; None: the mark was saved on this very disk
         self.written: dict[int, int] = {}  # sequences of messages that were answered OK when this disk had them
         self._synced: dict[str, bytes] = {}
         self._synced_written: dict[int, int] = {}
+
+    def save_mark(self, mark: bytes) -> None:
+        self.mark, self.copied_at = mark, None
 
     def sync(self) -> None:
         self._synced = {path: bytes(data) for path, data in self.files.items()}
@@ -41,8 +45,8 @@ class MachineDisk:
         self.written = dict(self._synced_written)
         self.sync()
 
-    def wipe(self) -> None:
-        self.__init__()  # type: ignore[misc]  # a new disk in the place of this one
-
-    def copy(self) -> MachineDisk:
-        return deepcopy(self)
+    def copy(self, now: int) -> MachineDisk:
+        copy = deepcopy(self)
+        if copy.copied_at is None:
+            copy.copied_at = now
+        return copy

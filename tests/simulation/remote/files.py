@@ -1,7 +1,9 @@
 """A node's files, as small as they can be and still have an order that matters.
 
-    journal    m + id: a message of this id will be in the log     f + segment: the segment may be removed
-    log/N      ids of five messages
+    journal        m + id: a message of this id will be in the log     f + segment: the segment may be removed
+    log/N          ids of five messages
+    compacted/N    the same, copied from log/N
+    copy           a file of `compacted` that isn't complete
 
 As in nsqd, the journal is written before the log, and says that a segment is finished before that is removed. So in each
 state that `kill -9` can leave, a message of the log is in the journal, and a segment that is missing is finished there.
@@ -13,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 JOURNAL = "journal"
+COPY = "copy"
 PER_SEGMENT = 5
 _RECORD = 9
 _ID = 8
@@ -30,6 +33,14 @@ def segment_path(segment: int) -> str:
     return f"log/{segment:06}"
 
 
+def compacted_path(segment: int) -> str:
+    return f"compacted/{segment:06}"
+
+
+def paths_of(segment: int) -> tuple[str, str]:
+    return segment_path(segment), compacted_path(segment)
+
+
 @dataclass(slots=True)
 class State:
     """What the files say: messages by sequence, and what the journal knows."""
@@ -37,6 +48,10 @@ class State:
     messages: dict[int, int] = field(default_factory=dict)
     declared: set[int] = field(default_factory=set)
     finished: set[int] = field(default_factory=set)  # segments
+
+    @property
+    def segments(self) -> list[int]:
+        return sorted({it // PER_SEGMENT for it in self.messages})
 
     @property
     def last_segment(self) -> int:
@@ -47,7 +62,7 @@ class State:
 
     def unfinished_gaps(self) -> list[int]:
         """Return the segments that are missing, and not finished."""
-        there = {it // PER_SEGMENT for it in self.messages}
+        there = self.segments
         return [it for it in range(max(there, default=0)) if it not in there and it not in self.finished]
 
 
@@ -76,7 +91,7 @@ def read_state(files: Mapping[str, bytes | bytearray]) -> State:
         number = int.from_bytes(journal[at + 1 : at + _RECORD], "big")
         (state.declared if journal[at : at + 1] == b"m" else state.finished).add(number)
     for path, data in files.items():
-        if path != JOURNAL:
+        if path not in (JOURNAL, COPY):
             first = int(path.rpartition("/")[2]) * PER_SEGMENT
             ids = [int.from_bytes(data[at : at + _ID], "big") for at in range(0, len(data), _ID)]
             state.messages |= dict(enumerate(ids, first))

@@ -7,7 +7,9 @@ What has to be true:
 - The files of each new owner are a state that `kill -9` could have left.
 - An owner that goes on with its own disk has what it had answered OK before it was shipped.
 - A process gives the name up only if another one has taken it.
-- Whatever has happened, somebody can take over at the end.
+- Slots start as seldom as was asked for.
+- When the faults are over, one process owns the name, and everything it has recorded gets confirmed.
+- Whatever has happened, another machine can take over at the end.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from random import Random
 from typing import Final
 
 from nsqcommon.remote.framing import BadObject
-from nsqcommon.remote.names import NODE, slot_name, slots_prefix
+from nsqcommon.remote.names import NODE, Run, slot_name, slots_prefix
 from nsqcommon.remote.operations import Commit
 from nsqcommon.remote.slot import Kind, decode_slot
 from nsqd.remote.chain import Chain
@@ -29,7 +31,8 @@ from tests.simulation.promise import Violation
 from tests.simulation.remote.disk import MachineDisk
 from tests.simulation.remote.files import State
 from tests.simulation.remote.machine import Machine
-from tests.simulation.remote.process import Process, Waiting
+from tests.simulation.remote.owner import Owner, Waiting
+from tests.simulation.remote.process import Process
 from tests.simulation.remote.store import Call, FaultyStore
 
 STEPS: Final = 6000
@@ -41,6 +44,9 @@ EMPHASES: Final = {  # what happens how often in a life
     "operators": (10, 5, 2, 25, 3, 3, 10, 20, 30),
 }
 MACHINES: Final = 4
+INTERVALS: Final = (0.0, 0.05, 0.3)  # seconds between two slots while a publisher waits
+DELAYS: Final = (0.3, 2.0)  # while none does
+CALM_STEPS: Final = 5000
 LAST_STEPS: Final = 20_000
 
 
@@ -56,6 +62,11 @@ class RemoteLife:
         self.disturbances = self.random.choice((0.001, 0.003, 0.006))  # in each step
         self.emphasis = self.random.choice(list(EMPHASES))
         self.most_processes = self.random.choice((2, 3, 4, 6, 12))  # at the same time
+        self.interval, self.delay = self.random.choice(INTERVALS), self.random.choice(DELAYS)
+        self.drops = self.random.choice((0, 0, 1, 10))  # how often too much waits to be kept in memory
+        self.roots = self.random.choice((3, 20))  # how often a root is made
+        self.haste = self.random.choice((2, 40))  # of the thread that makes roots
+        self.is_calm = False  # no more faults, starts and publishes
         self.time = 0  # steps
         self.store = FaultyStore(self.random)
         self.store.on_create = self._created
@@ -67,10 +78,10 @@ class RemoteLife:
         self.counts: Counter[str] = Counter()
         self._fenced_at: dict[str, int] = {}
         self._by_writer: dict[str, Process] = {}
-        self._is_over = False
         self._undeclared: set[int] = set()
         self._gaps: set[int] = set()
         self._disks: dict[str, MachineDisk] = {}  # the disk of each writer
+        self._proved_at: dict[Run, int] = {}
 
     # Running
 
@@ -151,10 +162,10 @@ class RemoteLife:
                 process.end("disk wiped")
                 machine.disk = MachineDisk()
             case "copy":
-                machine.copies = [*machine.copies[-1:], machine.disk.copy()]
+                machine.copies = [*machine.copies[-1:], machine.disk.copy(self.time)]
             case "older" if machine.copies:
                 process.end("disk replaced by an older copy")
-                machine.disk = self.random.choice(machine.copies).copy()
+                machine.disk = self.random.choice(machine.copies).copy(self.time)
                 self.perhaps_restart(machine)
             case "clone" if len(self.machines) < MACHINES + 2:
                 self._clone(machine)
@@ -162,21 +173,39 @@ class RemoteLife:
     def _clone(self, machine: Machine) -> None:
         """Start the same node on a copy of its disk, as an operator does who has copied a virtual machine."""
         clone = Machine(len(self.machines) + 1)
-        clone.disk = machine.disk.copy()
+        clone.disk = machine.disk.copy(self.time)
         self.machines.append(clone)
         self._start_on(clone, may_leap=True)
 
     def perhaps_restart(self, machine: Machine) -> None:
-        if self.random.random() < 0.6:
+        if not self.is_calm and self.random.random() < 0.6:
             self._start_on(machine, may_leap=True)
 
+    def _calm_down(self) -> None:
+        """Let everyone go on without faults, until one process owns the name and has had everything confirmed."""
+        self.is_calm = True
+        self.store.is_away = False
+        for machine in self.machines:
+            machine.is_cut_off = False
+        for process in self.processes:
+            process.is_frozen = False
+        for _ in range(CALM_STEPS):
+            alive = [it for it in self.processes if it.is_alive]
+            if len(alive) <= 1 and all(it.owner is not None and it.owner.is_idle for it in alive):
+                return
+            self.now += 0.1
+            for process in alive:
+                process.step()
+            self.store.answer_all()
+        raise Violation("publishers wait for ever, although the store answers")
+
     def _finish(self) -> None:
-        """Have most calls that are under way happen, then let one more process take over, without any faults."""
+        """Let the faults end, have most calls of dead processes happen, and let one more process take over."""
+        self._calm_down()
         for process in self.processes:
             if process.is_alive:
                 process.end("the end")
         self.store.finish()
-        self._is_over = True
         last = self._start_on(Machine(99), may_leap=True)
         self.time += 1
         for _ in range(LAST_STEPS):
@@ -197,7 +226,7 @@ class RemoteLife:
         slot = decode_slot(call.data)[0] if call.name.startswith("wal/") else None
         if slot is not None and slot.kind is Kind.FENCE:
             self._fenced_at[call.name] = self.time
-        if call.name == NODE and isinstance(call.sender, Process) and self.random.random() < 0.3:
+        if call.name == NODE and isinstance(call.sender, Process) and self.random.random() < 0.3 and not self.is_calm:
             self._clone(call.sender.machine)
         is_decisive = slot is None or slot.ends_run or any(isinstance(it, Commit) for it in slot.operations)
         if is_decisive and isinstance(call.sender, Process):
@@ -206,7 +235,7 @@ class RemoteLife:
     def perhaps_disturb(self, process: Process) -> None:
         """Disturb a process right after something decisive, where it hurts most."""
         often = 0.1 if self.emphasis == "anything" else 0.2
-        if process.is_alive and not self._is_over and self.random.random() < often:
+        if process.is_alive and not self.is_calm and self.random.random() < often:
             self._disturb(process)
 
     def confirmed(self, waiting: Waiting) -> None:
@@ -217,19 +246,34 @@ class RemoteLife:
         if before[0] != waiting.message:
             raise Violation(f"sequence {waiting.sequence} was shown as {before[0]}, now it is {waiting.message}")
 
+    def proved(self, root: Run) -> None:
+        """Note that an owner has all bytes of a root on its disk."""
+        self._proved_at[root] = self.time
+
     # What has to be true
 
+    def check_start(self, owner: Owner, *, is_full: bool) -> None:
+        """Check that an owner may start another slot now."""
+        if not is_full and self.now < owner.started + self.interval:
+            raise Violation(f"{owner.process} starts two slots within {self.now - owner.started:.3f} s")
+
     def check_decision(self, process: Process, claimed: Claimed) -> None:
-        """Check that a data path is continued if the last owner has used this very disk."""
+        """Check that a data path is continued if it is the last owner's, and not if it is a copy from before the root."""
         self.counts["takeovers"] += 1
         self.counts[claimed.decision.value] += 1
         before = last_owner(claimed.path)
         if self._disks.get(before) is process.disk and claimed.decision is not Decision.CONTINUE:
             raise Violation(f"{process} puts aside what {self._by_writer[before]} has written to this disk")
+        copied_at, root = process.disk.copied_at, claimed.catalog.root.run
+        is_older = copied_at is not None and copied_at < self._proved_at.get(root, 0)
+        if is_older and claimed.decision is Decision.CONTINUE:
+            raise Violation(f"{process} continues with a copy of a disk from before the root of {root}")
 
     def check_takeover(self, process: Process, claimed: Claimed, state: State) -> None:
         fence = claimed.path[-1]
-        fenced_at = self._fenced_at[slot_name(fence.run, fence.end)]
+        fenced_at = self._fenced_at.get(slot_name(fence.run, fence.end))
+        if fenced_at is None:
+            raise Violation(f"{process} goes on in {claimed.run}, which no fence names")
         for message, (sequence, time) in self.acknowledged.items():
             if time < fenced_at and not state.has(sequence, message):
                 found = state.messages.get(sequence)

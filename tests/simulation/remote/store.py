@@ -120,6 +120,15 @@ class FaultyStore:
             if call.sender is sender and not call.has_happened:
                 call.has_happened = call.is_lost = True
 
+    def answer_all(self) -> None:
+        """Let every call of a process that is alive happen, and answer it."""
+        for call in [it for it in self.calls if it.sender is not None and it.sender.is_alive]:
+            if not call.has_happened:
+                self.happen(call)
+            self.calls.remove(call)
+            if call.sender is not None and call.sender.is_alive:
+                (call.sender.lost if call.is_lost else call.sender.answered)(call)
+
     def finish(self) -> None:
         """Let most calls that are under way happen, although no process waits for them any more."""
         for call in self.calls:
