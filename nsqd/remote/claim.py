@@ -81,10 +81,11 @@ class RunRead:
 def last_owner(path: Sequence[RunRead]) -> str:
     """Return the writer whose data path is what the path says.
 
-    A run without slots is one of a claimant that died after its fence, perhaps ourselves on a path that was swept. It has
-    changed nothing, so the owner before may go on with its data path.
+    A run in which a fence comes first is one of a claimant that died after its own, perhaps ourselves on a path that was
+    swept. It has changed nothing, so the owner before may go on with its data path. An end that comes first is an owner's,
+    which has perhaps stored a root with everything that it had to ship.
     """
-    return next((it.run.writer for it in reversed(path) if it.end), path[0].run.writer)
+    return next((it.run.writer for it in reversed(path) if it.end or not it.is_fenced), path[0].run.writer)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,7 @@ FINDS: Final = {
     "a claimant goes on without a fence": 0,
     "a claimant passes over the root that the chain goes on from": 0,
     "a copy of the disk from before the root that the chain goes on from is continued": 21,
+    "an owner that has only ended its run counts for nothing": 228,
     "the mark is saved before the data path is settled": 5,
     "a root refers to bytes that were never sent": 0,
     "a root is of a later place than its run": 48,

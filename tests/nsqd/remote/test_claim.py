@@ -269,6 +269,18 @@ def test_a_claimant_that_died_before_it_wrote_anything_came_between_in_no_way() 
     assert shelf.claimed("c", mark=owner.claimed.mark).decision is Decision.CONTINUE
 
 
+def test_an_owner_that_has_only_ended_its_run_came_between() -> None:
+    """It may have shipped all it had by the root of the next run."""
+    shelf = Shelf()
+    owner = Owner(shelf, shelf.claimed("a"))
+    put(owner, "one")
+    between = Owner(shelf, shelf.claimed("b"))
+    between.chain.end_run(0, 1)
+    between.send()
+    assert shelf.claimed("c", mark=owner.claimed.mark).decision is Decision.ADOPT
+    assert shelf.claimed("d", mark=between.claimed.mark).decision is Decision.CONTINUE
+
+
 def test_a_data_path_is_adopted_after_another_owner_and_until_that_is_done() -> None:
     shelf = Shelf()
     mine = shelf.claimed("a").mark
