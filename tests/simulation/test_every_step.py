@@ -29,7 +29,7 @@ def test_the_short_form_has_each_kind_of_call_and_each_way_to_end() -> None:
 
 def test_script_does_everything() -> None:
     done = steps.calls("written")
-    assert {call.kind for call in done} == CHANGING
+    assert {call.kind for call in done} == CHANGING - {"link"}, "only a folder as a store of objects has links"
     names = {call.path.name for call in done if call.kind == "sync"}
     assert {"node.json.tmp", "topology.json.tmp", "log.json", "journal.000001", "journal.000002"} <= names
     removed = [call.path.name for call in done if call.kind == "unlink"]

@@ -30,7 +30,7 @@ FINDS: Final = {
     "a sweep begins before the commit is confirmed": 88,
     "a root is committed before it is stored": 2,
     "a hint names a root that was never committed": 1,
-    "a claimant goes on from a root whose objects may go": 228,
+    "a claimant goes on from a root whose objects may go": 599,
     "one writer is an owner twice": 14,
     "a power cut is taken for a kill": 83,
     "an adopted data path keeps what the store does not have": 3,
