@@ -15,7 +15,7 @@ from urllib.request import Request, urlopen
 from uuid import uuid4
 
 from bench.ports import HOST, take_port
-from tests.support.process import eventually
+from tests.support.process import ROOT, eventually
 
 if TYPE_CHECKING:
     from pyarrow.fs import S3FileSystem
@@ -34,7 +34,8 @@ class S3Server:
     def __enter__(self) -> Self:
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", self.address.rpartition(":")[2]],
+                [sys.executable, "-m", "tests.support.moto_server", self.address.rpartition(":")[2]],
+                cwd=ROOT,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
