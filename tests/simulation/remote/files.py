@@ -37,6 +37,12 @@ def compacted_path(segment: int) -> str:
     return f"compacted/{segment:06}"
 
 
+def segment_of(path: str) -> int:
+    """Return the segment that a file is of, -1 for another file."""
+    folder, _, number = path.rpartition("/")
+    return int(number) if folder else -1
+
+
 def paths_of(segment: int) -> tuple[str, str]:
     return segment_path(segment), compacted_path(segment)
 

@@ -33,6 +33,7 @@ from tests.simulation.remote.files import (
     log_record,
     paths_of,
     read_state,
+    segment_of,
     segment_path,
     torn_tails,
 )
@@ -79,10 +80,17 @@ class Owner:
         self._started = 0.0  # when the last slot was
         for path, size in torn_tails(self.disk.files).items():
             del self.disk.files[path][size:]
-        self.disk.files.pop(COPY, None)
+        self._remove_leftovers()
         self.state: State = read_state(self.disk.files)
         self.life.check_takeover(process, claimed, self.state)
         self._ship_difference()
+
+    def _remove_leftovers(self) -> None:
+        """Remove a copy that isn't complete, and segments that were compacted and came back."""
+        files = self.disk.files
+        files.pop(COPY, None)
+        for path in [it for it in files if compacted_path(segment_of(it)) in files]:
+            files.pop(segment_path(segment_of(path)), None)
 
     # What clients and the node itself do
 
@@ -116,10 +124,9 @@ class Owner:
 
     def compact(self) -> None:
         """Copy a segment into another file, which gets its name when it is complete, and remove the segment."""
-        segments = [it for it in self.state.segments[:-1] if self.disk.files.get(segment_path(it))]
-        if not segments:
+        segment = next((it for it in self.state.segments[:-1] if self.disk.files.get(segment_path(it))), None)
+        if segment is None:
             return
-        segment = self.random.choice(segments)
         data = bytes(self.disk.files[segment_path(segment)])
         size = len(log_record(0))
         for start in range(0, len(data), size):
