@@ -347,13 +347,6 @@ BUGS: Final = (
         ("several machines",),
     ),
     Bug(
-        "an owner that has only ended its run counts for nothing",
-        _OK,
-        "nsqd/remote/claim.py",
-        (("if it.end or not it.is_fenced), path", "if it.end), path"),),
-        ("several machines",),
-    ),
-    Bug(
         "the mark is saved before the data path is settled",
         _OK,
         "nsqd/remote/claim.py",
