@@ -26,7 +26,7 @@ FINDS: Final = {
 
 
 def test_random_lives() -> None:
-    for seed in SEEDS:
+    for seed in sorted({*SEEDS, *FINDS.values()}):
         outcome = live_with_losses(seed)
         assert not outcome.error, f"{outcome.error}\npython -m tests.simulation lost-machines --from {seed} --seeds 1"
 
