@@ -293,6 +293,11 @@ def take_lock(files: Files, folder: Path, pause: Callable[[float], None]) -> int
         raise DataPathError(f"failed to lock data-path: {error_text('open', folder, error)}") from error
 
 
+def is_log_folder(name: str) -> bool:
+    """Return whether a folder or file of this name is the folder of a topic or of a deleted topic."""
+    return name.startswith((_TOPIC_PREFIX, _DROPPED_PREFIX))
+
+
 def is_journal(name: str) -> bool:
     digits = name.removeprefix(JOURNAL_PREFIX)
     return digits != name and digits.isascii() and digits.isdigit()

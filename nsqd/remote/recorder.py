@@ -28,6 +28,7 @@ from nsqcommon.remote.operations import (
     Replace,
     Write,
 )
+from nsqd.log.data_path import is_log_folder
 from nsqd.log.files import Buffers, Files
 
 _NEW: Final = ".tmp"  # what `Files.replace` appends to the name of a new version
@@ -37,8 +38,14 @@ _NOT_SHIPPED_PARTS: Final = (".index", ".damaged", ".torn")
 
 
 def is_shipped(path: Path) -> bool:
-    """Return whether a file of the data path is recorded. A root has topology.json and indexes as well."""
-    return not path.name.startswith(_NOT_SHIPPED) and not any(it in path.name for it in _NOT_SHIPPED_PARTS)
+    """Return whether a file or folder of the data path is recorded. A root has topology.json as well.
+
+    Folders always are: a topic may be called `orders.index`.
+    """
+    name = path.name
+    if is_log_folder(name):
+        return True
+    return not name.startswith(_NOT_SHIPPED) and not any(it in name for it in _NOT_SHIPPED_PARTS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,8 @@ SUITES: Final[dict[str, tuple[str, ...]]] = {
         "tests/simulation/test_lost_machines.py",
         "--deselect=tests/simulation/test_lost_machines.py::test_a_planted_bug_is_found",
     ),
+    "catalog": ("tests/nsqd/remote/test_catalog.py",),
+    "recorder": ("tests/nsqd/remote/test_recorder.py",),
     "broker model": ("tests/model/test_broker_model.py",),
     "ledger model": ("tests/model/test_ledger_model.py",),
     "keys model": ("tests/model/test_keys_model.py",),
@@ -74,6 +76,14 @@ _FULL: Final = "Then publishing stops, with an error, and nothing is thrown away
 _SPARK: Final = "Spark reads and writes each message once"
 
 BUGS: Final = (
+    # Which files the store has
+    Bug(
+        "the deletion of a topic that is called like an index is not recorded",
+        _POSITION,
+        "nsqd/remote/recorder.py",
+        (("    if is_log_folder(name):\n        return True\n", ""),),
+        ("recorder",),
+    ),
     # The chain in a store, and who owns it
     Bug(
         "an OK comes before those of the slots ahead of it",

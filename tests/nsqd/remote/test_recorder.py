@@ -74,6 +74,7 @@ def test_a_call_that_fails_is_not_recorded(tmp_path: Path) -> None:
         "topology.json.tmp",
         "owner.json.1a2b-7.tmp",
         "00000000.index",
+        "00000000.log.damaged.4096",
         "node.json.damaged",
         "remote.json",
     ],
@@ -83,6 +84,15 @@ def test_what_can_be_made_anew_is_not_recorded(name: str, tmp_path: Path) -> Non
     recording.files.write_new(tmp_path / name, b"x")
     assert recording.operations == []
     assert not is_shipped(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["t.orders.index", "t.orders.damaged", "t.orders.torn", "t.topology.json", "x.1.torn"])
+def test_folders_of_topics_are_recorded_whatever_their_names(name: str, tmp_path: Path) -> None:
+    recording = Recording(tmp_path)
+    recording.files.make_folder(tmp_path / name)
+    recording.files.rename(tmp_path / name, tmp_path / "x.0")
+    recording.files.remove_folder(tmp_path / "x.0")
+    assert recording.operations == [MakeFolder(name), Rename(name, "x.0"), Remove("x.0")]
 
 
 def test_what_lies_elsewhere_is_not_recorded(tmp_path: Path) -> None:
