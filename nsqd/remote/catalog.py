@@ -15,6 +15,7 @@ into folds first: `plan_fold` says which.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -101,15 +102,43 @@ class CatalogFile:
             excess -= last.length
 
     def _from(self, offset: int) -> list[Piece]:
-        """Return the pieces from `offset` on, of which the first may be cut in two."""
-        found: list[Piece] = []
-        begin = 0
-        for piece in self.pieces:
-            end = begin + piece.length
-            if end > offset:
-                found.append(Piece(piece.part, piece.start + max(0, offset - begin), piece.stop))
-            begin = end
-        return found
+        return _cut_out(self.pieces, offset, self.size)
+
+
+def _pieces_of(entry: FileEntry) -> list[Piece]:
+    return [Piece(it, 0, it.length) for it in entry.parts]
+
+
+def _cut_out(pieces: Iterable[Piece], start: int, stop: int) -> list[Piece]:
+    """Return the pieces of [start, stop), of which the first and the last may be parts of those here."""
+    found: list[Piece] = []
+    begin = 0
+    for piece in pieces:
+        end = begin + piece.length
+        if end > start and begin < stop:
+            found.append(Piece(piece.part, piece.start + max(0, start - begin), piece.stop - max(0, end - stop)))
+        begin = end
+    return found
+
+
+def _rebased(now: Iterable[Piece], before: Iterable[Piece], rooted: Sequence[Piece]) -> Iterator[Piece]:
+    """Yield the pieces of a file, but those that are `before`'s bytes as `rooted` has them.
+
+    A byte never moves within a file. So a piece that is now at the same place as before has the same bytes.
+    """
+    known: defaultdict[tuple[Part, int], list[Piece]] = defaultdict(list)
+    place = 0
+    for piece in before:
+        known[piece.part, place - piece.start].append(piece)
+        place += piece.length
+    place = 0
+    for piece in now:
+        same = known.get((piece.part, place - piece.start), ())
+        if any(it.start <= piece.start and piece.stop <= it.stop for it in same):
+            yield from _cut_out(rooted, place, place + piece.length)
+        else:
+            yield piece
+        place += piece.length
 
 
 Snapshot: TypeAlias = Mapping[str, tuple[CatalogFile, tuple[Piece, ...]]]
@@ -129,7 +158,7 @@ class Catalog:
         self.removed: set[str] = set()  # paths that were taken away since this root, and aren't there
         self._open: dict[int, CatalogFile] = {}
         for path, entry in root.files.items():
-            self.files[path] = CatalogFile([Piece(it, 0, it.length) for it in entry.parts], entry.size)
+            self.files[path] = CatalogFile(_pieces_of(entry), entry.size)
 
     def begin_run(self) -> None:
         """Forget the numbers of open files, which mean nothing in the next run."""
@@ -187,12 +216,16 @@ class Catalog:
     def rebase(self, snapshot: Snapshot, root: Root) -> None:
         """Refer to this root, which was made from the snapshot, instead of what it replaces.
 
-        A file that was cut or written over since keeps what it has, so that the next root folds it again.
+        A file may have been cut or written over since. What is left of the snapshot's bytes refers to the root all the same,
+        because the objects that had them may go.
         """
         for path, (file, pieces) in snapshot.items():
             count = len(pieces)
+            rooted = _pieces_of(root.files[path])
             if tuple(file.pieces[:count]) == pieces:
-                file.pieces[:count] = [Piece(it, 0, it.length) for it in root.files[path].parts]
+                file.pieces[:count] = rooted
+            else:
+                file.pieces = list(_rebased(file.pieces, pieces, rooted))
         self.objects = root.objects() | (self.objects - self.root.objects())
         self.root = root
 

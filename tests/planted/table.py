@@ -78,6 +78,13 @@ _SPARK: Final = "Spark reads and writes each message once"
 BUGS: Final = (
     # Which files the store has
     Bug(
+        "a file that was cut since a root needs what this root has made unnecessary",
+        _OK,
+        "nsqd/remote/catalog.py",
+        (("                file.pieces = list(_rebased(file.pieces, pieces, rooted))\n", "                pass\n"),),
+        ("catalog",),
+    ),
+    Bug(
         "the deletion of a topic that is called like an index is not recorded",
         _POSITION,
         "nsqd/remote/recorder.py",

@@ -29,6 +29,7 @@ from nsqd.remote.catalog import (
     Catalog,
     CatalogFile,
     FoldWriter,
+    Snapshot,
     mostly_dead,
     plan_fold,
     prove_range,
@@ -79,6 +80,17 @@ class Objects:
         self.objects = {name: data for name, data in self.objects.items() if not name.startswith("wal/")}
         self.catalog = Catalog(root)  # as a claimant would; an owner goes on with `rebase`
         return root
+
+    def snapshot_and_root(self) -> tuple[Snapshot, Root]:
+        """Make a root of the files as an owner does, while the catalog goes on."""
+        snapshot = self.catalog.snapshot()
+        writer = FoldWriter("node", RUN.following(RUN.writer))
+        for it in plan_fold(snapshot):
+            file = CatalogFile(list(snapshot[it.path][1]), it.size)
+            writer.add(it, self.content(file)[it.start :])
+        root = writer.finish()
+        self.objects |= {name: b"".join(buffers) for name, buffers in writer.full}
+        return snapshot, root
 
 
 class Folder:
@@ -228,20 +240,27 @@ def test_a_flipped_bit_on_the_disk_is_not_folded() -> None:
 def test_an_owner_goes_on_from_its_new_root_and_keeps_what_came_since() -> None:
     objects = Objects()
     objects.slot(OpenFile(1, "a"), OpenFile(2, "b"), Write(1, 0, 3), Write(2, 0, 3), body=b"onetwo")
-    catalog, snapshot = objects.catalog, objects.catalog.snapshot()
-    slots = dict(objects.objects)
+    snapshot, root = objects.snapshot_and_root()
     objects.slot(Write(1, 3, 1), Cut(2, 1), UseBlob("c", "blob/7/0001", 9, 5), body=b"!")
-    writer = FoldWriter("node", RUN.following(RUN.writer))
-    for it in plan_fold(snapshot):
-        writer.add(it, {"a": b"one", "b": b"two"}[it.path])
-    root = writer.finish()
+    catalog = objects.catalog
     catalog.rebase(snapshot, root)
-    objects.objects |= {name: b"".join(buffers) for name, buffers in writer.full}
     assert catalog.objects == {*root.objects(), "blob/7/0001"}
     assert [it.part.object for it in catalog.files["a"].pieces] == [*root.objects(), slot_name(RUN, 1)]
-    assert [it.part.object for it in catalog.files["b"].pieces] == [*slots], "it was cut since"
+    assert [it.part.object for it in catalog.files["b"].pieces] == [*root.objects()]
     assert objects.content(catalog.files["a"]) == b"one!"
     assert objects.content(catalog.files["b"]) == b"t"
+
+
+def test_what_is_left_of_a_file_that_was_written_over_since_the_root_needs_no_slot_from_before() -> None:
+    objects = Objects()
+    objects.slot(OpenFile(1, "a"), Write(1, 0, 5), Write(1, 5, 5), Write(1, 10, 5), body=b"onetwothreefour")
+    objects.slot(Write(1, 1, 2), body=b"--")
+    snapshot, root = objects.snapshot_and_root()
+    objects.slot(Write(1, 6, 2), Cut(1, 13), Write(1, 13, 1), body=b"**!")
+    catalog = objects.catalog
+    catalog.rebase(snapshot, root)
+    assert {it.part.object for it in catalog.files["a"].pieces} == {*root.objects(), slot_name(RUN, 2)}
+    assert objects.content(catalog.files["a"]) == b"o--two**reefo!"
 
 
 def test_bytes_that_are_in_no_slot_are_folded_and_proved_as_those_of_slots_are() -> None:
