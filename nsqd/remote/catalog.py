@@ -228,6 +228,7 @@ class Catalog:
                 file.pieces = list(_rebased(file.pieces, pieces, rooted))
         self.objects = root.objects() | (self.objects - self.root.objects())
         self.root = root
+        self.removed.clear()  # only a start needs them, and an owner may remove segments for years
 
     def _new_file(self, path: str) -> CatalogFile:
         self.removed.discard(path)

@@ -242,8 +242,10 @@ def test_an_owner_goes_on_from_its_new_root_and_keeps_what_came_since() -> None:
     objects.slot(OpenFile(1, "a"), OpenFile(2, "b"), Write(1, 0, 3), Write(2, 0, 3), body=b"onetwo")
     snapshot, root = objects.snapshot_and_root()
     objects.slot(Write(1, 3, 1), Cut(2, 1), UseBlob("c", "blob/7/0001", 9, 5), body=b"!")
+    objects.slot(Replace("d", 1), Remove("d"), body=b"d")
     catalog = objects.catalog
     catalog.rebase(snapshot, root)
+    assert not catalog.removed, "an owner needs no list of all that it has ever removed"
     assert catalog.objects == {*root.objects(), "blob/7/0001"}
     assert [it.part.object for it in catalog.files["a"].pieces] == [*root.objects(), slot_name(RUN, 1)]
     assert [it.part.object for it in catalog.files["b"].pieces] == [*root.objects()]
