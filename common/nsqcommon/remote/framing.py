@@ -17,7 +17,7 @@ from google_crc32c import value as crc32c
 MAGIC: Final = b"\xf3\x4e\x52\x01"
 _PREFIX: Final = Struct(">4sII")
 PREFIX_SIZE: Final = _PREFIX.size
-MOST_HEADER: Final = 16 << 20  # bytes; a slot of 8 MiB in writes of one byte has less
+MOST_HEADER: Final = 16 << 20  # bytes
 
 
 class BadObject(ValueError):
@@ -29,8 +29,10 @@ class NewerFormat(BadObject):
 
 
 def frame(fields: list[Any]) -> bytes:
-    """Return these fields as the beginning of an object."""
+    """Return these fields as the beginning of an object. Raises BadObject if readers would refuse its header."""
     header: bytes = msgpack.packb(fields)
+    if len(header) > MOST_HEADER:
+        raise BadObject(f"a header of {len(header)} bytes is longer than {MOST_HEADER}")
     return _PREFIX.pack(MAGIC, len(header), crc32c(header)) + header
 
 

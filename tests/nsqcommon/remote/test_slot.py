@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqcommon.remote.framing import MAGIC, BadObject, NewerFormat, frame, header_of, unframe
+from nsqcommon.remote.framing import MAGIC, MOST_HEADER, BadObject, NewerFormat, frame, header_of, unframe
 from nsqcommon.remote.names import Run
-from nsqcommon.remote.operations import Replace, body_length, decode_operations
+from nsqcommon.remote.operations import Remove, Replace, body_length, decode_operations
 from nsqcommon.remote.slot import Kind, Slot, decode_slot, decode_slot_header, encode_slot
 from tests.nsqcommon.remote.strategies import slots
 
@@ -41,6 +41,12 @@ def test_so_is_a_missing_end(case: tuple[Slot, list[bytes]], draws: st.DataObjec
     data = b"".join(encode_slot(*case))
     with pytest.raises(BadObject):
         decode_slot(data[: draws.draw(st.integers(0, len(data) - 1))])
+
+
+def test_a_slot_that_readers_would_refuse_is_not_made() -> None:
+    slot = Slot(Kind.DATA, "node", RUN, 3, RUN.writer, 1, (Remove("a" * 100),) * (MOST_HEADER // 100))
+    with pytest.raises(BadObject, match=f"a header of 18119443 bytes is longer than {MOST_HEADER}"):
+        encode_slot(slot)
 
 
 @given(slots())
