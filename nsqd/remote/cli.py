@@ -27,10 +27,10 @@ NOT_CHECKED: Final = 2
 PROGRESS_INTERVAL: Final = 2.0
 
 _ABOUT: Final = """\
-Checks whether a store may be used with --remote: whether of several writers that create one object exactly one
-succeeds, and whether what it acknowledges stays and can be read at once. Some stores that speak S3's protocol don't
-keep this, and with them acknowledged messages would be lost. Run it before the first use, and after each upgrade of the
-store. It writes about 20 MB below the prefix, in a folder of its own, and deletes it at the end.
+Checks whether a store may be used with --remote, which is an option of a later version: whether of several writers that
+create one object exactly one succeeds, and whether what it acknowledges stays and can be read at once. Some stores that
+speak S3's protocol don't keep this, and with them acknowledged messages would be lost. Run it before the first use, and
+after each upgrade of the store. It writes about 20 MB below the prefix, in a folder of its own, and deletes it at the end.
 """
 
 _STATUS: Final = """\
@@ -83,7 +83,7 @@ def main(
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(prog="nsqd remote", description="Looks at stores for --remote.")
+    made = argparse.ArgumentParser(prog="nsqd remote", description="Looks at object stores.")
     commands = made.add_subparsers(required=True, metavar="check")
     check = commands.add_parser(
         "check",
@@ -92,14 +92,16 @@ def parser() -> argparse.ArgumentParser:
         epilog=_STATUS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    check.add_argument("url", metavar="URL", type=_argument(parse_location), help="as for --remote of nsqd; see below")
+    check.add_argument(
+        "url", metavar="URL", type=_argument(parse_location), help="the store, and a prefix in it; see below"
+    )
     check.add_argument(
         "--remote-option",
         metavar="NAME=VALUE",
         action="append",
         default=[],
         type=_argument(parse_remote_option),
-        help="as for nsqd: endpoint=URL of a server that isn't the cloud's, region=REGION, and all that obstore knows",
+        help="endpoint=URL of a server that isn't the cloud's, region=REGION, and all that obstore knows",
     )
     check.add_argument(
         "--rounds",
@@ -113,14 +115,14 @@ def parser() -> argparse.ArgumentParser:
         metavar="DURATION",
         type=_argument(_positive_duration),
         default=50 * MILLISECOND,
-        help="as for nsqd, to say what it would cost (default 50ms)",
+        help="least time between two objects while a publisher waits, to say what it would cost (default 50ms)",
     )
     check.add_argument(
         "--remote-delay",
         metavar="DURATION",
         type=_argument(_positive_duration),
         default=SECOND,
-        help="the same (default 1s)",
+        help="the same while no publisher waits (default 1s)",
     )
     return made
 
