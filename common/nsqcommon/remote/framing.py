@@ -17,7 +17,7 @@ from google_crc32c import value as crc32c
 MAGIC: Final = b"\xf3\x4e\x52\x01"
 _PREFIX: Final = Struct(">4sII")
 PREFIX_SIZE: Final = _PREFIX.size
-MOST_HEADER: Final = 16 << 20  # bytes
+MOST_HEADER: Final = 16 << 20  # bytes; an owner puts half of that into a slot
 
 
 class BadObject(ValueError):

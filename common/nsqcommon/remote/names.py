@@ -24,6 +24,7 @@ from nsqcommon.remote.framing import BadObject
 NODE: Final = "node"
 HINT: Final = "hint"
 _RUN: Final = re.compile(r"(\d{10,20})-([0-9a-f]{16})")
+_OF_SEGMENT: Final = re.compile(rf"\d+-\d+-({_RUN.pattern})\.log")
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -51,6 +52,24 @@ def parse_run(text: object) -> Run:
     if found is None:
         raise BadObject(f"{text!r} is not the name of a run")
     return Run(int(found[1]), found[2])
+
+
+def run_in(name: str) -> Run | None:
+    """Return the run in the name of an object; None: it has none, or it's the name of something else."""
+    kind, _, rest = name.partition("/")
+    first, _, last = rest.rpartition("/")
+    if kind in ("root", "gone"):
+        text = rest
+    elif kind in ("wal", "fold", "blob") and last.isdigit():
+        text = first
+    elif kind == "log" and (found := _OF_SEGMENT.fullmatch(last)) is not None:
+        text = found[1]
+    else:
+        return None
+    try:
+        return parse_run(text)
+    except BadObject:
+        return None
 
 
 def writer_name(random_bits: int) -> str:

@@ -106,11 +106,27 @@ _WORDS: Final[dict[type[Operation], str]] = {
     UseBlob: "blob",
     Commit: "commit",
 }
+_NUMBERS: Final = 48  # bytes at most, of an operation without its paths
 
 
 def body_length(operation: Operation) -> int:
     """Return how many bytes of the body are this operation's."""
     return operation.length if isinstance(operation, Write | Replace) else 0
+
+
+def header_length(operation: Operation) -> int:
+    """Return how many bytes an operation takes in a header at most, because paths are ASCII."""
+    match operation:
+        case Rename(source, target):
+            return _NUMBERS + len(source) + len(target)
+        case UseBlob(path, blob):
+            return _NUMBERS + len(path) + len(blob)
+        case OpenFile(_, path) | Remove(path) | MakeFolder(path) | Replace(path):
+            return _NUMBERS + len(path)
+        case Commit(run):
+            return _NUMBERS + len(str(run))
+        case _:
+            return _NUMBERS
 
 
 def encode_operations(operations: Iterable[Operation]) -> list[list[Any]]:

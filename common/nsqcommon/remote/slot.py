@@ -78,11 +78,15 @@ class Slot:
             start = end
 
 
-def encode_slot(slot: Slot, body: Sequence[bytes] = ()) -> list[bytes]:
-    """Return the slot as buffers: its header, and the body as it was given, without copying it."""
-    crc = 0
-    for buffer in body:
-        crc = extend_crc32c(crc, buffer)
+def encode_slot(slot: Slot, body: Sequence[bytes] = (), *, crc: int | None = None) -> list[bytes]:
+    """Return the slot as buffers: its header, and the body as it was given, without copying it.
+
+    `crc`: that of the body, if you know it.
+    """
+    if crc is None:
+        crc = 0
+        for buffer in body:
+            crc = extend_crc32c(crc, buffer)
     header = [
         str(slot.kind),
         slot.node,

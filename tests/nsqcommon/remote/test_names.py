@@ -4,7 +4,19 @@ import pytest
 from hypothesis import given
 
 from nsqcommon.remote.framing import BadObject
-from nsqcommon.remote.names import Run, parse_run, segment_object_name, slot_name, slots_prefix, writer_name
+from nsqcommon.remote.names import (
+    Run,
+    blob_name,
+    fold_name,
+    gone_name,
+    parse_run,
+    root_name,
+    run_in,
+    segment_object_name,
+    slot_name,
+    slots_prefix,
+    writer_name,
+)
 from tests.nsqcommon.remote.strategies import RUNS
 
 RUN = Run(42, "9f3c21ab7e5d0c44")
@@ -35,3 +47,25 @@ def test_the_following_run_has_the_next_number_and_its_writer() -> None:
 
 def test_a_topic_called_dot_dot_stays_within_the_prefix_of_its_node() -> None:
     assert "/../" not in f"/{segment_object_name('..', 'id', 0, 7, RUN)}"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        slot_name(RUN, 17),
+        root_name(RUN),
+        gone_name(RUN),
+        fold_name(RUN, 3),
+        blob_name(RUN, 3),
+        segment_object_name("orders", "id", 0, 7, RUN),
+    ],
+)
+def test_each_object_but_two_has_its_run_in_its_name(name: str) -> None:
+    assert run_in(name) == RUN
+
+
+@pytest.mark.parametrize(
+    "name", ["node", "hint", "root/", f"wal/{RUN}", f"wal/{RUN}/x", "log/t.orders/id/0-7.log", "x"]
+)
+def test_other_names_have_no_run(name: str) -> None:
+    assert run_in(name) is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple
+
 import msgpack
 import pytest
 from hypothesis import given
@@ -9,9 +11,17 @@ from hypothesis import strategies as st
 
 from nsqcommon.remote.framing import MAGIC, MOST_HEADER, BadObject, NewerFormat, frame, header_of, unframe
 from nsqcommon.remote.names import Run
-from nsqcommon.remote.operations import Remove, Replace, body_length, decode_operations
+from nsqcommon.remote.operations import (
+    Operation,
+    Remove,
+    Replace,
+    body_length,
+    decode_operations,
+    encode_operations,
+    header_length,
+)
 from nsqcommon.remote.slot import Kind, Slot, decode_slot, decode_slot_header, encode_slot
-from tests.nsqcommon.remote.strategies import slots
+from tests.nsqcommon.remote.strategies import OPERATIONS, slots
 
 RUN = Run(7, "00000000000000ab")
 SLOT = Slot(Kind.DATA, "node", RUN, 3, RUN.writer, 1, (Replace("a", 3),))
@@ -43,10 +53,21 @@ def test_so_is_a_missing_end(case: tuple[Slot, list[bytes]], draws: st.DataObjec
         decode_slot(data[: draws.draw(st.integers(0, len(data) - 1))])
 
 
+@given(st.lists(OPERATIONS, max_size=5))
+def test_operations_take_no_more_than_they_are_counted(operations: list[Operation]) -> None:
+    for it in operations:
+        taken = len(msgpack.packb(encode_operations([it]))) - 1
+        assert taken <= header_length(it) + 3 * sum(map(len, filter(is_text, astuple(it))))
+
+
 def test_a_slot_that_readers_would_refuse_is_not_made() -> None:
     slot = Slot(Kind.DATA, "node", RUN, 3, RUN.writer, 1, (Remove("a" * 100),) * (MOST_HEADER // 100))
-    with pytest.raises(BadObject, match=f"a header of 18119443 bytes is longer than {MOST_HEADER}"):
+    with pytest.raises(BadObject, match="a header of 18119443 bytes is longer than 16777216"):
         encode_slot(slot)
+
+
+def is_text(argument: object) -> bool:
+    return isinstance(argument, str)
 
 
 @given(slots())
