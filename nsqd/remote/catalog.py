@@ -174,16 +174,22 @@ class Catalog:
             part = Part(name, body_start + start, len(data), crc32c(bytes(data)))
             self._apply(operation, part)
 
-    def apply_unsent(self, operations: Iterable[Operation], body: Iterable[bytes]) -> None:
+    def apply_sent(self, slot: Slot, crcs: Sequence[int], body_start: int) -> None:
+        """Do the same for a slot of our own, given the checksums of each operation's bytes."""
+        self._apply_all(slot.operations, crcs, slot_name(slot.run, slot.number), body_start)
+
+    def apply_unsent(self, operations: Sequence[Operation], crcs: Sequence[int]) -> None:
         """Repeat operations that will be in no slot, because too much was waiting while the store was away.
 
         Their bytes are in the local files only. The next root has to have them before the chain can go on.
         """
-        data, start = memoryview(b"".join(body)), 0
-        for operation in operations:
-            end = start + body_length(operation)
-            self._apply(operation, Part(_UNSENT, start, end - start, crc32c(bytes(data[start:end]))))
-            start = end
+        self._apply_all(operations, crcs, _UNSENT, 0)
+
+    def _apply_all(self, operations: Sequence[Operation], crcs: Sequence[int], name: str, start: int) -> None:
+        for operation, crc in zip(operations, crcs, strict=True):
+            length = body_length(operation)
+            self._apply(operation, Part(name, start, length, crc))
+            start += length
 
     def _apply(self, operation: Operation, part: Part) -> None:
         match operation:
@@ -329,9 +335,12 @@ class FoldWriter:
 
     def add(self, file: FileToFold, data: bytes) -> None:
         """Take a file whose bytes from `start` on are `data`, which were proved."""
-        assert len(data) == file.size - file.start
-        parts = list(file.kept)
-        parts += [self._put(data[start : start + MOST_FOLD]) for start in range(0, len(data), MOST_FOLD)]
+        self.add_blocks(file, (data[start : start + MOST_FOLD] for start in range(0, len(data), MOST_FOLD)))
+
+    def add_blocks(self, file: FileToFold, blocks: Iterable[bytes]) -> None:
+        """Do the same with bytes that come in blocks of at most MOST_FOLD, so that a large file is never in memory."""
+        parts = [*file.kept, *map(self._put, blocks)]
+        assert sum(it.length for it in parts) == file.size
         self._files[file.path] = FileEntry(file.size, tuple(parts))
 
     def finish(self) -> Root:
@@ -358,14 +367,11 @@ class FoldWriter:
             self._number += 1
 
 
-def mostly_dead(root: Root, sizes: Mapping[str, int]) -> list[str]:
+def mostly_dead(snapshot: Snapshot, sizes: Mapping[str, int]) -> list[str]:
     """Return the folds of which less than half is needed, given the size of each."""
     alive = dict.fromkeys(sizes, 0)
-    for part in _parts_of(root):
-        if part.object in alive:
-            alive[part.object] += part.length
+    for _, pieces in snapshot.values():
+        for piece in pieces:
+            if piece.part.object in alive:
+                alive[piece.part.object] += piece.length
     return [name for name, size in sizes.items() if 2 * alive[name] < size]
-
-
-def _parts_of(root: Root) -> Iterator[Part]:
-    return (part for entry in root.files.values() for part in entry.parts)

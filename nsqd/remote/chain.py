@@ -36,6 +36,7 @@ from nsqd.remote.pacing import DEPTH, pause_before
 
 if TYPE_CHECKING:
     from nsqcommon.remote.operations import Operation
+    from nsqcommon.remote.slot import Claimant
 
 MOST_UNCONFIRMED: Final = 8 * DEPTH  # slots that may be stored while an earlier one isn't
 SHORTEST_PATIENCE: Final = 0.05  # seconds until an unanswered create is sent a second time, on another connection
@@ -74,6 +75,7 @@ class Request:
     name: str
     sent_at: float
     slot: PendingSlot | None  # None: of a probe
+    data: Sequence[bytes] = ()  # to create; the slot gives its own up as soon as another request has stored it
 
     @property
     def size(self) -> int:
@@ -87,8 +89,20 @@ class Chain:
     Not thread-safe: if you share it among threads, hold a lock around each call.
     """
 
-    def __init__(self, node: str, run: Run, *, chance: Callable[[], float], depth: int = DEPTH) -> None:
-        """Go on in this run, of which no slot was sent yet. `chance` returns random numbers in [0, 1)."""
+    def __init__(
+        self,
+        node: str,
+        run: Run,
+        *,
+        chance: Callable[[], float],
+        depth: int = DEPTH,
+        claimant: Claimant | None = None,
+    ) -> None:
+        """Go on in this run, of which no slot was sent yet. `chance` returns random numbers in [0, 1).
+
+        The first slot of each run names `claimant`, because the next one who wants the name begins to read at some run,
+        and wants to know whether the owner still answers.
+        """
         self.run = run
         self.node = node
         self.depth = depth
@@ -96,6 +110,7 @@ class Chain:
         self.fenced: str | None = None  # why this process doesn't own the name any more
         self.confirmed_position = 0
         self._chance = chance
+        self._claimant = claimant
         self._next_number = 0
         self._pending: deque[PendingSlot] = deque()  # in the order of the chain
         self._confirmed: list[PendingSlot] = []
@@ -120,10 +135,16 @@ class Chain:
         return sum(not it.is_stored for it in self._pending)
 
     def append(
-        self, operations: Sequence[Operation], body: Sequence[bytes], position: int, time_ns: int
+        self,
+        operations: Sequence[Operation],
+        body: Sequence[bytes],
+        position: int,
+        time_ns: int,
+        *,
+        crc: int | None = None,
     ) -> PendingSlot:
-        """Put these operations into the next slot. `position`: the number of the last of them."""
-        return self._append(Kind.DATA, position, time_ns, operations=tuple(operations), body=body)
+        """Put these operations into the next slot. `position`: the number of the last of them. `crc`: of the body."""
+        return self._append(Kind.DATA, position, time_ns, operations=tuple(operations), body=body, crc=crc)
 
     def end_run(self, position: int, time_ns: int, following: Run | None = None, *, reads_root: bool = False) -> Run:
         """Put an end into the next slot, and go on in the next run. Return it.
@@ -144,14 +165,15 @@ class Chain:
         *,
         operations: tuple[Operation, ...] = (),
         body: Sequence[bytes] = (),
+        crc: int | None = None,
         following: Run | None = None,
         reads_root: bool = False,
     ) -> PendingSlot:
         slot = Slot(
             *(kind, self.node, self.run, self._next_number, self.run.writer, time_ns),
-            *(operations, following, reads_root),
+            *(operations, following, reads_root, None if self._next_number else self._claimant),
         )
-        data = encode_slot(slot, body)
+        data = encode_slot(slot, body, crc=crc)
         pending = PendingSlot(slot, slot_name(self.run, self._next_number), data[0], data, position)
         self._pending.append(pending)
         self._next_number += 1
@@ -182,11 +204,12 @@ class Chain:
         return self._probe
 
     def _due(self, slot: PendingSlot) -> float:
-        if not slot.requests:
+        # A create may hang for half a minute. The comparison that another one has made necessary doesn't wait for that.
+        verb = Verb.COMPARE if slot.compares else Verb.CREATE
+        under_way = [it for it in slot.requests if it.verb is verb]
+        if not under_way:
             return slot.due
-        if len(slot.requests) > 1 or slot.compares:
-            return inf
-        return max(slot.due, slot.requests[0].sent_at + self._patience)
+        return max(slot.due, under_way[0].sent_at + self._patience) if len(under_way) == 1 else inf
 
     @property
     def _patience(self) -> float:
@@ -196,7 +219,7 @@ class Chain:
         return max(SHORTEST_PATIENCE, PATIENCE * median)
 
     def _begin(self, slot: PendingSlot, now: float) -> Request:
-        request = Request(Verb.COMPARE if slot.compares else Verb.CREATE, slot.name, now, slot)
+        request = Request(Verb.COMPARE if slot.compares else Verb.CREATE, slot.name, now, slot, slot.data)
         slot.requests.append(request)
         return request
 

@@ -1,6 +1,6 @@
 """How a process becomes the owner of a node's name: it reads the chain to its end, and puts a fence there.
 
-    NODE -> HINT -> GONE -> ROOT -> SCAN ────────> LOOK -> FENCE ── CREATED ──> VERIFY -> owner
+    NODE -> HINT -> GONE -> ROOT -> SCAN -> VERIFY, LOOK -> FENCE ─ CREATED ──> VERIFY -> owner
                      ^ │            ^ │ end, fence:          ^ │ EXISTS           ^ │
                      │ │ follow     │ │ the next run         │ v                  │ │ a run of the
                      │<┘            │<┘                      COMPARE ── ours ─────┘ │ path is gone
@@ -11,6 +11,13 @@ The first slot that doesn't exist is where the last owner has to write next, so 
 run from which nothing was deleted. If the run was swept while we read it, a slot that "doesn't exist" may be one that did,
 and a fence there stops no owner. Sweeping sets the mark `gone/RUN` before it deletes anything, so we ask for the marks of
 *all* runs of our path after the fence. A mark that isn't there then was not there when we read.
+
+An owner that lives may be faster with each slot than we are, because it knows the next one, and we have to ask. So if we
+lose a slot to it, we put another fence some slots ahead. The owner stops there, and until then we try the others:
+
+    d d d d d d . . . . F          our first fence came too late for the fifth and the sixth slot
+                |       '-- the owner gets no further, and for readers it is a fence like any other
+                '-- the first slot that doesn't exist: if a fence gets that place, the one ahead is in no chain
 
 Before the fence we begin once more at the newest root that we have read the commit of. An owner that sleeps may be about
 to sweep what that commit has made unnecessary, and after its sweep the older root's objects are no more. Objects of the
@@ -34,11 +41,15 @@ from nsqcommon.remote.slot import Claimant, Kind, Slot, decode_slot, encode_slot
 from nsqd.remote.catalog import Catalog
 from nsqd.remote.local_mark import Decision, LocalMark, decide, first_mark
 from nsqd.remote.object_store import Created
+from nsqd.remote.pacing import DEPTH
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 SLOTS_AHEAD: Final = 16  # gets under way at the same time
+# From a slot that an owner was faster with to the fence that stops it. It stores DEPTH slots in a round trip, and we need two
+# from asking for a slot to a fence ahead. A sweep reaches further beyond the end of a run.
+BARRIER: Final = 4 * DEPTH
 
 
 class Phase(Enum):
@@ -51,6 +62,7 @@ class Phase(Enum):
     LOOK = auto()
     FENCE = auto()
     COMPARE = auto()
+    BARRIER = auto()
     VERIFY = auto()
     ENDED = auto()
 
@@ -93,11 +105,28 @@ class Claimed:
     """This process owns the name, and nothing that was ever acknowledged is missing in `catalog`."""
 
     node: str
+    claimant: Claimant  # this process, as the first slot of each of its runs names it
     run: Run  # to go on in
     path: tuple[RunRead, ...]  # the runs since the root, which a later root makes unnecessary
     catalog: Catalog
     mark: LocalMark  # to save when the data path was made what it has to be, before the first slot
     decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
+class ChainRead:
+    """A chain as somebody reads it who doesn't claim the name."""
+
+    node: str
+    path: tuple[RunRead, ...]  # the runs since the root; the last one ends where nothing is yet
+    catalog: Catalog
+    owner: Claimant | None
+    latest_ns: int  # the owner's clock at the last slot that was read; 0: there is none
+    decision: Decision  # about the data path of the claim, if nothing is added to the chain
+
+    @property
+    def is_ended(self) -> bool:
+        return self.path[-1].end == 0 and len(self.path) > 1 and not self.path[-2].is_fenced
 
 
 class Claim:
@@ -113,18 +142,23 @@ class Claim:
         time_ns: int,
         mark: LocalMark | None = None,
         may_leap: bool = True,
+        has_data: bool = False,
         slots_ahead: int = SLOTS_AHEAD,
     ) -> None:
         """Claim for this writer, whose name was drawn for this claim. `mark`: of the data path, if it has one.
 
         `node` and `first_writer`: the node's id and the writer of its first run, if the prefix is new. They are two writers,
-        because a writer is an owner once: otherwise a copy of our data path could be taken for what we wrote later.
+        because a writer is an owner once: otherwise a copy of our data path could be taken for what we wrote later. `node`
+        is empty if the data path doesn't know it, because its node.json is damaged or wasn't fetched yet.
+
+        With `has_data` the data path is a node's already, so that the name must not be another one's.
 
         Without `may_leap` the claim stops in front of the fence (`is_looking`), so that a start can see whether the
         owner is alive.
         """
         self.claimed: Claimed | None = None
         self.fault: str | None = None  # why the name can't be claimed, for the operator
+        self.owner: Claimant | None = None  # the last owner, as far as the chain was read
         self._node = node
         self._writer = writer
         self._first_writer = first_writer
@@ -132,6 +166,8 @@ class Claim:
         self._time_ns = time_ns
         self._mark = mark
         self._may_leap = may_leap
+        self._stops_owner = may_leap
+        self._has_data = has_data
         self._slots_ahead = slots_ahead
         self._phase = Phase.NODE
         self._under_way: list[ClaimRequest] = []
@@ -144,7 +180,9 @@ class Claim:
         self._catalog = Catalog(empty_root(node, self._run))
         self._ahead: dict[int, bytes | None] = {}
         self._unverified: set[str] = set()
+        self._after_verification = Phase.ENDED
         self._damage: str | None = None
+        self._latest_ns = 0
 
     # What to ask
 
@@ -171,7 +209,9 @@ class Claim:
                 ahead = range(self._number, self._number + self._slots_ahead)
                 return [ClaimRequest(Ask.GET, slot_name(self._run, it)) for it in ahead if it not in self._ahead]
             case Phase.FENCE:
-                return [ClaimRequest(Ask.CREATE, self._slot, self._fence())]
+                return [self._fence_at(self._number)]
+            case Phase.BARRIER:
+                return [self._fence_at(self._number + BARRIER)]
             case Phase.COMPARE:
                 return [ClaimRequest(Ask.GET, self._slot)]
             case Phase.VERIFY:
@@ -217,12 +257,16 @@ class Claim:
                 self._mark = request.mark
             elif self._phase is Phase.NEW_NODE:
                 self._go(Phase.NODE)  # ours or another's
+            elif self._phase is Phase.BARRIER:
+                self._may_leap = True  # we have looked before; a second look would only give the owner time
+                self._go(Phase.SCAN)
             elif answer is Created.CREATED:
                 self._verify()
             else:
                 self._go(Phase.COMPARE)
         except BadObject as error:
-            self._damaged(f"{request.name}: {error}")
+            # The answer may have been the one that slots after it were waiting for.
+            self._damaged(f"{self._slot if self._phase is Phase.SCAN else request.name}: {error}")
 
     def _got(self, request: ClaimRequest, data: bytes | None) -> None:
         match self._phase:
@@ -254,9 +298,15 @@ class Claim:
         if data is None:
             if self._mark is not None and not self._mark.is_first:
                 raise BadObject("is missing, and this data path was in the store: has somebody emptied it?")
-            self._go(Phase.NEW_NODE)
+            if self._node:
+                self._go(Phase.NEW_NODE)
+            else:
+                self._end("the data path doesn't say whose it is: start once without --remote, which repairs node.json")
             return
         mark = decode_node(data)
+        if self._has_data and self._node not in ("", mark.node):
+            self._end(f"it belongs to node {mark.node}, and this data path to node {self._node}")
+            return
         self._node, self._first, self._run = mark.node, mark.first, mark.first
         self._go(Phase.HINT)
 
@@ -315,12 +365,21 @@ class Claim:
         if committed is not None and committed.number > self._begun.number:
             self._begin(committed)
         else:
-            self._go(Phase.FENCE if self._may_leap else Phase.LOOK)
+            self._go_beyond()
+
+    def _go_beyond(self) -> None:
+        """Put the fence, or look whether the owner is alive, which would seem to be dead on swept ground."""
+        if self._may_leap:
+            self._go(Phase.FENCE)
+        else:
+            self._verify(Phase.LOOK)
 
     def _follow(self, data: bytes) -> None:
         slot, body = decode_slot(data)
         if (slot.run, slot.number, slot.node) != (self._run, self._number, self._node):
             raise BadObject(f"is slot {slot.number} of {slot.run} of node {slot.node}")
+        self.owner = slot.claimant or self.owner
+        self._latest_ns = slot.time_ns
         if slot.next is None:
             self._catalog.apply(slot, body, len(data) - len(body))
             self._number += 1
@@ -347,16 +406,43 @@ class Claim:
         """How far the chain goes, as it was read last. A chain that moves has an owner that is alive."""
         return self._run, self._number
 
+    def read(self) -> ChainRead:
+        """Return what was read up to here. It counts unless one of these runs is gone by now."""
+        assert self.is_looking
+        path = self._whole_path
+        decision = decide(self._mark, self._node, last_owner(path), self._begun)
+        return ChainRead(self._node, path, self._catalog, self.owner, self._latest_ns, decision)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the last owner had the data path that this process has now, so that it must have died."""
+        return self._mark is not None and last_owner(self._whole_path) in self._mark.writers
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether the chain stops at the end of a run, as a clean stop leaves it. While an owner makes a root, it does too."""
+        return self.read().is_ended
+
     def look_again(self) -> None:
         """Read what was added to the chain since."""
         assert self.is_looking
         self._go(Phase.SCAN)
 
-    def leap(self) -> None:
-        """Take the name, even from an owner that is alive."""
-        self._may_leap = True
-        if self.is_looking:
-            self._go(Phase.FENCE)
+    def begin_again(self) -> None:
+        """Read from the newest root, because an owner that is alive has swept what was read."""
+        assert self.is_looking
+        assert self._first is not None
+        self._run = self._first
+        self._go(Phase.HINT)
+
+    def leap(self, *, stops_owner: bool = True) -> None:
+        """Take the name. If another process is faster, the claim looks again.
+
+        `stops_owner`: even from an owner that is alive, so put a fence in its way if it is faster.
+        """
+        assert self.is_looking
+        self._stops_owner = stops_owner
+        self._go(Phase.FENCE)
 
     # The fence
 
@@ -364,28 +450,31 @@ class Claim:
     def _whole_path(self) -> tuple[RunRead, ...]:
         return (*self._path, RunRead(self._run, self._number, is_fenced=True))
 
-    def _fence(self) -> bytes:
-        """Return our fence for this slot.
+    def _fence_at(self, number: int) -> ClaimRequest:
+        """Return the request for our fence in this slot of the run.
 
         The number of its next run is higher than any that we have named before, so that no two of our fences name the
-        same run, even if one of them lies on swept ground.
+        same run, even if one of them lies on swept ground or ahead of the chain's end.
         """
-        if (fence := self._fences.get(self._slot)) is None:
+        name = slot_name(self._run, number)
+        if (fence := self._fences.get(name)) is None:
             following = Run(max(self._run.number, self._highest) + 1, self._writer)
             self._highest = following.number
             slot = Slot(
-                *(Kind.FENCE, self._node, self._run, self._number, self._writer, self._time_ns),
+                *(Kind.FENCE, self._node, self._run, number, self._writer, self._time_ns),
                 *((), following, False, self._claimant),
             )
-            fence = self._fences[self._slot] = b"".join(encode_slot(slot))
-        return fence
+            fence = self._fences[name] = b"".join(encode_slot(slot))
+        return ClaimRequest(Ask.CREATE, name, fence)
 
     def _got_other(self, data: bytes | None) -> None:
         """Take the object in the slot where our fence should be."""
         if data is None:
             self._go(Phase.FENCE)
-        elif data == self._fence():
+        elif data == self._fences[self._slot]:
             self._verify()
+        elif self._stops_owner and decode_slot(data)[0].next is None:
+            self._go(Phase.BARRIER)
         else:
             self._go(Phase.SCAN)
             self._ahead = {self._number: data}
@@ -393,7 +482,9 @@ class Claim:
 
     # Whether it counts
 
-    def _verify(self) -> None:
+    def _verify(self, then: Phase = Phase.ENDED) -> None:
+        """Ask whether a run of our path was swept. If none was, go on: with `ENDED`, as the owner."""
+        self._after_verification = then
         self._unverified = {gone_name(it.run) for it in self._path} | {gone_name(self._run)}
         self._go(Phase.VERIFY)
 
@@ -407,6 +498,8 @@ class Claim:
             return
         if self._damage is not None:
             self._end(self._damage)
+        elif self._after_verification is Phase.LOOK:
+            self._go(Phase.LOOK)
         else:
             self._become_owner()
 
@@ -418,11 +511,11 @@ class Claim:
         mark = LocalMark(self._node, (self._writer, before), root, self._claimant.boot)
         self._catalog.begin_run()
         following = self._run_named_by_the_fence()
-        self.claimed = Claimed(self._node, following, path, self._catalog, mark, decision)
+        self.claimed = Claimed(self._node, self._claimant, following, path, self._catalog, mark, decision)
         self._go(Phase.ENDED)
 
     def _run_named_by_the_fence(self) -> Run:
-        slot, _ = decode_slot(self._fence())
+        slot, _ = decode_slot(self._fences[self._slot])
         assert slot.next is not None
         return slot.next
 

@@ -7,12 +7,16 @@ what slots have is compared. A file that agrees with the store as far as the sto
 the tail may have been synced. One that disagrees had lost something before its tail, so its tail was never synced as a
 whole, and the store's bytes are right.
 
+What its owner has removed while the store was away stays removed, as far as that can be told from what a disk has lost.
+If it has deleted a topic and created it again, the files of both logs have the same names. Then all those here count,
+because the store has the deleted log's. An older copy of the disk may have that one as well, but it has less of the journal.
+
 Adopted, it is somebody else's past: the store is right about everything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
@@ -33,17 +37,85 @@ class Fate(Enum):
     ASIDE = "aside"
 
 
-def plan(decision: Decision, catalog: Catalog, local: Mapping[str, int], *, same_boot: bool) -> dict[str, Fate]:
-    """Return the fate of each file, given the sizes of the local ones."""
+def plan(
+    decision: Decision,
+    catalog: Catalog,
+    local: Mapping[str, int],
+    *,
+    same_boot: bool,
+    other_logs: Collection[str] = (),
+    rewritten: Collection[str] = (),
+) -> dict[str, Fate]:
+    """Return the fate of each file, given the sizes of the local ones.
+
+    `other_logs`: the folders of topics that have another log in the store. `rewritten`: files that are shorter than in the
+    store, and not the beginning of what it has.
+    """
     if decision is Decision.ADOPT:
         fates = dict.fromkeys(catalog.files, Fate.FETCH)
         return fates | {path: Fate.ASIDE for path in local if path not in fates}
-    is_complete = all(local.get(path, -1) >= file.size for path, file in catalog.files.items())
-    fates = {path: _fate_of(file, local.get(path), same_boot and is_complete) for path, file in catalog.files.items()}
+    removals = _Removals(catalog, local, same_boot=same_boot)
+    is_older = not removals.has_whole_journal
+    files = {
+        path: file
+        for path, file in catalog.files.items()
+        if _folder_of(path) not in other_logs and (path in local or not removals.has(path, file))
+    }
+    is_complete = all(local.get(path, -1) >= file.size or path in rewritten for path, file in files.items())
+    is_undisturbed = same_boot and is_complete and not (other_logs and is_older)
+    fates = {path: _fate_of(file, local.get(path), is_undisturbed) for path, file in files.items()}
+    if is_older:
+        fates |= {path: Fate.FETCH for path in catalog.files if _folder_of(path) in other_logs}
     for path in local:
         if path not in fates:
-            fates[path] = Fate.ASIDE if path in catalog.removed else Fate.KEEP
+            is_gone = path in catalog.removed or _folder_of(path) in other_logs
+            fates[path] = Fate.ASIDE if is_gone and is_older else Fate.KEEP
     return fates
+
+
+class _Removals:
+    """Which missing files their owner has removed while the store was away, so that the store has yet to hear of it.
+
+    If they came back, a log would have a gap, and a deleted topic would be there again. But a file may also be missing
+    because a power cut has taken its name, or because this is a copy from before it was made. So it counts as removed if
+    its name was durable, and if it is what an owner removes: the first files of a kind, of which later ones are here; or a
+    whole folder, if the journal here is at least as long as in the store, because the folder is in the journal before.
+    """
+
+    def __init__(self, catalog: Catalog, local: Mapping[str, int], *, same_boot: bool) -> None:
+        self._same_boot = same_boot
+        self._first: dict[tuple[str, str], str] = {}  # by folder and kind
+        for path in sorted(local, reverse=True):
+            self._first[_kind_of(path)] = path
+        self._folders = {folder for folder, _ in self._first}
+        stored = max((it for it in catalog.files if is_journal(it)), default="")
+        newest = max(filter(is_journal, local), default="")
+        size = catalog.files[stored].size if stored else 0
+        self.has_whole_journal = newest > stored or (newest == stored and local.get(newest, 0) >= size)
+
+    def has(self, path: str, file: CatalogFile) -> bool:
+        if not self._same_boot and all(it.part.object.startswith(_SLOTS) for it in file.pieces):
+            return False
+        folder, kind = _kind_of(path)
+        first = self._first.get((folder, kind))
+        if first is not None:
+            return path < first
+        return folder not in self._folders and self.has_whole_journal
+
+
+def _kind_of(path: str) -> tuple[str, str]:
+    """Return the folder of a file, and what distinguishes it from files of other kinds: a suffix, or `journal`."""
+    folder, _, name = path.rpartition("/")
+    stem, _, suffix = name.rpartition(".")
+    return folder, stem if suffix.isdigit() else suffix
+
+
+def _folder_of(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def is_journal(path: str) -> bool:
+    return path.startswith("journal")
 
 
 def _fate_of(file: CatalogFile, size: int | None, is_undisturbed: bool) -> Fate:

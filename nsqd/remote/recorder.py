@@ -33,7 +33,16 @@ from nsqd.log.files import Buffers, Files
 
 _NEW: Final = ".tmp"  # what `Files.replace` appends to the name of a new version
 _WHOLE: Final = ".json"
-_NOT_SHIPPED: Final = ("topology.json", "readers.json", "owner.json", "policy.json", "remote.json", "probe.tmp")
+_LARGE: Final = 16 * 1024  # bytes
+_NOT_SHIPPED: Final = (
+    "topology.json",
+    "readers.json",
+    "owner.json",
+    "policy.json",
+    "remote.json",
+    "go-import.json",
+    "probe.tmp",
+)
 _NOT_SHIPPED_PARTS: Final = (".index", ".damaged", ".torn")
 
 
@@ -49,8 +58,15 @@ def is_shipped(path: Path) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class Closed:
+    """The number of this file isn't used any more. Slots don't say that, because it is no change."""
+
+    file: int
+
+
+@dataclass(frozen=True, slots=True)
 class Recorded:
-    operation: Operation
+    operation: Operation | Closed
     data: bytes = b""
 
 
@@ -67,6 +83,11 @@ class RecordedFiles(Files):
         self._numbers: dict[int, int] = {}  # of files, by descriptor
         self._whole: dict[int, tuple[Path, bytearray]] = {}  # what was written to small files that are open
         self._new: dict[Path, bytes] = {}  # new versions that don't have their name yet
+
+    def record_to(self, record: Callable[[Recorded], None]) -> None:
+        """Hand the changes to this from now on. Call it before any file is open, because this has to know their numbers."""
+        with self._lock:
+            self._record = record
 
     # Calls that change something
 
@@ -90,7 +111,8 @@ class RecordedFiles(Files):
 
     def close(self, descriptor: int) -> None:
         with self._lock:
-            self._numbers.pop(descriptor, None)
+            if (number := self._numbers.pop(descriptor, None)) is not None:
+                self._record(Recorded(Closed(number)))
             if (whole := self._whole.pop(descriptor, None)) is not None:
                 self._note_whole(*whole)
         self._files.close(descriptor)
@@ -103,6 +125,8 @@ class RecordedFiles(Files):
 
     def write_at(self, descriptor: int, buffers: Buffers, offset: int) -> int:
         written = self._files.write_at(descriptor, buffers, offset)
+        if written >= _LARGE and self._note_large(descriptor, buffers, offset, written):
+            return written
         with self._lock:
             if (number := self._numbers.get(descriptor)) is not None:
                 data = b"".join(buffers)[:written]
@@ -110,6 +134,18 @@ class RecordedFiles(Files):
             elif (whole := self._whole.get(descriptor)) is not None:
                 whole[1][offset:] = b"".join(buffers)[:written]
         return written
+
+    def _note_large(self, descriptor: int, buffers: Buffers, offset: int, written: int) -> bool:
+        """Record a large write in the buffers that it has, because copying them would cost as much as writing them."""
+        if written != sum(map(len, buffers)):
+            return False
+        with self._lock:
+            if (number := self._numbers.get(descriptor)) is None:
+                return False
+            for buffer in filter(None, buffers):
+                self._record(Recorded(Write(number, offset, len(buffer)), buffer))
+                offset += len(buffer)
+        return True
 
     def truncate(self, descriptor: int, size: int) -> None:
         self._files.truncate(descriptor, size)

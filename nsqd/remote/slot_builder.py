@@ -4,17 +4,39 @@ A recorded file keeps its number for as long as it is open. In a chain, a number
 file that is still open when a run begins is opened again there, under the name that it has by then. A file that has no
 name any more is in no data path, so writes to it are left out.
 
-Writes that follow each other become one, and a write that doesn't fit into a slot is continued in the next.
+Writes that follow each other become one, and a write that doesn't fit into a slot is continued in the next. Operations
+take room as well: if a slot had half a million of them, readers would refuse its header.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Final
 
-from nsqcommon.remote.operations import Cut, OpenFile, Operation, Remove, Rename, Replace, UseBlob, Write
+from google_crc32c import extend as extend_crc32c
+from google_crc32c import value as crc32c
+
+from nsqcommon.remote.checksums import joined_crc
+from nsqcommon.remote.framing import MOST_HEADER
+from nsqcommon.remote.operations import (
+    Cut,
+    OpenFile,
+    Operation,
+    Remove,
+    Rename,
+    Replace,
+    UseBlob,
+    Write,
+    body_length,
+    header_length,
+)
 from nsqcommon.remote.slot import MOST_BODY
-from nsqd.remote.recorder import Recorded
+from nsqd.remote.recorder import Closed, Recorded
+
+MOST_OPERATIONS: Final = MOST_HEADER // 2  # bytes of a header
+_LARGE: Final = 16 * 1024  # bytes
+_WORTH_JOINING: Final = 512 * 1024  # bytes for each checksum, which takes a tenth of a millisecond
 
 
 @dataclass(slots=True)
@@ -22,18 +44,48 @@ class Content:
     """What goes into one slot."""
 
     operations: list[Operation] = field(default_factory=list)
+    crcs: list[int] = field(default_factory=list)  # of the bytes of each operation
     body: list[bytes] = field(default_factory=list)
     size: int = 0
+    header: int = 0  # bytes that the operations take at most
 
     def add(self, operation: Operation, data: bytes = b"") -> None:
         last = self.operations[-1] if self.operations else None
         if isinstance(operation, Write) and isinstance(last, Write) and _follows(operation, last):
             self.operations[-1] = Write(last.file, last.offset, last.length + operation.length)
+            self.crcs[-1] = extend_crc32c(self.crcs[-1], data)
         else:
             self.operations.append(operation)
+            self.header += header_length(operation)
+            self.crcs.append(crc32c(data) if data else 0)
         if data:
             self.body.append(data)
             self.size += len(data)
+
+    def crc(self) -> int | None:
+        """Return the checksum of the body. None: reading the body again is quicker than joining so many checksums."""
+        lengths = list(map(body_length, self.operations))
+        if (len(lengths) - lengths.count(0)) * _WORTH_JOINING > self.size:
+            return None
+        found = 0
+        for crc, length in zip(self.crcs, lengths, strict=True):
+            if length:
+                found = joined_crc(found, crc, length)
+        return found
+
+    def buffers(self) -> list[bytes]:
+        """Return the body in buffers that a store likes: small ones are joined, large ones are not copied."""
+        found: list[bytes] = []
+        small: list[bytes] = []
+        for buffer in self.body:
+            if len(buffer) < _LARGE:
+                small.append(buffer)
+                continue
+            if small:
+                found.append(b"".join(small))
+                small = []
+            found.append(buffer)
+        return [*found, b"".join(small)] if small else found
 
 
 class SlotBuilder:
@@ -41,7 +93,7 @@ class SlotBuilder:
 
     def __init__(self, most: int = MOST_BODY) -> None:
         self.position = 0  # how many changes have been given out as a whole
-        self.waiting_bytes = 0  # a change without bytes counts as one
+        self.waiting_bytes = 0  # also those of paths, so there are some if anything waits
         self.most = most
         self._queue: deque[Recorded] = deque()
         self._paths: dict[int, str] = {}  # of files that are open and have a name
@@ -49,7 +101,16 @@ class SlotBuilder:
 
     def add(self, change: Recorded) -> None:
         self._queue.append(change)
-        self.waiting_bytes += len(change.data) or 1
+        self.waiting_bytes += _size_of(change)
+
+    @property
+    def open_files(self) -> int:
+        return len(self._paths)
+
+    @property
+    def waiting(self) -> int:
+        """How many changes haven't been given out as a whole."""
+        return len(self._queue)
 
     def begin_run(self) -> None:
         self._opened.clear()
@@ -57,9 +118,9 @@ class SlotBuilder:
     def next_content(self) -> Content:
         """Return what goes into the next slot; without operations if nothing waits, or nothing that matters."""
         content = Content()
-        while self._queue and content.size < self.most:
+        while self._queue and content.size < self.most and content.header < MOST_OPERATIONS:
             change = self._queue.popleft()
-            self.waiting_bytes -= len(change.data) or 1
+            self.waiting_bytes -= _size_of(change)
             room = self.most - content.size
             if isinstance(change.operation, Write) and len(change.data) > room:
                 change = self._split(change.operation, change.data, room)
@@ -79,11 +140,15 @@ class SlotBuilder:
 
     def _put_back(self, change: Recorded) -> None:
         self._queue.appendleft(change)
-        self.waiting_bytes += len(change.data) or 1
+        self.waiting_bytes += _size_of(change)
 
     def _take(self, change: Recorded, content: Content) -> None:
         operation = change.operation
         match operation:
+            case Closed(number):
+                self._paths.pop(number, None)
+                self._opened.discard(number)
+                return
             case OpenFile(number, path):
                 self._paths[number] = path
                 self._opened.add(number)
@@ -111,6 +176,12 @@ class SlotBuilder:
 
     def _within(self, path: str) -> list[int]:
         return [number for number, it in self._paths.items() if it == path or it.startswith(f"{path}/")]
+
+
+def _size_of(change: Recorded) -> int:
+    if isinstance(change.operation, Closed):
+        return 1
+    return len(change.data) or header_length(change.operation)
 
 
 def _follows(write: Write, last: Write) -> bool:

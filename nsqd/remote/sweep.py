@@ -74,8 +74,8 @@ class Sweep:
         self._steps: deque[Step] = deque()
         self._steps += [SetMark(gone_name(it.run), encode_gone(it.run, root)) for it in runs]
         self._steps.append(SetHint(encode_hint(root)))
-        self._steps += map(Delete, _batches(name for it in runs for name in _objects_of(it)))
-        self._unused = deque(map(Delete, _batches(sorted(unused))))
+        self._steps += map(Delete, batches(name for it in runs for name in _objects_of(it)))
+        self._unused = deque(map(Delete, batches(sorted(unused))))
         self._unused_due = now + UNUSED_FOR
 
     def next_step(self, now: float) -> Step | None:
@@ -113,7 +113,8 @@ def _objects_of(read: RunRead) -> Iterator[str]:
         yield slot_name(read.run, read.end)
 
 
-def _batches(names: Iterable[str]) -> Iterator[tuple[str, ...]]:
+def batches(names: Iterable[str]) -> Iterator[tuple[str, ...]]:
+    """Yield the names in pieces of which each may be deleted by one request."""
     rest = iter(names)
     while batch := tuple(islice(rest, MOST_NAMES)):
         yield batch

@@ -22,14 +22,20 @@ SUITES: Final[dict[str, tuple[str, ...]]] = {
         "tests/simulation/test_lost_machines.py",
         "--deselect=tests/simulation/test_lost_machines.py::test_a_planted_bug_is_found",
     ),
-    "catalog": ("tests/nsqd/remote/test_catalog.py",),
-    "recorder": ("tests/nsqd/remote/test_recorder.py",),
+    "confirmed lives": (
+        "tests/simulation/test_confirmed_lives.py",
+        "--deselect=tests/simulation/test_confirmed_lives.py::test_a_planted_bug_is_found",
+    ),
     "broker model": ("tests/model/test_broker_model.py",),
     "ledger model": ("tests/model/test_ledger_model.py",),
     "keys model": ("tests/model/test_keys_model.py",),
     "leases model": ("tests/model/test_leases_model.py",),
     "kills": ("tests/e2e/test_kill9.py",),
     "keyed kills": ("tests/e2e/test_keyed_publishes.py",),
+    "failovers": (
+        "tests/failover/test_failover.py",
+        "--deselect=tests/failover/test_failover.py::test_a_planted_bug_is_found",
+    ),
     "burying kills": (
         "tests/simulation/test_bury_kills.py",
         "--deselect=tests/simulation/test_bury_kills.py::test_a_planted_bug_is_found",
@@ -44,7 +50,25 @@ SUITES: Final[dict[str, tuple[str, ...]]] = {
     "log": ("tests/nsqd/log",),
     "broker": ("tests/nsqd/broker",),
     "outbox": ("tests/nsqtools/whole/test_outbox.py",),
+    "copy of the log": ("tests/nsqd/log/test_remote.py", "tests/nsqd/log/writing/test_unconfirmed.py"),
+    "sending of slots": (
+        "tests/nsqd/remote/test_owner.py",
+        "tests/nsqd/remote/test_recorder.py",
+        "tests/nsqd/remote/test_slot_builder.py",
+        "tests/nsqd/remote/test_confirmations.py",
+        "tests/nsqd/remote/test_sender.py",
+    ),
     "object stores": ("tests/nsqd/remote/stores", "tests/nsqd/remote/test_check.py"),
+    "owners of names": (
+        "tests/nsqd/remote/test_catalog.py",
+        "tests/nsqd/remote/test_claiming.py",
+        "tests/nsqd/remote/test_difference.py",
+        "tests/nsqd/remote/test_node.py",
+        "tests/nsqd/remote/test_opening.py",
+        "tests/nsqd/remote/test_restarts.py",
+        "tests/nsqd/remote/test_operating.py",
+        "tests/nsqd/remote/test_root_job.py",
+    ),
     "spark kills": ("tests/spark/test_kill9.py", "tests/spark/test_nsqd_kills.py"),
 }
 
@@ -76,20 +100,163 @@ _FULL: Final = "Then publishing stops, with an error, and nothing is thrown away
 _SPARK: Final = "Spark reads and writes each message once"
 
 BUGS: Final = (
-    # Which files the store has
+    # Who waits for the store
     Bug(
-        "a file that was cut since a root needs what this root has made unnecessary",
+        "a publisher that waits for the store is answered when its message is written",
         _OK,
-        "nsqd/remote/catalog.py",
-        (("                file.pieces = list(_rebased(file.pieces, pieces, rooted))\n", "                pass\n"),),
-        ("catalog",),
+        "nsqd/log/topic_log.py",
+        (("if self._ack is Ack.REMOTE else ([], receipts)", "if False else ([], receipts)"),),
+        ("copy of the log", "confirmed lives", "failovers"),
     ),
     Bug(
-        "the deletion of a topic that is called like an index is not recorded",
+        "history shows what another machine may not have",
         _POSITION,
-        "nsqd/remote/recorder.py",
-        (("    if is_log_folder(name):\n        return True\n", ""),),
-        ("recorder",),
+        "nsqd/log/topic_log.py",
+        (
+            (
+                "        return self._unsynced.checkpoint if self._unconfirmed is None else self._unconfirmed.checkpoint\n",
+                "        return self._unsynced.checkpoint\n",
+            ),
+        ),
+        ("copy of the log", "confirmed lives"),
+    ),
+    Bug(
+        "a key is forgotten when its publisher has waited too long for the store",
+        _ONCE,
+        "nsqd/log/topic_log.py",
+        (("            receipt.settle(reason, stays=True)\n", "            receipt.settle(reason)\n"),),
+        ("copy of the log",),
+    ),
+    Bug(
+        "a store that answers again ends the refusal before it has what has stayed",
+        _OK,
+        "nsqd/remote/confirmations.py",
+        (("            self._refuses_until = self._owner.position\n", "            self._refuses_until = 0\n"),),
+        ("sending of slots",),
+    ),
+    Bug(
+        "a thread that has ended with a bug looks like a store that hangs",
+        _OK,
+        "nsqd/remote/sender.py",
+        (("            self.bug = error\n", "            del error\n"),),
+        ("sending of slots",),
+    ),
+    Bug(
+        "a publisher that waits does not make the next slot earlier",
+        _OK,
+        "nsqd/remote/owner.py",
+        (
+            (
+                "        is_awaited = self._awaited > self._builder.position\n",
+                "        is_awaited = False\n",
+            ),
+        ),
+        ("sending of slots",),
+    ),
+    Bug(
+        "a run ends after changes that were dropped",
+        _OK,
+        "nsqd/remote/owner.py",
+        (
+            (
+                "            return self._end_run() if not self.is_stopped else None\n",
+                "            return self._end_run()\n",
+            ),
+        ),
+        ("sending of slots",),
+    ),
+    # A start that claims a name, and roots
+    Bug(
+        "a start takes the name of an owner that answers",
+        _OK,
+        "nsqd/remote/claiming.py",
+        (("        if owner is None or self._takes_over:\n", "        if True:\n"),),
+        ("owners of names",),
+    ),
+    Bug(
+        "a fence comes before what the takeover needs",
+        _OK,
+        "nsqd/remote/claiming.py",
+        (("            self._prepare(read)\n", "            pass\n"),),
+        ("owners of names",),
+    ),
+    Bug(
+        "an adopted data path keeps what the store never got",
+        _POSITION,
+        "nsqd/remote/settling.py",
+        (
+            (
+                "        if size < file.size or (fate is Fate.FETCH and size != file.size):\n",
+                "        if size < file.size:\n",
+            ),
+        ),
+        ("owners of names",),
+    ),
+    Bug(
+        "an adopted node goes on with the message ids of its reservation",
+        _ONE_PLACE,
+        "nsqd/remote/settling.py",
+        (("            self._move_ids_on(node)\n", "            pass\n"),),
+        ("owners of names",),
+    ),
+    Bug(
+        "a data path is its owner's before it has the store's files",
+        _POSITION,
+        "nsqd/remote/settling.py",
+        (
+            (
+                "        settled = self.make_whole(claimed.node, claimed.decision, claimed.catalog)\n"
+                "        save_mark(self._local, claimed.mark)\n",
+                "        save_mark(self._local, claimed.mark)\n"
+                "        settled = self.make_whole(claimed.node, claimed.decision, claimed.catalog)\n",
+            ),
+        ),
+        ("owners of names",),
+    ),
+    Bug(
+        "what was removed while the store was away comes back",
+        _ANSWERED,
+        "nsqd/remote/reconciliation.py",
+        ((" and (path in local or not removals.has(path, file))\n", "\n"),),
+        ("owners of names",),
+    ),
+    Bug(
+        "a node serves before the store has what its data path has",
+        _OK,
+        "nsqd/remote/node.py",
+        (("        self._wait_until_confirmed()\n", ""),),
+        ("owners of names",),
+    ),
+    Bug(
+        "a tail that was never sent is not sent by the next start",
+        _OK,
+        "nsqd/remote/difference.py",
+        (
+            (
+                "        if file is None or same < file.size or same < size:\n",
+                "        if file is None or same < file.size:\n",
+            ),
+        ),
+        ("owners of names",),
+    ),
+    Bug(
+        "a wrong bit of the local disk gets into a root",
+        _DAMAGE,
+        "nsqd/remote/root_making.py",
+        (
+            (
+                "        if len(data) == piece.length and (not piece.is_whole or crc32c(data) == piece.part.crc):\n",
+                "        if len(data) == piece.length:\n",
+            ),
+        ),
+        ("owners of names",),
+    ),
+    Bug(
+        "a name is free before its objects are deleted",
+        _OK,
+        "nsqd/remote/operating.py",
+        (('    count, after = 0, ""\n', '    store.delete([NODE])\n    count, after = 0, ""\n'),),
+        ("owners of names",),
     ),
     # The chain in a store, and who owns it
     Bug(
@@ -129,7 +296,7 @@ BUGS: Final = (
                 "                self._store(slot)\n",
             ),
         ),
-        ("several machines",),
+        ("several machines", "failovers"),
     ),
     Bug(
         "a slot that timed out is given up",
@@ -203,8 +370,8 @@ BUGS: Final = (
                 "            elif answer is Created.CREATED:\n                self._become_owner()\n",
             ),
             (
-                "        elif data == self._fence():\n            self._verify()\n",
-                "        elif data == self._fence():\n            self._become_owner()\n",
+                "        elif data == self._fences[self._slot]:\n            self._verify()\n",
+                "        elif data == self._fences[self._slot]:\n            self._become_owner()\n",
             ),
         ),
         ("several machines",),
@@ -279,8 +446,90 @@ BUGS: Final = (
         "a power cut is taken for a kill",
         _OK,
         "nsqd/remote/reconciliation.py",
-        (("same_boot and is_complete)", "is_complete)"),),
+        (("same_boot and is_complete and", "is_complete and"),),
         ("several machines",),
+    ),
+    Bug(
+        "a file that was cut since a root needs what this root has made unnecessary",
+        _OK,
+        "nsqd/remote/catalog.py",
+        (("                file.pieces = list(_rebased(file.pieces, pieces, rooted))\n", "                pass\n"),),
+        ("owners of names",),
+    ),
+    Bug(
+        "writes to a file that was closed and opened again are left out",
+        _OK,
+        "nsqd/remote/recorder.py",
+        (
+            (
+                "                self._record(Recorded(Closed(number)))\n",
+                "                self._record(Recorded(Closed(self._opened)))\n",
+            ),
+        ),
+        ("sending of slots",),
+    ),
+    Bug(
+        "an adopted node hands out ids again if its disk has the node.json of the store",
+        _OK,
+        "nsqd/remote/settling.py",
+        (("        if is_adopted or NODE_JSON in fetched:\n", "        if NODE_JSON in fetched:\n"),),
+        ("owners of names",),
+    ),
+    Bug(
+        "whatever has the address of an owner is taken for it",
+        _OK,
+        "nsqd/remote/claiming.py",
+        (('run.endswith(f"-{writer}")', "bool(run)"),),
+        ("owners of names",),
+    ),
+    Bug(
+        "requests that hang after their slots were stored take all threads",
+        _OK,
+        "nsqd/remote/sender.py",
+        (("self._most_threads + hanging)", "self._most_threads)"),),
+        ("sending of slots",),
+    ),
+    Bug(
+        "publishers do not hear of changes that are left out of slots",
+        _OK,
+        "nsqd/remote/sender.py",
+        (("        self._ring_if_confirmed()  # what", "        # what"),),
+        ("sending of slots",),
+    ),
+    Bug(
+        "a slot has more operations than readers take",
+        _OK,
+        "nsqd/remote/slot_builder.py",
+        ((" and content.header < MOST_OPERATIONS:", ":"),),
+        ("sending of slots",),
+    ),
+    Bug(
+        "the deletion of a topic that is called like an index is not recorded",
+        _POSITION,
+        "nsqd/remote/recorder.py",
+        (("    if is_log_folder(name):\n        return True\n", ""),),
+        ("sending of slots",),
+    ),
+    Bug(
+        "a topic that was created again is taken for the one that the store has",
+        _OK,
+        "nsqd/remote/other_logs.py",
+        (("                found.add(folder)\n", "                pass\n"),),
+        ("owners of names",),
+    ),
+    Bug(
+        "a topic that was created again goes aside if the store knows that it was deleted",
+        _OK,
+        "nsqd/remote/reconciliation.py",
+        (("Fate.ASIDE if is_gone and is_older else", "Fate.ASIDE if is_gone else"),),
+        ("owners of names",),
+    ),
+    Bug(
+        "what was written after a failed write is taken for an older copy of the disk",
+        _OK,
+        "nsqd/remote/reconciliation.py",
+        ((" or path in rewritten for", " for"),),
+        ("owners of names",),
     ),
     Bug(
         "an adopted data path keeps what the store does not have",
@@ -343,8 +592,8 @@ BUGS: Final = (
         "nsqd/remote/claim.py",
         (
             (
-                "            self._go(Phase.FENCE if self._may_leap else Phase.LOOK)\n",
-                "            self._verify()\n",
+                "        if self._may_leap:\n            self._go(Phase.FENCE)\n",
+                "        if self._may_leap:\n            self._fence_at(self._number)\n            self._verify()\n",
             ),
         ),
         ("several machines",),
@@ -361,6 +610,32 @@ BUGS: Final = (
         _OK,
         "nsqd/remote/claim.py",
         (("            self._begun = root.run\n", ""),),
+        ("several machines",),
+    ),
+    Bug(
+        "what was dropped counts as confirmed",
+        _OK,
+        "nsqd/remote/owner.py",
+        (("        is_all = not (self._slots or self.is_stopped)\n", "        is_all = not self._slots\n"),),
+        ("several machines",),
+    ),
+    Bug(
+        "fsck deletes slots of a run that nobody has marked",
+        _OK,
+        "nsqd/remote/fsck.py",
+        (("            self._mark(run, read.path[0].run)\n", "            pass\n"),),
+        ("several machines",),
+    ),
+    Bug(
+        "fsck deletes what an owner is about to need",
+        _OK,
+        "nsqd/remote/fsck.py",
+        (
+            (
+                "        earlier = [it for it, run in runs.items() if run is not None and run.number < first.number]\n",
+                "        earlier = [it for it, run in runs.items() if run is not None]\n",
+            ),
+        ),
         ("several machines",),
     ),
     Bug(

@@ -31,6 +31,7 @@ from tests.simulation.jobs import command as jobs
 from tests.simulation.plans import ANYTHING, HISTORY, POWER_LOSS, Plan, command_for
 from tests.simulation.promise import Violation
 from tests.simulation.remote import life as several_machines
+from tests.simulation.remote.confirmed import live_confirmed
 from tests.simulation.remote.lost_machine import live_with_losses
 from tests.simulation.remote.prefixes import live_with_prefixes
 from tests.simulation.simulation import Outcome, run
@@ -217,6 +218,11 @@ def _lose_machines(seed: int, note: Note) -> Lived:
     return outcome.error, outcome.counts
 
 
+def _wait_for_store(seed: int, note: Note) -> Lived:
+    outcome = live_confirmed(seed, note)
+    return outcome.error, outcome.counts
+
+
 def _start_from_prefixes(seed: int, note: Note) -> Lived:
     outcome = live_with_prefixes(seed, note)
     return outcome.error, outcome.counts
@@ -379,6 +385,11 @@ ON_A_STORE: dict[str, tuple[Callable[[int, Note], Lived], str, int]] = {
     "lost-machines": (
         _lose_machines,
         "whole nodes whose machines are lost, and go on elsewhere with a prefix of what was recorded of their disks",
+        2_000,
+    ),
+    "confirmed-lives": (
+        _wait_for_store,
+        "the same, and publishers wait for the store: what was answered has to be on the next machine",
         2_000,
     ),
     "prefixes": (

@@ -28,6 +28,7 @@ from nsqd.log.data_path import DataPathError, is_journal
 from nsqd.log.faults import FaultKind
 from nsqd.log.files import Files
 from nsqd.log.recovery.store import Recovered
+from nsqd.log.remote import Remote
 from nsqd.log.topic_log import DiskLog
 from nsqd.options import Options
 from tests.simulation import limiting
@@ -152,7 +153,14 @@ class Life:
         """Start, for the first time or after a crash. The ledger compares whether everything is there."""
         self.clock.restart(self.random)
         machine = Machine(
-            self.disk, self.clock, self.settings, self.options, self.random, self.rules, files=self.files_of_disk()
+            self.disk,
+            self.clock,
+            self.settings,
+            self.options,
+            self.random,
+            self.rules,
+            files=self.files_of_disk(),
+            remote=self.remote_of_disk(),
         )
         self.machine = machine
         self.starts += 1
@@ -180,6 +188,10 @@ class Life:
     def files_of_disk(self) -> Files:
         """Return what the log of the next machine sees of the disk."""
         return self.disk
+
+    def remote_of_disk(self) -> Remote | None:
+        """Return the copy that the log of the next machine has elsewhere. None: it has none."""
+        return None
 
     def try_to_start(self, crash: Crash) -> bool:
         try:

@@ -21,6 +21,7 @@ from nsqd.log.data_path import DataPathError
 from nsqd.log.faults import FaultKind
 from nsqd.log.files import Files
 from nsqd.log.reading.cold import AnyLoad
+from nsqd.log.remote import Remote
 from nsqd.log.settings import LogSettings
 from nsqd.log.store import DiskStore
 from nsqd.log.store_tasks import (
@@ -102,6 +103,7 @@ class Machine:
         rules: RuleSource = NO_RULES,
         *,
         files: Files | None = None,
+        remote: Remote | None = None,
     ) -> None:
         self.disk = disk
         self.files = files or disk  # what the log sees of the disk
@@ -124,6 +126,7 @@ class Machine:
             pause=clock.sleep,
             clock_mark=clock.mark,
         )
+        self.store.remote = remote
         try:
             self._start(options, rules)
         except DataPathError:

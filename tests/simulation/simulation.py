@@ -90,7 +90,7 @@ class Simulation:
             note=self._told,
             max_bytes_per_file=random.choice((300, 2_000, 20_000)),
             mem_queue_size=random.choice((0, 5, 10_000)),
-            topic_ack={"scratch": random.choice(tuple(Ack))} if plan.ack is None else {},
+            topic_ack={"scratch": random.choice((Ack.MEMORY, Ack.WRITTEN, Ack.SYNCED))} if plan.ack is None else {},
             **(settings_of_history(random) if plan.history else {}),
         )
         self.big = random.random() < 0.3  # messages take several pages

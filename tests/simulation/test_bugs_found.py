@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from tests.nsqd.log.harness import OpenStore, texts
 from tests.simulation.disk import DATA_PATH, Crash, SimulatedDisk
 
 
-def restart(store: OpenStore, disk: SimulatedDisk, crash: Crash, **settings: object) -> OpenStore:
+def restart(store: OpenStore, disk: SimulatedDisk, crash: Crash, **settings: Any) -> OpenStore:
     store.kill()
     disk.crash(crash, Random(0))
     return OpenStore(DATA_PATH, disk, **settings)

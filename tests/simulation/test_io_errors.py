@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 import pytest
 import trio
@@ -80,7 +81,7 @@ CASES = [
 
 
 @asynccontextmanager
-async def running(disk: SimulatedDisk, ack: Ack, **settings: object) -> AsyncIterator[OpenStore]:
+async def running(disk: SimulatedDisk, ack: Ack, **settings: Any) -> AsyncIterator[OpenStore]:
     opened = OpenStore(DATA_PATH, disk, ack=ack, max_bytes_per_file=SEGMENT, **settings)
     opened.clock.follows = trio.current_time
     opened.state_of = lambda name: [("topic", name)]

@@ -19,8 +19,8 @@ MOST_LIVES: Final = 300  # in which a planted bug has to be found
 FINDS: Final = {
     "a change of the journal is recorded after that of the log": 0,
     "a short write is recorded whole": 1,
-    "a new name is not recorded": 6,
-    "small files are recorded in pieces": 4,
+    "a new name is not recorded": 8,
+    "small files are recorded in pieces": 67,
     "a removal is recorded before the journal that allows it": 0,
 }
 

@@ -206,3 +206,25 @@ def test_a_run_may_be_followed_by_a_later_one_than_the_next() -> None:
     later = Run(RUN.number + 3, RUN.writer)
     assert chain.end_run(1, 1, later) == later
     assert append(chain, 2).name == slot_name(later, 0)
+
+
+def test_a_slot_is_compared_although_its_first_create_hangs() -> None:
+    chain = new_chain()
+    append(chain, 0)
+    hanging = send(chain)
+    repeated = send(chain, 1.0)
+    chain.created(repeated, Created.EXISTS, 1.1)
+    comparison = send(chain, 1.1)
+    assert (comparison.verb, chain.next_request(1.1)) == (Verb.COMPARE, None)
+    chain.got(comparison, b"".join(hanging.data), 1.2)
+    assert len(chain.take_confirmed()) == 1
+
+
+def test_a_comparison_that_hangs_is_sent_a_second_time() -> None:
+    chain = new_chain()
+    append(chain, 0)
+    chain.created(send(chain), Created.EXISTS, 0.0)
+    first = send(chain)
+    assert chain.next_due() == 1.0
+    second = send(chain, 1.0)
+    assert (first.verb, second.verb, chain.next_due()) == (Verb.COMPARE, Verb.COMPARE, inf)

@@ -9,7 +9,7 @@ from nsqcommon.remote.names import Run, root_name, slot_name
 from nsqcommon.remote.operations import Replace
 from nsqcommon.remote.root import Root, encode_root
 from nsqcommon.remote.slot import Kind
-from nsqd.remote.claim import RunRead
+from nsqd.remote.claim import BARRIER, Claim, RunRead
 from nsqd.remote.local_mark import Decision, LocalMark
 from nsqd.remote.object_store import Created
 from tests.nsqd.remote.shelf import FIRST, Owner, Shelf, writer
@@ -192,6 +192,22 @@ def test_without_leave_a_claim_stops_before_the_fence() -> None:
     assert "one" in claim.claimed.catalog.files
 
 
+def test_a_claim_that_looks_does_not_stand_on_swept_ground() -> None:
+    """There the chain would never move, and its owner would seem to be dead."""
+    shelf = Shelf()
+    owner = Owner(shelf, shelf.claimed("a"))
+    put(owner, "one")
+    claim = shelf.new_claim("b", may_leap=False)
+    request = shelf.go_on(claim, until=f"get {slot_name(owner.chain.run, 0)}")
+    following = owner.end_run()
+    owner.sweep()
+    assert request is not None
+    claim.failed(request)
+    shelf.go_on(claim)
+    assert claim.is_looking
+    assert claim.place[0] == following
+
+
 def test_an_end_that_says_so_is_followed_by_a_root() -> None:
     shelf = Shelf()
     owner = Owner(shelf, shelf.claimed("a"))
@@ -201,6 +217,59 @@ def test_an_end_that_says_so_is_followed_by_a_root() -> None:
     owner.chain.end_run(0, 1, reads_root=True)
     owner.send()
     assert shelf.claimed("b").catalog.files == {}
+
+
+# An owner that lives
+
+
+def go_on_beside(owner: Owner, claim: Claim, *, slots: int, rounds: int) -> None:
+    """Let the owner store so many slots in each round trip of the claim."""
+    for _ in range(rounds):
+        requests = claim.next_requests()
+        for _ in range(slots):
+            if owner.chain.fenced is None:
+                put(owner, "file")
+        for request in requests:
+            owner.shelf.answer(claim, request)
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_an_owner_that_is_always_faster_is_stopped_by_a_fence_ahead(slots: int) -> None:
+    shelf = Shelf()
+    owner = Owner(shelf, shelf.claimed("a"))
+    claim = shelf.new_claim("b")
+    go_on_beside(owner, claim, slots=slots, rounds=60)
+    assert claim.claimed is not None
+    put(owner, "late")
+    assert owner.chain.fenced == "the name was taken over by process 1 on machine-b"
+
+
+def test_a_start_that_was_not_asked_to_take_over_does_not_stop_an_owner_that_is_faster() -> None:
+    shelf = Shelf()
+    owner = Owner(shelf, shelf.claimed("a"))
+    claim = shelf.new_claim("b", may_leap=False)
+    shelf.go_on(claim)
+    claim.leap(stops_owner=False)
+    go_on_beside(owner, claim, slots=1, rounds=20)
+    assert claim.is_looking
+    put(owner, "late")
+    assert owner.chain.fenced is None
+
+
+def test_a_fence_ahead_of_one_that_counts_is_in_no_chain() -> None:
+    shelf = Shelf()
+    owner = Owner(shelf, shelf.claimed("a"))
+    claim = shelf.new_claim("b")
+    request = shelf.go_on(claim, until=f"create {slot_name(owner.chain.run, 0)}")
+    assert request is not None
+    put(owner, "file")
+    shelf.answer(claim, request)
+    shelf.go_on(claim)
+    assert slot_name(owner.chain.run, BARRIER) in shelf.objects
+    assert claim.claimed is not None
+    assert claim.claimed.path[-1] == RunRead(owner.chain.run, 1, is_fenced=True)
+    following = shelf.claimed("c")
+    assert following.path[-2:] == (*claim.claimed.path[-1:], RunRead(claim.claimed.run, 0, is_fenced=True))
 
 
 # What can't be read
@@ -331,3 +400,18 @@ def test_what_is_under_way_is_not_asked_again() -> None:
     claim = shelf.new_claim("b")
     shelf.go_on(claim, until="get hint")
     assert claim.next_requests() == []
+
+
+def test_a_damaged_slot_is_named_in_whatever_order_the_slots_come() -> None:
+    shelf = Shelf()
+    owner = Owner(shelf, shelf.claimed("a"))
+    for path in ("one", "two"):
+        put(owner, path)
+    damaged = slot_name(owner.chain.run, 1)
+    shelf.objects[damaged] = shelf.objects[damaged][:-1] + b"?"
+    claim = shelf.new_claim("b")
+    while requests := claim.next_requests():
+        for request in reversed(requests):
+            shelf.answer(claim, request)
+    assert claim.fault is not None
+    assert claim.fault.startswith(f"{damaged}: ")

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from google_crc32c import value as crc32c
 
 from nsqcommon.remote.names import Run, slot_name
 from nsqcommon.remote.root import FileEntry, Part, Root
-from nsqd.remote.catalog import Catalog, Piece
+from nsqd.remote.catalog import Catalog, CatalogFile, Piece
 from nsqd.remote.local_mark import Decision
 from nsqd.remote.reconciliation import Fate, first_difference, plan
 
@@ -46,8 +48,20 @@ def test_what_is_shorter_or_missing_is_fetched_and_then_nothing_is_believed_unse
 
 
 def test_a_file_that_was_removed_since_the_root_does_not_come_back_from_an_older_copy() -> None:
-    local = {"old": 10, "appended": 15, "gone": 8}
-    assert plan(Decision.CONTINUE, new_catalog(), local, same_boot=True)["gone"] is Fate.ASIDE
+    local = {"old": 10, "appended": 15, "gone": 8, "journal.000001": 9}
+    catalog = new_catalog()
+    catalog.files["journal.000001"] = CatalogFile(size=10)
+    assert plan(Decision.CONTINUE, catalog, local, same_boot=True)["gone"] is Fate.ASIDE
+
+
+@pytest.mark.parametrize("same_boot", [True, False])
+def test_what_was_removed_and_is_here_again_stays_if_the_journal_here_is_as_new_as_in_the_store(
+    same_boot: bool,
+) -> None:
+    local = {"old": 10, "appended": 15, "gone": 8, "journal.000001": 10}
+    catalog = new_catalog()
+    catalog.files["journal.000001"] = CatalogFile(size=10)
+    assert plan(Decision.CONTINUE, catalog, local, same_boot=same_boot)["gone"] is Fate.KEEP
 
 
 @pytest.mark.parametrize(
@@ -59,3 +73,84 @@ def test_what_has_to_be_shipped_is_found_by_content(local: bytes, expected: int)
     assert first_difference(pieces, local) == expected
     cut = [pieces[0], Piece(Part("x", 0, 6, crc32c(b"twotwo")), 0, 3)]
     assert first_difference(cut, local) == min(expected, 3), "a part of a part can't be proved"
+
+
+FOLD = Part("fold/7/0001", 0, 10, 0)
+TOPIC = "topics/t.a"
+
+
+def files_of(*in_root: str, since: Sequence[str] = ()) -> Catalog:
+    catalog = Catalog(Root("node", RUN, dict.fromkeys(in_root, FileEntry(10, (FOLD,)))))
+    for path in since:
+        catalog.files[path] = CatalogFile()
+        catalog.files[path].write(0, Part(slot_name(RUN, 0), 0, 10, 0))
+    return catalog
+
+
+def fetched(catalog: Catalog, *local: str, same_boot: bool = True, journal: int = 10) -> set[str]:
+    sizes = dict.fromkeys(local, 10) | {it: journal for it in local if it.startswith("journal")}
+    fates = plan(Decision.CONTINUE, catalog, sizes, same_boot=same_boot)
+    return {path for path, fate in fates.items() if fate is Fate.FETCH}
+
+
+@pytest.mark.parametrize("same_boot", [True, False])
+def test_segments_that_were_removed_while_the_store_was_away_stay_removed(same_boot: bool) -> None:
+    catalog = files_of("journal.000001", f"{TOPIC}/000.log", f"{TOPIC}/100.log", f"{TOPIC}/200.log")
+    local = ("journal.000003", f"{TOPIC}/200.log", f"{TOPIC}/300.log")
+    assert fetched(catalog, *local, same_boot=same_boot) == set()
+
+
+def test_a_segment_that_is_missing_between_others_is_fetched() -> None:
+    catalog = files_of(f"{TOPIC}/000.log", f"{TOPIC}/100.log", f"{TOPIC}/200.log")
+    assert fetched(catalog, f"{TOPIC}/000.log", f"{TOPIC}/200.log") == {f"{TOPIC}/100.log"}
+    assert fetched(catalog, f"{TOPIC}/000.log", f"{TOPIC}/100.log") == {f"{TOPIC}/200.log"}
+
+
+def test_a_power_cut_may_have_taken_the_name_of_a_segment_that_is_newer_than_the_root() -> None:
+    catalog = files_of(since=[f"{TOPIC}/100.log", f"{TOPIC}/200.log"])
+    assert fetched(catalog, f"{TOPIC}/200.log", same_boot=False) == {f"{TOPIC}/100.log"}
+    assert fetched(catalog, f"{TOPIC}/200.log", same_boot=True) == set()
+
+
+def test_a_topic_that_was_deleted_while_the_store_was_away_stays_deleted() -> None:
+    paths = (f"{TOPIC}/log.json", f"{TOPIC}/000.log")
+    assert fetched(files_of("journal.000001", *paths), "journal.000001") == set()
+    assert fetched(files_of("journal.000001", *paths), "journal.000001", same_boot=False) == set()
+
+
+def test_a_topic_that_is_newer_than_this_copy_of_the_disk_is_fetched() -> None:
+    paths = (f"{TOPIC}/log.json", f"{TOPIC}/000.log")
+    catalog = files_of("journal.000001", since=paths)
+    assert fetched(catalog, "journal.000001", journal=9) >= set(paths)
+    assert fetched(catalog, "journal.000001", same_boot=False) == set(paths)
+
+
+def test_removals_do_not_make_a_data_path_incomplete() -> None:
+    catalog = files_of(f"{TOPIC}/000.log", f"{TOPIC}/100.log", since=[f"{TOPIC}/200.log"])
+    local = {f"{TOPIC}/100.log": 10, f"{TOPIC}/200.log": 30}
+    fates = plan(Decision.CONTINUE, catalog, local, same_boot=True)
+    assert fates == {f"{TOPIC}/100.log": Fate.KEEP, f"{TOPIC}/200.log": Fate.KEEP}
+
+
+@pytest.mark.parametrize("same_boot", [True, False])
+@pytest.mark.parametrize("size", [3, 10, 30])
+def test_all_files_of_a_topic_that_was_created_again_count(same_boot: bool, size: int) -> None:
+    paths = f"{TOPIC}/log.json", f"{TOPIC}/000.log"
+    catalog = files_of("journal.000001", since=(*paths, f"{TOPIC}/100.log"))
+    local = {"journal.000001": 10, paths[0]: 10, paths[1]: size}
+    fates = plan(Decision.CONTINUE, catalog, local, same_boot=same_boot, other_logs={TOPIC})
+    assert fates == dict.fromkeys(("journal.000001", *paths), Fate.KEEP)
+
+
+def test_an_older_copy_of_the_disk_has_the_log_before_the_topic_was_created_again() -> None:
+    catalog = files_of("journal.000001", f"{TOPIC}/log.json", f"{TOPIC}/000.log")
+    local = {"journal.000001": 9, f"{TOPIC}/log.json": 10, f"{TOPIC}/000.log": 10, f"{TOPIC}/100.log": 10}
+    fates = plan(Decision.CONTINUE, catalog, local, same_boot=True, other_logs={TOPIC})
+    assert fates == dict.fromkeys(catalog.files, Fate.FETCH) | {f"{TOPIC}/100.log": Fate.ASIDE}
+
+
+def test_a_file_that_was_cut_and_written_again_is_no_older_copy() -> None:
+    catalog = files_of(since=["old", "cut"])
+    local = {"old": 30, "cut": 9}
+    assert set(plan(Decision.CONTINUE, catalog, local, same_boot=True, rewritten=["cut"]).values()) == {Fate.KEEP}
+    assert plan(Decision.CONTINUE, catalog, local, same_boot=True) == dict.fromkeys(local, Fate.COMPARE)

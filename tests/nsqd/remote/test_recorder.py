@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from nsqcommon.remote.operations import Cut, MakeFolder, OpenFile, Remove, Rename, Replace, Write
 from nsqd.log.files import Files
-from nsqd.remote.recorder import Recorded, RecordedFiles, is_shipped
+from nsqd.remote.recorder import Closed, Recorded, RecordedFiles, is_shipped
+from tests.nsqd.log.harness import TroubledFiles
 from tests.nsqd.remote.changes import random_changes
 from tests.simulation.remote.mirror import Mirror
 
@@ -35,8 +36,33 @@ def test_appends_are_recorded_with_their_bytes_and_a_number_for_the_file(tmp_pat
     files.write_fully(descriptor, [b"one", b"two"], 0)
     files.truncate(descriptor, 3)
     files.close(descriptor)
-    assert recording.operations == [MakeFolder("t.x"), OpenFile(1, "t.x/00000000.log"), Write(1, 0, 6), Cut(1, 3)]
+    assert recording.operations == [
+        MakeFolder("t.x"),
+        OpenFile(1, "t.x/00000000.log"),
+        Write(1, 0, 6),
+        Cut(1, 3),
+        Closed(1),
+    ]
     assert recording.changes[2].data == b"onetwo"
+
+
+def test_large_buffers_are_recorded_without_a_copy(tmp_path: Path) -> None:
+    recording = Recording(tmp_path)
+    descriptor = recording.files.open_to_write(tmp_path / "a.log")
+    header, payload = b"header", bytes(100_000)
+    recording.files.write_fully(descriptor, [header, b"", payload], 5)
+    assert recording.operations[1:] == [Write(1, 5, 6), Write(1, 11, 100_000)]
+    assert [it.data for it in recording.changes[1:]] == [header, payload]
+    assert recording.changes[2].data is payload
+
+
+def test_a_large_write_that_is_cut_short_is_recorded_as_far_as_it_went(tmp_path: Path) -> None:
+    files = TroubledFiles()
+    files.most_per_write = 70_000
+    recording = Recording(tmp_path, files)
+    descriptor = recording.files.open_to_write(tmp_path / "a.log")
+    recording.files.write_fully(descriptor, [bytes(100_000)], 0)
+    assert recording.operations[1:] == [Write(1, 0, 70_000), Write(1, 70_000, 30_000)]
 
 
 def test_a_small_file_is_recorded_whole_when_it_has_its_name(tmp_path: Path) -> None:
@@ -70,6 +96,7 @@ def test_a_call_that_fails_is_not_recorded(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
+        "go-import.json",
         "topology.json",
         "topology.json.tmp",
         "owner.json.1a2b-7.tmp",

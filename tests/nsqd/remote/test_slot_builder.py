@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from random import Random
 
+import pytest
+from google_crc32c import value as crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nsqcommon.remote.names import Run
 from nsqcommon.remote.operations import Cut, OpenFile, Remove, Rename, Replace, Write
-from nsqd.remote.recorder import Recorded
-from nsqd.remote.slot_builder import SlotBuilder
+from nsqcommon.remote.slot import Kind, Slot, decode_slot, encode_slot
+from nsqd.remote.recorder import Closed, Recorded
+from nsqd.remote.slot_builder import Content, SlotBuilder
 from tests.nsqd.remote.changes import random_changes
 from tests.simulation.remote.mirror import Mirror
+
+RUN = Run(7, "00000000000000aa")
 
 
 def write(number: int, offset: int, data: bytes) -> Recorded:
@@ -46,12 +52,38 @@ def test_a_small_file_is_not_cut_and_may_be_larger_than_a_slot() -> None:
     assert builder.next_content().size == 9
 
 
+@pytest.mark.parametrize("is_deletion", [True, False])
+def test_a_slot_has_no_more_operations_than_readers_take(is_deletion: bool) -> None:
+    builder = SlotBuilder()
+    for number in range(1, 160_000):  # each topic's segment is opened again if there are many
+        path = f"topics/t.{number:064}/00000000000000000000.log"
+        builder.add(Recorded(Remove(path)) if is_deletion else Recorded(OpenFile(number, path)))
+        if not is_deletion:
+            builder.add(write(number, 0, b"x" * 8))
+    assert builder.waiting_bytes >= 160_000 * 100, "they take memory as well"
+    found = 0
+    while builder.waiting_bytes:
+        content = builder.next_content()
+        data = encode_slot(Slot(Kind.DATA, "node", RUN, 0, RUN.writer, 1, tuple(content.operations)), content.body)
+        found += sum(isinstance(it, OpenFile | Remove) for it in decode_slot(b"".join(data))[0].operations)
+    assert found == 159_999
+
+
 def test_a_file_that_is_open_is_opened_again_in_the_next_run_under_its_new_name() -> None:
     builder = builder_with(Recorded(OpenFile(1, "t.x/a")), Recorded(Rename("t.x", "x.1")))
     builder.next_content()
     builder.begin_run()
     builder.add(write(1, 0, b"one"))
     assert builder.next_content().operations == [OpenFile(1, "x.1/a"), Write(1, 0, 3)]
+
+
+def test_a_file_that_was_closed_is_forgotten_and_is_in_no_slot() -> None:
+    builder = builder_with(Recorded(OpenFile(1, "a")), Recorded(OpenFile(2, "a")), Recorded(Closed(1)))
+    assert builder.next_content().operations == [OpenFile(1, "a"), OpenFile(2, "a")]
+    assert (builder.open_files, builder.position) == (1, 3)
+    builder.begin_run()
+    builder.add(write(2, 0, b"one"))
+    assert builder.next_content().operations == [OpenFile(2, "a"), Write(2, 0, 3)]
 
 
 def test_writes_to_a_file_without_a_name_are_left_out() -> None:
@@ -70,3 +102,40 @@ def test_pieces_and_runs_do_not_matter(seed: int) -> None:
     changes, expected = random_changes(random)
     files, _ = Mirror({}).files_after(changes, random)
     assert files == expected
+
+
+@given(st.randoms(use_true_random=False), st.integers(1, 40))
+def test_each_operation_has_the_checksum_of_its_bytes(random: Random, most: int) -> None:
+    changes, _ = random_changes(random)
+    builder = builder_with(*changes, most=most)
+    while builder.waiting_bytes:
+        content = builder.next_content()
+        slot = Slot(Kind.DATA, "node", RUN, 0, RUN.writer, 1, tuple(content.operations))
+        body = memoryview(b"".join(content.body))
+        assert content.crcs == [crc32c(bytes(data)) for _, _, data in slot.split(body)]
+
+
+def test_a_store_gets_large_buffers_as_they_are_and_small_ones_joined() -> None:
+    large = bytes(100_000)
+    content = Content()
+    for number, data in enumerate((b"a", b"b", large, b"c", b"d")):
+        content.add(Replace(f"{number}", len(data)), data)
+    assert content.buffers() == [b"ab", large, b"cd"]
+    assert content.buffers()[1] is large
+    assert Content().buffers() == []
+
+
+def test_a_large_body_is_not_read_again_for_its_checksum() -> None:
+    content = Content()
+    for number, size in enumerate((1 << 20, 3, 1 << 21)):
+        content.add(Replace(f"{number}", size), bytes([number]) * size)
+    content.add(Remove("0"))
+    assert content.crc() == crc32c(b"".join(content.body))
+
+
+def test_a_body_of_many_small_writes_is() -> None:
+    content = Content()
+    for number in range(100):
+        content.add(Replace(f"{number}", 1), b"x")
+    assert content.crc() is None
+    assert Content().crc() == 0

@@ -9,7 +9,7 @@ What has to be true:
 - A process gives the name up only if another one has taken it.
 - Slots start as seldom as was asked for.
 - When the faults are over, one process owns the name, and everything it has recorded gets confirmed.
-- Whatever has happened, another machine can take over at the end.
+- Whatever has happened, another machine can take over at the end, and fsck finds nothing damaged.
 """
 
 from __future__ import annotations
@@ -24,24 +24,25 @@ from nsqcommon.remote.framing import BadObject
 from nsqcommon.remote.names import NODE, Run, slot_name, slots_prefix
 from nsqcommon.remote.operations import Commit
 from nsqcommon.remote.slot import Kind, decode_slot
-from nsqd.remote.chain import Chain
 from nsqd.remote.claim import Claimed, last_owner
 from nsqd.remote.local_mark import Decision
+from nsqd.remote.owner import Owner
 from tests.simulation.promise import Violation
 from tests.simulation.remote.disk import MachineDisk
 from tests.simulation.remote.files import State
 from tests.simulation.remote.machine import Machine
-from tests.simulation.remote.owner import Owner, Waiting
+from tests.simulation.remote.operator import Operator
+from tests.simulation.remote.owner import Waiting
 from tests.simulation.remote.process import Process
 from tests.simulation.remote.store import Call, FaultyStore
 
 STEPS: Final = 6000
-DISTURBANCES: Final = ("freeze", "cut off", "away", "kill", "power", "wipe", "copy", "older", "clone")
+DISTURBANCES: Final = ("freeze", "takeover", "cut off", "away", "kill", "power", "wipe", "copy", "older", "clone")
 EMPHASES: Final = {  # what happens how often in a life
-    "anything": (24, 8, 3, 16, 12, 5, 8, 6, 6),
-    "sleepers": (80, 8, 3, 4, 1, 1, 1, 1, 1),
-    "one machine": (4, 3, 2, 25, 50, 1, 1, 4, 1),
-    "operators": (10, 5, 2, 25, 3, 3, 10, 20, 30),
+    "anything": (20, 8, 8, 3, 16, 12, 5, 8, 6, 6),
+    "sleepers": (50, 40, 8, 3, 4, 1, 1, 1, 1, 1),
+    "one machine": (4, 1, 3, 2, 25, 50, 1, 1, 4, 1),
+    "operators": (8, 3, 5, 2, 25, 3, 3, 10, 20, 30),
 }
 MACHINES: Final = 4
 INTERVALS: Final = (0.0, 0.05, 0.3)  # seconds between two slots while a publisher waits
@@ -65,11 +66,13 @@ class RemoteLife:
         self.interval, self.delay = self.random.choice(INTERVALS), self.random.choice(DELAYS)
         self.drops = self.random.choice((0, 0, 1, 10))  # how often too much waits to be kept in memory
         self.roots = self.random.choice((3, 20))  # how often a root is made
+        self.settling_pace = self.random.choice((1.0, 0.1))  # how often a claimant goes on that settles its data path
         self.haste = self.random.choice((2, 40))  # of the thread that makes roots
         self.is_calm = False  # no more faults, starts and publishes
         self.time = 0  # steps
         self.store = FaultyStore(self.random)
         self.store.on_create = self._created
+        self.operator = Operator(self) if self.random.random() < 0.5 else None
         self.machines: list[Machine] = []
         self.processes: list[Process] = []
         self.messages = itertools.count(1)
@@ -82,6 +85,7 @@ class RemoteLife:
         self._gaps: set[int] = set()
         self._disks: dict[str, MachineDisk] = {}  # the disk of each writer
         self._proved_at: dict[Run, int] = {}
+        self._settled_at: dict[str, int] = {}  # of each writer
 
     # Running
 
@@ -101,6 +105,8 @@ class RemoteLife:
             self._disturb(random.choice(owners if owners and random.random() < 0.5 else alive))
         elif roll < 0.0045 + self.disturbances:
             self.now += random.choice((1.0, 60.0, 4000.0, 90_000.0))
+        elif roll < 0.01 + self.disturbances and self.operator is not None:
+            self.operator.step()
         elif roll < 0.55 and self.store.calls:
             self.store.step()
         elif roll < 0.58 and self.store.calls:
@@ -118,7 +124,7 @@ class RemoteLife:
         if awake:
             self.random.choice(owners if owners and self.random.random() < 0.8 else awake).step()
 
-    def _start(self) -> None:
+    def _start(self, *, may_leap: bool | None = None) -> None:
         """Start a process on a machine that has none, or on a new one."""
         free = [it for it in self.machines if it.process is None]
         if free and (self.random.random() < 0.7 or len(self.machines) >= MACHINES):
@@ -126,7 +132,7 @@ class RemoteLife:
         else:
             machine = Machine(len(self.machines) + 1)
             self.machines.append(machine)
-        self._start_on(machine, may_leap=self.random.random() < 0.5)
+        self._start_on(machine, may_leap=self.random.random() < 0.5 if may_leap is None else may_leap)
 
     def _start_on(self, machine: Machine, *, may_leap: bool) -> Process:
         process = Process(self, machine, len(self._by_writer) + 1, may_leap=may_leap)
@@ -141,11 +147,9 @@ class RemoteLife:
         machine = process.machine
         match self.random.choices(DISTURBANCES, EMPHASES[self.emphasis])[0]:
             case "freeze":
-                process.is_frozen = True
-                process.thaws_at = self.time + self.random.choice((50, 300, 1000))
-                if self.random.random() < 0.5:
-                    self.store.sever(process)
-                self.note(f"{process} freezes until {process.thaws_at}")
+                self._freeze(process, self.random.choice((50, 300, 1000)))
+            case "takeover":
+                self._sleep_through_takeover(process)
             case "cut off":
                 machine.is_cut_off = not machine.is_cut_off
             case "away":
@@ -169,6 +173,22 @@ class RemoteLife:
                 self.perhaps_restart(machine)
             case "clone" if len(self.machines) < MACHINES + 2:
                 self._clone(machine)
+
+    def _freeze(self, process: Process, steps: int) -> None:
+        process.is_frozen, process.thaws_at = True, self.time + steps
+        if self.random.random() < 0.5:
+            self.store.sever(process)
+        self.note(f"{process} freezes until {process.thaws_at}")
+
+    def _sleep_through_takeover(self, process: Process) -> None:
+        self._freeze(process, 1000)
+        self._start(may_leap=True)
+
+    def perhaps_thaw(self) -> None:
+        """Let those who sleep wake up right when another process has taken the name."""
+        if self.random.random() < 0.4:
+            for process in self.processes:
+                process.thaws_at = min(process.thaws_at, self.time)
 
     def _clone(self, machine: Machine) -> None:
         """Start the same node on a copy of its disk, as an operator does who has copied a virtual machine."""
@@ -218,6 +238,7 @@ class RemoteLife:
                 last.answered(call)
         else:
             raise Violation("no process can take over any more")
+        Operator(self).examine()
         self.counts["acknowledged"] = len(self.acknowledged)
 
     # What happened
@@ -228,8 +249,14 @@ class RemoteLife:
             self._fenced_at[call.name] = self.time
         if call.name == NODE and isinstance(call.sender, Process) and self.random.random() < 0.3 and not self.is_calm:
             self._clone(call.sender.machine)
-        is_decisive = slot is None or slot.ends_run or any(isinstance(it, Commit) for it in slot.operations)
-        if is_decisive and isinstance(call.sender, Process):
+        is_commit = slot is not None and any(isinstance(it, Commit) for it in slot.operations)
+        is_decisive = slot is None or slot.ends_run or is_commit
+        if not isinstance(call.sender, Process) or not is_decisive:
+            return
+        may_sleep = call.sender.is_alive and self.emphasis == "sleepers" and not self.is_calm
+        if is_commit and may_sleep and self.random.random() < 0.5:
+            self._sleep_through_takeover(call.sender)
+        else:
             self.perhaps_disturb(call.sender)
 
     def perhaps_disturb(self, process: Process) -> None:
@@ -246,16 +273,15 @@ class RemoteLife:
         if before[0] != waiting.message:
             raise Violation(f"sequence {waiting.sequence} was shown as {before[0]}, now it is {waiting.message}")
 
+    def settled(self, process: Process) -> None:
+        """Note that a process has made its data path what it begins with."""
+        self._settled_at[process.writer] = self.time
+
     def proved(self, root: Run) -> None:
         """Note that an owner has all bytes of a root on its disk."""
         self._proved_at[root] = self.time
 
     # What has to be true
-
-    def check_start(self, owner: Owner, *, is_full: bool) -> None:
-        """Check that an owner may start another slot now."""
-        if not is_full and self.now < owner.started + self.interval:
-            raise Violation(f"{owner.process} starts two slots within {self.now - owner.started:.3f} s")
 
     def check_decision(self, process: Process, claimed: Claimed) -> None:
         """Check that a data path is continued if it is the last owner's, and not if it is a copy from before the root."""
@@ -265,9 +291,12 @@ class RemoteLife:
         if self._disks.get(before) is process.disk and claimed.decision is not Decision.CONTINUE:
             raise Violation(f"{process} puts aside what {self._by_writer[before]} has written to this disk")
         copied_at, root = process.disk.copied_at, claimed.catalog.root.run
-        is_older = copied_at is not None and copied_at < self._proved_at.get(root, 0)
-        if is_older and claimed.decision is Decision.CONTINUE:
+        if copied_at is None or claimed.decision is not Decision.CONTINUE:
+            return
+        if copied_at < self._proved_at.get(root, 0):
             raise Violation(f"{process} continues with a copy of a disk from before the root of {root}")
+        if copied_at < self._settled_at.get(before, 0):
+            raise Violation(f"{process} continues with a copy of a disk from before {before} owned the name")
 
     def check_takeover(self, process: Process, claimed: Claimed, state: State) -> None:
         fence = claimed.path[-1]
@@ -295,9 +324,9 @@ class RemoteLife:
         if gaps - self._gaps:
             raise Violation(f"{process}: segments {sorted(gaps)} are gone, and the journal doesn't know why")
 
-    def check_fenced(self, process: Process, chain: Chain) -> None:
+    def check_fenced(self, process: Process, owner: Owner) -> None:
         """Check that somebody else has written to this owner's run."""
-        prefix = slots_prefix(chain.run)[: -len("/")].rpartition("-")[2]
+        prefix = slots_prefix(owner.run)[: -len("/")].rpartition("-")[2]
         for name, data in self.store.objects.items():
             if name.startswith("wal/") and name.split("/")[1].endswith(prefix):
                 try:
@@ -306,7 +335,7 @@ class RemoteLife:
                     raise Violation(f"{name}: {error}") from error
                 if slot.writer != process.writer:
                     return
-        raise Violation(f"{process} gives up, but no other process has taken the name: {chain.fenced}")
+        raise Violation(f"{process} gives up, but no other process has taken the name: {owner.fenced}")
 
 
 def live(seed: int, note: Callable[[str], None] = ignore) -> tuple[str, Counter[str]]:

@@ -66,6 +66,7 @@ class MirroredLife(Life):
         end = self.random.choice(
             (self.confirmed, len(self.changes), self.random.randint(self.confirmed, len(self.changes)))
         )
+        end = max(end, self.recovered)
         self.note(f"the machine is lost: {end} of {len(self.changes)} changes are in the chain")
         self.crash(Crash.KILL)
         before, self.disk = self.disk, SimulatedDisk(random=self.random)
@@ -77,6 +78,11 @@ class MirroredLife(Life):
         self._was_lost = True
         self._failed_syncs = 0
         self._go_back_to(self.seen_at(end))
+
+    @property
+    def recovered(self) -> int:
+        """How many changes the recovery has made. The chain has all of them or none, as it begins with one slot."""
+        return self._seen[1].position if len(self._seen) > 1 else len(self.changes)
 
     def seen_at(self, position: int) -> Seen:
         """Return what was written for certain when this number of changes was recorded."""

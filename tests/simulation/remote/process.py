@@ -39,6 +39,7 @@ class Process:
         self._calls: dict[Call, tuple[Callable[[Call], None], Callable[[], None]]] = {}
         self._local: ClaimRequest | None = None  # the mark that it is about to save
         self._settling: Settling | None = None
+        self._wants_to_leap = False
         mark = decode_mark(self.disk.mark) if self.disk.mark is not None else None
         self.found = mark
         self.claim = Claim(
@@ -94,7 +95,8 @@ class Process:
     def _claim(self) -> None:
         claim = self.claim
         if claim.is_looking:
-            (claim.leap if self.life.random.random() < 0.1 else claim.look_again)()
+            self._wants_to_leap = self._wants_to_leap or self.life.random.random() < 0.1
+            (claim.leap if self._wants_to_leap else claim.look_again)()
         requests = claim.next_requests()
         if not requests:
             self.life.store.step_for(self)
@@ -119,6 +121,7 @@ class Process:
         if (claimed := self.claim.claimed) is not None:
             self.life.note(f"{self} owns {claimed.run}, {claimed.decision.value}")
             self.life.check_decision(self, claimed)
+            self.life.perhaps_thaw()
             self._settling = Settling(
                 self, claimed, same_boot=self.found is not None and self.found.boot == self.machine.boot
             )

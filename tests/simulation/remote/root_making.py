@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from nsqcommon.remote.names import Run, root_name
 from nsqcommon.remote.root import Root, encode_root
-from nsqd.remote.catalog import FileToFold, FoldWriter, Snapshot, plan_fold, prove_range
+from nsqd.remote.catalog import FileToFold, FoldWriter, Snapshot, prove_range
 from nsqd.remote.object_store import Created
 from tests.simulation.promise import Violation
 from tests.simulation.remote.store import Call
@@ -16,26 +17,34 @@ if TYPE_CHECKING:
     from tests.simulation.remote.owner import Owner
 
 
-class RootMaking:
-    """Folds what only slots have, or only the files, and stores the folds and then the root.
+def try_again() -> None:
+    """Do nothing, so that the next step reads the files again."""
 
-    `position`: the owner jumps to this root, which has all changes up to there.
+
+class RootMaking:
+    """Folds the files of a plan, stores the folds and the root, and calls `stored`.
+
+    `give_up` is called when a file has vanished or is damaged. A later root reads it again.
     """
 
-    def __init__(self, owner: Owner, run: Run, *, position: int | None = None) -> None:
+    def __init__(
+        self,
+        owner: Owner,
+        run: Run,
+        plan: Callable[[], Sequence[FileToFold]],
+        stored: Callable[[Root], None],
+        give_up: Callable[[], None] = try_again,
+        snapshot: Snapshot | None = None,
+    ) -> None:
         self.owner = owner
         self.run = run
-        self.snapshot: Snapshot = owner.catalog.snapshot()
+        self.snapshot = snapshot
         self.root: Root | None = None
-        self._position = position
-        self._writer = FoldWriter(owner.chain.node, run, owner.catalog.sealed)
+        self._plan = plan
+        self._stored = stored
+        self._give_up = give_up
         self._to_store: deque[tuple[str, bytes]] = deque()
         self._is_sending = False
-
-    @property
-    def is_jump(self) -> bool:
-        """Whether the end of the run before waits for this root."""
-        return self._position is not None
 
     def step(self) -> None:
         if self.root is None:
@@ -46,19 +55,20 @@ class RootMaking:
             self.owner.process.send("create", name, self._answered, self._lost, data=data)
 
     def _fold(self) -> None:
-        for file in plan_fold(self.snapshot):
+        writer = FoldWriter(self.owner.core.node, self.run)
+        for file in self._plan():
             data = self._read(file)
-            if len(data) < file.size - file.start or not prove_range(file.pieces, data):
-                self.owner.give_up_root()  # it has vanished or is damaged: a later root reads it again
+            if len(data) < file.size - file.start or (file.pieces and not prove_range(file.pieces, data)):
+                self._give_up()
                 return
-            self._writer.add(file, data)
-        self.root = self._writer.finish()
-        self._to_store += [(name, b"".join(buffers)) for name, buffers in self._writer.full]
+            writer.add(file, data)
+        self.root = writer.finish()
+        self._to_store += [(name, b"".join(buffers)) for name, buffers in writer.full]
         self._to_store.append((root_name(self.root.run), encode_root(self.root)))
 
     def _read(self, file: FileToFold) -> bytes:
         data = bytes(self.owner.disk.files.get(file.path, b"")[file.start : file.size])
-        if data and self.owner.random.random() < 0.02:  # the disk returns a wrong bit
+        if data and file.pieces and self.owner.random.random() < 0.02:  # the disk returns a wrong bit
             place = self.owner.random.randrange(len(data))
             data = data[:place] + bytes((data[place] ^ 1,)) + data[place + 1 :]
         return data
@@ -67,7 +77,7 @@ class RootMaking:
         self._is_sending = False
         if call.result is Created.CREATED or self._is_there(call):
             self._to_store.popleft()
-            if not self._to_store and self.root is not None:
+            if not self._to_store and self.root is not None and self.owner.making is self:
                 self._stored(self.root)
 
     def _is_there(self, call: Call) -> bool:
@@ -76,12 +86,6 @@ class RootMaking:
         if found is not None and found != call.data:
             raise Violation(f"{self.owner.process} writes other bytes to {call.name}")
         return found is not None
-
-    def _stored(self, root: Root) -> None:
-        if self._position is None:
-            self.owner.root_stored(root)
-        elif self.owner.making is self:
-            self.owner.jump(root, self._position)
 
     def _lost(self) -> None:
         self._is_sending = False

@@ -35,6 +35,9 @@ class Settling:
         self._left = list(self._fates)
 
     def step(self) -> None:
+        life = self.process.life
+        if not life.is_calm and life.random.random() > life.settling_pace:
+            return
         if self._missing:
             if self._is_reading:
                 self.process.life.store.step_for(self.process)
@@ -47,6 +50,7 @@ class Settling:
             disk = self.process.disk
             disk.sync()
             disk.save_mark(encode_mark(self.claimed.mark))
+            self.process.life.settled(self.process)
             self.process.settled(self.claimed)
 
     def _read(self, call: Call) -> None:

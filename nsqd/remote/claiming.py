@@ -1,0 +1,358 @@
+"""Runs a claim against a store: sends its requests from threads, and repeats those that get no answer.
+
+Before the fence it looks whether the owner is alive, because an operator may have started a second nsqd of one name by
+mistake. It asks the owner at its address, then watches the chain for some seconds. It doesn't watch if the last owner had
+our data path, because we hold its lock. And it doesn't if the chain stops at the end of a run and the owner doesn't
+answer at an address that we know, because that is how a clean stop leaves it.
+
+A store that can't be reached delays the start, and a line every ten seconds says so. Without the store we can't know who
+owns the name.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import logging
+import random
+import secrets
+import time
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass
+from enum import Enum, auto
+from math import inf
+from typing import TYPE_CHECKING, Final
+
+from nsqcommon.remote.framing import BadObject
+from nsqcommon.remote.names import NODE, gone_name, writer_name
+from nsqcommon.remote.slot import Claimant
+from nsqcommon.startup import StartupError
+from nsqd.remote.claim import SLOTS_AHEAD, Ask, ChainRead, Claim, Claimed, ClaimRequest
+from nsqd.remote.daemon_threads import DaemonThreads
+from nsqd.remote.fetching import LOOK_INTERVAL
+from nsqd.remote.object_store import Created, FaultKind, ObjectStore, OnUnknown, StoreFault, ignore
+from nsqd.remote.pacing import pause_before
+
+if TYPE_CHECKING:
+    from nsqd.remote.local_mark import LocalMark
+
+log = logging.getLogger(__name__)
+
+WATCH: Final = 5.0  # seconds in which the chain of an owner that is alive moves
+WATCH_INTERVAL: Final = 0.5
+REPORT_INTERVAL: Final = 10.0
+CALL_TIMEOUT: Final = 2.0
+_LASTING: Final = frozenset({FaultKind.CLOCK, FaultKind.DENIED, FaultKind.MISSING})  # as a store's first answer
+_GUARDED: Final = (401, 403)
+_LONGEST_ANSWER: Final = 1 << 16
+
+
+class DamagedChain(StartupError):
+    """A chain can't be read to its end, because of one of its objects."""
+
+
+class OwnerAnswer(Enum):
+    """What is at the address of an owner."""
+
+    YES = auto()  # its process
+    NO = auto()  # nothing, or another process
+    GUARDED = auto()  # something that won't say more, because it asks for a password
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """The clock, chance and network of a claim, which tests replace."""
+
+    clock: Callable[[], float] = time.monotonic
+    pause: Callable[[float], object] = time.sleep
+    chance: Callable[[], float] = random.random
+    answers: Callable[[Claimant, str], OwnerAnswer] = lambda owner, writer: owner_answers(owner, writer)
+    new_writer: Callable[[], str] = lambda: writer_name(secrets.randbits(64))
+    is_stopped: Callable[[], bool] = lambda: False  # whether the operator wants this start to end
+
+
+def claim_name(
+    name: str,
+    open_store: Callable[[OnUnknown], ObjectStore],
+    claim: Claim,
+    *,
+    save: Callable[[LocalMark], object],
+    check: Callable[[], object] = lambda: None,
+    prepare: Callable[[ChainRead], object] = lambda read: None,
+    takes_over: bool = False,
+    surroundings: Surroundings | None = None,
+) -> Claimed:
+    """Make this process the owner of a name. With `takes_over` it doesn't look whether another one is alive.
+
+    `save` writes a mark into the data path, durably. If the name is new, `check` raises StartupError unless the store
+    keeps its word. `prepare` gets what this process needs to go on, before the fence; it raises BadObject if it can't.
+
+    Blocks for as long as the store can't be reached. Raises StartupError if another process owns the name, if the chain
+    can't be read, if the store refuses our credentials, or if `is_stopped`.
+    """
+    claiming = _Claiming(name, open_store, claim, save, check, surroundings or Surroundings())
+    return claiming.run(prepare, takes_over=takes_over)
+
+
+def read_chain(
+    name: str, open_store: Callable[[OnUnknown], ObjectStore], *, surroundings: Surroundings | None = None
+) -> ChainRead:
+    """Read the chain of a name to its end, without wanting to own it, and change nothing.
+
+    An owner that is alive may sweep meanwhile. So if something in the catalog turns out to be missing, read again.
+    Raises StartupError if there is no such name or if its chain can't be read, and StoreFault.
+    """
+    if open_store(ignore).get(NODE) is None:
+        raise StartupError(f"the store has no {name}")
+    unused = writer_name(0)
+    while True:
+        claim = Claim(node="", writer=unused, first_writer=unused, claimant=Claimant(), time_ns=0, may_leap=False)
+        claiming = _Claiming(name, open_store, claim, _save_nothing, _save_nothing, surroundings or Surroundings())
+        found = claiming.read()
+        store = open_store(ignore)
+        if all(store.get(gone_name(it.run)) is None for it in found.path):
+            return found
+
+
+class _Claiming:
+    def __init__(
+        self,
+        name: str,
+        open_store: Callable[[OnUnknown], ObjectStore],
+        claim: Claim,
+        save: Callable[[LocalMark], object],
+        check: Callable[[], object],
+        surroundings: Surroundings,
+    ) -> None:
+        self._name = name
+        self._claim = claim
+        self._save = save
+        self._check = check
+        self._at = surroundings
+        self._store = open_store(self._note_fault)
+        self._fault: StoreFault | None = None
+        self._failures = 0  # in a row
+        self._has_answered = False
+        self._resumes = -inf  # when to ask a store again that hasn't answered
+        self._reported = -inf
+
+    def run(self, prepare: Callable[[ChainRead], object], *, takes_over: bool) -> Claimed:
+        claim = self._claim
+        look = _Look(self._name, claim, self._store, prepare, self._at, takes_over=takes_over)
+        self._go_on(lambda: claim.claimed is not None, look.step)
+        if claim.claimed is None:
+            raise StartupError(f"{self._name} can't be owned: {claim.fault}")
+        return claim.claimed
+
+    def read(self) -> ChainRead:
+        """Return the chain as it was read up to where the claim would look for an owner that is alive."""
+        claim = self._claim
+        self._go_on(lambda: claim.is_looking, lambda: None)
+        if claim.fault is not None:
+            raise DamagedChain(f"{self._name} can't be read: {claim.fault}")
+        return claim.read()
+
+    def _go_on(self, is_done: Callable[[], bool], look: Callable[[], object]) -> None:
+        claim = self._claim
+        under_way: dict[Future[bytes | Created | None], ClaimRequest] = {}
+        with DaemonThreads[bytes | Created | None](SLOTS_AHEAD, name="nsqd claim") as threads:
+            while claim.fault is None and not is_done():
+                self._stop_if_asked()
+                if claim.is_looking:
+                    look()
+                for request in self._next_requests():
+                    under_way[threads.submit(self._perform, request)] = request
+                for future in self._wait(under_way):
+                    self._take(under_way.pop(future), future)
+
+    def _next_requests(self) -> list[ClaimRequest]:
+        """Return what to send now, after the mark was saved if that has to be done first."""
+        if self._at.clock() < self._resumes:
+            return []
+        requests = self._claim.next_requests()
+        for request in [it for it in requests if it.ask is Ask.SAVE]:  # comes before a new node is created
+            assert request.mark is not None
+            self._check_store()
+            self._save(request.mark)
+            self._claim.answered(request, None)
+        return [it for it in requests if it.ask is not Ask.SAVE]
+
+    def _check_store(self) -> None:
+        try:
+            self._check()
+        except StoreFault as fault:
+            raise StartupError(f"the store could not be checked before its first use: {fault}") from fault
+
+    def _perform(self, request: ClaimRequest) -> bytes | Created | None:
+        if request.ask is Ask.CREATE:
+            return self._store.create(request.name, request.data)
+        return self._store.get(request.name)
+
+    def _wait(
+        self, under_way: dict[Future[bytes | Created | None], ClaimRequest]
+    ) -> set[Future[bytes | Created | None]]:
+        if under_way:
+            return wait(under_way, timeout=LOOK_INTERVAL, return_when=FIRST_COMPLETED).done
+        if (left := self._resumes - self._at.clock()) > 0:
+            self._at.pause(left)
+        return set()
+
+    # Answers
+
+    def _take(self, request: ClaimRequest, future: Future[bytes | Created | None]) -> None:
+        try:
+            answer = future.result()
+        except StoreFault as fault:
+            self._note_fault(fault)
+            self._claim.failed(request)
+            self._put_off()
+            return
+        self._claim.answered(request, answer)
+        if answer is Created.UNKNOWN:
+            self._put_off()
+        else:
+            self._has_answered = True
+            self._failures = 0
+
+    def _note_fault(self, fault: StoreFault) -> None:
+        self._fault = fault
+
+    def _put_off(self) -> None:
+        fault = self._fault
+        if fault is not None and fault.kind in _LASTING and not self._has_answered:
+            raise StartupError(fault.text)
+        self._failures += 1
+        now = self._at.clock()
+        self._resumes = now + pause_before(self._failures, self._at.chance())
+        if now >= self._reported + REPORT_INTERVAL:
+            self._reported = now
+            log.warning("waiting for the store to say who owns %s: %s", self._name, fault)
+
+    def _stop_if_asked(self) -> None:
+        if self._at.is_stopped():
+            raise StartupError(f"stopped while asking the store who owns {self._name}")
+
+
+class _Stage(Enum):
+    NEW = auto()
+    WATCHING = auto()
+    PREPARED = auto()
+    LEAPT = auto()
+
+
+class _Look:
+    """What happens before the fence: looking whether the owner is alive, and preparing to go on in its place."""
+
+    def __init__(
+        self,
+        name: str,
+        claim: Claim,
+        store: ObjectStore,
+        prepare: Callable[[ChainRead], object],
+        surroundings: Surroundings,
+        *,
+        takes_over: bool,
+    ) -> None:
+        self._name = name
+        self._claim = claim
+        self._store = store
+        self._prepare = prepare
+        self._at = surroundings
+        self._takes_over = takes_over
+        self._stage = _Stage.NEW
+        self._until = -inf
+        self._seen = claim.place
+        self._has_run_behind = False  # after an owner that goes on; once is enough
+
+    def step(self) -> None:
+        """Have the claim leap or read on. Raises StartupError if the owner is alive, or if we could not go on."""
+        has_moved = self._claim.place != self._seen
+        if self._stage is _Stage.LEAPT:  # and another process was faster
+            self._stage = _Stage.NEW
+        if self._stage is _Stage.NEW:
+            self._begin()
+        elif has_moved and not self._takes_over:
+            raise self._in_use("its chain moves")
+        elif self._stage is _Stage.PREPARED and (not has_moved or self._has_run_behind):
+            self._stage = _Stage.LEAPT
+            self._claim.leap(stops_owner=self._takes_over)
+        elif self._stage is _Stage.PREPARED:
+            self._has_run_behind = True
+            self._get_ready()
+        elif self._at.clock() >= self._until:
+            self._get_ready()
+        else:
+            self._at.pause(WATCH_INTERVAL)
+            self._claim.look_again()
+
+    def _begin(self) -> None:
+        claim, owner = self._claim, self._claim.owner
+        self._has_run_behind = False
+        if owner is None or self._takes_over:
+            self._get_ready()
+            return
+        answer = self._at.answers(owner, claim.place[0].writer)
+        # If the owner had our data path it has died, and another process has its address. But this may be a copy of it.
+        if answer is OwnerAnswer.YES or (answer is OwnerAnswer.GUARDED and not claim.is_own):
+            raise self._in_use(f"it answers at {owner.http_address}")
+        if claim.is_own or (claim.is_ended and owner.http_address):
+            self._get_ready()
+        else:
+            log.info("watching for %g s whether %s is still the owner of %s", WATCH, owner, self._name)
+            self._stage, self._seen, self._until = _Stage.WATCHING, claim.place, self._at.clock() + WATCH
+            claim.look_again()
+
+    def _get_ready(self) -> None:
+        """Prepare, and look whether the chain has moved meanwhile."""
+        self._stage, self._seen = _Stage.PREPARED, self._claim.place
+        read = self._claim.read()
+        try:
+            self._prepare(read)
+        except BadObject as error:
+            if not self._is_swept(read):
+                raise StartupError(f"{self._name} can't be restored from the store: {error}") from error
+            self._stage = _Stage.NEW
+            self._claim.begin_again()
+        else:
+            self._claim.look_again()
+
+    def _is_swept(self, read: ChainRead) -> bool:
+        """Return whether the owner is alive and has made a root, so that what was read isn't there any more."""
+        try:
+            return any(self._store.get(gone_name(it.run)) is not None for it in read.path)
+        except StoreFault:
+            return False
+
+    def _in_use(self, why: str) -> StartupError:
+        owner = self._claim.owner or "another process"
+        return StartupError(
+            f"{self._name} is in use by {owner}, {why}; stop that process first, or use --take-over if you cannot stop it"
+        )
+
+
+def _save_nothing(mark: LocalMark | None = None) -> None:
+    raise AssertionError("the name exists, so it doesn't get a new node")
+
+
+def owner_answers(owner: Claimant, writer: str, *, timeout: float = CALL_TIMEOUT) -> OwnerAnswer:
+    """Return whether the owner's process serves HTTP at its address. Another nsqd may have that address by now.
+
+    Containers of one host have the same boot, and each of their processes may be number 1. So the owner is known by its
+    writer, which is in the names of its runs.
+    """
+    if not owner.http_address:
+        return OwnerAnswer.NO
+    connection = http.client.HTTPConnection(owner.http_address, timeout=timeout)
+    try:
+        connection.request("GET", "/remote")
+        answer = connection.getresponse()
+        if answer.status in _GUARDED:
+            return OwnerAnswer.GUARDED
+        found = json.loads(answer.read(_LONGEST_ANSWER))
+    except (OSError, ValueError, http.client.HTTPException):
+        return OwnerAnswer.NO
+    finally:
+        connection.close()
+    run = found.get("run") if isinstance(found, dict) else None
+    return OwnerAnswer.YES if isinstance(run, str) and run.endswith(f"-{writer}") else OwnerAnswer.NO

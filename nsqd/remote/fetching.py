@@ -1,0 +1,150 @@
+"""Gets parts of objects, several requests at a time, and proves each part.
+
+Parts that lie close together in one object come by one request, because a request costs more than some bytes in between.
+For example, a slot has a piece of the journal and one of each topic's log.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass, field
+from threading import Event
+from typing import Final
+
+from nsqcommon.remote.framing import BadObject
+from nsqcommon.remote.root import Part, prove
+from nsqd.remote.daemon_threads import DaemonThreads
+from nsqd.remote.object_store import ObjectStore, StoreFault
+from nsqd.remote.pacing import pause_before
+
+log = logging.getLogger(__name__)
+
+AT_ONCE: Final = 16  # requests
+MOST_BYTES: Final = 64 << 20  # under way
+_GAP: Final = 64 << 10  # bytes between two parts that are fetched as well
+_LARGEST: Final = 8 << 20  # bytes of one request, unless a part has more
+_REPORT_INTERVAL: Final = 10.0
+LOOK_INTERVAL: Final = 0.25  # seconds between two looks whether to give up
+
+
+class Abandoned(Exception):
+    """The work was ended: its start was stopped, or its owner is being closed, or has lost the name."""
+
+
+@dataclass(eq=False, slots=True)
+class Range:
+    """Bytes of one object that one request gets, and the parts in them."""
+
+    object: str
+    start: int
+    end: int
+    parts: list[Part] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start
+
+
+class Fetch:
+    """Gets parts, and repeats requests that have no answer, for as long as it takes, or until `is_abandoned`.
+
+    Raises BadObject if an object is missing or damaged, and Abandoned.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        is_abandoned: Callable[[], bool] = lambda: False,
+        pause: Callable[[float], object] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._is_abandoned = is_abandoned
+        self._pause = pause
+        self._clock = clock
+        self._reported = clock()
+        self._fault: StoreFault | None = None  # the last one since the last report
+        self.done = 0  # bytes
+
+    def parts(self, wanted: Iterable[Part], take: Callable[[Part, bytes], object]) -> None:
+        """Hand each part with its bytes to `take`, in any order."""
+        waiting = deque(ranges_of(wanted))
+        total, size = sum(it.size for it in waiting), 0
+        under_way: dict[Future[Mapping[Part, bytes]], Range] = {}
+        is_over = Event()
+        with DaemonThreads[Mapping[Part, bytes]](AT_ONCE, name="nsqd fetch") as threads:
+            try:
+                while waiting or under_way:
+                    while waiting and len(under_way) < AT_ONCE and (not under_way or size < MOST_BYTES):
+                        found = waiting.popleft()
+                        size += found.size
+                        under_way[threads.submit(self._get, found, is_over)] = found
+                    for future in wait(under_way, LOOK_INTERVAL, FIRST_COMPLETED).done:
+                        size -= under_way.pop(future).size
+                        for part, data in future.result().items():
+                            self.done += len(data)
+                            take(part, data)
+                    if self._is_abandoned():
+                        raise Abandoned
+                    self._report(total)
+            finally:
+                is_over.set()
+
+    def part(self, wanted: Part) -> bytes:
+        found: list[bytes] = []
+        self.parts([wanted], lambda _, data: found.append(data))
+        return found[0]
+
+    def _get(self, wanted: Range, is_over: Event) -> Mapping[Part, bytes]:
+        failures = 0
+        while not is_over.is_set():
+            try:
+                data = self._store.get(wanted.object, wanted.start, wanted.end)
+            except StoreFault as fault:
+                failures += 1
+                self._fault = fault
+                self._pause(pause_before(failures, random.random()))
+                continue
+            if data is None:
+                raise BadObject(f"{wanted.object} is missing")
+            return {it: prove(it, _cut_out(data, it.offset - wanted.start, it.length)) for it in wanted.parts}
+        raise Abandoned
+
+    def _report(self, total: int) -> None:
+        if (now := self._clock()) >= self._reported + _REPORT_INTERVAL:
+            self._reported = now
+            fault, self._fault = self._fault, None
+            log.info(
+                "fetched %d of %d MB from the store%s",
+                self.done >> 20,
+                total >> 20,
+                f", asking again: {fault}" if fault else "",
+            )
+
+
+def ranges_of(parts: Iterable[Part]) -> list[Range]:
+    """Return the requests that get these parts, each part once."""
+    ranges: list[Range] = []
+    for part in sorted(set(parts), key=lambda it: (it.object, it.offset, it.length)):
+        end = part.offset + part.length
+        last = ranges[-1] if ranges else None
+        if last is not None and last.object == part.object and _is_near(last, part):
+            last.end = max(last.end, end)
+            last.parts.append(part)
+        else:
+            ranges.append(Range(part.object, part.offset, end, [part]))
+    return ranges
+
+
+def _is_near(last: Range, part: Part) -> bool:
+    return part.offset <= last.end + _GAP and part.offset + part.length - last.start <= _LARGEST
+
+
+def _cut_out(data: bytes, start: int, length: int) -> bytes:
+    return data if (start, length) == (0, len(data)) else data[start : start + length]

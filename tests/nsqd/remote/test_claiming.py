@@ -1,0 +1,381 @@
+"""A claim against a store that is slow, faulty, or owned by a process that is alive."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from nsqcommon.remote.framing import BadObject
+from nsqcommon.remote.marks import encode_gone
+from nsqcommon.remote.names import gone_name, root_name
+from nsqcommon.remote.operations import Replace
+from nsqcommon.remote.root import Root, encode_root
+from nsqcommon.remote.slot import Claimant
+from nsqcommon.startup import StartupError
+from nsqd.remote.chain import Chain, Verb
+from nsqd.remote.claim import ChainRead, Claim, Claimed
+from nsqd.remote.claiming import REPORT_INTERVAL, WATCH, OwnerAnswer, Surroundings, claim_name, owner_answers
+from nsqd.remote.local_mark import LocalMark
+from nsqd.remote.object_store import Created, FaultKind, OnUnknown, StoreFault, ignore
+from tests.nsqd.remote.shelf import FIRST, first_writer, writer
+from tests.support.object_stores import MemoryStore, Objects
+
+
+@dataclass
+class Time:
+    """A clock that only pauses move."""
+
+    now: float = 0.0
+    pauses: int = 0
+
+    def clock(self) -> float:
+        return self.now
+
+    def pause(self, seconds: float) -> None:
+        self.pauses += 1
+        self.now += seconds
+
+
+@dataclass
+class World:
+    objects: Objects = field(default_factory=Objects)
+    time: Time = field(default_factory=Time)
+    saved: list[LocalMark] = field(default_factory=list)
+    living: set[str] = field(default_factory=set)  # hosts whose process answers
+    address: str = "10.0.0.1:4151"
+    is_guarded: bool = False  # something at this address asks for a password
+
+    def open(self, on_unknown: OnUnknown) -> MemoryStore:
+        return MemoryStore(self.objects, on_unknown=on_unknown)
+
+    @property
+    def surroundings(self) -> Surroundings:
+        return Surroundings(self.time.clock, self.time.pause, lambda: 0.5, self._answer)
+
+    def _answer(self, owner: Claimant, writer: str) -> OwnerAnswer:
+        if owner.host in self.living:
+            return OwnerAnswer.YES
+        return OwnerAnswer.GUARDED if self.is_guarded else OwnerAnswer.NO
+
+    def claim(
+        self,
+        letter: str,
+        *,
+        mark: LocalMark | None = None,
+        takes_over: bool = False,
+        prepare: Callable[[ChainRead], object] = lambda read: None,
+    ) -> Claimed:
+        claim = Claim(
+            node="node",
+            writer=writer(letter),
+            first_writer=first_writer(letter),
+            claimant=Claimant(f"machine-{letter}", 7, "boot", self.address),
+            time_ns=1,
+            mark=mark,
+            may_leap=False,
+        )
+        return claim_name(
+            "orders",
+            self.open,
+            claim,
+            save=self.saved.append,
+            prepare=prepare,
+            takes_over=takes_over,
+            surroundings=self.surroundings,
+        )
+
+    def chain_of(self, claimed: Claimed) -> Chain:
+        return Chain(claimed.node, claimed.run, chance=lambda: 0.0, claimant=claimed.claimant)
+
+    def send(self, chain: Chain) -> None:
+        store = self.open(ignore)
+        while (request := chain.next_request(1e9)) is not None:
+            assert request.verb is Verb.CREATE
+            assert request.slot is not None
+            chain.created(request, store.create(request.name, request.slot.data), 0.0)
+
+
+def append(world: World, chain: Chain) -> None:
+    chain.append([Replace("file", 1)], [b"x"], 1, 1)
+    world.send(chain)
+
+
+def test_a_new_name_is_owned_without_a_pause() -> None:
+    world = World()
+    assert world.claim("a").run.writer == writer("a")
+    assert (world.time.pauses, [it.writers for it in world.saved]) == (0, [(FIRST.writer,)])
+
+
+def test_the_owner_of_the_same_data_path_must_have_died() -> None:
+    world = World()
+    claimed = world.claim("a")
+    append(world, world.chain_of(claimed))
+    assert world.claim("b", mark=claimed.mark).run.number == 2
+    assert world.time.pauses == 0
+
+
+def test_a_chain_that_stands_still_is_watched_before_it_is_fenced() -> None:
+    world = World()
+    append(world, world.chain_of(world.claim("a")))
+    assert world.claim("b").run.number == 2
+    assert WATCH <= world.time.now < WATCH + 1
+
+
+def test_a_chain_that_moves_has_an_owner() -> None:
+    world = World()
+    chain = world.chain_of(world.claim("a"))
+    append(world, chain)
+    pause = world.time.pause
+
+    def pause_and_move(seconds: float) -> None:
+        pause(seconds)
+        if world.time.pauses == 3:
+            append(world, chain)
+
+    world.time.pause = pause_and_move  # type: ignore[method-assign]
+    with pytest.raises(StartupError, match="orders is in use by process 7 on machine-a, its chain moves"):
+        world.claim("b")
+    append(world, chain)
+    assert chain.fenced is None
+
+
+def test_an_owner_that_answers_is_left_alone() -> None:
+    world = World(living={"machine-a"})
+    world.claim("a")
+    with pytest.raises(StartupError, match=r"in use by process 7 on machine-a, it answers at 10\.0\.0\.1:4151"):
+        world.claim("b")
+    assert world.time.pauses == 0
+
+
+def test_an_owner_that_answers_is_known_by_the_first_slot_after_a_root() -> None:
+    """The claim begins to read there, so it never sees the fence by which the owner has begun."""
+    world = World(living={"machine-a"})
+    chain = world.chain_of(world.claim("a"))
+    chain.end_run(0, 1)
+    append(world, chain)
+    found = Claim(
+        node="node",
+        writer=writer("b"),
+        first_writer=first_writer("b"),
+        claimant=Claimant(),
+        time_ns=1,
+        may_leap=False,
+    )
+    with pytest.raises(StartupError, match="process 7 on machine-a"):
+        claim_name("orders", world.open, found, save=world.saved.append, surroundings=world.surroundings)
+
+
+def test_after_a_clean_stop_the_name_is_free_at_once() -> None:
+    world = World()
+    chain = world.chain_of(world.claim("a"))
+    append(world, chain)
+    chain.end_run(1, 1)
+    world.send(chain)
+    assert world.claim("b").run.number == 3
+    assert world.time.pauses == 0
+
+
+def test_an_owner_without_an_address_is_watched_because_it_may_be_making_a_root() -> None:
+    world = World(address="")
+    chain = world.chain_of(world.claim("a"))
+    append(world, chain)
+    chain.end_run(1, 1)
+    world.send(chain)
+    world.claim("b")
+    assert world.time.now >= WATCH
+
+
+def test_an_operator_may_take_a_name_from_an_owner_that_is_alive() -> None:
+    world = World(living={"machine-a"})
+    chain = world.chain_of(world.claim("a"))
+    assert world.claim("b", takes_over=True).run.number == 2
+    assert chain.fenced is None, "it finds out when it sends"
+
+
+def test_of_two_that_are_at_it_at_once_the_slower_one_finds_an_owner() -> None:
+    """Its fence is not created, so it looks again, and must not fence the one that was faster."""
+    world = World(living={"machine-a"})
+    with pytest.raises(StartupError, match="in use by process 7 on machine-a"):
+        world.claim("b", prepare=lambda read: world.claim("a") if read.owner is None else None)
+    assert world.claim("c", takes_over=True).path[-1].run.writer == writer("a")
+
+
+def test_what_is_needed_to_go_on_is_there_before_the_fence() -> None:
+    world = World()
+    chain = world.chain_of(world.claim("a"))
+    append(world, chain)
+
+    def fail(read: ChainRead) -> None:
+        raise BadObject("fold/7/0001 is missing")
+
+    with pytest.raises(StartupError, match="orders can't be restored from the store: fold/7/0001 is missing"):
+        world.claim("b", prepare=fail)
+    append(world, chain)
+    assert chain.fenced is None
+
+
+def test_what_was_added_meanwhile_is_prepared_as_well_but_not_for_ever() -> None:
+    world = World()
+    chain = world.chain_of(world.claim("a"))
+    seen: list[int] = []
+
+    def prepare(read: ChainRead) -> None:
+        seen.append(read.path[-1].end)
+        append(world, chain)
+
+    assert world.claim("b", takes_over=True, prepare=prepare).path[-1].end == 2
+    assert seen == [0, 1]
+
+
+def test_what_the_owner_has_swept_meanwhile_is_read_from_its_root() -> None:
+    world = World()
+    claimed = world.claim("a")
+    chain = world.chain_of(claimed)
+    append(world, chain)
+    seen: list[int] = []
+
+    def prepare(read: ChainRead) -> None:
+        seen.append(read.path[0].run.number)
+        if len(seen) == 1:
+            following = chain.end_run(1, 1)
+            world.send(chain)
+            world.objects.contents |= {
+                root_name(following): encode_root(Root("node", following, {})),
+                **{gone_name(it): encode_gone(it, following) for it in (FIRST, claimed.run)},
+            }
+            raise BadObject("wal/... is missing")
+
+    assert world.claim("b", takes_over=True, prepare=prepare).path[0].run.number == 2
+    assert seen == [0, 2]
+
+
+class Failing(MemoryStore):
+    """Fails in every way that the claim has to survive, `count` times."""
+
+    count = 0
+    kind = FaultKind.UNREACHABLE
+
+    def _fails(self) -> bool:
+        if type(self).count <= 0:
+            return False
+        type(self).count -= 1
+        return True
+
+    def create(self, name: str, data: bytes | Sequence[bytes]) -> Created:
+        if not self._fails():
+            return super().create(name, data)
+        if type(self).count % 2:
+            super().create(name, data)
+        self.on_unknown(StoreFault("no answer", self.kind))
+        return Created.UNKNOWN
+
+    def get(self, name: str, start: int = 0, end: int | None = None) -> bytes | None:
+        if self._fails():
+            raise StoreFault("no answer", self.kind)
+        return super().get(name, start, end)
+
+
+class FailingWorld(World):
+    def open(self, on_unknown: OnUnknown) -> MemoryStore:
+        return Failing(self.objects, on_unknown=on_unknown)
+
+
+@pytest.mark.parametrize("failures", [1, 2, 5, 20])
+def test_a_store_without_an_answer_is_asked_again(failures: int) -> None:
+    Failing.count, Failing.kind = failures, FaultKind.UNREACHABLE
+    world = FailingWorld()
+    assert world.claim("a", takes_over=True).run.number == 1
+    assert world.time.pauses >= 1
+
+
+def test_a_store_that_is_down_delays_the_start_and_the_log_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    Failing.count, Failing.kind = 30, FaultKind.UNREACHABLE
+    world = FailingWorld()
+    world.claim("a", takes_over=True)
+    lines = [it.getMessage() for it in caplog.records]
+    assert lines == ["waiting for the store to say who owns orders: no answer"] * (
+        1 + int(world.time.now / REPORT_INTERVAL)
+    )
+
+
+@pytest.mark.parametrize("kind", [FaultKind.DENIED, FaultKind.MISSING, FaultKind.CLOCK])
+def test_a_store_that_refuses_at_once_ends_the_start(kind: FaultKind) -> None:
+    Failing.count, Failing.kind = 1, kind
+    with pytest.raises(StartupError, match="no answer"):
+        FailingWorld().claim("a")
+
+
+def test_a_waiting_start_can_be_stopped() -> None:
+    Failing.count, Failing.kind = 1_000_000, FaultKind.UNREACHABLE
+    world = FailingWorld()
+    claim = Claim(node="node", writer=writer("a"), first_writer=first_writer("a"), claimant=Claimant(), time_ns=1)
+    surroundings = replace(world.surroundings, is_stopped=lambda: world.time.pauses > 5)
+    with pytest.raises(StartupError, match="stopped while asking the store who owns orders"):
+        claim_name("orders", world.open, claim, save=world.saved.append, surroundings=surroundings)
+
+
+def test_a_chain_that_cannot_be_read_is_named() -> None:
+    world = World()
+    world.objects.contents["node"] = b"something else"
+    with pytest.raises(StartupError, match="orders can't be owned: node: "):
+        world.claim("a")
+
+
+@contextmanager
+def served(status: int, answer: object) -> Iterator[str]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps(answer).encode()
+            self.send_response(status)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield f"127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+RUNS_OF_OWNER = ["0000000007-00000000000000aa", "0000000008-00000000000000aa"]
+
+
+@pytest.mark.parametrize(
+    ("status", "answer", "expected"),
+    [
+        *((200, {"pid": 1, "boot": "here", "run": run}, OwnerAnswer.YES) for run in RUNS_OF_OWNER),
+        (200, {"pid": 1, "boot": "here", "run": "0000000007-00000000000000bb"}, OwnerAnswer.NO),
+        (200, {"pid": 1, "boot": "here"}, OwnerAnswer.NO),
+        (200, ["something else"], OwnerAnswer.NO),
+        (404, {"message": "NOT_FOUND"}, OwnerAnswer.NO),
+        (403, {}, OwnerAnswer.GUARDED),
+    ],
+)
+def test_another_process_may_have_the_address_of_the_owner(status: int, answer: object, expected: OwnerAnswer) -> None:
+    owner = "00000000000000aa"
+    with served(status, answer) as address:
+        assert owner_answers(Claimant("host", 1, "here", address), owner) is expected
+    assert owner_answers(Claimant("host", 1, "here", address), owner) is OwnerAnswer.NO, "it refuses connections now"
+    assert owner_answers(Claimant("host", 1, "here"), owner) is OwnerAnswer.NO
+
+
+def test_a_guarded_process_at_the_address_keeps_others_out_but_no_restart_on_the_same_disk() -> None:
+    world = World(is_guarded=True)
+    first = world.claim("a")
+    with pytest.raises(StartupError, match=r"it answers at 10\.0\.0\.1:4151"):
+        world.claim("b")
+    assert world.claim("b", mark=first.mark).claimant.host == "machine-b"

@@ -1,0 +1,79 @@
+"""Which requests get the parts of objects, and what becomes of answers that don't come or aren't right."""
+
+from __future__ import annotations
+
+import pytest
+from google_crc32c import value as crc32c
+
+from nsqcommon.remote.framing import BadObject
+from nsqcommon.remote.root import Part
+from nsqd.remote.fetching import Abandoned, Fetch, ranges_of
+from nsqd.remote.object_store import StoreFault
+from tests.support.object_stores import MemoryStore, Objects
+
+MB = 1 << 20
+
+
+def part(name: str, offset: int, data: bytes) -> Part:
+    return Part(name, offset, len(data), crc32c(data))
+
+
+def shapes(parts: list[Part]) -> list[tuple[str, int, int, int]]:
+    return [(it.object, it.start, it.end, len(it.parts)) for it in ranges_of(parts)]
+
+
+def test_parts_that_lie_together_come_by_one_request() -> None:
+    slot = [Part("wal/1/0", offset, 100, 0) for offset in (50, 150, 1000)]
+    assert shapes([slot[2], slot[0], slot[1], slot[0]]) == [("wal/1/0", 50, 1100, 3)]
+
+
+def test_parts_of_other_objects_and_far_away_come_by_themselves() -> None:
+    parts = [Part("fold/1", 0, 100, 0), Part("fold/1", MB, 100, 0), Part("fold/2", 100, 100, 0)]
+    assert shapes(parts) == [("fold/1", 0, 100, 1), ("fold/1", MB, MB + 100, 1), ("fold/2", 100, 200, 1)]
+
+
+def test_a_request_stays_small_unless_one_part_is_large() -> None:
+    parts = [Part("fold/1", 0, 6 * MB, 0), Part("fold/1", 6 * MB, 6 * MB, 0), Part("fold/1", 12 * MB, 32 * MB, 0)]
+    assert [it[1:3] for it in shapes(parts)] == [(0, 6 * MB), (6 * MB, 12 * MB), (12 * MB, 44 * MB)]
+
+
+class Answers(MemoryStore):
+    """Doesn't answer at first."""
+
+    def __init__(self, objects: Objects, failures: int) -> None:
+        super().__init__(objects)
+        self.failures = failures
+
+    def get(self, name: str, start: int = 0, end: int | None = None) -> bytes | None:
+        if self.failures:
+            self.failures -= 1
+            raise StoreFault("no answer")
+        return super().get(name, start, end)
+
+
+def test_every_part_is_handed_over_once_however_often_the_store_is_silent() -> None:
+    objects = Objects()
+    objects.contents |= {f"fold/{number}": bytes([number]) * 100 for number in range(40)}
+    wanted = [part(name, 10, data[10:30]) for name, data in objects.contents.items()]
+    found: list[tuple[Part, bytes]] = []
+    Fetch(Answers(objects, 5), pause=lambda seconds: None).parts(wanted, lambda it, data: found.append((it, data)))
+    assert sorted(found, key=lambda it: it[0].object) == sorted(
+        ((it, objects.contents[it.object][10:30]) for it in wanted), key=lambda it: it[0].object
+    )
+
+
+@pytest.mark.parametrize(
+    ("contents", "reason"),
+    [({}, "fold/1 is missing"), ({"fold/1": b"0123456799"}, "damaged"), ({"fold/1": b"01234"}, "damaged")],
+)
+def test_what_is_missing_or_damaged_is_never_handed_over(contents: dict[str, bytes], reason: str) -> None:
+    objects = Objects()
+    objects.contents |= contents
+    with pytest.raises(BadObject, match=reason):
+        Fetch(MemoryStore(objects)).part(part("fold/1", 2, b"23456789"))
+
+
+def test_a_fetch_can_be_given_up_while_the_store_is_silent() -> None:
+    fetch = Fetch(Answers(Objects(), 10**9), is_abandoned=lambda: True, pause=lambda seconds: None)
+    with pytest.raises(Abandoned):
+        fetch.part(part("fold/1", 0, b"0123456789"))
