@@ -52,6 +52,9 @@ class NoLog:
     def refusal(self) -> str | None:
         return None
 
+    def refusal_now(self) -> str | None:
+        return None
+
     def append(self, batch: Batch, receipt: Receipt) -> None:
         self.batches.append(batch)
         self.tail = batch.end_sequence

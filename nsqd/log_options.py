@@ -88,11 +88,13 @@ class LogOptions(BaseOptions):
     sync_timeout: Nanoseconds = option(2 * SECOND, "sync to disk at least this often", kind=DURATION, at_least=1)
     ack: Ack = option(
         Ack.WRITTEN,
-        "when a publisher gets its OK: memory (immediately, as in NSQ), written (messages survive a crash of nsqd), or "
-        "synced (messages survive a power cut)",
+        "when a publisher gets its OK: memory (immediately, as in NSQ), written (messages survive a crash of nsqd), "
+        "synced (messages survive a power cut), or remote (messages survive the loss of the machine; needs --remote)",
         kind=one_of(*Ack),
     )
-    topic_ack: tuple[str, ...] = option((), "override --ack for a topic: TOPIC=memory|written|synced", kind=TOPIC_ACKS)
+    topic_ack: tuple[str, ...] = option(
+        (), "override --ack for a topic: TOPIC=memory|written|synced|remote", kind=TOPIC_ACKS
+    )
     disk_reserve: int = option(
         -1,
         "bytes of disk space to keep free by refusing publishes, because freeing space takes some; -1: 5% of the file "

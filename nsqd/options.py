@@ -30,7 +30,7 @@ from nsqcommon.options import (
 from nsqcommon.origin import check_hosts
 from nsqcommon.startup import StartupError
 from nsqcommon.wire.extensions import EXTENSIONS, KEYS
-from nsqd.log_options import LogOptions
+from nsqd.remote_options import RemoteOptions
 
 MAX_NODE_ID: Final = 1024  # ten bits of every message id
 
@@ -87,11 +87,15 @@ TLS_VERSION: Final = words_kind("value", _parse_tls_version, show=lambda it: it.
 
 def default_node_id() -> int:
     """Derive the node id from the hostname the way NSQ does, so a node that migrates from NSQ keeps its id."""
-    return crc32(md5(platform.node().encode(), usedforsecurity=False).digest()) % MAX_NODE_ID
+    return _node_id_of(platform.node())
+
+
+def _node_id_of(name: str) -> int:
+    return crc32(md5(name.encode(), usedforsecurity=False).digest()) % MAX_NODE_ID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options(LogOptions):
+class Options(RemoteOptions):
     # addresses
     tcp_address: str = option(
         "0.0.0.0:4150", "address to listen on for TCP clients: host:port, or the path of a unix socket"
@@ -156,7 +160,7 @@ class Options(LogOptions):
     node_id: int = computed_option(
         default_node_id,
         "from the hostname",
-        "unique part of this node's message ids",
+        "unique part of this node's message ids; with --remote, by default from --remote-name",
         toml="id",
         at_least=0,
         below=MAX_NODE_ID,
@@ -197,7 +201,7 @@ class Options(LogOptions):
         at_least=0,
     )
 
-    # memory and disk: more in LogOptions
+    # memory and disk: more in LogOptions and RemoteOptions
     queue_scan_worker_pool_max: int = option(4, "no effect: nsqd keeps exact deadlines and doesn't scan for them")
     queue_scan_selection_count: int = option(20, "no effect: nsqd keeps exact deadlines and doesn't scan for them")
 
@@ -340,6 +344,10 @@ class Options(LogOptions):
             raise StartupError("--auth-http-request-method must be post or get")
         if self.worker >= self.workers and self.worker >= 0:
             raise StartupError(f"--worker must be [0,{self.workers}), as --workers={self.workers}")
+        self.check_remote()
+        if options.remote and options.node_id == default_node_id():
+            # Another machine that goes on with this node has another hostname, and its message ids have to be like ours.
+            options = replace(options, node_id=_node_id_of(options.remote_name))
         for percentile in self.e2e_processing_latency_percentile:
             if not 0 < percentile <= 1:
                 raise StartupError(f"invalid E2E processing latency percentile: {percentile:f}")

@@ -32,6 +32,13 @@ class TurnSyncer(Protocol):
         """Start a sync if clients are waiting for one, or leave it to the next turn so that more clients share it."""
 
 
+class TurnRemote(Protocol):
+    """The part of the store's remote copy that a turn uses."""
+
+    def hurry(self) -> None:
+        """Have this turn's changes sent if a publisher waits for them."""
+
+
 class TurnStore(Disk, Protocol):
     @property
     def syncer(self) -> TurnSyncer: ...
@@ -40,17 +47,26 @@ class TurnStore(Disk, Protocol):
 
 
 class Turn:
-    def __init__(self, broker: Broker, store: TurnStore, *, announce: Announce, flush: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        store: TurnStore,
+        *,
+        announce: Announce,
+        flush: Callable[[], None],
+        remote: TurnRemote | None = None,
+    ) -> None:
         """Set up the turns of a broker.
 
         `announce` registers changes to topics and channels with nsqlookupd. `flush` sends responses and messages to
-        clients.
+        clients. `remote` is the store's copy elsewhere, if it has one.
         """
         self._broker = broker
         self._store = store
         self._syncer = store.syncer
         self._announce = announce
         self._flush = flush
+        self._remote = remote
         self.alarm_came_closer = Wakeup()
         self.progress_made = Wakeup()
         self.publishes_wait = Wakeup()  # for the removal of files
@@ -73,11 +89,13 @@ class Turn:
         return len(self._broker.turn.unsealed) >= MOST_TOPICS
 
     def finish(self) -> None:
-        """End the turn with `finish_turn`, start a sync if clients are waiting for one, and wake tasks with work."""
+        """End the turn with `finish_turn`, start a sync or a slot if clients wait for one, and wake tasks with work."""
         broker, turn = self._broker, self._broker.turn
         finish_turn(broker, self._store, announce=self._announce, flush=self._flush)
         if self._syncer.holds_up_clients:
             self._syncer.hurry()
+        if self._remote is not None:
+            self._remote.hurry()
         if turn.alarms.next < self.timers_sleep_until:
             self.alarm_came_closer.set()
         if turn.journal.unsaved or turn.to_release or turn.shape_unsaved:

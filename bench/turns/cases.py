@@ -73,6 +73,7 @@ CASES: Final = (
     Case("GET /stats", "format=json&topic={topic}&ages=true", OF_CHANNELS),
     Case("GET /stats", f"format=json&topic={WIDE}"),
     Case("GET /metrics"),
+    Case("GET /remote"),
     Case("GET /changes", "limit=1000"),
     Case("GET /config/policy", _CHANNEL, ("waiting",)),
     Case("GET /config/{option}", path="/config/log_level"),

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
+
+from nsqcommon.prometheus import Histogram  # noqa: TC001  # mypyc looks up the types of fields
 
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch, Receipt
@@ -79,7 +82,13 @@ class TopicLog(BatchSource, Protocol):
         """Return whether `count` messages with `size` bytes in total fit. Only a log in memory can run out of room."""
 
     def refusal(self) -> str | None:
-        """Return the error with which `append` would fail now, or None if it would accept the batch."""
+        """Return the error with which `append` would fail now, or None if it would accept the batch.
+
+        Call this only in a turn with publishes to the topic: an error holds until they are written.
+        """
+
+    def refusal_now(self) -> str | None:
+        """Return the same, but without consequences for the rest of the turn."""
 
     def bytes_from(self, sequence: int) -> int:
         """Estimate the bytes from this message to the tail."""
@@ -120,6 +129,44 @@ class TopicLog(BatchSource, Protocol):
         """Return the sequence before which the topic's own retention drops messages, even if no channel got them."""
 
 
+class RemoteState(StrEnum):
+    """What a node is to its copy in an object store."""
+
+    OWNER = "owner"
+    DOWN = "down"  # the store doesn't answer
+    FENCED = "fenced"  # another process owns the name now
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteSnapshot:
+    """The report on the copy of the data path in an object store."""
+
+    state: RemoteState
+    store: str  # its URL
+    name: str  # of this node in it
+    owner: str  # this process, for people
+    pid: int
+    boot: str
+    run: str
+    refusal: str  # why publishes that wait for the store are refused, or ""
+    fault: str  # why the last request got no answer, or ""
+    recorded: int  # changes of files
+    confirmed: int
+    behind_seconds: float  # how old the oldest change is that isn't confirmed
+    behind_bytes: int
+    waiting_publishes: int
+    requests: Mapping[tuple[str, str], int]  # by verb and outcome
+    create_seconds: Histogram
+    confirm_seconds: Histogram
+    slots: int
+    slot_bytes: int
+    roots: int
+    files: int  # of the data path, as the store has them
+    decision: str  # what became of the data path at the start: continue or adopt
+    fetched: int  # files at the start
+    aside: str  # the folder with files that went aside at the start, or ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskSnapshot:
     """The store's report on the disk and the clock, besides its health."""
@@ -127,6 +174,8 @@ class DiskSnapshot:
     reads_refused: int = 0
     waiting: Iterable[tuple[str, int]] = ()  # (topic, number of its reads that keep failing)
     clock_jump: float = 0.0  # seconds, found at the start
+    remote: RemoteSnapshot | None = None  # None: the data path has no copy
+    ack_of: Callable[[str], str] | None = None  # returns a topic's --ack; None: the data path has no copy
 
 
 class Store(Protocol):

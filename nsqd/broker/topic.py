@@ -82,7 +82,7 @@ class Topic:
         self.idle_since = turn.now  # when `is_idle` last found new messages
         self._seen_tail = log.tail  # at the last `is_idle`
         # Publishes and their keys
-        self._keys = TopicKeys(turn.keys, log.refusal, is_new=not log.tail)
+        self._keys = TopicKeys(turn.keys, log.refusal_now, is_new=not log.tail)
         keys, forgotten = log.take_keys()
         self._keys.know(keys)
         self._keys.know_forgotten(forgotten)

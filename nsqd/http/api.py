@@ -182,6 +182,7 @@ def _routes(it: _Handlers, debug: Iterable[GuardedRoute]) -> list[GuardedRoute]:
         GuardedRoute("PUT", "/config/{option}", it.config.put_option, access=OPERATE_NODE, change="set_option"),
         *debug,
         GuardedRoute("GET", "/metrics", it.node.metrics, access=READ_NODE, logged=False),
+        GuardedRoute("GET", "/remote", it.node.remote, access=READ_NODE, logged=False),
         GuardedRoute("GET", "/healthz", it.node.ping, access=OPEN, logged=False),
         GuardedRoute("GET", "/readyz", it.node.ready, access=OPEN, logged=False),
         GuardedRoute("GET", "/changes", it.changes.show, access=READ_TOPIC, logged=False),

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from nsqcommon.slices import Slices
     from nsqd.broker.stats_records import BrokerSnapshot
+    from nsqd.broker.store import RemoteSnapshot
     from nsqd.http.calls import Calls
     from nsqd.http.config import ConfigSettings
     from nsqd.policy.policy_file import PolicyFile
@@ -144,6 +145,33 @@ class NodeEndpoints:
     def _policy_error(self) -> str:
         return self._policy.error if self._policy is not None else ""
 
+    async def remote(self, request: Request) -> Response:
+        """Describe the copy of the data path in an object store. Another start asks this to see whether we are alive."""
+        remote = self._broker.store.disk().remote
+        if remote is None:
+            raise HttpError(404, "NO_REMOTE")
+        requests: dict[str, dict[str, int]] = {}
+        for (verb, outcome), count in sorted(remote.requests.items()):
+            requests.setdefault(verb, {})[outcome] = count
+        return json(
+            {
+                **_remote_members(remote),
+                "owner": remote.owner,
+                "pid": remote.pid,
+                "boot": remote.boot,
+                "run": remote.run,
+                "fault": remote.fault,
+                "recorded": remote.recorded,
+                "confirmed": remote.confirmed,
+                "requests": requests,
+                "slots": remote.slots,
+                "slot_bytes": remote.slot_bytes,
+                "roots": remote.roots,
+                "files": remote.files,
+                "started": {"decision": remote.decision, "fetched": remote.fetched, "aside": remote.aside},
+            }
+        )
+
     async def stats(self, request: Request) -> Response:
         query = request.query()
         slices = handler_slices()
@@ -156,7 +184,11 @@ class NodeEndpoints:
             more |= self._worker
             if not request.is_limited:
                 more |= _policy_members(self._policy, ages=query.get("ages") == "true")
-            body = await slices.joined(stats_json(snapshot, memory, version=NSQ_VERSION, more=more))
+            disk = self._broker.store.disk()
+            if disk.remote is not None and not request.is_limited:
+                more["remote"] = _remote_members(disk.remote)
+            pieces = stats_json(snapshot, memory, version=NSQ_VERSION, more=more, ack_of=disk.ack_of)
+            body = await slices.joined(pieces)
             return Response(body=body, headers=(JSON, V1))
         lines = stats_text(snapshot, memory, version=version_line("nsqd"), timestamp=time_ns())
         return text("\n".join([*await slices.all_of(lines), ""]))
@@ -172,6 +204,19 @@ class NodeEndpoints:
         topics = await slices.all_of(snapshots)
         producers = await slices.all_of(stats.producer_snapshots(broker, topic)) if clients else ()
         return stats.snapshot_of(broker, topics, producers)
+
+
+def _remote_members(remote: RemoteSnapshot) -> dict[str, object]:
+    """Return the members that `/remote` and `/stats` have in common."""
+    return {
+        "state": remote.state,
+        "store": remote.store,
+        "name": remote.name,
+        "refusal": remote.refusal,
+        "behind_seconds": round(remote.behind_seconds, 3),
+        "behind_bytes": remote.behind_bytes,
+        "waiting_publishes": remote.waiting_publishes,
+    }
 
 
 def _policy_members(policy: PolicyFile | None, *, ages: bool) -> dict[str, str | bool]:

@@ -37,6 +37,7 @@ class FaultKind(Enum):
     DROPPING = auto()  # failed to rename the folder of a deleted topic
     REMOVAL = auto()  # failed to remove a file
     RESERVE = auto()  # less space is free than the disk reserve, so publishing stops
+    REMOTE = auto()  # the store of --remote doesn't answer, so publishes that wait for it are refused
 
 
 class StorageFault:

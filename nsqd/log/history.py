@@ -1,5 +1,7 @@
 """Topic history for readers outside the broker: the synced records, exactly as they are in the segments.
 
+With `--remote` it's the confirmed ones instead. Another machine has them after a takeover, at the same positions.
+
 Create a `LogSnapshot` on the event loop: it describes the log at that time. Use a thread for everything that blocks on
 the disk: `times`, `sequence_at`, `points`, `open` and all of a `LogRangeReader`. `open` opens all files of a range
 before the first byte is sent, so you can read a segment to its end even if it is removed in the meantime.
@@ -67,8 +69,8 @@ class LogHistory:
         )
 
     def follow(self, follower: Callable[[str], None]) -> None:
-        """Call `follower` with a topic's name whenever more of it is synced, or when it is deleted."""
-        self._store.syncer.follow(follower)
+        """Call `follower` with a topic's name whenever more of it can be read, or when it is deleted."""
+        (self._store.remote or self._store.syncer).follow(follower)
 
 
 class LogSnapshot:
@@ -76,7 +78,7 @@ class LogSnapshot:
 
     def __init__(self, topic_log: DiskLog, files: Files, pause: Callable[[float], None], *, synced: bool) -> None:
         self.log_id = topic_log.log_id
-        self.next = topic_log.synced_tail if synced else topic_log.tail
+        self.next = topic_log.readable_tail if synced else topic_log.tail
         self.first = min(topic_log.first, self.next)
         self.retention_time = topic_log.expiry.retention.time
         self.retention_bytes = topic_log.expiry.retention.bytes

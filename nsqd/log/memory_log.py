@@ -59,6 +59,9 @@ class MemoryLog:
     def refusal(self) -> str | None:
         return None
 
+    def refusal_now(self) -> str | None:
+        return None
+
     def append(self, batch: Batch, receipt: Receipt) -> None:
         self._cache.add(batch)
         self.tail = batch.end_sequence

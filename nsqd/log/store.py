@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from nsqd.log.compaction.schedule import Compaction
     from nsqd.log.damage import Damage
     from nsqd.log.reading.cold import AnyLoad
+    from nsqd.log.remote import Remote
     from nsqd.log.settings import LogSettings
 
 log = logging.getLogger(__name__)
@@ -96,6 +97,7 @@ class DiskStore:
         self.data_path = data_path
         self.settings = settings
         self.files = files
+        self.remote: Remote | None = None  # set before `recover`, if there is one
         self.now = clock
         self.age_clock: Callable[[], int] = AgeClock(wall, clock)
         self.is_recovered = False
@@ -204,6 +206,8 @@ class DiskStore:
         self.topology.write_all()
         for text in self.faults.texts():
             log.error("shut down with unsynced data error=%s", text)
+        if self.remote is not None:
+            self.remote.close()  # while we hold the lock: until then, no process here can want the name
         self.abandon()
 
     def _note_journal_end(self) -> None:
@@ -277,6 +281,8 @@ class DiskStore:
         self.removals.spare(topic_log.folder)
         topic_log.drop("exiting")
         self.syncer.log_dropped(topic_log)
+        if self.remote is not None:
+            self.remote.log_dropped(topic_log)
         # This goes into the same frame as the broker's `drop`. It has the log's id, because a new topic may get the
         # same name.
         self.journal.record_quietly([gone_change(topic, topic_log.log_id)])
@@ -473,6 +479,8 @@ class DiskStore:
             reads_refused=self.reads.refused_reads,
             waiting=self._waiting_for_disk(),
             clock_jump=self.clock_jump,
+            remote=self.remote.snapshot() if self.remote is not None else None,
+            ack_of=self.settings.ack_of if self.remote is not None else None,
         )
 
     def _waiting_for_disk(self) -> Iterator[tuple[str, int]]:

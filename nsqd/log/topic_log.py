@@ -31,6 +31,7 @@ from nsqd.log.segment import Segment, SegmentView, segment_name
 from nsqd.log.segment_list import SegmentList
 from nsqd.log.segment_removal import Expiry, ExpiryHost
 from nsqd.log.writing.segment_writer import SegmentWriter
+from nsqd.log.writing.unconfirmed import Unconfirmed
 from nsqd.log.writing.unsynced import LogSync, Unsynced
 from nsqd.log.writing.write_buffer import WriteBuffer
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from nsqd.log.faults import Faults
     from nsqd.log.files import Files
     from nsqd.log.log_state import LogState
+    from nsqd.log.remote import Remote
     from nsqd.log.settings import LogSettings
     from nsqd.log.writing.segment_writer import OpenWriters
 
@@ -65,6 +67,7 @@ class LogHost(ExpiryHost, CompactionHost, Protocol):
     faults: Faults
     files: Files
     reserve: DiskReserve
+    remote: Remote | None
 
     @property
     def syncer(self) -> LogSyncer: ...
@@ -97,6 +100,7 @@ class DiskLog:
     docstring names:
 
             WriteBuffer ──> SegmentWriter ──> Unsynced ──> LogSync      publishing: messages on their way to the disk
+                                          └─> Unconfirmed               and to its remote copy, with --remote
             TailCache, LogReader                                        reading
             Expiry, Compaction                                          removing
             LogFault                                                    failures
@@ -125,6 +129,10 @@ class DiskLog:
             folder, host.writers, self._segments, remembers_keys=settings.options.idempotence_window > 0
         )
         self._unsynced = Unsynced(folder, state)
+        self._remote = host.remote
+        self._refusal_of_host = host.reserve.refusal if host.remote is None else self._refusal_of_reserve_and_remote
+        # Nothing is served before the remote copy has what recovery has found, so that is confirmed.
+        self._unconfirmed = Unconfirmed(self._written_end) if host.remote is not None else None
         self._fault = LogFault(topic, folder, self._unsynced, host.faults, host.now)
         self._cache = TailCache(
             state.tail, most_messages=settings.options.mem_queue_size, most_bytes=settings.options.mem_queue_bytes
@@ -192,6 +200,10 @@ class DiskLog:
     def refusal(self) -> str | None:
         return self._refusal_of(0)
 
+    def refusal_now(self) -> str | None:
+        is_broken = self._fault.error is not None and not self._may_try_again()
+        return self.error if is_broken else self._refusal_of_host(0)
+
     def _refusal_of(self, size: int) -> str | None:
         """Return why we refuse this batch and all later ones in this turn, or None if we accept it.
 
@@ -200,10 +212,16 @@ class DiskLog:
         """
         if self._refusal is None:
             is_broken = self._fault.error is not None and not self._may_try_again()
-            self._refusal = self.error if is_broken else self._host.reserve.refusal(size)
+            self._refusal = self.error if is_broken else self._refusal_of_host(size)
             if self._refusal is not None:
                 self._mark_dirty()
         return self._refusal
+
+    def _refusal_of_reserve_and_remote(self, size: int) -> str | None:
+        cause = self._host.reserve.refusal(size)
+        if cause is None and self._ack is Ack.REMOTE and self._remote is not None:
+            return self._remote.refusal()
+        return cause
 
     def append(self, batch: Batch, receipt: Receipt) -> None:
         refusal = self._refusal_of(size_of(batch))
@@ -264,6 +282,8 @@ class DiskLog:
         written, receipts = self._buffer.take(len(batches), size)
         if self._fault.error is not None:
             self._repaired()
+        if self._remote is not None:
+            receipts = self._expect_confirmation(receipts)
         if self._ack is not Ack.SYNCED:
             for receipt in receipts:
                 receipt.settle()
@@ -274,6 +294,22 @@ class DiskLog:
         if dropped := self._cache.written(written):
             self._host.batches_dropped(dropped)
         return True
+
+    def _expect_confirmation(self, receipts: list[Receipt]) -> list[Receipt]:
+        """Note how far the log is written now, and return the receipts that don't wait until the remote copy has that."""
+        remote, unconfirmed = self._remote, self._unconfirmed
+        assert remote is not None
+        assert unconfirmed is not None
+        waiting, others = (receipts, []) if self._ack is Ack.REMOTE else ([], receipts)
+        unconfirmed.written(remote.position, self._written_end, waiting)
+        remote.log_written(self, is_awaited=bool(waiting))
+        return others
+
+    @property
+    def _written_end(self) -> tuple[int, int, int]:
+        """The end of the log in its files, in the form of a checkpoint."""
+        active = self._segments.active
+        return (active.base, active.size, self._segments.tail) if active is not None else (0, 0, self._segments.tail)
 
     def _write_over_segments(self) -> None:
         """Write the buffer. If a batch doesn't fit, begin a new segment. Only a single record may exceed the limit."""
@@ -301,6 +337,8 @@ class DiskLog:
         # The new segment has to be synced even if it stays empty. Once the segments before it are removed, its name is
         # the only record of the log's tail.
         self._syncer.log_written(self, 0, is_awaited=self._unsynced.is_awaited)
+        if self._remote is not None:
+            self._expect_confirmation([])
 
     def release(self, sequence: int, passed: int | None = None) -> None:
         self._cache.forget_before(sequence)
@@ -343,11 +381,11 @@ class DiskLog:
         return self.reader.refused + self.compaction.is_refused
 
     def segment_views(self, *, synced: bool) -> list[SegmentView]:
-        """Return views of the segments up to the synced tail, or up to the written tail with `synced=False`."""
+        """Return views of the segments up to the readable tail, or up to the written tail with `synced=False`."""
         active = self._segments.active
         if active is None:
             return []
-        base, size, end = self._unsynced.checkpoint if synced else (active.base, active.size, self._segments.tail)
+        base, size, end = self._readable if synced else self._written_end
         segments = [segment for segment in self._segments if segment.base <= base]
         found = [
             SegmentView(segment.path, segment.base, following.base, segment.size, None)
@@ -362,6 +400,33 @@ class DiskLog:
     def unwritten_times(self) -> list[tuple[int, int]]:
         """Return (sequence, timestamp) of each batch that isn't written yet."""
         return [(batch.base_sequence, batch.timestamp) for batch in self._buffer.batches]
+
+    @property
+    def readable_tail(self) -> int:
+        """The sequence before which readers of history may see messages: the synced or, with --remote, the confirmed ones."""
+        _, _, sequence = self._readable
+        return sequence
+
+    @property
+    def _readable(self) -> tuple[int, int, int]:
+        return self._unsynced.checkpoint if self._unconfirmed is None else self._unconfirmed.checkpoint
+
+    # Confirming
+
+    @property
+    def is_confirmed(self) -> bool:
+        return self._unconfirmed is None or self._unconfirmed.is_empty
+
+    @property
+    def waiting_publishes(self) -> int:
+        return self._unconfirmed.waiting if self._unconfirmed is not None else 0
+
+    def confirm(self, position: int) -> bool:
+        return self._unconfirmed is not None and self._unconfirmed.confirmed(position)
+
+    def fail_unconfirmed(self, reason: str) -> None:
+        for receipt in self._unconfirmed.take_receipts() if self._unconfirmed is not None else []:
+            receipt.settle(reason, stays=True)
 
     # Syncing
 
@@ -503,6 +568,8 @@ class DiskLog:
         self.compaction.dropped = True
         _, receipts = self._buffer.take_all()
         receipts += self._unsynced.take_receipts()
+        if self._unconfirmed is not None:
+            receipts += self._unconfirmed.take_receipts()
         # A broker alarm can keep a channel in memory, and with it this log, for as long as the longest delay. Don't
         # let it keep the cache as well.
         self._cache.forget_before(self.tail)

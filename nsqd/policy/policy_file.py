@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 
-from nsqd.policy.parse import parse_policies
+from nsqd.ack_option import Ack
+from nsqd.policy.parse import Mistake, PolicyError, parse_policies
 from nsqd.watched_file import WatchedFile
 
 if TYPE_CHECKING:
@@ -42,9 +43,20 @@ class PolicyContent:
 class PolicyFile:
     """The policies in force, for the broker (`Rules`) and for the log (`LogPolicy`)."""
 
-    def __init__(self, path: str, *, clock: Callable[[], int] = time_ns, copy: KeptCopy | None = None) -> None:
-        """Read the file or, if it is invalid, its copy. Raises StartupError if that fails too."""
+    def __init__(
+        self,
+        path: str,
+        *,
+        clock: Callable[[], int] = time_ns,
+        copy: KeptCopy | None = None,
+        may_wait_for_store: bool = True,
+    ) -> None:
+        """Read the file or, if it is invalid, its copy. Raises StartupError if that fails too.
+
+        Without `may_wait_for_store`, a policy with `ack = "remote"` is invalid, because this nsqd has no `--remote`.
+        """
         self.path = path
+        self._may_wait_for_store = may_wait_for_store
         self._clock = clock
         self._copy = copy
         self._keep: Keep | None = None
@@ -52,14 +64,22 @@ class PolicyFile:
         self.topics_left = 0  # topics that don't have the present rules yet; see `Rollout`
 
     def _parse(self, text: str) -> PolicyContent:
-        return PolicyContent(parse_policies(text), sha256(text.encode()).hexdigest(), self._clock(), text)
+        return PolicyContent(self._policies_in(text), sha256(text.encode()).hexdigest(), self._clock(), text)
+
+    def _policies_in(self, text: str) -> Policies:
+        policies = parse_policies(text)
+        waiting = [it.line for it in policies.entries if it.values.get("ack") is Ack.REMOTE]
+        if waiting and not self._may_wait_for_store:
+            cause = 'ack: "remote" needs --remote, which names the store, and this nsqd has none'
+            raise PolicyError([Mistake(line, cause) for line in waiting])
+        return policies
 
     def _last_valid(self) -> PolicyContent | None:
         copy = self._copy
         if copy is None or copy.path != os.path.abspath(self.path):
             return None
         try:
-            policies = parse_policies(copy.text)
+            policies = self._policies_in(copy.text)
         except ValueError:  # written by another version of nsqd, which has other keys
             return None
         return PolicyContent(policies, sha256(copy.text.encode()).hexdigest(), copy.read_at, copy.text, is_copy=True)

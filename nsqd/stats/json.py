@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from nsqcommon.nsq_json import dumps
@@ -25,12 +26,20 @@ _ONLY_IF_SET: Final = tuple(name for name, counter in CHANNEL_COUNTERS if counte
 
 
 def stats_json(
-    snapshot: BrokerSnapshot, memory: MemorySnapshot | None, *, version: str, more: Mapping[str, object] | None = None
+    snapshot: BrokerSnapshot,
+    memory: MemorySnapshot | None,
+    *,
+    version: str,
+    more: Mapping[str, object] | None = None,
+    ack_of: Callable[[str], str] | None = None,
 ) -> Iterator[bytes]:
-    """Yield the document in small pieces, because it may be megabytes long. Ends with the members in `more`."""
+    """Yield the document in small pieces, because it may be megabytes long. Ends with the members in `more`.
+
+    With `ack_of`, each topic has its --ack.
+    """
     yield dumps({"version": version, "health": snapshot.health, "start_time": snapshot.start_time})[:-1]
     yield b',"topics":'
-    yield from _list(snapshot.topics, _topic)
+    yield from _list(snapshot.topics, partial(_topic, ack_of))
     if memory is not None:
         yield b',"memory":' + dumps(asdict(memory))
     yield b',"producers":'
@@ -62,7 +71,7 @@ def _around(described: Object, member: str, pieces: Iterator[bytes]) -> Iterator
     yield after
 
 
-def _topic(topic: TopicSnapshot) -> Iterator[bytes]:
+def _topic(ack_of: Callable[[str], str] | None, topic: TopicSnapshot) -> Iterator[bytes]:
     described: Object = {
         "topic_name": topic.topic_name,
         "channels": None,
@@ -79,6 +88,8 @@ def _topic(topic: TopicSnapshot) -> Iterator[bytes]:
         described["policy_counts"] = dict(topic.policy_counts)
     if topic.expires_at is not None:
         described["expires_at"] = topic.expires_at
+    if ack_of is not None:
+        described["ack"] = ack_of(topic.topic_name)
     yield from _around(described, "channels", _list(topic.channels, _channel))
 
 

@@ -6,15 +6,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from nsqcommon.prometheus import Metric, Sample, gauge
+from nsqcommon.prometheus import Metric, Sample, counter, gauge, histogram
 from nsqcommon.version import NSQ_VERSION, suite_version
 from nsqd.broker.stats_records import CHANNEL_COUNTERS
+from nsqd.broker.store import RemoteState
 from nsqd.readers import silence
 
 if TYPE_CHECKING:
     from nsqd.broker.broker import Broker
     from nsqd.broker.stats_records import ChannelSnapshot, LatencySnapshot, TopicSnapshot
-    from nsqd.broker.store import DiskSnapshot
+    from nsqd.broker.store import DiskSnapshot, RemoteSnapshot
     from nsqd.readers import LogConsumer
     from nsqd.stats.memory import MemorySnapshot
 
@@ -62,7 +63,8 @@ def nsqd_metrics(
     channels = [(topic.topic_name, channel) for topic in topics for channel in topic.channels]
     return [
         *_of_node(broker, memory, connections=len(broker.producers)),
-        *_of_disk(broker.store.disk()),
+        *_of_disk(disk := broker.store.disk()),
+        *(_of_remote(disk.remote) if disk.remote is not None else ()),
         *_of_publishes(broker, policy_error, policy_is_copy),
         gauge("nsqd_log_requests_waiting", "Requests to /topic/log waiting for the log to grow.", waiting),
         *_of_topics(topics),
@@ -124,6 +126,39 @@ def _of_disk(disk: DiskSnapshot) -> list[Metric]:
             "Reads and compactions that will be retried because the disk failed to read.",
             (({"topic": topic}, waiting) for topic, waiting in disk.waiting),
         ),
+    ]
+
+
+def _of_remote(it: RemoteSnapshot) -> list[Metric]:
+    return [
+        _family(
+            "gauge",
+            "nsqd_remote_state",
+            "1 for what the node is to its copy in the store of --remote: owner, down (no answer) or fenced.",
+            (({"state": state.value}, int(it.state is state)) for state in RemoteState),
+        ),
+        gauge(
+            "nsqd_remote_behind_seconds", "Age of the oldest change that the store hasn't confirmed.", it.behind_seconds
+        ),
+        gauge("nsqd_remote_behind_bytes", "Bytes that the store hasn't confirmed.", it.behind_bytes),
+        gauge("nsqd_remote_waiting_publishes", "Batches whose publishers wait for the store.", it.waiting_publishes),
+        _family(
+            "counter",
+            "nsqd_remote_requests_total",
+            "Requests to the store, by what they were and how they ended.",
+            (({"verb": verb, "outcome": outcome}, count) for (verb, outcome), count in sorted(it.requests.items())),
+        ),
+        histogram("nsqd_remote_create_seconds", "How long the store takes to create an object.", it.create_seconds),
+        histogram(
+            "nsqd_remote_confirm_seconds",
+            "Time from a change to its confirmation, of the oldest change in each slot.",
+            it.confirm_seconds,
+        ),
+        counter("nsqd_remote_slots_total", "Slots begun.", it.slots),
+        counter("nsqd_remote_slot_bytes_total", "Bytes in the bodies of these slots.", it.slot_bytes),
+        counter("nsqd_remote_roots_total", "Roots stored.", it.roots),
+        gauge("nsqd_remote_run", "Number of the run that the node writes to.", int(it.run.partition("-")[0])),
+        gauge("nsqd_remote_files", "Files of the data path that the store has.", it.files),
     ]
 
 

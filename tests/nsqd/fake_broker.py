@@ -56,6 +56,9 @@ class FakeLog:
     def refusal(self) -> str | None:
         return None
 
+    def refusal_now(self) -> str | None:
+        return None
+
     def append(self, batch: Batch, receipt: Receipt) -> None:
         self._store.receipts.append(receipt)
         if self._store.error is None:

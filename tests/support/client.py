@@ -135,6 +135,10 @@ class Client:
                 return _message_in(frame)
             assert frame.data == HEARTBEAT, frame
 
+    def kept_message(self) -> Message | None:
+        """Return a message that came while something else was waited for, or None."""
+        return self._messages.popleft() if self._messages else None
+
     def messages(self, count: int, timeout: float = TIMEOUT) -> list[Message]:
         deadline = time.monotonic() + timeout
         return [self.message(deadline - time.monotonic()) for _ in range(count)]

@@ -85,6 +85,9 @@ class FakeLog:
     def refusal(self) -> str | None:
         return None
 
+    def refusal_now(self) -> str | None:
+        return None
+
     def append(self, batch: Batch, receipt: Receipt) -> None:
         assert batch.base_sequence == self.tail
         self._buffered.append((batch, receipt))

@@ -42,12 +42,16 @@ class Reply:
 
 
 class HttpServer:
-    """`backlog` is the number of connections that may wait to be accepted; Python's own servers have 5."""
+    """`backlog` is the number of connections that may wait to be accepted; Python's own servers have 5.
+
+    If `reply` raises an exception, the connection is closed without an answer.
+    """
 
     protocol: ClassVar[str] = "HTTP/1.1"
 
-    def __init__(self, *, tls: ssl.SSLContext | None = None, backlog: int = 256) -> None:
+    def __init__(self, *, tls: ssl.SSLContext | None = None, backlog: int = 256, keeps_requests: bool = True) -> None:
         self.requests: list[Request] = []
+        self.keeps_requests = keeps_requests
         self.connections = 0
         self._server = _Server(_handler_of(self), backlog)
         if tls is not None:
@@ -109,7 +113,8 @@ def _handler_of(server: HttpServer) -> type[BaseHTTPRequestHandler]:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             headers = {name.lower(): value for name, value in self.headers.items()}
             request = Request(self.command, self.path, headers, body)
-            server.requests.append(request)
+            if server.keeps_requests:
+                server.requests.append(request)
             reply = server.reply(request)
             has_body = reply.status != 204
             length = {"Content-Length": str(len(reply.body))} if has_body else {}

@@ -111,6 +111,10 @@ class Process:
         return self._running.pid
 
     @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
     def _running(self) -> subprocess.Popen[Any]:
         assert self._process is not None, "not running"
         return self._process

@@ -20,6 +20,9 @@ from tests.support.process import ROOT, eventually
 if TYPE_CHECKING:
     from pyarrow.fs import S3FileSystem
 
+if TYPE_CHECKING:
+    from pyarrow.fs import S3FileSystem
+
 BUCKET: Final = "lake"
 SECRET: Final = "the-secret-of-the-tests"
 

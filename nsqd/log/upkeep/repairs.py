@@ -82,4 +82,4 @@ class Repairs:
             self._wakeups.sync.set()
         elif fault.kind is FaultKind.RESERVE:
             self._reserve.look()
-        # Nothing to do for a data path that was moved away: a timer keeps checking it.
+        # Nothing to do for a data path that was moved away, or a store of objects that doesn't answer: others ask on.

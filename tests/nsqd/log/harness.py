@@ -24,6 +24,7 @@ from nsqd.log.reading.cold import Load
 from nsqd.log.reading.refusals import READ_PATIENCE
 from nsqd.log.record import Header
 from nsqd.log.recovery.store import Recovered
+from nsqd.log.remote import Remote
 from nsqd.log.store import DiskStore
 from nsqd.log.store_tasks import LOAD_INTERVAL, StoreTasks
 from nsqd.log.topic_log import DiskLog
@@ -50,11 +51,14 @@ class Clock:
 class OpenStore:
     """A store, what it recovered, and the steps of a turn and of the tasks beside it."""
 
-    def __init__(self, path: Path, files: Files | None = None, **settings: Any) -> None:
+    def __init__(
+        self, path: Path, files: Files | None = None, *, remote: Remote | None = None, **settings: Any
+    ) -> None:
         self.clock = Clock()
         self.store = DiskStore.open(
             path, log_settings(**settings), files=files, clock=self.clock, wall=self.wall, pause=self.pause
         )
+        self.store.remote = remote
         self.recovered: Recovered = self.store.recover()
         # What a broker would record; tests replace it.
         self.state_of: Callable[[str], Iterable[Entry]] = lambda topic: ()

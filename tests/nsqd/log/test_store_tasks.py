@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -26,7 +27,7 @@ from tests.support.jumping import run_with_threads
 
 
 @asynccontextmanager
-async def running(path: Path, files: Files | None = None, **settings: object) -> AsyncIterator[OpenStore]:
+async def running(path: Path, files: Files | None = None, **settings: Any) -> AsyncIterator[OpenStore]:
     opened = OpenStore(path, files or TroubledFiles(), **settings)
     opened.clock.now = trio.current_time()
     opened.clock.follows = trio.current_time

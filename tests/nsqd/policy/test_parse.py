@@ -42,7 +42,7 @@ def test_entries_have_the_lines_of_their_headers() -> None:
     ("max_bytes", "2.5",
      'max_bytes: must be a number of bytes, or a size in quotes, such as "500MB" or "20GiB", not 2.5'),
     ("max_bytes", '"0GB"', "max_bytes: must be more than 0, not '0GB'"),
-    ("ack", '"never"', 'ack: must be one of "memory", "written", "synced", not \'never\''),
+    ("ack", '"never"', 'ack: must be one of "memory", "written", "synced", "remote", not \'never\''),
     ("topic", '"a/b"', "topic: 'a/b' is neither a name nor a pattern"),
     ("channel", "5", "channel: 5 is neither a name nor a pattern"),
     ("max_atempts", "10", "max_atempts: unknown key"),

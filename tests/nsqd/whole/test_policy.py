@@ -54,7 +54,7 @@ def test_a_changed_file_holds_without_a_restart_and_a_mistake_changes_nothing(
     assert eventually(lambda: policy(nsqd)["error"])
     answer = policy(nsqd, "topic=t")
     assert answer["error"] == (
-        'line 1: ack: must be one of "memory", "written", "synced", not \'never\'; line 1: max_atempts: unknown key'
+        'line 1: ack: must be one of "memory", "written", "synced", "remote", not \'never\'; line 1: max_atempts: unknown key'
     )
     assert answer["topic"] == synced
     assert nsqd.http("GET", "/stats?format=json").json["policy_error"] == answer["error"]
@@ -71,7 +71,7 @@ def test_a_start_with_mistakes_is_refused_with_all_of_them(tmp_path: Path, file:
     done = run_to_end(f"--data-path={tmp_path}", f"--policy-file={file}")
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].endswith(
-        f'failed to read policy file {file} - line 1: ack: must be one of "memory", "written", "synced", '
+        f'failed to read policy file {file} - line 1: ack: must be one of "memory", "written", "synced", "remote", '
         "not 'never'; line 4: max_atempts: unknown key"
     )
 
