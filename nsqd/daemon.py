@@ -248,7 +248,7 @@ def _lease_settings(options: Options) -> LeaseSettings:
 
 
 def _turn_of(broker: Broker, store: DiskStore, lookupds: Lookup, flush: Callable[[], None]) -> Turn:
-    return Turn(broker, store, announce=lookupds.announce, flush=flush)
+    return Turn(broker, store, announce=lookupds.announce, flush=flush, remote=store.remote)
 
 
 # Parts
@@ -343,7 +343,11 @@ def _trust_of(options: Options) -> _Trust:
 def _policy_of(options: Options) -> PolicyFile | None:
     if not options.policy_file:
         return None
-    return PolicyFile(options.policy_file, copy=read_copy(Files(), Path(options.data_path or ".")))
+    return PolicyFile(
+        options.policy_file,
+        copy=read_copy(Files(), Path(options.data_path or ".")),
+        may_wait_for_store=bool(options.remote),
+    )
 
 
 def _rights_of(options: Options) -> RightsFile | None:

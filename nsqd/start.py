@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from nsqd.log.recovery.store import Recovered
     from nsqd.log.settings import LogPolicy
     from nsqd.options import Options
+    from nsqd.remote.copy import RemoteCopy
     from nsqd.turn import Turn
 
 log = logging.getLogger(__name__)
@@ -64,21 +65,35 @@ def _latency_of(options: Options) -> LatencySettings | None:
 
 @contextmanager
 def opened_store(options: Options, policy: LogPolicy | None) -> Iterator[DiskStore]:
-    store = DiskStore.open(options.data_path or ".", log_settings(options, policy))
+    remote = _remote_copy(options)
+    files = remote.files if remote is not None else None
+    store = DiskStore.open(options.data_path or ".", log_settings(options, policy), files=files)
     data_path = store.data_path
     try:
         with owned(data_path.folder, store.files, take_over=options.take_over, pause=data_path.pause) as was_elsewhere:
             if was_elsewhere:
                 data_path.read_again()
             try:
+                if remote is not None:
+                    remote.attach(store)
                 _take_over_from_go(store, options)
                 yield store
             finally:
-                if store.is_recovered:
+                if store.remote is not None and store.remote.is_lost:
+                    store.abandon()
+                elif store.is_recovered:
                     store.close()
     finally:
         if not store.is_recovered:  # a failed start changes nothing on disk
             store.abandon()
+
+
+def _remote_copy(options: Options) -> RemoteCopy | None:
+    if not options.remote:
+        return None
+    from nsqd.remote.copy import RemoteCopy  # imported here, because most nodes have no use for its libraries
+
+    return RemoteCopy(options)
 
 
 def _take_over_from_go(store: DiskStore, options: Options) -> None:
@@ -95,6 +110,8 @@ def _take_over_from_go(store: DiskStore, options: Options) -> None:
 
 def recovered_broker(store: DiskStore, options: Options, rules: RuleSource) -> Broker:
     recovered = store.recover()
+    if store.remote is not None:
+        store.remote.begin()
     timestamp = time_ns()  # before the monotonic clock: then a pause in between makes messages due late, not early
     try:
         return restored_broker(store, recovered, options, rules, now=monotonic(), timestamp=timestamp)
@@ -173,6 +190,8 @@ async def running_store(
     syncer = store.syncer
     poller.watch(tasks.thread.doorbell.descriptor, syncer.end, is_soon=syncer.answers_soon)
     async with trio.open_nursery() as nursery:
+        if store.remote is not None:
+            nursery.start_soon(store.remote.run, turn)
         await nursery.start(tasks.run)
         # If recovery has moved positions back to the tail, sync that before the first append. Otherwise, after a crash,
         # the old positions would count new messages as finished.

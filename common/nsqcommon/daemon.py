@@ -29,7 +29,7 @@ from nsqcommon import logs, options
 from nsqcommon.entry import HELD_SIGNALS, hold_signals, release_signals
 from nsqcommon.memory import return_unused, share_one_heap
 from nsqcommon.passwords import mask_passwords
-from nsqcommon.startup import StartupError
+from nsqcommon.startup import StartupError, TakenOver
 from nsqcommon.version import NSQ_VERSION
 
 log = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ def run_daemon(
     """Run `run(options)` under trio until it returns, and return the exit status.
 
     0: the daemon ended normally, or printed `--help` or `--version`. 1: it could not start, or it failed; the last line
-    of the log says why. 2: the command line is wrong.
+    of the log says why. 2: the command line is wrong. 3: another process goes on in its place, so don't start it again.
     """
     # Until we know the options, log in NSQ's format.
     logs.configure(prefix=f"[{program}] ", level=logs.LogLevel.INFO)
@@ -184,9 +184,10 @@ def _run(program: str, run: Callable[[OptionsT], Awaitable[None]], chosen: Optio
         refusal = _startup_error_in(error)
         if refusal is None:
             log.critical("%s failed", program, exc_info=error)
-        else:
-            log.critical("failed to instantiate %s - %s", program, refusal)
-        return 1
+            return 1
+        what = "%s stops - %s" if isinstance(refusal, TakenOver) else "failed to instantiate %s - %s"
+        log.critical(what, program, refusal)
+        return refusal.exit_status
     return 0
 
 

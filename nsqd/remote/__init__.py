@@ -4,11 +4,12 @@
                             starts), catalog (where each byte of each file is), sweep (what may be deleted, and when),
                             local_mark and reconciliation (what becomes of the data path that a start finds)
     makes slots of changes  recorder, slot_builder
+    runs for a node         copy, node (from its start to its end); opening, claiming, settling (own the name, and make
+                            the data path what its owner begins with); owner, sender (what is sent, and the threads
+                            that do); root_job, root_making; confirmations (publishers and readers that wait)
     stores                  object_store says what a store has to do, `stores/` has a shared folder and the clouds,
                             `location` reads their URLs
-    `nsqd remote check`     check, cli, cost
-
-Only the command runs in this version. The rest is tried by `python -m tests.simulation several-machines`.
+    `nsqd remote`           cli, operating, fsck; `nsqd remote check`: check, cost
 
 Words:
 

@@ -10,13 +10,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from random import SystemRandom
-from typing import Final, TextIO, TypeVar
+from typing import Final, TextIO
 
 from nsqcommon.durations import MILLISECOND, SECOND, Nanoseconds, parse_duration
 from nsqcommon.startup import StartupError
+from nsqd.remote import operating
 from nsqd.remote.check import ROUNDS, WRITERS, StoreCheck, Verdict
+from nsqd.remote.cli_arguments import URLS, add_store, argument
 from nsqd.remote.cost import monthly_costs
-from nsqd.remote.location import Scheme, StoreLocation, host_of, parse_location, parse_remote_option
+from nsqd.remote.location import Scheme, StoreLocation, host_of
 from nsqd.remote.object_store import ObjectStore, OnUnknown, StoreFault
 from nsqd.remote.stores.opening import open_store
 
@@ -27,29 +29,19 @@ NOT_CHECKED: Final = 2
 PROGRESS_INTERVAL: Final = 2.0
 
 _ABOUT: Final = """\
-Checks whether a store may be used with --remote, which is an option of a later version: whether of several writers that
-create one object exactly one succeeds, and whether what it acknowledges stays and can be read at once. Some stores that
-speak S3's protocol don't keep this, and with them acknowledged messages would be lost. Run it before the first use, and
-after each upgrade of the store. It writes about 20 MB below the prefix, in a folder of its own, and deletes it at the end.
+Checks whether a store may be used with --remote: whether of several writers that create one object exactly one
+succeeds, and whether what it acknowledges stays and can be read at once. Some stores that speak S3's protocol don't
+keep this, and with them acknowledged messages would be lost. Run it before the first use, and after each upgrade of the
+store. It writes about 20 MB below the prefix, in a folder of its own, and deletes it at the end.
 """
 
-_STATUS: Final = """\
-URL:
-  s3://BUCKET/PREFIX     Amazon S3, Ceph, and others that speak its protocol
-  gs://BUCKET/PREFIX     Google Cloud Storage
-  az://CONTAINER/PREFIX  Azure Blob Storage
-  file:///FOLDER         a folder that all machines see
-
-Credentials come from the environment (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; GOOGLE_APPLICATION_CREDENTIALS;
-AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY), or from the cloud that this machine runs in.
-
+_STATUS: Final = f"""\
+{URLS}
 exit status:
   0          the store can be used
   1          the store doesn't keep its word: don't use it
   2          it could not be checked: it can't be reached, it refuses the credentials, or the arguments are wrong
 """
-
-T = TypeVar("T")
 
 
 def main(
@@ -62,6 +54,18 @@ def main(
 ) -> int:
     asked = parser().parse_args(argv)
     out, err = out or sys.stdout, err or sys.stderr
+    if asked.command is not None:
+        return operating.run(asked, open_store=open_store, out=out, err=err)
+    return _check(asked, out, err, environ, open_store)
+
+
+def _check(
+    asked: argparse.Namespace,
+    out: TextIO,
+    err: TextIO,
+    environ: Mapping[str, str],
+    open_store: Callable[..., ObjectStore],
+) -> int:
     options = dict(asked.remote_option)
     progress = _Progress(err, asked.rounds)
     try:
@@ -83,8 +87,11 @@ def main(
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(prog="nsqd remote", description="Looks at object stores.")
-    commands = made.add_subparsers(required=True, metavar="check")
+    made = argparse.ArgumentParser(
+        prog="nsqd remote", description="Looks at stores for --remote, and at nodes in them."
+    )
+    made.set_defaults(command=None)
+    commands = made.add_subparsers(required=True, metavar="COMMAND")
     check = commands.add_parser(
         "check",
         help="find out whether a store keeps its word",
@@ -92,38 +99,29 @@ def parser() -> argparse.ArgumentParser:
         epilog=_STATUS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    check.add_argument(
-        "url", metavar="URL", type=_argument(parse_location), help="the store, and a prefix in it; see below"
-    )
-    check.add_argument(
-        "--remote-option",
-        metavar="NAME=VALUE",
-        action="append",
-        default=[],
-        type=_argument(parse_remote_option),
-        help="endpoint=URL of a server that isn't the cloud's, region=REGION, and all that obstore knows",
-    )
+    add_store(check)
     check.add_argument(
         "--rounds",
         metavar="N",
-        type=_argument(_rounds),
+        type=argument(_rounds),
         default=ROUNDS,
         help=f"how many races of {WRITERS} writers to run (default {ROUNDS})",
     )
     check.add_argument(
         "--remote-interval",
         metavar="DURATION",
-        type=_argument(_positive_duration),
+        type=argument(_positive_duration),
         default=50 * MILLISECOND,
-        help="least time between two objects while a publisher waits, to say what it would cost (default 50ms)",
+        help="as for nsqd, to say what it would cost (default 50ms)",
     )
     check.add_argument(
         "--remote-delay",
         metavar="DURATION",
-        type=_argument(_positive_duration),
+        type=argument(_positive_duration),
         default=SECOND,
-        help="the same while no publisher waits (default 1s)",
+        help="the same (default 1s)",
     )
+    operating.add_commands(commands)
     return made
 
 
@@ -183,15 +181,3 @@ def _positive_duration(text: str) -> Nanoseconds:
     if (duration := parse_duration(text)) <= 0:
         raise ValueError("must be > 0")
     return duration
-
-
-def _argument(parse: Callable[[str], T]) -> Callable[[str], T]:
-    """Return a type for argparse that shows why a value is refused."""
-
-    def parsed(text: str) -> T:
-        try:
-            return parse(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from error
-
-    return parsed

@@ -11,6 +11,7 @@ from enum import Enum, auto
 from typing import Final
 
 from nsqcommon.entry import HELD_SIGNALS
+from nsqcommon.startup import TakenOver
 
 STEADY: Final = 10.0  # seconds; an exit before that is a quick death
 FIRST_PAUSE: Final = 0.5  # seconds, after the second quick death in a row
@@ -40,7 +41,7 @@ class Ending:
 
 class Next(Enum):
     START = auto()
-    REST = auto()  # it has drained, or an operator has stopped just this worker
+    REST = auto()  # it has drained, an operator has stopped just this worker, or another machine goes on with its node
     GIVE_UP = auto()  # it can't start; the last line of its log says why
 
 
@@ -52,7 +53,7 @@ def next_after(ending: Ending, *, is_renewed: bool, has_been_ready: bool) -> Nex
     """
     if is_renewed:
         return Next.START
-    if ending.status == 0:
+    if ending.status in (0, TakenOver.exit_status):
         return Next.REST
     if ending.status > 0 and not has_been_ready:
         return Next.GIVE_UP

@@ -46,6 +46,7 @@ def worker_options(options: Options, *, starts_again: bool) -> Options:
         broadcast_tcp_port=shifted_port(options.broadcast_tcp_port, number),
         broadcast_http_port=shifted_port(options.broadcast_http_port, number),
         node_id=node_id_of(options.node_id, number, below=MAX_NODE_ID),
+        remote_name=f"{options.remote_name}-{number}",
         log_prefix=f"{options.log_prefix}{name_of(number)}: ",
         take_over=options.take_over and not starts_again,
     )

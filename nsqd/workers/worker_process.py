@@ -166,7 +166,7 @@ class WorkerProcess:
             case Next.GIVE_UP:
                 self._fail(ending)
             case Next.REST:
-                await self._rest()
+                await self._rest(ending)
             case Next.START if self._is_renewed:
                 log.info("%s %s, restarting it", self.name, ending)
             case Next.START:
@@ -177,8 +177,9 @@ class WorkerProcess:
         self.failure = f"{self.name} {ending}{why}"
         self._on_change()
 
-    async def _rest(self) -> None:
-        log.info("%s has drained or was stopped, leaving it down; SIGUSR2 restarts the workers", self.name)
+    async def _rest(self, ending: Ending) -> None:
+        why = "has drained or was stopped" if ending.status == 0 else "was taken over by another process"
+        log.info("%s %s, leaving it down; SIGUSR2 restarts the workers", self.name, why)
         self._forget_drain()
         self._poke = trio.Event()
         self.is_resting = True

@@ -51,8 +51,11 @@ class Asker:
 def nsqd(tmp_path: Path) -> Iterator[Nsqd]:
     policy = tmp_path / "policy.toml"
     policy.write_text(POLICY, encoding="utf-8")
+    (tmp_path / "shared").mkdir()
     options = (
         "broadcast-address=127.0.0.1",
+        f"remote=file://{tmp_path}/shared",
+        "remote-delay=2ms",
         f"policy-file={policy}",
         "e2e-processing-latency-percentile=0.99",
         "retention-time=1h",
@@ -165,6 +168,7 @@ def channels(nsqd: Asker) -> None:
 def node(nsqd: Asker) -> None:
     for path in ("/ping", "/healthz", "/readyz", "/info", "/stats", "/metrics", "/changes", "/changes?after=x"):
         nsqd.get(path)
+    nsqd.get("/remote")
     nsqd.get("/stats?format=json&topic=none")
     nsqd.get("/stats?format=json&ages=true&include_clients=false")
     nsqd.get(f"/config/policy?{C}")

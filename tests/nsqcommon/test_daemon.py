@@ -27,6 +27,7 @@ from nsqcommon import daemon
 from nsqcommon.daemon import run_daemon, wait_for_signal
 from nsqcommon.net import ListenError
 from nsqcommon.options import BaseOptions, option
+from nsqcommon.startup import TakenOver
 
 log = logging.getLogger("nsqd.test")
 daemon.COLLECT_INTERVAL = 0.05
@@ -61,6 +62,8 @@ async def run(options):
     if options.trouble == "listen":
         async with trio.open_nursery():
             raise ListenError("listen (a:1) failed - because")
+    if options.trouble == "taken over":
+        raise TakenOver("orders: the name was taken over by process 7 on b")
     if options.trouble == "bug":
         raise RuntimeError("broken")
     if options.trouble.endswith("garbage"):
@@ -241,6 +244,13 @@ def test_what_keeps_it_from_starting_is_one_line(start: Start, flag: str, messag
     status, out, err = outcome(start(flag))
     assert (status, out) == (1, "")
     assert err.endswith(f" FATAL: {message}\n")
+    assert err.count("\n") == 1
+
+
+def test_a_daemon_that_another_one_replaces_must_not_be_started_again(start: Start) -> None:
+    status, _, err = outcome(start("--trouble=taken over"))
+    assert status == 3
+    assert err.endswith(" FATAL: nsqd stops - orders: the name was taken over by process 7 on b\n")
     assert err.count("\n") == 1
 
 

@@ -125,7 +125,7 @@ def test_a_host_that_no_one_knows_is_the_stores_to_report(monkeypatch: pytest.Mo
         (["check", URL, "--rounds=0"], "must be a number, 1 or more"),
         (["check", URL, "--remote-interval=0"], "must be > 0"),
         (["check"], "the following arguments are required: URL"),
-        ([], "the following arguments are required: check"),
+        ([], "the following arguments are required: COMMAND"),
     ],
 )
 def test_arguments_that_are_wrong(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:

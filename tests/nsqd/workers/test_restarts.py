@@ -20,6 +20,8 @@ def ending(status: int = -9, lived: float = 1.0) -> Ending:
         (1, False, False, Next.GIVE_UP),
         (0, False, True, Next.REST),
         (0, True, True, Next.START),
+        (3, False, True, Next.REST),  # another machine goes on with its node, and would be stopped by a start
+        (3, False, False, Next.REST),
         (-9, True, True, Next.START),
     ],
 )

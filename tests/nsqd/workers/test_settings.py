@@ -14,13 +14,14 @@ from nsqd.workers.supervisor import command_of
 
 
 def test_a_worker_has_everything_that_two_nsqds_cannot_share() -> None:
-    whole = Options(workers=3, worker=2, data_path="/d", node_id=7, broadcast_tcp_port=80, log_prefix="[nsqd] ")
+    whole = Options(workers=3, worker=2, data_path="/d", node_id=7, broadcast_tcp_port=80, remote_name="orders")
     options = worker_options(whole, starts_again=False)
     assert options.data_path == "/d/worker-2"
     assert (options.tcp_address, options.http_address) == ("0.0.0.0:4350", "0.0.0.0:4351")
     assert options.https_address == "0.0.0.0:4352"
     assert (options.broadcast_tcp_port, options.broadcast_http_port) == (280, 0)
     assert options.node_id == 9
+    assert options.remote_name == "orders-2"
     assert options.log_prefix == "[nsqd] worker-2: "
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -98,10 +99,20 @@ async def _next_ready(it: WorkerProcess) -> None:
 
 @on_trio
 async def test_a_worker_that_cannot_start_is_not_tried_again(tmp_path: Path) -> None:
-    worker = OneWorker(tmp_path, script="raise SystemExit(3)")
+    worker = OneWorker(tmp_path, script="raise SystemExit(1)")
     async with running(worker) as it:
         await worker.changed.wait()
-    assert it.failure == "worker-0 ended with exit status 3; see its own lines in this log"
+    assert it.failure == "worker-0 ended with exit status 1; see its own lines in this log"
+
+
+@on_trio
+async def test_a_worker_whose_node_was_taken_over_rests(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    worker = OneWorker(tmp_path, script="raise SystemExit(3)")
+    with caplog.at_level(logging.INFO):
+        async with running(worker) as it:
+            await worker.changed.wait()
+            assert (it.is_resting, it.failure) == (True, "")
+    assert "worker-0 was taken over by another process, leaving it down; SIGUSR2 restarts the workers" in caplog.text
 
 
 @on_trio

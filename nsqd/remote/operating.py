@@ -1,0 +1,387 @@
+"""The commands of `nsqd remote` that look at one node in a store, and at its data path."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TextIO
+
+from nsqcommon.durations import SECOND, format_duration
+from nsqcommon.remote.framing import BadObject
+from nsqcommon.remote.names import NODE
+from nsqcommon.startup import StartupError
+from nsqcommon.wire.log_record import UnknownFlags
+from nsqd.fsck import cli as fsck
+from nsqd.fsck.identity import give_new_identity
+from nsqd.log.data_path import take_lock
+from nsqd.log.files import Files, error_text
+from nsqd.remote.aside import Publisher, messages_aside
+from nsqd.remote.claiming import DamagedChain, OwnerAnswer, Surroundings, owner_answers, read_chain
+from nsqd.remote.cli_arguments import URLS, add_name, add_store
+from nsqd.remote.fetching import Fetch
+from nsqd.remote.fsck import DAY_NS, Damage, Leftovers, StoreExamination, parts_by_object
+from nsqd.remote.local_files import REMOTE_JSON, LocalFiles
+from nsqd.remote.local_mark import Decision
+from nsqd.remote.object_store import ObjectStore, OnUnknown, StoreFault, ignore
+from nsqd.remote.settling import Settling
+
+if TYPE_CHECKING:
+    from nsqd.remote.claim import ChainRead
+
+DONE: Final = 0
+REFUSED: Final = 1
+FAILED: Final = 2
+_TRIES: Final = 5  # to read everything while the owner sweeps
+
+_EXIT: Final = f"""\
+{URLS}
+exit status:
+  0          it is done
+  1          it was refused, and nothing was changed
+  2          the store or the data path can't be read, or the arguments are wrong
+"""
+
+_STATUS: Final = "Says who owns a node's log in a store, and what the store has of it. Changes nothing."
+_RESTORE: Final = """\
+Fetches a node's files from a store into a new folder, which becomes a data path. The node in the store stays as it is,
+and its owner goes on.
+"""
+_SEED: Final = """\
+Has the next start of a stopped nsqd store all of its data path anew. Use it if the bucket was emptied, or if you take
+another one: without it, such a start is refused, because the data path was in a store that doesn't have it any more.
+"""
+_FSCK: Final = """\
+Checks whether another machine could take a node over from what the store has: reads and proves every object that the
+node's files need. Names objects that nothing needs. Changes nothing unless you ask for it; the owner may go on.
+"""
+_FSCK_EXIT: Final = f"""\
+{URLS}
+exit status:
+  0          nothing is damaged
+  1          an object is missing or damaged, or it was refused to delete orphans
+  2          the store can't be reached, or the arguments are wrong
+"""
+_FORGET: Final = """\
+Deletes everything that a store has of a node. Local data paths stay as they are. It asks for the name twice.
+"""
+
+
+_ASIDE: Final = """\
+Prints the messages that went aside when a node was adopted, one JSON object a line: those that were acknowledged without
+waiting for the store, and that the store never got. With --publish-to it publishes them again instead, each with a key
+of its own, so that you can repeat it. A message that isn't certain may have been delivered, because the node's own log
+doesn't reach back to it.
+"""
+
+
+class Refused(Exception):
+    """A command was not run. The text says why."""
+
+
+def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    status = _new_command(commands, "status", "who owns a node's log, and what the store has of it", _STATUS)
+    status.set_defaults(command=_show_status)
+    restoring = _new_command(commands, "restore", "fetch a node's files into a new folder", _RESTORE)
+    restoring.add_argument("--to", required=True, metavar="FOLDER", type=Path, help="a folder that is new or empty")
+    restoring.add_argument(
+        "--new-identity",
+        action="store_true",
+        help="give the node and each log a new id, because the node in the store goes on",
+    )
+    restoring.set_defaults(command=_restore)
+    seeding = _new_command(commands, "seed", "have the next start store a data path anew", _SEED)
+    seeding.add_argument("--data-path", required=True, metavar="FOLDER", type=Path, help="of a stopped nsqd")
+    seeding.set_defaults(command=_seed)
+    aside = commands.add_parser("aside", help="messages that the store never got", description=_ASIDE)
+    aside.add_argument(
+        "data_path", metavar="DATA_PATH", type=Path, help="the --data-path of nsqd, which may be running"
+    )
+    aside.add_argument("--publish-to", metavar="HOST:PORT", help="HTTP address of an nsqd")
+    aside.add_argument(
+        "--with-uncertain", action="store_true", help="publish also what may have been delivered already"
+    )
+    aside.set_defaults(command=_show_aside)
+    checking = _new_command(commands, "fsck", "prove what a store has of a node", _FSCK, _FSCK_EXIT)
+    checking.add_argument(
+        "--quick", action="store_true", help="only look whether all objects are there, in their length"
+    )
+    checking.add_argument(
+        "--sweep",
+        action="store_true",
+        help="delete objects of earlier runs that nothing needs, if the newest root is older than a day",
+    )
+    checking.add_argument(
+        "--to",
+        metavar="FOLDER",
+        type=Path,
+        help="also fetch the node's files into this new or empty folder, and run nsqd fsck on it",
+    )
+    checking.set_defaults(command=_fsck)
+    forgetting = _new_command(commands, "forget", "delete a node from a store", _FORGET)
+    forgetting.add_argument("--yes", metavar="NAME", help="the name once more, instead of asking for it")
+    forgetting.set_defaults(command=_forget)
+
+
+def _new_command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], word: str, short: str, long: str, end: str = _EXIT
+) -> argparse.ArgumentParser:
+    command = commands.add_parser(
+        word, help=short, description=long, epilog=end, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add_store(command)
+    add_name(command)
+    return command
+
+
+class Command:
+    """One command that was asked for, with all that it may use."""
+
+    def __init__(
+        self, asked: argparse.Namespace, open_store: Callable[..., ObjectStore], out: TextIO, err: TextIO
+    ) -> None:
+        self.asked = asked
+        self.name: str = getattr(asked, "name", "")
+        self.out = out
+        self.err = err
+        self.files = Files()
+        self._open_store = open_store
+
+    def open_store(self, on_unknown: OnUnknown = ignore) -> ObjectStore:
+        asked = self.asked
+        return self._open_store(asked.url, dict(asked.remote_option), node=asked.name, on_unknown=on_unknown)
+
+    def read_chain(self) -> ChainRead:
+        return read_chain(self.name, self.open_store, surroundings=Surroundings())
+
+    def say(self, text: str) -> None:
+        self.out.write(f"{text}\n")
+
+
+def run(asked: argparse.Namespace, *, open_store: Callable[..., ObjectStore], out: TextIO, err: TextIO) -> int:
+    try:
+        asked.command(Command(asked, open_store, out, err))
+    except Refused as refusal:
+        err.write(f"nsqd remote: {refusal}\n")
+        return REFUSED
+    except (StoreFault, StartupError, BadObject, UnknownFlags) as error:
+        err.write(f"nsqd remote: {error}\n")
+        return FAILED
+    except OSError as error:
+        err.write(f"nsqd remote: {error_text('use', error.filename or '', error)}\n")
+        return FAILED
+    except KeyboardInterrupt:
+        err.write("nsqd remote: interrupted\n")
+        return FAILED
+    return DONE
+
+
+# status
+
+
+def _show_status(command: Command) -> None:
+    read = command.read_chain()
+    for subject, text in status_of(read, time.time_ns()):
+        command.say(f"{subject:<10} {text}")
+
+
+def status_of(read: ChainRead, now_ns: int) -> Iterator[tuple[str, str]]:
+    """Yield what an operator wants to know, each with its subject."""
+    yield "node", read.node
+    owner = read.owner
+    if owner is not None:
+        address = f", HTTP at {owner.http_address}" if owner.http_address else ""
+        yield "owner", f"{owner}, version {owner.version}{address}"
+    yield "state", _state_of(read, now_ns)
+    files = read.catalog.files.values()
+    yield "files", f"{len(files)} with {sum(it.size for it in files):,} bytes, in {len(read.catalog.objects)} objects"
+    runs = f"{len(read.path)} runs" if len(read.path) > 1 else "1 run"
+    yield "chain", f"{sum(it.end for it in read.path)} slots since the last root, in {runs}; now in {read.path[-1].run}"
+
+
+def _state_of(read: ChainRead, now_ns: int) -> str:
+    if not read.latest_ns:
+        return "nothing was stored yet"
+    age = max(0, now_ns - read.latest_ns) // SECOND * SECOND
+    last = f"the last slot is {format_duration(age)} old, by the clocks of its writer and of this machine"
+    if read.is_ended:
+        return f"its owner has stopped, or makes a root; {last}"
+    return last
+
+
+# restore
+
+
+def _restore(command: Command) -> None:
+    folder: Path = command.asked.to
+    read, count = _fetch_all(command, folder)
+    command.say(f"restored {count} files of node {read.node} to {folder}")
+    if command.asked.new_identity:
+        node, _ = give_new_identity(command.files, folder, new_id=lambda: os.urandom(16).hex())
+        command.say(f"it is node {node} now")
+
+
+def _fetch_all(command: Command, folder: Path) -> tuple[ChainRead, int]:
+    """Fetch the node's files into an empty folder. Return what they were read from, and how many there are."""
+    _make_empty_folder(command.files, folder)
+    local = LocalFiles(folder, command.files)
+    settling = Settling(local, Fetch(command.open_store()))
+    for tries_left in reversed(range(_TRIES)):
+        read = command.read_chain()
+        try:
+            count = settling.make_whole(read.node, Decision.ADOPT, read.catalog).fetched
+        except BadObject:
+            if not tries_left:
+                raise
+            continue  # its owner may have swept what we have read
+        break
+    return read, count
+
+
+def _make_empty_folder(files: Files, folder: Path) -> None:
+    if not files.exists(folder):
+        files.make_folder(folder)
+    if files.names_in(folder):
+        raise Refused(f"{folder} is not empty")
+
+
+# fsck
+
+
+def _fsck(command: Command) -> None:
+    examination = StoreExamination(command.open_store(), quick=command.asked.quick)
+    try:
+        read, damage = _examine(command, examination)
+    except DamagedChain as error:
+        raise Refused(str(error)) from error
+    for found in damage:
+        command.say(f"damage: {found}")
+    leftovers = examination.leftovers(read)
+    for name in leftovers.unknown:
+        command.say(f"note: {name} is not from this version of nsqd, or can't be read")
+    for subject, text in _summary_of(examination, read, leftovers):
+        command.say(f"{subject:<10} {text}")
+    if command.asked.to is not None and not damage:
+        _fetch_all(command, command.asked.to)
+        command.say(f"nsqd fsck {command.asked.to}:")
+        if fsck.main([str(command.asked.to)], out=command.out, err=command.err) != fsck.CLEAN:
+            raise Refused(f"the files of {command.name} are damaged as they were stored")
+    if damage:
+        raise Refused(f"{command.name} can't be taken over as it is")
+    if command.asked.sweep:
+        _sweep(command, examination, read, leftovers)
+
+
+def _examine(command: Command, examination: StoreExamination) -> tuple[ChainRead, list[Damage]]:
+    """Return what the chain says, and what is damaged. An owner that sweeps meanwhile does no damage, so look again."""
+    for _ in range(_TRIES):
+        read = command.read_chain()
+        damage = list(examination.damage(read))
+        if not damage or command.read_chain().path[0].run == read.path[0].run:
+            break
+    return read, damage
+
+
+def _summary_of(examination: StoreExamination, read: ChainRead, leftovers: Leftovers) -> Iterator[tuple[str, str]]:
+    yield "node", read.node
+    slots, objects = sum(it.end for it in read.path), len(parts_by_object(read))
+    yield "needed", f"{slots} slots, {objects} other objects; proved {examination.bytes:,} bytes of these"
+    yield "orphans", f"{len(leftovers.orphans)} objects of earlier runs, which --sweep deletes"
+    yield "others", f"{len(leftovers.recent)} objects of later runs, perhaps of a root in the making"
+
+
+def _sweep(command: Command, examination: StoreExamination, read: ChainRead, leftovers: Leftovers) -> None:
+    if leftovers.orphans and examination.age_ns(read, time.time_ns()) < DAY_NS:
+        raise Refused(
+            "the newest root is less than a day old, so readers may still need older objects: try again later"
+        )
+    count = sum(1 for _ in examination.sweep(read, leftovers))
+    command.say(f"{'deleted':<10} {count} objects")
+
+
+# seed
+
+
+def _seed(command: Command) -> None:
+    folder: Path = command.asked.data_path
+    lock = take_lock(command.files, folder, time.sleep)
+    try:
+        if command.open_store().get(NODE) is not None:
+            raise Refused(
+                f"the store has {command.name}, so a start goes on with it; "
+                f"if it is of no use any more, delete it by nsqd remote forget"
+            )
+        mark = folder / REMOTE_JSON
+        if command.files.exists(mark):
+            command.files.unlink(mark)
+            command.files.sync_folder(folder)
+    finally:
+        command.files.close(lock)
+    command.say(f"the next start with --remote-name={command.name} stores all of {folder}")
+
+
+# aside
+
+
+def _show_aside(command: Command) -> None:
+    asked = command.asked
+    found = messages_aside(asked.data_path, command.files)
+    if asked.publish_to is None:
+        for message in found:
+            command.say(json.dumps(message.as_object()))
+        return
+    publisher = Publisher(asked.publish_to)
+    counts = {True: 0, False: 0}
+    for message in found:
+        counts[message.is_certain] += 1
+        if message.is_certain or asked.with_uncertain:
+            publisher.publish(message, time.time_ns())
+    published = counts[True] + (counts[False] if asked.with_uncertain else 0)
+    command.say(f"published {published} messages; {counts[False]} are uncertain")
+
+
+# forget
+
+
+def _forget(command: Command) -> None:
+    store = command.open_store()
+    _refuse_if_owned(command)
+    _ask_for_name(command)
+    count, after = 0, ""
+    while names := store.list("", after):
+        after = names[-1]
+        rest = [it for it in names if it != NODE]
+        store.delete(rest)
+        count += len(rest)
+    # Last, because without it the name is new, and we would delete what its new owner stores.
+    store.delete([NODE])
+    command.say(f"deleted {command.name} and its {count} objects")
+
+
+def _refuse_if_owned(command: Command) -> None:
+    try:
+        read = command.read_chain()
+    except StartupError:  # its chain is damaged, which is a reason to delete it
+        return
+    owner = read.owner
+    if owner is not None and owner_answers(owner, read.path[-1].run.writer) is not OwnerAnswer.NO:
+        raise Refused(f"{command.name} is in use by {owner}, which answers at {owner.http_address}: stop it first")
+
+
+def _ask_for_name(command: Command) -> None:
+    wanted = partial(_is_confirmed, command)
+    answer = command.asked.yes
+    confirmed = answer == command.name if answer is not None else wanted("delete everything of") and wanted("really")
+    if not confirmed:
+        raise Refused("the name was not repeated, so nothing was deleted")
+
+
+def _is_confirmed(command: Command, question: str) -> bool:
+    command.err.write(f"{question} {command.name}? Write the name: ")
+    command.err.flush()
+    return sys.stdin.readline().strip() == command.name

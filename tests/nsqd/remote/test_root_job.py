@@ -1,0 +1,319 @@
+"""Roots of an owner that goes on: what they have, when they count, and what may be deleted then."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from random import Random
+from threading import Event
+
+import pytest
+
+from nsqcommon.remote.names import Run
+from nsqd.remote.fetching import Abandoned
+from nsqd.remote.local_files import LocalFiles
+from nsqd.remote.local_mark import Decision, decode_mark
+from nsqd.remote.root_job import NAME, PAUSE, RootJob, begin_chain
+from nsqd.remote.sweep import ROOT_SECONDS, UNUSED_FOR
+from tests.nsqd.remote.machines import Machine
+
+LOG = "topics/t.orders/00000000.log"
+JOURNAL = "journal.000001"
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    first = Machine(tmp_path / "a")
+    first.start()
+    first.send_difference()
+    first.append(JOURNAL, b"journal")
+    first.append(LOG, b"one")
+    first.send()
+    return first
+
+
+def make_root(machine: Machine) -> None:
+    """Make the root that is due after five minutes, and have its commit confirmed."""
+    machine.clock.now += ROOT_SECONDS
+    assert machine.job.step()
+    machine.send()
+    machine.job.step()
+
+
+def sweep(machine: Machine) -> None:
+    while machine.job.step():
+        pass
+
+
+def names(machine: Machine, prefix: str) -> list[str]:
+    return sorted(it for it in machine.objects.contents if it.startswith(prefix))
+
+
+def adopted(machine: Machine, name: str = "b") -> Machine:
+    other = Machine(machine.folder.parent / name, machine.objects)
+    assert other.start().decision is Decision.ADOPT
+    return other
+
+
+def test_a_root_has_the_files_and_the_next_owner_reads_no_slots_before_it(machine: Machine) -> None:
+    make_root(machine)
+    machine.append(LOG, b", two")
+    machine.send()
+    other = adopted(machine)
+    assert other.content() == {JOURNAL: b"journal", LOG: b"one, two"}
+    assert [it.run.number for it in other.claimed.path] == [2]
+
+
+def test_nothing_is_made_while_nothing_was_written(machine: Machine) -> None:
+    make_root(machine)
+    machine.clock.now += 10 * ROOT_SECONDS
+    sweep(machine)
+    assert not machine.job.step(), "the commit is no reason for another root"
+    machine.append(LOG, b", two")
+    machine.send()
+    assert machine.job.step()
+
+
+def test_what_a_commit_replaces_is_swept_but_for_fences_and_marks(machine: Machine) -> None:
+    make_root(machine)
+    sweep(machine)
+    assert [len(it) for it in (names(machine, "wal/"), names(machine, "gone/"))] == [2, 2], "a fence and the commit"
+    assert names(machine, "hint") == ["hint"]
+    assert adopted(machine).content() == {JOURNAL: b"journal", LOG: b"one"}
+
+
+def test_folds_that_no_root_needs_go_an_hour_later(machine: Machine) -> None:
+    make_root(machine)
+    first = names(machine, "fold/")
+    machine.append(LOG, Random(1).randbytes(1000))
+    for path in (JOURNAL, "node.json"):
+        machine.files.replace(machine.folder / path, b"x" * 100)
+    machine.send()
+    make_root(machine)
+    sweep(machine)
+    assert set(first) <= set(names(machine, "fold/"))
+    machine.clock.now += UNUSED_FOR
+    sweep(machine)
+    assert not set(first) & set(names(machine, "fold/"))
+    assert adopted(machine).content() == machine.content()
+
+
+def test_a_fold_that_is_mostly_dead_is_written_again_by_the_next_owner_too(machine: Machine) -> None:
+    machine.append("topics/t.small/00000000.log", b"small")
+    machine.append("topics/t.large/00000000.log", Random(1).randbytes(1000))
+    machine.send()
+    make_root(machine)
+    first = names(machine, "fold/")
+    other = adopted(machine)
+    other.send_difference()
+    other.unlink("topics/t.large/00000000.log")
+    other.send()
+    assert other.job.step()
+    other.send()
+    sweep(other)
+    other.clock.now += UNUSED_FOR
+    sweep(other)
+    assert not set(first) & set(names(machine, "fold/"))
+    assert adopted(other, "c").content()["topics/t.small/00000000.log"] == b"small"
+
+
+def test_a_root_that_is_stored_and_not_committed_does_not_count(machine: Machine) -> None:
+    machine.clock.now += ROOT_SECONDS
+    machine.job.step()
+    other = adopted(machine)
+    assert other.content() == {JOURNAL: b"journal", LOG: b"one"}
+    assert [it.run.number for it in other.claimed.path] == [0, 1]
+
+
+def test_the_mark_says_which_root_is_on_the_disk_before_its_commit(machine: Machine) -> None:
+    machine.clock.now += ROOT_SECONDS
+    machine.job.step()
+    assert decode_mark((machine.folder / "remote.json").read_bytes()).root == Run(2, machine.claimed.run.writer)
+    machine.die()
+    assert machine.start().decision is Decision.CONTINUE
+
+
+def test_a_bit_that_the_disk_has_flipped_never_gets_into_a_root(
+    machine: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
+    (machine.folder / LOG).write_bytes(b"onf")
+    make_root(machine)
+    assert "topics/t.orders/00000000.log has other bytes than were written at 0" in caplog.text
+    sweep(machine)
+    assert adopted(machine).content()[LOG] == b"one"
+
+
+def test_a_file_that_was_removed_since_comes_from_the_slots(machine: Machine) -> None:
+    end_run = machine.owner.end_run
+
+    def end_run_and_remove() -> object:
+        ended = end_run()
+        machine.unlink(LOG)
+        return ended
+
+    machine.owner.end_run = end_run_and_remove  # type: ignore[method-assign, assignment]
+    make_root(machine)
+    sweep(machine)
+    assert adopted(machine).content() == {JOURNAL: b"journal"}
+
+
+def test_a_disk_that_refuses_to_sync_puts_the_root_off(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> None:
+        raise OSError(5, "Input/output error", str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(machine.job.local.files, "sync_path", refuse)
+        machine.clock.now += ROOT_SECONDS
+        assert not machine.job.step()
+        assert not machine.job.step(), "not at once again"
+    machine.send()
+    assert adopted(machine).claimed.path[0].run.number == 0
+    machine.clock.now += ROOT_SECONDS
+    assert machine.job.roots.is_busy is False
+
+
+def test_after_an_adoption_a_root_is_made_at_once(machine: Machine) -> None:
+    other = adopted(machine)
+    other.send_difference()
+    assert other.job.step()
+    other.send()
+    other.job.step()
+    assert names(machine, "root/") == [f"root/{other.owner.run}"]
+
+
+def test_topology_json_is_in_roots_only(machine: Machine) -> None:
+    (machine.folder / "topology.json").write_bytes(b"names")
+    make_root(machine)
+    other = adopted(machine)
+    assert (other.folder / "topology.json").read_bytes() == b"names"
+    other.send_difference()
+    other.die()
+    (other.folder / "topology.json").write_bytes(b"")
+    other.start()
+    assert (other.settled.fetched, (other.folder / "topology.json").read_bytes()) == (0, b""), "its own are newer"
+
+
+def test_after_a_clean_stop_the_next_owner_reads_no_slots(machine: Machine) -> None:
+    machine.append(LOG, b", two")
+    machine.pump()
+    assert machine.job.close(timeout=10.0)
+    other = Machine(machine.folder.parent / "b", machine.objects)
+    other.start(takes_over=False)
+    assert other.content() == {JOURNAL: b"journal", LOG: b"one, two"}
+    assert [(it.run.number, it.end) for it in other.claimed.path] == [(2, 1), (3, 0)], "the commit, and an empty run"
+    assert other.pauses == 0
+
+
+def test_a_stop_at_a_store_that_is_away_ends_in_time(machine: Machine) -> None:
+    machine.append(LOG, b", two")
+    assert not machine.job.close(timeout=0.0)
+    machine.die()
+    machine.start()
+    machine.send_difference()
+    assert adopted(machine).content()[LOG] == b"one, two"
+
+
+def test_a_start_that_stores_all_of_a_data_path_can_be_stopped(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nsqd.remote.difference.MOST_BODY", 1)
+    machine.append(LOG, b", two")
+    machine.die()
+    machine.start()
+    job = RootJob(machine.owner, machine.claimed, machine.open_store(), machine.job.local, clock=machine.clock)
+    with pytest.raises(Abandoned):
+        begin_chain(machine.owner, machine.claimed, job, is_stopped=lambda: True)
+    assert names(machine, "root/") == []
+    machine.die()
+    machine.start()
+    machine.send_difference()
+    assert adopted(machine).content()[LOG] == b"one, two"
+
+
+def test_a_fenced_owner_leaves_nothing(machine: Machine) -> None:
+    other = adopted(machine)
+    machine.append(LOG, b", two")
+    machine.send()
+    before = dict(machine.objects.contents)
+    assert not machine.job.close(timeout=10.0)
+    assert machine.objects.contents == before
+    assert other.owner.fenced is None
+
+
+# After the store was away for long
+
+
+def test_what_the_owner_has_dropped_gets_into_the_store_by_a_root(machine: Machine) -> None:
+    machine.append(LOG, b", two")
+    machine.owner.drop()
+    assert machine.job.step()
+    machine.append(LOG, b", three")
+    machine.send()
+    other = adopted(machine)
+    assert other.content() == {JOURNAL: b"journal", LOG: b"one, two, three"}
+    assert other.claimed.catalog.root.run == machine.owner.run
+    machine.job.step()
+    sweep(machine)
+    assert len(names(machine, "root/")) == 1
+
+
+def test_a_copy_of_the_disk_from_before_such_a_root_is_not_continued(machine: Machine) -> None:
+    copy = (machine.folder / "remote.json").read_bytes()
+    machine.append(LOG, b", two")
+    machine.owner.drop()
+    machine.job.step()
+    machine.send()
+    machine.die()
+    (machine.folder / "remote.json").write_bytes(copy)
+    assert machine.start().decision is Decision.ADOPT
+
+
+def test_a_file_that_changes_before_it_is_in_that_root_is_read_again_later(machine: Machine) -> None:
+    path = "topics/t.orders/carried.000001"
+    machine.append(path, b"carried")
+    machine.owner.drop()
+    begin_jump = machine.owner.begin_jump
+
+    def begin_jump_and_remove() -> object:
+        jump = begin_jump()
+        machine.unlink(path)
+        return jump
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(machine.owner, "begin_jump", begin_jump_and_remove)
+        assert not machine.job.step()
+    machine.clock.now += PAUSE
+    assert machine.job.step()
+    machine.send()
+    assert adopted(machine).content() == {JOURNAL: b"journal", LOG: b"one"}
+
+
+def test_a_clean_stop_leaves_in_the_store_what_was_dropped(machine: Machine) -> None:
+    machine.pump()
+    machine.append(LOG, b", two")
+    machine.owner.drop()
+    assert machine.job.close(timeout=10.0)
+    assert adopted(machine).content()[LOG] == b"one, two"
+
+
+def test_a_root_job_that_was_given_up_changes_the_data_path_no_more(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    syncs, disk_answers = Event(), Event()
+
+    def hang(self: LocalFiles, paths: object) -> None:
+        syncs.set()
+        disk_answers.wait(30)
+
+    monkeypatch.setattr(LocalFiles, "sync", hang)
+    before = (machine.folder / "remote.json").read_bytes()
+    machine.clock.now += ROOT_SECONDS
+    machine.job.start()
+    assert syncs.wait(30)
+    assert not machine.job.close(0.0)
+    disk_answers.set()
+    for thread in threading.enumerate():
+        if thread.name == NAME:
+            thread.join(30)
+    assert (machine.folder / "remote.json").read_bytes() == before
+    assert machine.job.bug is None
