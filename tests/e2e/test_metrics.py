@@ -24,7 +24,8 @@ def exported(daemon: Daemon, *, sometimes: Container[str] = ()) -> dict[str, tup
     text = daemon.http("GET", "/metrics").body.decode()
     found = {}
     for name, words, kind in re.findall(r"# HELP (\w+) (.*)\n# TYPE \w+ (\w+)\n", text):
-        samples = re.findall(rf"^{name}(\{{.*\}})? ", text, re.MULTILINE)
+        suffix = "_sum" if kind == "histogram" else ""
+        samples = re.findall(rf"^{name}{suffix}(\{{.*\}})? ", text, re.MULTILINE)
         assert samples or name in sometimes, f"{name} has no sample here, so its labels were not seen"
         labels = set(re.findall(r'(\w+)="', "".join(samples))) if samples else documented(daemon.program)[name][1]
         found[name] = kind, labels, words
@@ -36,7 +37,9 @@ def test_nsqd_exports_what_the_page_says(tmp_path: Path) -> None:
     policy.write_text(
         '[[policy]]\ntopic = "full"\nmax_messages = 1\n[[policy]]\nchannel = "c"\nmax_attempts = 1\ndry_run = true\n'
     )
-    with Nsqd(tmp_path / "data", "e2e-processing-latency-percentile=0.99", f"policy-file={policy}") as nsqd:
+    (tmp_path / "shared").mkdir()
+    options = ("e2e-processing-latency-percentile=0.99", f"policy-file={policy}", f"remote=file://{tmp_path}/shared")
+    with Nsqd(tmp_path / "data", *options) as nsqd:
         nsqd.post("/pub?topic=t", b"body")
         client = nsqd.connect()
         client.subscribe("t", "c", ready=1)

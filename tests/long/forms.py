@@ -59,6 +59,10 @@ def _faults(name: str, *words: str) -> tuple[str, ...]:
     return ("-m", "tests.simulation", name, *words)
 
 
+def _failovers(suite: str, *words: str) -> tuple[str, ...]:
+    return ("-m", "tests.failover", suite, "--count={count}", "--from-seed={seed}", *words)
+
+
 def _pytest(*words: str) -> tuple[str, ...]:
     return ("-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *words)
 
@@ -73,6 +77,9 @@ FORMS: Final = (
     Form("power-loss", "the same with --ack=synced and power cuts", 3, _faults("power-loss", *_LIVES), 670),
     Form("several-machines", "machines that want one name in a store", 25, _faults("several-machines", *_LIVES), 800),
     Form("lost-machines", "whole nodes that go on elsewhere", 20, _faults("lost-machines", *_LIVES), 100),
+    Form(
+        "confirmed-lives", "the same, and publishers wait for the store", 20, _faults("confirmed-lives", *_LIVES), 100
+    ),
     Form("prefixes", "the same, and starts from many prefixes", 3, _faults("prefixes", *_LIVES), 100),
     Form("steps", "a script, cut at each call of the disk in each way", 3, _faults("steps")),
     Form(
@@ -119,6 +126,45 @@ FORMS: Final = (
         33,
     ),
     Form("keyed-kill9", "kill -9 while clients repeat themselves", 10, ("-m", "tests.e2e.keyed_kill9", *_KILLS), 20),
+    Form(
+        "failovers",
+        "machines that are lost under load, with their disks",
+        20,
+        ("-m", "tests.e2e.failovers", "--count={count}", "--seed={seed}"),
+        50,
+    ),
+    Form("failover-lost", "machines are lost with their disks", 60, _failovers("rf1"), 13, environ={LONG: "1"}),
+    Form(
+        "failover-lost-s3",
+        "the same with an S3 server and a bad network",
+        60,
+        _failovers("rf1", "--store=moto"),
+        6,
+        environ={LONG: "1"},
+        needs=("obstore",),
+    ),
+    Form("failover-frozen", "owners stand still, and go on", 60, _failovers("rf2"), 5, environ={LONG: "1"}),
+    Form(
+        "failover-cut-off",
+        "the owner or the next one can't reach the store",
+        60,
+        _failovers("rf3", "--store=moto"),
+        1,
+        environ={LONG: "1"},
+        needs=("obstore",),
+    ),
+    Form("failover-away", "the store is away", 60, _failovers("rf4"), 1, environ={LONG: "1"}),
+    Form(
+        "failover-power",
+        "owners lose their power, and go on",
+        30,
+        _failovers("rf5"),
+        10,
+        environ={LONG: "1"},
+        needs=("C compiler",),
+    ),
+    Form("failover-claimants", "ten processes want the name at once", 30, _failovers("rf6"), 2, environ={LONG: "1"}),
+    Form("failover-damage", "objects are damaged before a takeover", 30, _failovers("rf8"), 8, environ={LONG: "1"}),
     Form("archive-kill9", "kill -9 of nsq_to_file", 10, ("-m", "tests.e2e.archive_kill9", *_KILLS), 20),
     Form("bury", "kill -9 while messages are buried and kicked", 30, _faults("bury", *_KILLS), 33),
     Form("outbox", "kill -9 of the relays of an outbox", 15, _faults("outbox", *_KILLS), 13),

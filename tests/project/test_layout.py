@@ -15,7 +15,19 @@ TESTS: Final = ROOT / "tests"
 FLAT: Final = ("bench", "nsqadmin")
 BESIDE: Final = frozenset(
     {
-        *("browser", "conformance", "docs", "e2e", "fuzz", "long", "model", "original", "planted", "project"),
+        *(
+            "browser",
+            "conformance",
+            "docs",
+            "e2e",
+            "failover",
+            "fuzz",
+            "long",
+            "model",
+            "original",
+            "planted",
+            "project",
+        ),
         *("simulation", "soak", "spark", "support"),
     }
 )

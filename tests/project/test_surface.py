@@ -128,6 +128,19 @@ SHOWN_BY = {
     "tests/nsqd/whole/test_data_path_owner.py": {
         "take-over": "a_data_path_in_use_on_another_machine_is_refused_unless_taken_over"
     },
+    "tests/nsqd/remote/test_pacing.py": {
+        "remote-interval": "the_next_one_waits_for_the_interval_and_one_without_a_waiting_publisher_for_the_delay",
+        "remote-delay": "the_next_one_waits_for_the_interval_and_one_without_a_waiting_publisher_for_the_delay",
+    },
+    "tests/nsqd/whole/test_remote.py": {
+        "remote": "an_ok_means_that_the_store_has_the_message",
+        "remote-name": "a_node_says_how_far_its_copy_goes",
+        "remote-timeout": "topics_that_do_not_wait_for_the_store_go_on_without_it",
+    },
+    "tests/nsqd/whole/test_remote_owner.py": {
+        "remote-option": "a_store_that_is_down_delays_the_start_which_can_be_stopped"
+    },
+    "tests/nsqd/remote/test_owner.py": {"remote-buffer": "more_than_the_buffer_is_dropped"},
     "tests/nsqd/whole/test_workers.py": {
         "workers": "each_worker_has_its_own_name_ids_and_folder",
         "worker": "each_line_of_a_log_in_json_names_its_worker",

@@ -1,0 +1,133 @@
+"""Machines that own one node after the other, for as long as you like: `python -m tests.failover rf1 --count 1000`.
+
+Each life has a seed of its own, and is a line of JSON in --results. So you may spread a long run over days:
+
+    python -m tests.failover rf1 --from-seed 0 --count 200 --results rf1.jsonl
+    python -m tests.failover rf1 --from-seed 200 --count 800 --results rf1.jsonl
+
+The summary is of all lives of the suite in that file. Exit status: 1 if a promise was broken in this run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+from tests.failover.stores import KINDS, NewStore, stores
+from tests.failover.suites import SUITES, Suite, live
+
+_LINE_EVERY: Final = 10.0  # seconds between two lines about the progress
+_MOST_OF_A_SEED: Final = 1 << 32
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    suite = SUITES[options.suite]
+    if options.store not in suite.kinds:
+        say(f"{options.suite} needs --store={' or '.join(suite.kinds)}")
+        return 2
+    results: list[dict[str, Any]] = _read(options.results, options.suite, options.store)
+    broken, reported = 0, time.monotonic()
+    try:
+        with TemporaryDirectory(prefix="failover-") as folder, stores(options.store, Path(folder)) as new_store:
+            for seed in range(options.from_seed, options.from_seed + options.count):
+                result = {"suite": options.suite, "store": options.store, **run_life(suite, seed, new_store)}
+                results.append(result)
+                if options.results is not None:
+                    with options.results.open("a") as file:
+                        file.write(json.dumps(result) + "\n")
+                if result["violation"] is not None:
+                    broken += 1
+                    say(result["violation"])
+                if time.monotonic() >= reported + _LINE_EVERY:
+                    reported = time.monotonic()
+                    say(f"{seed - options.from_seed + 1} of {options.count} lives, {broken} with a violation")
+    except KeyboardInterrupt:
+        say("stopped")
+    say(summary(results))
+    return int(broken > 0)
+
+
+def run_life(suite: Suite, seed: int, new_store: NewStore) -> dict[str, Any]:
+    """Live one life, and return its line of the results."""
+    began = time.monotonic()
+    violation, document = None, dict[str, Any]()
+    with TemporaryDirectory(prefix="failover-") as folder:
+        try:
+            outcome = live(suite, Path(folder), seed, new_store)
+            document = {"failovers": outcome.failovers, "pauses": outcome.pauses, **outcome.figures}
+        except AssertionError as error:
+            violation = str(error)
+    return {"seed": seed, "seconds": round(time.monotonic() - began, 1), "violation": violation, **document}
+
+
+def summary(results: Sequence[dict[str, Any]]) -> str:
+    """Return what all of these lives have shown, in words."""
+    good = [it for it in results if it["violation"] is None]
+    pauses = sorted(pause for it in good for pause in it["pauses"])
+    lines = [
+        f"{len(results)} lives, {len(results) - len(good)} with a violation, "
+        f"{sum(it['failovers'] for it in good)} failovers in {sum(it['seconds'] for it in results):.0f} s"
+    ]
+    if bad := [it["seed"] for it in results if it["violation"] is not None]:
+        lines.append(f"seeds with a violation: {', '.join(map(str, bad[:20]))}")
+    if pauses:
+        p99 = pauses[min(len(pauses) - 1, int(len(pauses) * 0.99))]
+        lines.append(f"the next OK: p50 {median(pauses):.2f} s, p99 {p99:.2f} s, at most {pauses[-1]:.2f} s")
+    names = dict.fromkeys(name for it in good for name in it)
+    for name in names:
+        values = [it[name] for it in good if name in it]
+        if name in _SHOWN_AS_MOST:
+            lines.append(f"{name}: at most {max(values)}")
+        elif name in _SHOWN_AS_MEDIAN:
+            lines.append(f"{name}: p50 {median(values)}")
+        elif name not in _SHOWN_ABOVE:
+            lines.append(f"{name}: {sum(values):,}")
+    return "\n".join(lines)
+
+
+_SHOWN_ABOVE: Final = ("suite", "store", "seed", "seconds", "violation", "failovers", "pauses")
+_SHOWN_AS_MOST: Final = ("oldest_again", "lateness", "longest_zombie", "back_after", "grown_mb", "took")
+_SHOWN_AS_MEDIAN: Final = ("written_rate",)
+
+
+def say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def _read(path: Path | None, suite: str, store: str) -> list[dict[str, Any]]:
+    if path is None or not path.exists():
+        return []
+    found = [json.loads(line) for line in path.read_text().splitlines()]
+    return [it for it in found if (it["suite"], it["store"]) == (suite, store)]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.failover",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "suite", choices=[*SUITES], help="; ".join(f"{name}: {it.about}" for name, it in SUITES.items())
+    )
+    parser.add_argument(
+        "--store", choices=KINDS, default="file", help="moto and ceph: with a bad network in front of them"
+    )
+    parser.add_argument("--from-seed", type=int, default=random.randrange(_MOST_OF_A_SEED), metavar="N")
+    parser.add_argument("--count", type=int, default=10, help="lives")
+    parser.add_argument("--results", type=Path, metavar="FILE", help="append a line of JSON for each life")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,207 @@
+"""Machines that own one node after the other, and the store between them.
+
+A machine is a folder, with what nsqd has on its disk. Each nsqd that owns the node is started on one of them.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from tests.failover.ledger import Ledger, Violation
+from tests.failover.load import read_history, subscribed
+from tests.failover.stores import Store
+from tests.support.process import Nsqd, run_to_end
+
+NAME: Final = "node"
+WAITING_TOPICS: Final = ("orders", "bills")
+OTHER_TOPICS: Final = ("fast",)
+CHANNELS: Final = ("a", "b")
+KEEPS_ALL: Final = "retention-bytes=10GB"
+# What differs from life to life: small files come and go, and then there is something to compact and to fetch.
+VARIANTS: Final = (
+    (KEEPS_ALL,),
+    (KEEPS_ALL, "max-bytes-per-file=30000"),
+    ("max-bytes-per-file=30000", "mem-queue-size=10"),
+)
+DRAIN_TIMEOUT: Final = 60.0
+CATCH_UP_TIMEOUT: Final = 10.0
+NO_TOPOLOGY: Final = "topology.json is missing"
+_MOST_BURIED: Final = 5000
+
+
+class Machines:
+    """The machines of one node. At the end of its block no nsqd of them runs any more."""
+
+    def __init__(
+        self, folder: Path, store: Store, options: Sequence[str] = (), *, environ: Mapping[str, str] | None = None
+    ) -> None:
+        self.store = store
+        self.started: list[Nsqd] = []
+        self.ledger = Ledger(WAITING_TOPICS, OTHER_TOPICS, CHANNELS)
+        self.keeps_all = KEEPS_ALL in options
+        self.folder = folder
+        self._options = options
+        self._environ = environ or {}
+        self._running = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._running.close()
+
+    # Owners
+
+    def new_owner(self, *options: str, data_path: Path | None = None, environ: Mapping[str, str] | None = None) -> Nsqd:
+        """Return an nsqd that isn't started yet, on a machine of its own unless you name a folder."""
+        number = len(self.started)
+        nsqd = Nsqd(
+            data_path or self.folder / f"machine-{number}",
+            *self.store.options(number),
+            f"remote-name={NAME}",
+            "remote-interval=2ms",
+            "ack=remote",
+            *(f"topic-ack={topic}=written" for topic in OTHER_TOPICS),
+            *self._options,
+            *options,
+            environ={**self._environ, **(environ or {})},
+        )
+        self.started.append(nsqd)
+        self._running.callback(nsqd.kill)
+        return nsqd
+
+    def first_owner(self) -> Nsqd:
+        """Start an owner, with topics and channels that the store has: they were made before a message that has an OK."""
+        nsqd = self.new_owner("take-over").start()
+        self.set_up(nsqd)
+        return nsqd
+
+    def set_up(self, nsqd: Nsqd) -> None:
+        for topic in self.ledger.topics:
+            nsqd.post(f"/topic/create?topic={topic}")
+            for channel in self.ledger.channels:
+                nsqd.post(f"/channel/create?topic={topic}&channel={channel}")
+        (number,) = self.ledger.sending(WAITING_TOPICS[0], 1)
+        nsqd.post(f"/pub?topic={WAITING_TOPICS[0]}", b"%d " % number)
+        self.ledger.answered([number], self.ledger.life)
+        self.store.begin_storm()
+
+    def take_over(self, *, data_path: Path | None = None) -> Nsqd:
+        """Start another owner at once, as an operator does who knows that the last one has gone."""
+        return self.new_owner("take-over", data_path=data_path).start()
+
+    def number_of(self, nsqd: Nsqd) -> int:
+        """Return the number of its machine, as the store counts them."""
+        return self.started.index(nsqd)
+
+    def lose(self, nsqd: Nsqd) -> float:
+        """Lose a machine with its disk. Return when."""
+        at = time.monotonic()
+        nsqd.kill()
+        shutil.rmtree(nsqd.data_path)
+        return at
+
+    @property
+    def log(self) -> str:
+        """The ends of the logs of the last owners."""
+        return "\n\n".join(
+            "\n".join([f"{it.data_path.name}:", *[line for line in it.log.splitlines() if "f" * 16 not in line][-30:]])
+            for it in self.started[-3:]
+        )
+
+    # What they have to know
+
+    def check_shape(self, nsqd: Nsqd) -> None:
+        """Check, before anybody uses a new owner, that it has what has to be there."""
+        found = {it["topic_name"]: {x["channel_name"] for x in it["channels"]} for it in nsqd.stats()["topics"]}
+        expected = {topic: {*self.ledger.channels} for topic in self.ledger.topics}
+        if found != expected:
+            raise Violation(f"topics and channels are {found}, not {expected}")
+        for topic in self.ledger.topics:
+            for channel in self.ledger.channels:
+                self.ledger.check_buried(channel, topic, _buried(nsqd, topic, channel))
+
+    def check_end(self, nsqd: Nsqd) -> None:
+        """Repeat what got no answer, consume all that is left, and compare with the ledger."""
+        self._publish_the_rest(nsqd)
+        self.check_shape(nsqd)
+        for topic in self.ledger.topics:
+            for channel in self.ledger.channels:
+                self._drain(nsqd, topic, channel)
+        self.ledger.check_all_finished()
+        if self.keeps_all:
+            for topic in self.ledger.topics:
+                self._check_history(nsqd, topic)
+        self._check_store(nsqd)
+
+    def _check_store(self, nsqd: Nsqd) -> None:
+        """Stop the owner, and have the store proved, and the data path that it would give another machine."""
+        self.store.calm()
+        if (status := nsqd.stop()) != 0:
+            raise Violation(f"a clean stop has status {status}")
+        url, *options = self.store.options(len(self.started))
+        done = run_to_end(
+            *("remote", "fsck", url.removeprefix("remote="), f"--name={NAME}", f"--to={self.folder / 'restored'}"),
+            *(f"--{it}" for it in options),
+        )
+        damage = [line for line in done.stdout.splitlines() if line.startswith(("damage", "unreadable"))]
+        # Only roots have topology.json, and a start makes it again. So it is missing until there is a root.
+        if done.returncode not in (0, 1) or any(NO_TOPOLOGY not in line for line in damage):
+            raise Violation(f"nsqd remote fsck has status {done.returncode}:\n{done.stdout}\n{done.stderr}")
+
+    def _publish_the_rest(self, nsqd: Nsqd) -> None:
+        while (number := self.ledger.take_unanswered()) is not None:
+            sent = self.ledger.messages[number]
+            answer = nsqd.http("POST", f"/pub?topic={sent.topic}&key={sent.key.decode()}", b"%d " % number)
+            assert answer.status == 200, answer
+            self.ledger.answered([number], self.ledger.life)
+
+    def _drain(self, nsqd: Nsqd, topic: str, channel: str) -> None:
+        """Give back what is buried, and finish all that comes, until nothing is left."""
+        deadline = time.monotonic() + DRAIN_TIMEOUT
+        self.ledger.kicking(channel, topic)
+        nsqd.post(f"/channel/kick?topic={topic}&channel={channel}")
+        with subscribed(nsqd, topic, channel) as client:
+            client.send(b"RDY 1000\n")
+            while True:
+                try:
+                    message = client.message(0.02)
+                except TimeoutError:
+                    client.in_step()
+                    left = nsqd.channel(topic, channel)
+                    counts = {it: left[it] for it in ("depth", "in_flight_count", "deferred_count")}
+                    if not any(counts.values()):
+                        return
+                    if time.monotonic() > deadline:
+                        raise Violation(f"{topic}/{channel} doesn't run dry: {counts}") from None
+                    continue
+                number = self.ledger.arrived(channel, message, self.ledger.life)
+                client.send(b"FIN %b\n" % message.id)
+                self.ledger.finishing(channel, number, self.ledger.life)
+
+    def _check_history(self, nsqd: Nsqd, topic: str) -> None:
+        deadline = time.monotonic() + CATCH_UP_TIMEOUT  # history shows what the store has
+        stored: list[int] = []
+        while True:
+            log, found, _ = read_history(nsqd, topic, len(stored))
+            stored += [number for _, number in found]
+            if not found and (time.monotonic() >= deadline or self.ledger.expected(topic) <= {*stored}):
+                self.ledger.check_history(topic, log, stored)
+                return
+            if not found:
+                time.sleep(0.02)  # another process gives no event to wait for
+
+
+def _buried(nsqd: Nsqd, topic: str, channel: str) -> set[int]:
+    answer = nsqd.http("GET", f"/channel/buried?topic={topic}&channel={channel}&limit={_MOST_BURIED}")
+    assert answer.status == 200, answer
+    return {int(json.loads(line)["body"].split()[0]) for line in answer.body.splitlines()}

@@ -1,0 +1,146 @@
+"""The stores of the suites: a shared folder, or an S3 server with a proxy in front of each machine."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final, Protocol
+from uuid import uuid4
+
+from tests.failover.proxy import Fault, StoreProxy, Weather
+from tests.support.engines import BUCKET, KEY, SECRET, Ceph
+from tests.support.s3 import S3Server
+
+KINDS: Final = ("file", "moto", "ceph")
+CALM: Final = 0.0005  # seconds that a store in the same network takes longer than one on this machine
+# How many of all requests have these faults. One that is held keeps its connection for half a minute.
+STORM: Final[Mapping[Fault, float]] = {
+    fault: 0.003 if fault is Fault.HELD else 0.01 for fault in Fault if fault is not Fault.SLOWED
+}
+STORMS: Final = 0.7  # of all lives
+
+
+class Store(Protocol):
+    """Where one node's objects are, as its machines reach them."""
+
+    @property
+    def is_stormy(self) -> bool:
+        """Whether requests fail by themselves, so that a publish may wait for longer than --remote-timeout."""
+
+    def options(self, machine: int) -> Sequence[str]:
+        """Return the options with which nsqd on this machine uses the store."""
+
+    def go_away(self, machine: int | None = None) -> None:
+        """Give this machine no answers, or none of them."""
+
+    def come_back(self) -> None: ...
+
+    def begin_storm(self) -> None:
+        """Let requests of all machines fail from now on, if this is such a life."""
+
+    def calm(self) -> None:
+        """Let no request fail any more."""
+
+    def settle(self) -> None:
+        """Carry out every request that is still held, as late as can be."""
+
+
+class SharedFolder:
+    is_stormy = False
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._elsewhere = folder.with_name(f"{folder.name}-unmounted")
+        folder.mkdir()
+
+    def options(self, machine: int) -> Sequence[str]:
+        return (f"remote=file://{self.folder}",)
+
+    def go_away(self, machine: int | None = None) -> None:
+        assert machine is None, "a folder has no wire to one machine that could be cut"
+        self.folder.rename(self._elsewhere)
+
+    def come_back(self) -> None:
+        if self._elsewhere.exists():
+            self._elsewhere.rename(self.folder)
+
+    def begin_storm(self) -> None: ...
+
+    def calm(self) -> None: ...
+
+    def settle(self) -> None: ...
+
+
+class Bucket:
+    """A prefix of a bucket. Each machine reaches it through a proxy of its own.
+
+    It begins calm, because nsqd examines a store before its first use, and refuses one that fails then.
+    """
+
+    def __init__(self, endpoint: str, chance: random.Random, running: ExitStack, faults: Mapping[Fault, float]) -> None:
+        self.proxies: dict[int, StoreProxy] = {}
+        self._address = endpoint.partition("://")[2]
+        self._url = f"s3://{BUCKET}/nsq-{uuid4().hex}"
+        self._chance = chance
+        self._running = running
+        self._faults = faults
+        self._has_storm = False
+
+    @property
+    def is_stormy(self) -> bool:
+        return self._has_storm and bool(self._faults)
+
+    def options(self, machine: int) -> Sequence[str]:
+        weather = Weather(CALM, self._faults if self._has_storm else {})
+        proxy = StoreProxy(self._address, random.Random(self._chance.random()), weather)
+        self.proxies[machine] = self._running.enter_context(proxy)
+        return (
+            f"remote={self._url}",
+            *(f"remote-option={it}" for it in (f"endpoint={proxy.url}", f"access_key_id={KEY}")),
+            f"remote-option=secret_access_key={SECRET}",
+        )
+
+    def go_away(self, machine: int | None = None) -> None:
+        way = self._chance.choice(("is_cut", "is_silent", "loses_answers", "slows_down"))
+        for number, proxy in self.proxies.items():
+            if machine in (None, number):
+                setattr(proxy.weather, way, True)
+
+    def come_back(self) -> None:
+        for proxy in self.proxies.values():
+            weather = proxy.weather
+            weather.is_cut = weather.is_silent = weather.loses_answers = weather.slows_down = False
+
+    def begin_storm(self) -> None:
+        self._has_storm = True
+        for proxy in self.proxies.values():
+            proxy.weather.faults = self._faults
+
+    def calm(self) -> None:
+        self._has_storm = False
+        for proxy in self.proxies.values():
+            proxy.weather.faults = {}
+
+    def settle(self) -> None:
+        for proxy in self.proxies.values():
+            proxy.deliver_held()
+
+
+NewStore = Callable[[Path, random.Random, ExitStack], Store]
+
+
+@contextmanager
+def stores(kind: str, folder: Path) -> Iterator[NewStore]:
+    """Run a server of this kind, and yield what makes an empty store for each life, in a folder of that life."""
+    if kind == "file":
+        yield lambda life, chance, running: SharedFolder(life / "store")
+        return
+    with S3Server(folder) if kind == "moto" else Ceph() as server:
+        endpoint = server.endpoint
+
+        def new_store(life: Path, chance: random.Random, running: ExitStack) -> Store:
+            return Bucket(endpoint, chance, running, STORM if chance.random() < STORMS else {})
+
+        yield new_store

@@ -1,0 +1,473 @@
+"""What each suite does in one life of a node, from its first owner to the comparison with the ledger.
+
+All chance comes from a seed. The processes are real, so the same seed does much the same, and not exactly.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from nsqcommon.startup import TakenOver
+from nsqcommon.wire.commands import pub
+from nsqd.remote.local_files import REMOTE_JSON
+from nsqd.remote.local_mark import decode_mark, encode_mark
+from tests.failover.ledger import KILLED_GRACE, Ledger, Violation
+from tests.failover.load import Load
+from tests.failover.machines import NAME, OTHER_TOPICS, VARIANTS, WAITING_TOPICS, Machines
+from tests.failover.stores import KINDS, NewStore, SharedFolder
+from tests.simulation.power_cuts import POWER_CUTS
+from tests.simulation.shim import Effect, Op, Rule, Shim
+from tests.simulation.trace import Replay, read_trace
+from tests.support.client import Client, Refused
+from tests.support.lengths import sized
+from tests.support.process import Nsqd
+from tests.support.traffic import BROKEN
+
+# How many messages an owner acknowledges before it is lost. Some are lost while everything begins.
+EARLY: Final = range(1, 40)
+LATE: Final = sized(short=range(50, 150), long=range(100, 900))
+ROUNDS: Final = sized(short=range(1, 2), long=range(1, 5))  # owners that a life loses
+CLAIMANTS: Final = sized(short=4, long=10)
+CLAIMS: Final = sized(short=1, long=2)
+OWNER_IS_CUT_OFF: Final = sized(short=1.0, long=0.6)  # otherwise the next one is, and the owner idle
+ASKED: Final = sized(short=1.0, long=0.8)  # of frozen owners; the others notice by a heartbeat every ten seconds
+AWAY: Final = sized(short=(0.5, 1.5), long=(5.0, 10.0, 30.0, 120.0))  # seconds
+OF_OUTAGES: Final = (sized(short="remote-timeout=1s", long="remote-timeout=10s"),)
+SLOW_SYNC: Final = 20  # ms, as an honest disk takes
+MOST_GROWN: Final = 150 << 20  # bytes of memory, while the store is away
+FENCED_WITHIN: Final = 11.0  # seconds in which a process has to notice that it isn't the owner any more
+
+
+@dataclass
+class Outcome:
+    """What one life has shown."""
+
+    failovers: int = 0
+    pauses: list[float] = field(default_factory=list)  # from the loss of an owner to the next OK, in seconds
+    figures: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    about: str
+    live: Callable[[Machines, random.Random, Outcome], None]
+    kinds: tuple[str, ...] = KINDS  # stores that it can do this with
+    options: tuple[str, ...] = ()
+
+
+# Owners are lost with their disks
+
+
+def lose_disks(machines: Machines, chance: random.Random, outcome: Outcome) -> None:
+    nsqd, ledger = machines.first_owner(), machines.ledger
+    for _ in range(chance.choice(ROUNDS)):
+        load = Load(nsqd, ledger, chance, is_refused=machines.store.is_stormy)
+        load.go_on_for(chance.choice(chance.choice((EARLY, LATE))))
+        lost_at = machines.lose(nsqd)
+        load.ended()
+        ledger.ended(lost_at)
+        nsqd = machines.take_over()
+        _go_on(machines, nsqd, lost_at, chance, outcome)
+        machines.store.settle()
+    machines.check_end(nsqd)
+
+
+def _go_on(machines: Machines, nsqd: Nsqd, lost_at: float, chance: random.Random, outcome: Outcome) -> None:
+    """Publish and consume for a while at an owner that has taken over."""
+    machines.check_shape(nsqd)
+    outcome.failovers += 1
+    load = Load(nsqd, machines.ledger, chance, is_refused=machines.store.is_stormy)
+    load.go_on_for(1)
+    assert load.first_ok is not None
+    outcome.pauses.append(load.first_ok - lost_at)
+    load.go_on_for(chance.choice(EARLY))
+    load.ended()
+
+
+# Owners that go on with a disk
+
+
+def keep_disks(machines: Machines, chance: random.Random, outcome: Outcome) -> None:
+    """End owners in all ways, and go on with their disk, with an older one, or on another machine after a clean stop."""
+    nsqd, ledger = machines.first_owner(), machines.ledger
+    copies: list[Path] = []
+    for _ in range(chance.choice(ROUNDS)):
+        load = Load(nsqd, ledger, chance, is_refused=machines.store.is_stormy)
+        load.go_on_for(chance.choice(chance.choice((EARLY, LATE))))
+        lost_at = time.monotonic()
+        way = chance.choice(("same disk", "older disk", "stopped"))
+        data_path: Path | None = None
+        if way == "stopped":
+            load.ended()
+            if (status := nsqd.stop()) != 0:
+                raise Violation(f"a clean stop has status {status}")
+            ledger.stopped()
+        else:
+            nsqd.kill()
+            load.ended()
+            copies.append(machines.folder / f"copy-{len(copies)}")
+            shutil.copytree(nsqd.data_path, copies[-1])
+            data_path, copy = nsqd.data_path, copies[-1]
+            if way == "older disk":
+                copy = chance.choice(copies)
+                data_path = machines.folder / f"restored-{len(copies)}"
+                shutil.copytree(copy, data_path)
+            if copy is copies[-1]:
+                ledger.ended(lost_at, KILLED_GRACE, keeps_messages=True)
+            else:
+                ledger.ended(lost_at)
+        outcome.figures[way] = outcome.figures.get(way, 0) + 1
+        nsqd = machines.take_over(data_path=data_path)
+        _go_on(machines, nsqd, lost_at, chance, outcome)
+        machines.store.settle()
+    machines.check_end(nsqd)
+
+
+# Owners that stand still while another one takes over
+
+
+def freeze_owners(machines: Machines, chance: random.Random, outcome: Outcome) -> None:
+    nsqd, ledger = machines.first_owner(), machines.ledger
+    for _ in range(chance.choice(ROUNDS)):
+        load = Load(nsqd, ledger, chance, is_refused=True)
+        load.go_on_for(chance.choice(chance.choice((EARLY, LATE))))
+        is_asked = chance.random() < ASKED
+        if not is_asked:
+            load.ended()  # so only its heartbeat will show it that it has lost the name
+        zombie = nsqd
+        zombie.send_signal(signal.SIGSTOP)
+        frozen_at = time.monotonic()
+        time.sleep(chance.choice((0.0, chance.uniform(0, 1))))  # so long it stands still before another one starts
+        ledger.ended(frozen_at)
+        nsqd = machines.take_over()
+        _go_on(machines, nsqd, frozen_at, chance, outcome)
+        late = _LatePublish(zombie, ledger) if is_asked else None
+        machines.store.settle()
+        zombie.send_signal(signal.SIGCONT)
+        thawed_at = time.monotonic()
+        if late is not None and late.ended():
+            raise Violation("an owner that was frozen has answered OK to a publish that came after the next one began")
+        _wait_until_fenced(zombie, outcome, thawed_at)
+        load.ended()
+    machines.check_end(nsqd)
+
+
+class _LatePublish:
+    """A publish to an owner that stands still. Nobody else has its message, so an OK is a lie."""
+
+    def __init__(self, zombie: Nsqd, ledger: Ledger) -> None:
+        (number,) = ledger.sending(WAITING_TOPICS[0], 1)
+        self._client = Client(zombie.tcp)  # the system accepts for a process that stands still
+        self._client.send(pub(WAITING_TOPICS[0], b"%d too late" % number))
+        self._is_ok = False
+        self._thread = threading.Thread(target=self._wait, daemon=True)
+        self._thread.start()
+
+    def _wait(self) -> None:
+        with self._client as client:
+            try:
+                self._is_ok = client.response() == b"OK"
+            except (Refused, *BROKEN):
+                pass
+
+    def ended(self) -> bool:
+        """Return whether it was answered with OK."""
+        self._thread.join(60)
+        return self._is_ok
+
+
+def _wait_until_fenced(zombie: Nsqd, outcome: Outcome, since: float) -> None:
+    """Wait until a process that could go on since then has ended, because it isn't the owner any more."""
+    status = zombie.wait()
+    took = time.monotonic() - since
+    outcome.figures["longest_zombie"] = round(max(took, outcome.figures.get("longest_zombie", 0)), 2)
+    if status != TakenOver.exit_status:
+        raise Violation(f"the former owner ended with status {status}\n{zombie.log[-3000:]}")
+
+
+# A store that one machine can't reach
+
+
+def cut_off(machines: Machines, chance: random.Random, outcome: Outcome) -> None:
+    nsqd, ledger = machines.first_owner(), machines.ledger
+    load = Load(nsqd, ledger, chance, is_refused=True)
+    load.go_on_for(chance.choice(LATE))
+    _refuse_another(machines, load)
+    former = nsqd
+    if chance.random() < OWNER_IS_CUT_OFF:
+        cut_at = time.monotonic()
+        machines.store.go_away(machines.number_of(former))
+        time.sleep(chance.choice(AWAY))  # so long the owner is cut off before another one starts
+        ledger.ended(cut_at)
+        nsqd = machines.take_over()
+    else:
+        load.ended()
+        cut_at = time.monotonic()
+        ledger.ended(cut_at)
+        nsqd = _take_over_from_afar(machines, chance)
+    _go_on(machines, nsqd, cut_at, chance, outcome)
+    machines.store.come_back()
+    _wait_until_fenced(former, outcome, time.monotonic())
+    load.ended()
+    machines.store.settle()
+    machines.check_end(nsqd)
+
+
+def _refuse_another(machines: Machines, load: Load) -> None:
+    """Check that a second start of the name is refused while the owner lives."""
+    another = machines.new_owner()
+    try:
+        another.start()
+    except AssertionError:
+        if " is in use by process " not in another.log:
+            raise
+    else:
+        raise Violation("a second process was not refused while the chain moved")
+    load.raise_violation()
+
+
+def _take_over_from_afar(machines: Machines, chance: random.Random) -> Nsqd:
+    """Start another owner that can't reach the store at first."""
+    nsqd = machines.new_owner("take-over")
+    machines.store.go_away(machines.number_of(nsqd))
+    thread = threading.Thread(target=_start, args=(nsqd,), daemon=True)
+    thread.start()
+    time.sleep(chance.choice(AWAY))  # so long the store is out of its reach
+    machines.store.come_back()
+    thread.join(120)
+    if not nsqd.is_running:
+        raise Violation("an owner that could not reach the store at first hasn't started")
+    return nsqd
+
+
+# Owners that live
+
+
+def take_from_the_living(machines: Machines, chance: random.Random, outcome: Outcome) -> None:
+    """Take over from owners under load, which go on until they learn of it."""
+    nsqd, ledger = machines.first_owner(), machines.ledger
+    for _ in range(2):
+        load = Load(nsqd, ledger, chance, is_refused=True)
+        load.go_on_for(chance.choice(LATE))
+        former, began = nsqd, time.monotonic()
+        ledger.ended(began)
+        nsqd = machines.take_over()
+        outcome.figures["took"] = round(max(time.monotonic() - began, outcome.figures.get("took", 0)), 2)
+        _go_on(machines, nsqd, began, chance, outcome)
+        _wait_until_fenced(former, outcome, began)
+        load.ended()
+    machines.check_end(nsqd)
+
+
+# A store that is away for all
+
+
+def lose_store(machines: Machines, chance: random.Random, outcome: Outcome) -> None:
+    """Have no store for a while, under load, and lose the machine when it is back."""
+    nsqd, ledger = machines.first_owner(), machines.ledger
+    load = Load(nsqd, ledger, chance, is_refused=True)
+    load.go_on_for(chance.choice(LATE))
+    calm = _rate(ledger, 1.0)
+    base = nsqd.resident_bytes
+    machines.store.go_away()
+    away = _rate(ledger, chance.choice(AWAY))
+    machines.store.come_back()
+    back_at = time.monotonic()
+    _wait_for_an_ok(load, ledger)
+    outcome.figures |= {
+        "back_after": round(time.monotonic() - back_at, 2),
+        "written_rate": round(away / max(calm, 1), 2),
+        "grown_mb": round((nsqd.resident_bytes - base) / 1e6, 1),
+    }
+    if nsqd.resident_bytes - base > MOST_GROWN:
+        raise Violation(f"memory has grown from {base} to {nsqd.resident_bytes} bytes")
+    if not nsqd.is_running:
+        raise Violation("nsqd has ended")
+    load.go_on_until(lambda: load.acknowledged > 0)
+    lost_at = machines.lose(nsqd)
+    load.ended()
+    ledger.ended(lost_at)
+    nsqd = machines.take_over()
+    _go_on(machines, nsqd, lost_at, chance, outcome)
+    machines.store.settle()
+    machines.check_end(nsqd)
+
+
+def _rate(ledger: Ledger, seconds: float) -> float:
+    """Return how many publishes a second were answered to topics that don't wait for the store."""
+    before = ledger.acknowledged_of(OTHER_TOPICS)
+    time.sleep(seconds)  # it is the time that counts
+    return (ledger.acknowledged_of(OTHER_TOPICS) - before) / seconds
+
+
+def _wait_for_an_ok(load: Load, ledger: Ledger) -> None:
+    before = ledger.acknowledged_of(WAITING_TOPICS)
+    load.go_on_until(lambda: ledger.acknowledged_of(WAITING_TOPICS) > before)
+
+
+# Owners whose machine loses its power, and that go on with the disk that is left
+
+
+def lose_power(machines: Machines, chance: random.Random, outcome: Outcome) -> None:
+    ledger = machines.ledger
+    data_path = machines.folder / "machine-0"
+    with Shim(machines.folder, data_path, seed=chance.getrandbits(30), traced=True) as shim:
+        nsqd = machines.new_owner("take-over", environ=dict(shim.environ)).start()
+        machines.set_up(nsqd)
+        shim.apply(Rule(Op.SYNC, Effect.HANG, milliseconds=SLOW_SYNC))
+        load = Load(nsqd, ledger, chance)
+        load.go_on_for(chance.choice(chance.choice((EARLY, LATE))))
+        cut_at = time.monotonic()
+        nsqd.kill()
+        load.ended()
+    ledger.ended(cut_at)
+    replay = Replay(read_trace(shim.trace_path))
+    replay.play_until(cut_at + 3600)
+    left = machines.folder / "left"
+    replay.cut(chance.choice(POWER_CUTS), chance, left)
+    _boot_again(left)
+    nsqd = machines.take_over(data_path=left)
+    decision = "continuing" if "continuing with" in nsqd.log else "adopted"
+    outcome.figures[decision] = 1
+    _go_on(machines, nsqd, cut_at, chance, outcome)
+    machines.check_end(nsqd)
+
+
+def _boot_again(data_path: Path) -> None:
+    """Have the mark of a data path name another boot, as it does after a power cut."""
+    path = data_path / REMOTE_JSON
+    if path.exists():
+        path.write_bytes(encode_mark(replace(decode_mark(path.read_bytes()), boot="the one before")))
+
+
+# Objects that are damaged
+
+
+def damage_objects(machines: Machines, chance: random.Random, outcome: Outcome) -> None:
+    """Flip a byte of an object before each takeover. It has to fail and name the object, or not to need it."""
+    assert isinstance(machines.store, SharedFolder)
+    folder = machines.store.folder / NAME
+    nsqd, ledger = machines.first_owner(), machines.ledger
+    for _ in range(chance.choice(ROUNDS)):
+        load = Load(nsqd, ledger, chance)
+        load.go_on_for(chance.choice(LATE))
+        lost_at = machines.lose(nsqd)
+        load.ended()
+        ledger.ended(lost_at)
+        nsqd = machines.new_owner("take-over")
+        has_started = True
+        with _damaged(folder, chance) as damaged:
+            try:
+                nsqd.start()
+            except AssertionError:
+                has_started = False
+                outcome.figures["refused_to_start"] = outcome.figures.get("refused_to_start", 0) + 1
+                if damaged not in nsqd.log:
+                    raise Violation(f"{damaged} is damaged, and the start doesn't say so\n{nsqd.log[-2000:]}") from None
+        if not has_started:
+            nsqd = machines.take_over()
+        _go_on(machines, nsqd, lost_at, chance, outcome)
+    machines.check_end(nsqd)
+
+
+@contextmanager
+def _damaged(folder: Path, chance: random.Random) -> Iterator[str]:
+    """Flip a bit in an object of a kind that chance decides, until the end of the block. Yield its name in the store."""
+    kinds: dict[str, list[Path]] = {}
+    for path in sorted(it for it in folder.rglob("*") if it.is_file() and not it.name.startswith(".")):
+        kinds.setdefault(path.relative_to(folder).parts[0], []).append(path)
+    path = chance.choice(kinds[chance.choice(sorted(kinds))])
+    data = path.read_bytes()
+    place = chance.randrange(len(data))
+    path.write_bytes(data[:place] + bytes([data[place] ^ 1 << chance.randrange(8)]) + data[place + 1 :])
+    try:
+        yield str(path.relative_to(folder))
+    finally:
+        path.write_bytes(data)
+
+
+# Many that want the name at once
+
+
+def claim_at_once(machines: Machines, chance: random.Random, outcome: Outcome) -> None:
+    """Start ten at once. One has to serve, and the others have to end."""
+    ledger = machines.ledger
+    for number in range(CLAIMS):
+        claimants = [machines.new_owner("take-over") for _ in range(CLAIMANTS)]
+        threads = [threading.Thread(target=_start, args=(it,), daemon=True) for it in claimants]
+        began = time.monotonic()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+        owner = _only_owner(claimants)
+        if number == 0:
+            machines.set_up(owner)
+        _go_on(machines, owner, began, chance, outcome)
+        if number + 1 < CLAIMS:
+            lost_at = machines.lose(owner)
+            ledger.ended(lost_at)
+    machines.check_end(owner)
+
+
+def _start(nsqd: Nsqd) -> None:
+    try:
+        nsqd.start()
+    except AssertionError:  # another one was the owner before it could listen
+        pass
+
+
+def _only_owner(claimants: list[Nsqd]) -> Nsqd:
+    """Wait until only one of them runs, and return it."""
+    deadline = time.monotonic() + FENCED_WITHIN + 20
+    while len(alive := [it for it in claimants if it.is_running]) > 1:
+        if time.monotonic() > deadline:
+            raise Violation(f"{len(alive)} processes think that they own the node")
+        time.sleep(0.02)  # other processes give no event to wait for
+    if not alive:
+        raise Violation("all claimants have ended:\n" + "\n".join(it.log[-300:] for it in claimants))
+    return alive[0]
+
+
+SUITES: Final[Mapping[str, Suite]] = MappingProxyType(
+    {
+        "rf1": Suite("owners are killed under load and their disks wiped", lose_disks),
+        "disks": Suite("owners end in all ways, and go on with their disk or an older one", keep_disks),
+        "rf2": Suite("owners stand still, and go on when another one has taken over", freeze_owners),
+        "rf3": Suite("the owner or the next one can't reach the store", cut_off, ("moto", "ceph"), OF_OUTAGES),
+        "living": Suite("another one takes over from an owner that lives, under load", take_from_the_living),
+        "rf4": Suite("the store is away for a while", lose_store, options=OF_OUTAGES),
+        "rf5": Suite("owners lose their power, and go on with the disk that is left", lose_power, ("file",)),
+        "rf8": Suite("an object in the store is damaged before each takeover", damage_objects, ("file",)),
+        "rf6": Suite("ten processes want the name at once", claim_at_once),
+    }
+)
+
+
+def live(
+    suite: Suite, folder: Path, seed: int, new_store: NewStore, environ: Mapping[str, str] | None = None
+) -> Outcome:
+    """Live one life, with these variables of the environment for each nsqd. Raise AssertionError, with the seed and the logs, if a promise was broken."""
+    chance = random.Random(seed)
+    outcome = Outcome()
+    with ExitStack() as running:
+        store = new_store(folder, chance, running)
+        machines = running.enter_context(
+            Machines(folder, store, (*chance.choice(VARIANTS), *suite.options), environ=environ)
+        )
+        try:
+            suite.live(machines, chance, outcome)
+        except Exception as error:
+            raise AssertionError(f"{machines.log}\n\nseed {seed}: {type(error).__name__} {error}") from error
+        outcome.figures |= machines.ledger.figures()
+    return outcome
