@@ -44,7 +44,10 @@ def test_no_promise_is_broken(suite: str, kind: str, tmp_path: Path, request: py
 
 # Which suite finds a planted bug, and what it says
 _FOUND_BY = {
-    "a publisher that waits for the store is answered when its message is written": ("rf1", "lost|lacks|topics and channels are"),
+    "a publisher that waits for the store is answered when its message is written": (
+        "rf1",
+        "lost|lacks|topics and channels are",
+    ),
     "a slot that exists counts as our own earlier try": ("rf2", "has answered OK to a publish that came after"),
 }
 _MOST_LIVES = 5
