@@ -65,7 +65,7 @@ SUITES: Final[dict[str, tuple[str, ...]]] = {
         "tests/nsqd/remote/test_difference.py",
         "tests/nsqd/remote/test_node.py",
         "tests/nsqd/remote/test_opening.py",
-        "tests/nsqd/remote/test_restarts.py",
+        "tests/nsqd/remote/test_opening_after_restarts.py",
         "tests/nsqd/remote/test_operating.py",
         "tests/nsqd/remote/test_root_job.py",
     ),
