@@ -308,12 +308,13 @@ def test_a_root_job_that_was_given_up_changes_the_data_path_no_more(
     monkeypatch.setattr(LocalFiles, "sync", hang)
     before = (machine.folder / "remote.json").read_bytes()
     machine.clock.now += ROOT_SECONDS
+    others = {*threading.enumerate()}  # nodes of other tests, which were killed, have threads of that name
     machine.job.start()
+    (thread,) = (it for it in threading.enumerate() if it.name == NAME and it not in others)
     assert syncs.wait(30)
     assert not machine.job.close(0.0)
     disk_answers.set()
-    for thread in threading.enumerate():
-        if thread.name == NAME:
-            thread.join(30)
+    thread.join(30)
+    assert not thread.is_alive()
     assert (machine.folder / "remote.json").read_bytes() == before
     assert machine.job.bug is None
