@@ -9,7 +9,7 @@
                             that do); root_job, root_making; confirmations (publishers and readers that wait)
     stores                  object_store says what a store has to do, `stores/` has a shared folder and the clouds,
                             `location` reads their URLs
-    `nsqd remote`           cli, operating, fsck; `nsqd remote check`: check, cost
+    `nsqd remote`           cli, operating, forgetting, fsck; `nsqd remote check`: check, cost
 
 Words:
 

@@ -307,4 +307,5 @@ class Chain:
             return
         if slot.claimant is not None:
             self.fence = slot
-            self.fenced = f"the name was taken over by {slot.claimant}"
+            did = "deleted" if slot.is_last else "taken over"
+            self.fenced = f"the name was {did} by {slot.claimant}"

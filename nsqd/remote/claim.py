@@ -23,6 +23,10 @@ Before the fence we begin once more at the newest root that we have read the com
 to sweep what that commit has made unnecessary, and after its sweep the older root's objects are no more. Objects of the
 newest committed root stay, because only a later commit could have them deleted, and after our fence only we can commit.
 
+`nsqd remote forget` claims as well, to delete the node. Its fence says that the chain ends there for good, so the claim of
+another process that comes to it fails. A hint may lead there although the name has a new node: an owner of the former one
+that wakes up later may still write it. So such a hint counts as none.
+
 A claim has no clock and does nothing: `next_requests` says what to ask, in parallel if there are several, and `answered`
 takes the answers. A store that doesn't say is asked again.
 """
@@ -34,7 +38,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, assert_never
 
 from nsqcommon.remote.framing import BadObject
-from nsqcommon.remote.marks import NodeMark, decode_gone, decode_hint, decode_node, encode_node
+from nsqcommon.remote.marks import ForgottenNode, NodeMark, decode_gone, decode_hint, decode_node, encode_node
 from nsqcommon.remote.names import HINT, NODE, Run, gone_name, root_name, slot_name
 from nsqcommon.remote.root import Root, decode_root, empty_root
 from nsqcommon.remote.slot import Claimant, Kind, Slot, decode_slot, encode_slot
@@ -143,6 +147,7 @@ class Claim:
         mark: LocalMark | None = None,
         may_leap: bool = True,
         has_data: bool = False,
+        forgets: bool = False,
         slots_ahead: int = SLOTS_AHEAD,
     ) -> None:
         """Claim for this writer, whose name was drawn for this claim. `mark`: of the data path, if it has one.
@@ -153,11 +158,14 @@ class Claim:
 
         With `has_data` the data path is a node's already, so that the name must not be another one's.
 
+        With `forgets` the fence is the end of the chain: the node is going to be deleted.
+
         Without `may_leap` the claim stops in front of the fence (`is_looking`), so that a start can see whether the
         owner is alive.
         """
         self.claimed: Claimed | None = None
         self.fault: str | None = None  # why the name can't be claimed, for the operator
+        self.is_forgotten = False  # that's because its node is being deleted
         self.owner: Claimant | None = None  # the last owner, as far as the chain was read
         self._node = node
         self._writer = writer
@@ -168,10 +176,12 @@ class Claim:
         self._may_leap = may_leap
         self._stops_owner = may_leap
         self._has_data = has_data
+        self._forgets = forgets
         self._slots_ahead = slots_ahead
         self._phase = Phase.NODE
         self._under_way: list[ClaimRequest] = []
         self._first: Run | None = None
+        self._is_hinted = False
         self._fences: dict[str, bytes] = {}  # by name; a repeated fence has the same bytes
         self._highest = 0
         self._path: list[RunRead] = []
@@ -266,6 +276,7 @@ class Claim:
                 self._go(Phase.COMPARE)
         except BadObject as error:
             # The answer may have been the one that slots after it were waiting for.
+            self.is_forgotten = isinstance(error, ForgottenNode)
             self._damaged(f"{self._slot if self._phase is Phase.SCAN else request.name}: {error}")
 
     def _got(self, request: ClaimRequest, data: bytes | None) -> None:
@@ -316,21 +327,34 @@ class Claim:
             hinted = decode_hint(data) if data is not None else None
         except BadObject:
             hinted = None
+        self._is_hinted = hinted is not None
         self._begin(hinted or self._run)
 
     def _begin(self, run: Run) -> None:
         self._run = self._begun = run
         self._number, self._path = 0, []
         self._ahead.clear()
+        self.is_forgotten = False
         self._go(Phase.GONE)
 
     def _got_gone(self, data: bytes | None) -> None:
         if data is not None:
-            self._begin(decode_gone(data))
+            self._begin(self._run_after(data))
         elif self._run == self._first:
             self._read_from(empty_root(self._node, self._run))
         else:
             self._go(Phase.ROOT)
+
+    def _run_after(self, mark: bytes) -> Run:
+        """Return the run that a mark leads to. Raises ForgottenNode, unless only a hint has led to the mark."""
+        try:
+            return decode_gone(mark)
+        except ForgottenNode:
+            if not self._is_hinted:
+                raise
+        self._is_hinted = False
+        assert self._first is not None
+        return self._first
 
     def _got_root(self, data: bytes | None) -> None:
         if data is not None:
@@ -386,6 +410,8 @@ class Claim:
             return
         if slot.next.number <= self._run.number:
             raise BadObject(f"leads back to {slot.next}")
+        if slot.is_last:
+            raise ForgottenNode
         self._path.append(RunRead(self._run, self._number, slot.kind is Kind.FENCE))
         self._run, self._number = slot.next, 0
         self._ahead.clear()
@@ -462,7 +488,7 @@ class Claim:
             self._highest = following.number
             slot = Slot(
                 *(Kind.FENCE, self._node, self._run, number, self._writer, self._time_ns),
-                *((), following, False, self._claimant),
+                *((), following, self._forgets, self._claimant),
             )
             fence = self._fences[name] = b"".join(encode_slot(slot))
         return ClaimRequest(Ask.CREATE, name, fence)

@@ -52,6 +52,10 @@ class DamagedChain(StartupError):
     """A chain can't be read to its end, because of one of its objects."""
 
 
+class InUse(StartupError):
+    """Another process owns the name, and is alive."""
+
+
 class OwnerAnswer(Enum):
     """What is at the address of an owner."""
 
@@ -108,7 +112,7 @@ def read_chain(
     unused = writer_name(0)
     while True:
         claim = Claim(node="", writer=unused, first_writer=unused, claimant=Claimant(), time_ns=0, may_leap=False)
-        claiming = _Claiming(name, open_store, claim, _save_nothing, _save_nothing, surroundings or Surroundings())
+        claiming = _Claiming(name, open_store, claim, save_nothing, save_nothing, surroundings or Surroundings())
         found = claiming.read()
         store = open_store(ignore)
         if all(store.get(gone_name(it.run)) is None for it in found.path):
@@ -324,14 +328,14 @@ class _Look:
         except StoreFault:
             return False
 
-    def _in_use(self, why: str) -> StartupError:
+    def _in_use(self, why: str) -> InUse:
         owner = self._claim.owner or "another process"
-        return StartupError(
+        return InUse(
             f"{self._name} is in use by {owner}, {why}; stop that process first, or use --take-over if you cannot stop it"
         )
 
 
-def _save_nothing(mark: LocalMark | None = None) -> None:
+def save_nothing(mark: LocalMark | None = None) -> None:
     raise AssertionError("the name exists, so it doesn't get a new node")
 
 

@@ -61,7 +61,7 @@ class Leftovers:
 
     orphans: tuple[str, ...]
     unmarked: tuple[Run, ...]  # earlier runs that somebody may be reading, as no mark says that they are swept
-    recent: tuple[str, ...]  # of later runs: an owner may be about to need them
+    recent: tuple[str, ...]  # of later runs: an owner may be about to need them, unless the node was forgotten
     unknown: tuple[str, ...]  # names that no version of nsqd gives, and what can't be told from a fence
 
 
@@ -110,7 +110,7 @@ class StoreExamination:
         rest = [it for it in names if it not in needed and not it.startswith(("gone/", *in_chain))]
         runs = {it: run_in(it) for it in rest if it not in (NODE, HINT)}
         earlier = [it for it, run in runs.items() if run is not None and run.number < first.number]
-        kept, unreadable = self._fences_among([it for it in earlier if it.startswith("wal/")])
+        kept, unreadable = self.fences_among([it for it in earlier if it.startswith("wal/")])
         orphans = [it for it in earlier if it not in kept and it not in unreadable]
         # Also runs that have a fence only: a claimant that comes from there must not get as far as a run without slots.
         unmarked = {
@@ -119,7 +119,9 @@ class StoreExamination:
         return Leftovers(
             tuple(orphans),
             tuple(sorted(unmarked)),
-            tuple(it for it, run in runs.items() if run is not None and run.number >= first.number),
+            tuple(
+                it for it, run in runs.items() if run is not None and run.number >= first.number and run not in marked
+            ),
             tuple(chain((it for it, run in runs.items() if run is None), unreadable)),
         )
 
@@ -129,7 +131,7 @@ class StoreExamination:
             yield from names
             after = names[-1]
 
-    def _fences_among(self, slots: Sequence[str]) -> tuple[set[str], set[str]]:
+    def fences_among(self, slots: Sequence[str]) -> tuple[set[str], set[str]]:
         """Return which of these slots are fences, and which can't be read."""
         kinds = dict(zip(slots, self._for_each(slots, self._kind_of), strict=True))
         fences = {it for it, kind in kinds.items() if kind is Kind.FENCE}
@@ -158,16 +160,16 @@ class StoreExamination:
         if not leftovers.orphans:
             return
         for run in leftovers.unmarked:
-            self._mark(run, read.path[0].run)
+            self.mark(run, encode_gone(run, read.path[0].run))
         for names in batches(leftovers.orphans):
             self._store.delete(names)
             yield from names
 
-    def _mark(self, run: Run, following: Run) -> None:
-        """Set the mark that a run may be swept. Raises StoreFault if the store doesn't say that it is there."""
+    def mark(self, run: Run, data: bytes) -> None:
+        """Set the mark of a run, unless it has one. Raises StoreFault if the store doesn't say that it is there."""
         name = gone_name(run)
         for _ in range(_TRIES):
-            if self._store.create(name, encode_gone(run, following)) is Created.CREATED:
+            if self._store.create(name, data) is Created.CREATED:
                 return
             if self._store.get(name) is not None:
                 return

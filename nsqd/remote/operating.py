@@ -22,13 +22,15 @@ from nsqd.fsck.identity import give_new_identity
 from nsqd.log.data_path import take_lock
 from nsqd.log.files import Files, error_text
 from nsqd.remote.aside import Publisher, messages_aside
-from nsqd.remote.claiming import DamagedChain, OwnerAnswer, Surroundings, owner_answers, read_chain
+from nsqd.remote.claiming import DamagedChain, InUse, Surroundings, claim_name, read_chain, save_nothing
 from nsqd.remote.cli_arguments import URLS, add_name, add_store
 from nsqd.remote.fetching import Fetch
+from nsqd.remote.forgetting import AnotherForget, claim_to_forget, delete_node
 from nsqd.remote.fsck import DAY_NS, Damage, Leftovers, StoreExamination, parts_by_object
 from nsqd.remote.local_files import REMOTE_JSON, LocalFiles
 from nsqd.remote.local_mark import Decision
 from nsqd.remote.object_store import ObjectStore, OnUnknown, StoreFault, ignore
+from nsqd.remote.opening import claimant_of_this_process
 from nsqd.remote.settling import Settling
 
 if TYPE_CHECKING:
@@ -69,8 +71,11 @@ exit status:
 """
 _FORGET: Final = """\
 Deletes everything that a store has of a node. Local data paths stay as they are. It asks for the name twice.
-"""
 
+First it puts a fence, as a start on another machine does: an nsqd that sleeps, and still believes that it owns the name,
+stops at this fence when it wakes up. The fence and some marks of a hundred bytes each stay in the store for that. An nsqd
+that answers has to be stopped by you.
+"""
 
 _ASIDE: Final = """\
 Prints the messages that went aside when a node was adopted, one JSON object a line: those that were acknowledged without
@@ -125,6 +130,12 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     checking.set_defaults(command=_fsck)
     forgetting = _new_command(commands, "forget", "delete a node from a store", _FORGET)
     forgetting.add_argument("--yes", metavar="NAME", help="the name once more, instead of asking for it")
+    forgetting.add_argument("--take-over", action="store_true", help="even from an nsqd that is alive, which is fenced")
+    forgetting.add_argument(
+        "--damaged",
+        action="store_true",
+        help="even if its chain can't be read, so that an nsqd which still owns it can't be fenced",
+    )
     forgetting.set_defaults(command=_forget)
 
 
@@ -350,27 +361,31 @@ def _show_aside(command: Command) -> None:
 
 def _forget(command: Command) -> None:
     store = command.open_store()
-    _refuse_if_owned(command)
+    if store.get(NODE) is None:
+        raise StartupError(f"the store has no {command.name}")
     _ask_for_name(command)
-    count, after = 0, ""
-    while names := store.list("", after):
-        after = names[-1]
-        rest = [it for it in names if it != NODE]
-        store.delete(rest)
-        count += len(rest)
-    # Last, because without it the name is new, and we would delete what its new owner stores.
-    store.delete([NODE])
-    command.say(f"deleted {command.name} and its {count} objects")
-
-
-def _refuse_if_owned(command: Command) -> None:
+    _end_chain(command)
     try:
-        read = command.read_chain()
-    except StartupError:  # its chain is damaged, which is a reason to delete it
-        return
-    owner = read.owner
-    if owner is not None and owner_answers(owner, read.path[-1].run.writer) is not OwnerAnswer.NO:
-        raise Refused(f"{command.name} is in use by {owner}, which answers at {owner.http_address}: stop it first")
+        found = delete_node(store)
+    except AnotherForget as error:
+        raise Refused(f"{command.name} was forgotten by another process meanwhile") from error
+    command.say(f"deleted {command.name} and its {found.deleted} objects")
+    command.say(f"{found.fences} fences and the marks of its runs stay, to stop an nsqd that may wake up later")
+
+
+def _end_chain(command: Command) -> None:
+    """Put the last fence, unless an earlier call has. Raises StartupError and Refused."""
+    claim = claim_to_forget(claimant_of_this_process(""), time.time_ns())
+    takes_over = command.asked.take_over
+    try:
+        claim_name(command.name, command.open_store, claim, save=save_nothing, takes_over=takes_over)
+    except InUse as error:
+        raise Refused(str(error)) from error
+    except StartupError as error:
+        if claim.fault is None:
+            raise
+        if not claim.is_forgotten and not command.asked.damaged:
+            raise Refused(f"{error}; if no nsqd owns it any more, add --damaged") from error
 
 
 def _ask_for_name(command: Command) -> None:

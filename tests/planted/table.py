@@ -254,8 +254,20 @@ BUGS: Final = (
     Bug(
         "a name is free before its objects are deleted",
         _OK,
-        "nsqd/remote/operating.py",
-        (('    count, after = 0, ""\n', '    store.delete([NODE])\n    count, after = 0, ""\n'),),
+        "nsqd/remote/forgetting.py",
+        (("    deleted = kept = 0\n", "    deleted = kept = 0\n    store.delete([NODE])\n"),),
+        ("owners of names",),
+    ),
+    Bug(
+        "a node is forgotten while its owner may go on",
+        _OK,
+        "nsqd/remote/forgetting.py",
+        (
+            (
+                "        unneeded = [it for it in names if it not in fences and it",
+                "        unneeded = [it for it in names if it",
+            ),
+        ),
         ("owners of names",),
     ),
     # The chain in a store, and who owns it
@@ -623,7 +635,7 @@ BUGS: Final = (
         "fsck deletes slots of a run that nobody has marked",
         _OK,
         "nsqd/remote/fsck.py",
-        (("            self._mark(run, read.path[0].run)\n", "            pass\n"),),
+        (("            self.mark(run, encode_gone(run, read.path[0].run))\n", "            pass\n"),),
         ("several machines",),
     ),
     Bug(

@@ -8,6 +8,13 @@ from nsqcommon.remote.framing import BadObject, frame, unframe
 from nsqcommon.remote.names import Run, parse_run
 
 
+class ForgottenNode(BadObject):
+    """`nsqd remote forget` has begun to delete the node, so the chain has no next run."""
+
+    def __init__(self) -> None:
+        super().__init__("nsqd remote forget has begun to delete it: run that again")
+
+
 @dataclass(frozen=True, slots=True)
 class NodeMark:
     """Who the node is, and the run that it began with. That run's root is empty."""
@@ -33,10 +40,21 @@ def encode_gone(swept: Run, following: Run) -> bytes:
     return frame(["gone", str(swept), str(following)])
 
 
+def encode_forgotten(run: Run) -> bytes:
+    """Return the mark that a run of a forgotten node may be deleted. The run that it names will never exist."""
+    return frame(["gone", str(run), str(run.following(run.writer)), True])
+
+
 def decode_gone(data: bytes) -> Run:
-    """Return the run from which to read instead. It is later than the one that is gone."""
-    match unframe(data)[0][:3]:
+    """Return the run from which to read instead. It is later than the one that is gone.
+
+    Raises BadObject, which is a ForgottenNode if there is nothing to go on with.
+    """
+    fields, _ = unframe(data)
+    match fields[:3]:
         case ["gone", swept, following] if parse_run(swept).number < parse_run(following).number:
+            if fields[3:4] == [True]:
+                raise ForgottenNode
             return parse_run(following)
     raise BadObject("this is not the mark of a run that is gone")
 

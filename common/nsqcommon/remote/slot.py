@@ -51,7 +51,7 @@ class Slot:
     """What the header of a slot says.
 
     `reads_root`: this end's next run has to be read from its root, because the slots before have a gap. The root was
-    stored before this end was sent.
+    stored before this end was sent. A fence that says so is the one of `nsqd remote forget`: there will be no such root.
     """
 
     kind: Kind
@@ -68,6 +68,11 @@ class Slot:
     @property
     def ends_run(self) -> bool:
         return self.next is not None
+
+    @property
+    def is_last(self) -> bool:
+        """Whether this is the fence of `nsqd remote forget`, after which no process may go on."""
+        return self.kind is Kind.FENCE and self.reads_root
 
     def split(self, body: memoryview) -> Iterator[tuple[Operation, int, memoryview]]:
         """Yield each operation with its part of the body, and where in the body that begins."""

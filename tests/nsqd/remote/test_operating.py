@@ -9,14 +9,18 @@ from pathlib import Path
 
 import pytest
 
+from nsqcommon.remote.marks import encode_hint
+from nsqcommon.remote.names import HINT
+from nsqcommon.startup import StartupError
 from nsqd.remote.claim import ChainRead
 from nsqd.remote.claiming import OwnerAnswer, read_chain
 from nsqd.remote.cli import main
 from nsqd.remote.fsck import Damage, StoreExamination
 from nsqd.remote.local_mark import Decision
 from nsqd.remote.location import StoreLocation
-from nsqd.remote.object_store import FaultKind, ObjectStore, OnUnknown, StoreFault
+from nsqd.remote.object_store import FaultKind, Names, ObjectStore, OnUnknown, StoreFault, ignore
 from nsqd.remote.operating import DONE, FAILED, REFUSED, status_of
+from nsqd.remote.stores.folder import FolderStore
 from nsqd.remote.sweep import ROOT_SECONDS
 from tests.nsqd.remote.machines import Machine
 from tests.support.object_stores import MemoryStore, Objects
@@ -168,24 +172,109 @@ def test_a_data_path_in_use_is_not_seeded(machine: Machine) -> None:
     assert "possibly in use by another instance of nsqd" in err
 
 
-def test_forget_deletes_everything(machine: Machine) -> None:
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a claim not watch an owner that doesn't answer."""
+    monkeypatch.setattr("nsqd.remote.claiming.WATCH", 0.0)
+
+
+def kept(objects: Objects) -> list[str]:
+    """Return the kinds of what is there, after a look that no message is."""
+    assert not [it for it, data in objects.contents.items() if b"journal" in data]
+    return sorted(it.partition("/")[0] for it in objects.contents)
+
+
+@pytest.mark.usefixtures("at_once")
+def test_forget_deletes_everything_but_fences_and_marks(machine: Machine) -> None:
+    make_root(machine)
     status, lines, _ = run(machine.objects, "forget", "--yes=orders")
-    assert (status, lines[0].startswith("deleted orders and its ")) == (DONE, True)
-    assert machine.objects.contents == {}
+    assert (status, lines[0]) == (DONE, "deleted orders and its 6 objects")
+    assert lines[1] == "2 fences and the marks of its runs stay, to stop an nsqd that may wake up later"
+    assert kept(machine.objects) == ["gone", "gone", "gone", "wal", "wal"]
+    assert run(machine.objects, "forget", "--yes=orders") == (FAILED, [], "nsqd remote: the store has no orders\n")
 
 
-def test_forget_deletes_the_node_last(machine: Machine) -> None:
-    """Otherwise the name would be free for a new owner, whose objects would be deleted as well."""
+class Breaks(MemoryStore):
+    """Deletes some, and then nothing more."""
 
-    class Breaks(MemoryStore):
-        def delete(self, names: object) -> None:
-            super().delete(list(names)[:2])  # type: ignore[call-overload]
-            raise StoreFault("the connection was reset")
+    def delete(self, names: object) -> None:
+        super().delete(list(names)[:2])  # type: ignore[call-overload]
+        raise StoreFault("the connection was reset")
 
+
+@pytest.mark.usefixtures("at_once")
+def test_a_name_can_not_be_used_until_forget_has_ended(machine: Machine) -> None:
     status, _, _ = run(machine.objects, "forget", "--yes=orders", kind=Breaks)
     assert (status, "node" in machine.objects.contents) == (FAILED, True)
-    assert run(machine.objects, "forget", "--yes=orders")[0] == DONE, "although its chain can't be read any more"
-    assert machine.objects.contents == {}
+    other = Machine(machine.folder.parent / "b", machine.objects)
+    with pytest.raises(StartupError, match="nsqd remote forget has begun to delete it: run that again"):
+        other.start()
+    assert run(machine.objects, "forget", "--yes=orders")[0] == DONE
+    assert kept(machine.objects) == ["gone", "gone", "wal", "wal"]
+    other.start()
+    assert other.claimed.node == "node-of-b"
+
+
+@pytest.mark.usefixtures("at_once")
+def test_forget_stops_when_the_name_has_a_new_node(machine: Machine) -> None:
+    """Another forget was faster, and then a start. What this one still lists may be the new node's."""
+
+    class IsSlow(MemoryStore):
+        def list(self, prefix: str, after: str = "") -> Names:
+            names = super().list(prefix, after)
+            if not after:
+                run(self.objects, "forget", "--yes=orders")
+                other.start()
+                other.send_difference()
+            return names
+
+    other = Machine(machine.folder.parent / "b", machine.objects)
+    status, _, err = run(machine.objects, "forget", "--yes=orders", kind=IsSlow)
+    assert (status, err) == (REFUSED, "nsqd remote: orders was forgotten by another process meanwhile\n")
+    other.append(LOG, b"of the new node")
+    other.send()
+    assert run(machine.objects, "fsck")[0] == DONE
+
+
+@pytest.mark.usefixtures("at_once")
+def test_an_owner_that_sleeps_gets_nothing_confirmed_when_its_node_is_forgotten(tmp_path: Path) -> None:
+    sleeper = MachineWithFolder(tmp_path / "a")
+    sleeper.start()
+    sleeper.send_difference()
+    sleeper.append(LOG, b"one")
+    sleeper.send()
+    before = sleeper.owner.confirmed
+    sleeper.append(LOG, b"two")
+    out = StringIO()
+    assert main(["forget", f"file://{tmp_path}", "--name=orders", "--yes=orders"], out=out, err=out) == DONE
+    sleeper.append(LOG, b"three")
+    sleeper.send()
+    assert (sleeper.owner.fenced or "").startswith("the name was deleted by process ")
+    assert sleeper.owner.confirmed == before
+    heir = MachineWithFolder(tmp_path / "b")
+    heir.start()
+    heir.send_difference()
+    heir.die()
+    sleeper.open_store().overwrite(HINT, encode_hint(sleeper.claimed.run))
+    assert heir.start().node == "node-of-b", "although an owner of the former node has left a hint"
+
+
+class MachineWithFolder(Machine):
+    """Its store is the folder that its own folder is in."""
+
+    def open_store(self, on_unknown: OnUnknown = ignore) -> ObjectStore:  # type: ignore[override]
+        return FolderStore(self.folder.parent, node="orders", on_unknown=on_unknown)
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_node_with_a_damaged_chain_is_forgotten_on_demand(machine: Machine) -> None:
+    """Its owner can't be fenced, because where it writes is unknown."""
+    slot = min(it for it in machine.objects.contents if it.startswith("wal/"))
+    machine.objects.contents[slot] = b"?"
+    status, _, err = run(machine.objects, "forget", "--yes=orders")
+    assert (status, err.endswith("; if no nsqd owns it any more, add --damaged\n")) == (REFUSED, True)
+    assert run(machine.objects, "forget", "--yes=orders", "--damaged")[0] == DONE
+    assert "node" not in machine.objects.contents
 
 
 @pytest.mark.parametrize("answers", ["", "orders\n", "orders\nother\n", "yes\nyes\n"])
@@ -196,15 +285,17 @@ def test_forget_asks_for_the_name_twice(machine: Machine, answers: str, monkeypa
     assert "the name was not repeated, so nothing was deleted" in err
 
 
+@pytest.mark.usefixtures("at_once")
 def test_forget_takes_the_name_twice(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("orders\norders\n"))
     assert run(machine.objects, "forget")[0] == DONE
 
 
 def test_a_node_whose_owner_answers_is_not_forgotten(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nsqd.remote.operating.owner_answers", lambda owner, writer: OwnerAnswer.YES)
+    monkeypatch.setattr("nsqd.remote.claiming.owner_answers", lambda owner, writer: OwnerAnswer.YES)
     status, _, err = run(machine.objects, "forget", "--yes=orders")
     assert (status, "is in use by process" in err, "node" in machine.objects.contents) == (REFUSED, True, True)
+    assert run(machine.objects, "forget", "--yes=orders", "--take-over")[0] == DONE
 
 
 # fsck
