@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 MOST_PARTS: Final = 8  # of a file in a root; a file with more is written whole
 MOST_FOLD: Final = 32 << 20  # bytes
 _SLOTS: Final = "wal/"
-_UNSENT: Final = f"{_SLOTS}unsent"
+UNSENT: Final = f"{_SLOTS}unsent"  # in the place of an object: the bytes are on the disk only
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ class Catalog:
 
         Their bytes are in the local files only. The next root has to have them before the chain can go on.
         """
-        self._apply_all(operations, crcs, _UNSENT, 0)
+        self._apply_all(operations, crcs, UNSENT, 0)
 
     def _apply_all(self, operations: Sequence[Operation], crcs: Sequence[int], name: str, start: int) -> None:
         for operation, crc in zip(operations, crcs, strict=True):
@@ -273,6 +273,11 @@ class Catalog:
 
 
 # A new root
+
+
+def unsent_files(snapshot: Snapshot) -> list[str]:
+    """Return the files of which some bytes are on the disk only."""
+    return [path for path, (_, pieces) in snapshot.items() if any(it.part.object == UNSENT for it in pieces)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from nsqd.remote.claiming import Surroundings, claim_name
 from nsqd.remote.fetching import Abandoned, Fetch
 from nsqd.remote.local_files import LocalFiles
 from nsqd.remote.object_store import ObjectStore, OnUnknown, StoreFault, ignore
+from nsqd.remote.second_names import SecondNames
 from nsqd.remote.settling import Settled, Settling, load_mark, save_mark
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Opening:
         """Own the name, and make the data path what its owner has to begin with. Raises StartupError."""
         local = LocalFiles(self.data_path.folder, self.files)
         try:
+            SecondNames(local).take_away()
             found = load_mark(local)
             timestamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
             fetch = Fetch(self.open_store(ignore), is_abandoned=self._surroundings.is_stopped)

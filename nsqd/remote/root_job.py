@@ -5,6 +5,7 @@
 The mark comes before the commit, so that a data path with an older mark is known to be a copy from before.
 
 A root in the making is given up if the disk refuses to read or sync, and a later one is tried. Until then the slots stay.
+The folds that it has stored go with the sweep of the later one.
 
 If the store was away for so long that the owner has dropped changes, they are on the disk only. Then the chain goes on
 from a root that has them, and nothing is sent before it is stored.
@@ -15,6 +16,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from math import inf
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Final
@@ -23,12 +25,13 @@ from nsqcommon.remote.framing import BadObject
 from nsqcommon.remote.names import HINT
 from nsqd.log.data_path import READERS_JSON, TOPOLOGY_JSON
 from nsqd.log.files import error_text
-from nsqd.remote.catalog import mostly_dead, plan_fold
+from nsqd.remote.catalog import mostly_dead, plan_fold, unsent_files
 from nsqd.remote.difference import find_difference, plan_root
 from nsqd.remote.fetching import Abandoned, Fetch
 from nsqd.remote.local_mark import Decision
 from nsqd.remote.object_store import Created, ObjectStore, StoreFault
 from nsqd.remote.root_making import RootMaking, Storing
+from nsqd.remote.second_names import SecondNames
 from nsqd.remote.settling import save_mark
 from nsqd.remote.sweep import CheckMark, Delete, Roots, SetHint, SetMark, Step
 
@@ -38,7 +41,7 @@ if TYPE_CHECKING:
     from nsqd.remote.catalog import FileToFold, Snapshot
     from nsqd.remote.claim import Claimed
     from nsqd.remote.local_files import LocalFiles
-    from nsqd.remote.owner import Owner
+    from nsqd.remote.owner import Jump, Owner
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +50,7 @@ UNSHIPPED: Final = (TOPOLOGY_JSON, READERS_JSON)  # a start makes them again, bu
 INTERVAL: Final = 1.0  # seconds between two looks whether something is due
 PAUSE: Final = 10.0  # seconds after something has failed
 _LOOK_INTERVAL: Final = 0.002  # seconds
+_MOST_TRIES: Final = 100  # to begin a jump while files vanish
 MOST_SLOTS_READ: Final = 500  # by our claim; the next one should have fewer
 
 
@@ -175,38 +179,68 @@ class RootJob:
         self.roots.begin(ended.run, ended.following, ended.objects)
         plan = plan_fold(ended.snapshot, dead=mostly_dead(ended.snapshot, self._fold_sizes))
         making = self._making(ended.following)
-        root = making.make(plan, UNSHIPPED)
-        self.local.sync(it.path for it in plan if it.start < it.size)
-        self._prove(root)
+        root = self._store_root(making, plan)
         self._commit(root, ended.snapshot, making.fold_sizes)
 
     def _jump(self) -> None:
         """Have the chain go on from a root of what is on the disk now. Raises Abandoned, OSError, BadObject."""
         self.roots.give_up()
         self._made = None
-        jump = self._owner.begin_jump()
         log.info("storing what the data path has got while the store was away")
+        second_names = SecondNames(self.local)
         try:
-            plan = plan_fold(jump.snapshot)
-            making = self._making(jump.run)
-            root = making.make(plan, UNSHIPPED)
-            self.local.sync(it.path for it in plan if it.start < it.size)
-            self._prove(root)
+            jump = self._begin_jump(second_names)
+            making = self._making(jump.run, read=second_names.read)
+            root = self._store_root(making, plan_fold(jump.snapshot), second_names)
         except (OSError, BadObject):
             self._owner.give_up_jump()
             raise
+        finally:
+            with suppress(OSError):  # then they go with the next jump, or the next start
+                second_names.take_away()
         ended = self._owner.jump(root)
         self.roots.begin(ended.run, ended.following, ended.objects)
         self._commit(root, {}, making.fold_sizes)
+
+    def _begin_jump(self, second_names: SecondNames) -> Jump:
+        """Begin a jump whose files can be read to its end. Raises OSError.
+
+        A file may vanish before it has a second name. Then the next jump doesn't need it.
+        """
+        for tries_left in reversed(range(_MOST_TRIES)):
+            second_names.take_away()
+            jump = self._owner.begin_jump()
+            try:
+                second_names.give(unsent_files(jump.snapshot))
+                break
+            except FileNotFoundError:
+                if not tries_left:
+                    raise
+                self._owner.give_up_jump()
+        return jump
+
+    def _store_root(
+        self, making: RootMaking, plan: Sequence[FileToFold], second_names: SecondNames | None = None
+    ) -> Root:
+        """Store a root, and note that this disk has all of it. If that fails, its objects go with the next sweep."""
+        try:
+            root = making.make(plan, UNSHIPPED)
+            self.local.sync(it.path for it in plan if it.start < it.size)
+            if second_names is not None:
+                second_names.sync()
+            self._prove(root)
+        except BaseException:
+            self.roots.leave(making.names)
+            raise
+        return root
 
     def begin_with_root(self, plan: Sequence[FileToFold], is_stopped: Callable[[], bool]) -> None:
         """Have the chain begin with a root of the data path. Raises Abandoned, OSError, BadObject."""
         run = self._claimed.run.following(self._claimed.run.writer)
         log.info("storing %d MB before anything is served", sum(it.size - it.start for it in plan) >> 20)
-        making = self._making(run, is_stopped)
-        root = making.make(plan, UNSHIPPED)
         self.local.sync(it.path for it in plan)
-        self._prove(root)
+        making = self._making(run, is_stopped)
+        root = self._store_root(making, plan)
         objects = frozenset(self._claimed.catalog.objects)
         ended = self._owner.begin((), root)
         assert ended is not None
@@ -214,7 +248,13 @@ class RootJob:
         self.roots.begin(ended.run, run, objects)
         self._commit(root, {}, making.fold_sizes)
 
-    def _making(self, run: Run, is_stopped: Callable[[], bool] = lambda: False) -> RootMaking:
+    def _making(
+        self,
+        run: Run,
+        is_stopped: Callable[[], bool] = lambda: False,
+        *,
+        read: Callable[[str, int, int], bytes] | None = None,
+    ) -> RootMaking:
         def is_abandoned() -> bool:
             return self._is_abandoned() or is_stopped()
 
@@ -224,6 +264,7 @@ class RootJob:
             self.local,
             node=self._claimed.node,
             run=run,
+            read=read,
         )
 
     def _prove(self, root: Root) -> None:

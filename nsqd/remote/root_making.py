@@ -2,7 +2,8 @@
 
 The bytes come from the local files, because reading them costs no request. Each is proved by the checksums of what was
 sent, so that a wrong bit of this disk never gets into a root. A file may also have changed or vanished since its run was
-ended. In all these cases the bytes come from the slots, which nobody deletes before the root is committed.
+ended. In all these cases the bytes come from the slots, which are deleted only when the root is committed. Bytes that are in
+no slot are read by a second name of their file (`second_names`).
 """
 
 from __future__ import annotations
@@ -93,11 +94,15 @@ class RootMaking:
         node: str,
         run: Run,
         sealed: tuple[SealedSegment, ...] = (),
+        read: Callable[[str, int, int], bytes] | None = None,
     ) -> None:
+        """`read`: instead of `local.read`, if a file may have a second name."""
         self.fold_sizes: dict[str, int] = {}
+        self.names: set[str] = set()  # of all objects that it has begun to store
         self._storing = storing
         self._fetch = fetch
         self._local = local
+        self._read = read or local.read
         self._run = run
         self._writer = FoldWriter(node, run, sealed)
 
@@ -112,8 +117,12 @@ class RootMaking:
             self._add_as_it_is(path)
         root = self._writer.finish()
         self._store_full_folds()
-        self._storing.create(root_name(self._run), encode_root(root))
+        self._create(root_name(self._run), encode_root(root))
         return root
+
+    def _create(self, name: str, data: bytes | Sequence[bytes]) -> None:
+        self.names.add(name)
+        self._storing.create(name, data)
 
     def _blocks(self, file: FileToFold) -> Iterator[bytes]:
         """Yield the bytes from `file.start` on in blocks that are as large as a fold may have them."""
@@ -137,7 +146,7 @@ class RootMaking:
             place += piece.length
         while place < file.size:
             stop = min(file.size, place + _BLOCK)
-            data = self._local.read(file.path, place, stop)
+            data = self._read(file.path, place, stop)
             if len(data) < stop - place:
                 raise BadObject(f"{file.path} has become shorter")
             yield data
@@ -147,7 +156,7 @@ class RootMaking:
         if not piece.part.object:
             return bytes(piece.length)
         try:
-            data = self._local.read(path, place, place + piece.length)
+            data = self._read(path, place, place + piece.length)
         except FileNotFoundError:  # it was removed since
             return self._stored(piece)
         if len(data) == piece.length and (not piece.is_whole or crc32c(data) == piece.part.crc):
@@ -170,4 +179,4 @@ class RootMaking:
         full, self._writer.full = self._writer.full, []
         for name, buffers in full:
             self.fold_sizes[name] = sum(map(len, buffers))
-            self._storing.create(name, buffers)
+            self._create(name, buffers)

@@ -148,7 +148,7 @@ class Roots:
         """Begin with the runs since the root that the claim has read."""
         self._old = list(path)
         self._new: _NewRoot | None = None
-        self._left: set[str] = set()  # objects that roots which were given up would have let go
+        self._left: set[str] = set()  # objects of roots that were given up, and what these would have let go
         self._last = now
         self._sweeps: deque[Sweep] = deque()
 
@@ -174,8 +174,12 @@ class Roots:
     def give_up(self) -> None:
         """Forget the root in the making, because a file has vanished meanwhile. The next one has a later run."""
         if self._new is not None:
-            self._left |= self._new.needed_before
+            self._left |= self._new.needed_before | self._new.objects
         self._new = None
+
+    def leave(self, objects: Iterable[str]) -> None:
+        """Note that these were stored for a root that is given up. They may go when the next one is committed."""
+        self._left |= set(objects)
 
     def stored(self, root: Root) -> None:
         """Note that the root and all its objects are stored. It doesn't matter any more if it was given up meanwhile."""

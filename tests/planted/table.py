@@ -270,6 +270,25 @@ BUGS: Final = (
         ),
         ("owners of names",),
     ),
+    Bug(
+        "a jump needs files that nsqd has removed meanwhile",
+        _OK,
+        "nsqd/remote/second_names.py",
+        (
+            (
+                "        return self._local.read(self._names.get(path, path), start, stop)\n",
+                "        return self._local.read(path, start, stop)\n",
+            ),
+        ),
+        ("owners of names",),
+    ),
+    Bug(
+        "folds of a root that is given up stay for ever",
+        _OK,
+        "nsqd/remote/sweep.py",
+        (("        self._left |= set(objects)\n", "        pass\n"),),
+        ("owners of names",),
+    ),
     # The chain in a store, and who owns it
     Bug(
         "an OK comes before those of the slots ahead of it",
@@ -678,7 +697,7 @@ BUGS: Final = (
         (
             (
                 "        if not piece.is_whole or name.startswith(_SLOTS) or name in dead:\n",
-                "        if not piece.is_whole or (name.startswith(_SLOTS) and name != _UNSENT) or name in dead:\n",
+                "        if not piece.is_whole or (name.startswith(_SLOTS) and name != UNSENT) or name in dead:\n",
             ),
         ),
         ("several machines",),

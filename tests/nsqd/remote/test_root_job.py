@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from threading import Event
@@ -10,10 +12,15 @@ from threading import Event
 import pytest
 
 from nsqcommon.remote.names import Run
+from nsqd.log.files import Files
+from nsqd.remote.claiming import read_chain
 from nsqd.remote.fetching import Abandoned
+from nsqd.remote.fsck import StoreExamination
 from nsqd.remote.local_files import LocalFiles
 from nsqd.remote.local_mark import Decision, decode_mark
 from nsqd.remote.root_job import NAME, PAUSE, RootJob, begin_chain
+from nsqd.remote.root_making import Storing
+from nsqd.remote.second_names import SecondNames
 from nsqd.remote.sweep import ROOT_SECONDS, UNUSED_FOR
 from tests.nsqd.remote.machines import Machine
 
@@ -268,24 +275,119 @@ def test_a_copy_of_the_disk_from_before_such_a_root_is_not_continued(machine: Ma
     assert machine.start().decision is Decision.ADOPT
 
 
-def test_a_file_that_changes_before_it_is_in_that_root_is_read_again_later(machine: Machine) -> None:
+@pytest.fixture
+def small_folds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a fold for each file of a few bytes."""
+    for module in ("catalog", "root_making"):
+        monkeypatch.setattr(f"nsqd.remote.{module}.MOST_FOLD", 8)
+
+
+def when_stored(machine: Machine, monkeypatch: pytest.MonkeyPatch, prefix: str, action: Callable[[], None]) -> None:
+    """Do something when the root in the making has stored the first object with this prefix."""
+    create = Storing.create
+    pending = [action]
+
+    def create_and_act(storing: Storing, name: str, data: bytes | Sequence[bytes]) -> None:
+        create(storing, name, data)
+        if name.startswith(prefix) and pending:
+            pending.pop()()
+
+    monkeypatch.setattr(Storing, "create", create_and_act)
+
+
+@pytest.mark.usefixtures("small_folds")
+def test_a_file_that_is_removed_while_that_root_is_made_is_in_it(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy node some file is removed each second, and the chain can't go on before there is a root."""
+    machine.append("journal.000002", b"a later one")
+    machine.append(LOG, b", two")
+    machine.owner.drop()
+    when_stored(machine, monkeypatch, "fold/", lambda: machine.unlink(LOG))
+    assert machine.job.step()
+    machine.messenger.send_some(1)
+    assert read_chain("orders", machine.open_store).catalog.files[LOG].size == len(b"one, two")
+    machine.send()
+    assert LOG not in adopted(machine).content()
+    assert not (machine.folder / "unsent").exists()
+
+
+def test_a_disk_without_links_does_without_second_names(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(files: Files, source: Path, target: Path) -> None:
+        raise OSError(errno.EPERM, "no links here")
+
+    monkeypatch.setattr(Files, "link", refuse)
+    machine.append(LOG, b", two")
+    machine.owner.drop()
+    assert machine.job.step()
+    machine.send()
+    assert adopted(machine).content()[LOG] == b"one, two"
+
+
+def test_a_file_that_is_removed_before_that_root_is_begun_is_not_in_it(machine: Machine) -> None:
     path = "topics/t.orders/carried.000001"
     machine.append(path, b"carried")
     machine.owner.drop()
-    begin_jump = machine.owner.begin_jump
+    begin_jump, pending = machine.owner.begin_jump, [path]
 
     def begin_jump_and_remove() -> object:
         jump = begin_jump()
-        machine.unlink(path)
+        if pending:
+            machine.unlink(pending.pop())
         return jump
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(machine.owner, "begin_jump", begin_jump_and_remove)
-        assert not machine.job.step()
+        assert machine.job.step()
+    machine.send()
+    assert adopted(machine).content() == {JOURNAL: b"journal", LOG: b"one"}
+
+
+@pytest.mark.usefixtures("small_folds")
+def test_folds_of_a_root_that_is_given_up_go_when_the_next_one_is_committed(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.append("journal.000002", b"a later one")
+    machine.append(LOG, b", two")
+    machine.owner.drop()
+    when_stored(machine, monkeypatch, "fold/", lambda: machine.cut(LOG, 1))
+    assert not machine.job.step(), "its last write has failed, so it was cut"
+    given_up = names(machine, "fold/")
+    assert given_up
     machine.clock.now += PAUSE
     assert machine.job.step()
     machine.send()
-    assert adopted(machine).content() == {JOURNAL: b"journal", LOG: b"one"}
+    sweep(machine)
+    assert names(machine, "fold/")[: len(given_up)] == given_up
+    leftovers = StoreExamination(machine.open_store()).leftovers(read_chain("orders", machine.open_store))
+    assert {*leftovers.orphans} >= {*given_up}, "so fsck --sweep deletes them if the owner dies before"
+    machine.clock.now += UNUSED_FOR
+    sweep(machine)
+    assert not {*given_up} & {*names(machine, "fold/")}
+    assert adopted(machine).content() == {JOURNAL: b"journal", "journal.000002": b"a later one", LOG: b"o"}
+
+
+@pytest.mark.usefixtures("small_folds")
+def test_second_names_that_a_killed_process_has_left_go_at_the_next_start(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def kill() -> None:
+        monkeypatch.setattr(SecondNames, "take_away", lambda names: None)
+        raise Killed
+
+    machine.append(LOG, b", two")
+    machine.owner.drop()
+    when_stored(machine, monkeypatch, "fold/", kill)
+    with pytest.raises(Killed):
+        machine.job.step()
+    monkeypatch.undo()
+    assert (machine.folder / "unsent").exists()
+    machine.die()
+    machine.start()
+    assert not (machine.folder / "unsent").exists()
 
 
 def test_a_clean_stop_leaves_in_the_store_what_was_dropped(machine: Machine) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from nsqcommon.remote.operations import Cut, OpenFile, Operation, Remove, Rename, Write
 from nsqcommon.remote.root import Root
 from nsqd.remote import owner as product
-from nsqd.remote.catalog import FileToFold, plan_fold
+from nsqd.remote.catalog import FileToFold, plan_fold, unsent_files
 from nsqd.remote.chain import Request, Verb
 from nsqd.remote.claim import Claimed
 from nsqd.remote.local_mark import encode_mark
@@ -339,7 +339,9 @@ class Owner:
         """Make a root that has to be stored before anything else, because some of what was recorded is in no slot."""
         self.roots.give_up()
         jump = self.core.begin_jump()
-        self.making = RootMaking(self, jump.run, partial(plan_fold, jump.snapshot), self._jump, self._give_up_jump)
+        plan = partial(plan_fold, jump.snapshot)
+        second_names = {it: self.disk.files[it] for it in unsent_files(jump.snapshot)}
+        self.making = RootMaking(self, jump.run, plan, self._jump, self._give_up_jump, second_names=second_names)
 
     def _give_up_jump(self) -> None:
         self.core.give_up_jump()

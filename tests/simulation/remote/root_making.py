@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from nsqcommon.remote.names import Run, root_name
@@ -35,8 +35,11 @@ class RootMaking:
         stored: Callable[[Root], None],
         give_up: Callable[[], None] = try_again,
         snapshot: Snapshot | None = None,
+        second_names: Mapping[str, bytearray] | None = None,
     ) -> None:
+        """`second_names`: files that can be read although they may have been removed."""
         self.owner = owner
+        self._second_names = second_names or {}
         self.run = run
         self.snapshot = snapshot
         self.root: Root | None = None
@@ -45,6 +48,7 @@ class RootMaking:
         self._give_up = give_up
         self._to_store: deque[tuple[str, bytes]] = deque()
         self._is_sending = False
+        self._is_flipped = False
 
     def step(self) -> None:
         if self.root is None:
@@ -59,6 +63,8 @@ class RootMaking:
         for file in self._plan():
             data = self._read(file)
             if len(data) < file.size - file.start or (file.pieces and not prove_range(file.pieces, data)):
+                if file.path in self._second_names and not self._is_flipped:
+                    raise Violation(f"{self.owner.process} can't jump, because {file.path} is not what it was")
                 self._give_up()
                 return
             writer.add(file, data)
@@ -67,8 +73,11 @@ class RootMaking:
         self._to_store.append((root_name(self.root.run), encode_root(self.root)))
 
     def _read(self, file: FileToFold) -> bytes:
-        data = bytes(self.owner.disk.files.get(file.path, b"")[file.start : file.size])
+        found = self._second_names.get(file.path) or self.owner.disk.files.get(file.path) or bytearray()
+        data = bytes(found[file.start : file.size])
+        self._is_flipped = False
         if data and file.pieces and self.owner.random.random() < 0.02:  # the disk returns a wrong bit
+            self._is_flipped = True
             place = self.owner.random.randrange(len(data))
             data = data[:place] + bytes((data[place] ^ 1,)) + data[place + 1 :]
         return data
