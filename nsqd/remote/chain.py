@@ -17,6 +17,10 @@ we could confirm a slot beyond only after creating that one, which the store has
 Repeating is always right. A create whose answer was lost may have happened, or happen in an hour. The second create of
 the same bytes then finds them, and the comparison says that they are ours. What must never happen is that a slot gets
 other bytes, or that we go on without it.
+
+A small slot is sent a second time if its answer takes longer than usual, because confirmations are in order, and one slow
+server would hold up all that come after. Large slots share the line, which a second request would only make slower. So
+they wait until the line has had time for them.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ from nsqcommon.remote.framing import BadObject
 from nsqcommon.remote.names import Run, slot_name
 from nsqcommon.remote.slot import Kind, Slot, decode_slot_header, encode_slot
 from nsqd.remote.object_store import Created
-from nsqd.remote.pacing import DEPTH, pause_before
+from nsqd.remote.pacing import DEPTH, LARGE, Line, pause_before
 
 if TYPE_CHECKING:
     from nsqcommon.remote.operations import Operation
@@ -40,7 +44,7 @@ if TYPE_CHECKING:
 
 MOST_UNCONFIRMED: Final = 8 * DEPTH  # slots that may be stored while an earlier one isn't
 SHORTEST_PATIENCE: Final = 0.05  # seconds until an unanswered create is sent a second time, on another connection
-PATIENCE: Final = 3  # times the median of the last creates
+PATIENCE: Final = 3  # times the median of the last creates, or the time that the line needs for a large slot
 _MEDIAN_OF: Final = 31
 HEADER_OF_A_FENCE: Final = 4096  # bytes; more than any has
 
@@ -60,6 +64,7 @@ class PendingSlot:
     header: bytes
     data: Sequence[bytes]  # with the header; empty once it is stored, to free the memory
     position: int  # number of the last recorded operation in it
+    size: int  # of the object, in bytes
     is_stored: bool = False
     compares: bool = False
     attempts: int = 0
@@ -114,7 +119,8 @@ class Chain:
         self._next_number = 0
         self._pending: deque[PendingSlot] = deque()  # in the order of the chain
         self._confirmed: list[PendingSlot] = []
-        self._latencies: deque[float] = deque(maxlen=_MEDIAN_OF)
+        self._latencies: deque[float] = deque(maxlen=_MEDIAN_OF)  # of small slots
+        self._line = Line()
         self._probe: Request | None = None
 
     # What goes in
@@ -174,7 +180,8 @@ class Chain:
             *(operations, following, reads_root, None if self._next_number else self._claimant),
         )
         data = encode_slot(slot, body, crc=crc)
-        pending = PendingSlot(slot, slot_name(self.run, self._next_number), data[0], data, position)
+        size = sum(map(len, data))
+        pending = PendingSlot(slot, slot_name(self.run, self._next_number), data[0], data, position, size)
         self._pending.append(pending)
         self._next_number += 1
         return pending
@@ -185,8 +192,8 @@ class Chain:
         """Return what a thread should send now, the earliest slot first; None: nothing."""
         if self.fenced is not None:
             return None
-        for slot in self._pending:
-            if not slot.is_stored and self._due(slot) <= now:
+        for slot in self._sendable():
+            if self._due(slot) <= now:
                 return self._begin(slot, now)
         return None
 
@@ -194,7 +201,20 @@ class Chain:
         """Return when `next_request` has something to send; `inf`: not before an answer or another slot."""
         if self.fenced is not None:
             return inf
-        return min((self._due(slot) for slot in self._pending if not slot.is_stored), default=inf)
+        return min(map(self._due, self._sendable()), default=inf)
+
+    def _sendable(self) -> Iterator[PendingSlot]:
+        """Yield the slots that aren't stored, and for which the line has room."""
+        under_way = self._bytes_under_way
+        return (
+            it
+            for it in self._pending
+            if not it.is_stored and (it.compares or self._line.may_start(it.size, under_way=under_way))
+        )
+
+    @property
+    def _bytes_under_way(self) -> int:
+        return sum(it.size for it in self._pending for request in it.requests if request.verb is Verb.CREATE)
 
     def probe(self, now: float) -> Request | None:
         """Return a request that finds out whether somebody has taken the name while there was nothing to send."""
@@ -209,10 +229,11 @@ class Chain:
         under_way = [it for it in slot.requests if it.verb is verb]
         if not under_way:
             return slot.due
-        return max(slot.due, under_way[0].sent_at + self._patience) if len(under_way) == 1 else inf
+        return max(slot.due, under_way[0].sent_at + self._patience(slot)) if len(under_way) == 1 else inf
 
-    @property
-    def _patience(self) -> float:
+    def _patience(self, slot: PendingSlot) -> float:
+        if slot.size >= LARGE and not slot.compares:
+            return max(1.0, PATIENCE * self._line.time_for(self._bytes_under_way))
         if not self._latencies:
             return 1.0
         median = sorted(self._latencies)[len(self._latencies) // 2]
@@ -230,14 +251,18 @@ class Chain:
         slot = self._take_answer(request)
         if slot is None:
             return
+        time = now - request.sent_at
         match answer:
             case Created.CREATED:
-                self._latencies.append(now - request.sent_at)
+                self._line.arrived(slot.size, time)
+                if slot.size < LARGE:
+                    self._latencies.append(time)
                 self._store(slot)
             case Created.EXISTS:
                 slot.compares = True
                 slot.due = now
             case Created.UNKNOWN:
+                self._line.failed(slot.size, time)
                 self._put_off(slot, now)
 
     def got(self, request: Request, found: bytes | None, now: float) -> None:

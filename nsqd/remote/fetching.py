@@ -20,7 +20,7 @@ from nsqcommon.remote.framing import BadObject
 from nsqcommon.remote.root import Part, prove
 from nsqd.remote.daemon_threads import DaemonThreads
 from nsqd.remote.object_store import ObjectStore, StoreFault
-from nsqd.remote.pacing import pause_before
+from nsqd.remote.pacing import Line, pause_before
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +44,7 @@ class Range:
     start: int
     end: int
     parts: list[Part] = field(default_factory=list)
+    failures: int = 0
 
     @property
     def size(self) -> int:
@@ -70,6 +71,7 @@ class Fetch:
         self._clock = clock
         self._reported = clock()
         self._fault: StoreFault | None = None  # the last one since the last report
+        self._line = Line()
         self.done = 0  # bytes
 
     def parts(self, wanted: Iterable[Part], take: Callable[[Part, bytes], object]) -> None:
@@ -81,13 +83,21 @@ class Fetch:
         with DaemonThreads[Mapping[Part, bytes]](AT_ONCE, name="nsqd fetch") as threads:
             try:
                 while waiting or under_way:
-                    while waiting and len(under_way) < AT_ONCE and (not under_way or size < MOST_BYTES):
+                    while waiting and len(under_way) < AT_ONCE and self.may_start(waiting[0], under_way=size):
                         found = waiting.popleft()
                         size += found.size
-                        under_way[threads.submit(self._get, found, is_over)] = found
+                        under_way[threads.submit(self._get_unless, is_over, found)] = found
                     for future in wait(under_way, LOOK_INTERVAL, FIRST_COMPLETED).done:
-                        size -= under_way.pop(future).size
-                        for part, data in future.result().items():
+                        found = under_way.pop(future)
+                        size -= found.size
+                        try:
+                            parts = future.result()
+                        except StoreFault as fault:
+                            self._fault = fault
+                            found.failures += 1
+                            waiting.appendleft(found)
+                            continue
+                        for part, data in parts.items():
                             self.done += len(data)
                             take(part, data)
                     if self._is_abandoned():
@@ -101,20 +111,29 @@ class Fetch:
         self.parts([wanted], lambda _, data: found.append(data))
         return found[0]
 
-    def _get(self, wanted: Range, is_over: Event) -> Mapping[Part, bytes]:
-        failures = 0
-        while not is_over.is_set():
-            try:
-                data = self._store.get(wanted.object, wanted.start, wanted.end)
-            except StoreFault as fault:
-                failures += 1
-                self._fault = fault
-                self._pause(pause_before(failures, random.random()))
-                continue
-            if data is None:
-                raise BadObject(f"{wanted.object} is missing")
-            return {it: prove(it, _cut_out(data, it.offset - wanted.start, it.length)) for it in wanted.parts}
-        raise Abandoned
+    def may_start(self, wanted: Range, *, under_way: int) -> bool:
+        """Return whether the line has room for this request while `under_way` bytes are."""
+        return not under_way or (under_way < MOST_BYTES and self._line.may_start(wanted.size, under_way=under_way))
+
+    def _get_unless(self, is_over: Event, wanted: Range) -> Mapping[Part, bytes]:
+        if wanted.failures:
+            self._pause(pause_before(wanted.failures, random.random()))
+        if is_over.is_set():
+            raise Abandoned
+        return self.get(wanted)
+
+    def get(self, wanted: Range) -> Mapping[Part, bytes]:
+        """Return the parts of this range. Raises StoreFault, and BadObject."""
+        began = self._clock()
+        try:
+            data = self._store.get(wanted.object, wanted.start, wanted.end)
+        except StoreFault:
+            self._line.failed(wanted.size, self._clock() - began)
+            raise
+        if data is None:
+            raise BadObject(f"{wanted.object} is missing")
+        self._line.arrived(wanted.size, self._clock() - began)
+        return {it: prove(it, _cut_out(data, it.offset - wanted.start, it.length)) for it in wanted.parts}
 
     def _report(self, total: int) -> None:
         if (now := self._clock()) >= self._reported + _REPORT_INTERVAL:

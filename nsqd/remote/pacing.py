@@ -1,4 +1,4 @@
-"""When a slot starts.
+"""When a slot starts, and how much may be under way.
 
 Each slot is a request, and a request costs the same whatever is in it. If a slot left as soon as something waits, the
 store's latency would decide how many leave: with answers after 5 ms, one publisher that waits for each OK would cause 200
@@ -9,6 +9,11 @@ requests a second. So starts are spaced, always:
     8 MiB wait            at once, because such a slot is worth its request
 
 The first publish after a pause leaves at once, since the last start was long ago.
+
+Large objects share the line to the store. If eight slots of 8 MiB are under way on a line of 4 Mbit/s, each needs two
+minutes. Their requests end after half a minute, so all of them are repeated, and none is ever stored. So `Line` measures
+how quickly large objects arrive, and lets no more start than should arrive in some seconds. A single one may always start,
+so the slowest line that works brings 8 MiB over within the time of a request.
 """
 
 from __future__ import annotations
@@ -22,6 +27,35 @@ SLOW_FOR: Final = 10.0  # seconds in which starts are halved after the store has
 MOST_HALVINGS: Final = 6
 LONGEST_PAUSE: Final = 2.0
 SHORTEST_PAUSE: Final = 0.05
+
+
+LARGE: Final = 256 << 10  # bytes from which an object's time is that of the line, and not of the store
+HORIZON: Final = 10.0  # seconds in which all that is under way should arrive: a third of what a request has
+
+
+class Line:
+    """How quickly large objects have arrived lately, and how much may be under way by that."""
+
+    def __init__(self) -> None:
+        self._rate = inf  # bytes per second of one request; inf: not measured
+
+    def arrived(self, size: int, seconds: float) -> None:
+        """Note that a request with this many bytes took this long."""
+        if size >= LARGE:
+            self._rate = size / max(seconds, 0.001)
+
+    def failed(self, size: int, seconds: float) -> None:
+        """Note that a request had no success. If it took long, the line may be slower than we thought."""
+        if size >= LARGE:
+            self._rate = min(self._rate, size / max(seconds, 0.001))
+
+    def may_start(self, size: int, *, under_way: int) -> bool:
+        """Return whether a request with this many bytes may start, while `under_way` bytes are."""
+        return size < LARGE or not under_way or under_way + size <= self._rate * HORIZON
+
+    def time_for(self, size: int) -> float:
+        """Return how long this many bytes should take; `inf` if no line was measured."""
+        return size / self._rate if self._rate < inf else inf
 
 
 class Pacing:

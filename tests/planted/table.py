@@ -52,6 +52,7 @@ SUITES: Final[dict[str, tuple[str, ...]]] = {
     "outbox": ("tests/nsqtools/whole/test_outbox.py",),
     "copy of the log": ("tests/nsqd/log/test_remote.py", "tests/nsqd/log/writing/test_unconfirmed.py"),
     "sending of slots": (
+        "tests/nsqd/remote/test_chain.py",
         "tests/nsqd/remote/test_owner.py",
         "tests/nsqd/remote/test_recorder.py",
         "tests/nsqd/remote/test_slot_builder.py",
@@ -289,6 +290,25 @@ BUGS: Final = (
         (("        self._left |= set(objects)\n", "        pass\n"),),
         ("owners of names",),
     ),
+    Bug(
+        "a slow line gets all large slots at once",
+        _OK,
+        "nsqd/remote/pacing.py",
+        (
+            (
+                "        return size < LARGE or not under_way or under_way + size <= self._rate * HORIZON\n",
+                "        return True\n",
+            ),
+        ),
+        ("sending of slots",),
+    ),
+    Bug(
+        "a large slot is sent a second time as soon as a small one",
+        _OK,
+        "nsqd/remote/chain.py",
+        (("        if slot.size >= LARGE and not slot.compares:\n", "        if False:\n"),),
+        ("sending of slots",),
+    ),
     # The chain in a store, and who owns it
     Bug(
         "an OK comes before those of the slots ahead of it",
@@ -335,8 +355,8 @@ BUGS: Final = (
         "nsqd/remote/chain.py",
         (
             (
-                "            case Created.UNKNOWN:\n                self._put_off(slot, now)\n",
-                "            case Created.UNKNOWN:\n                self._store(slot)\n",
+                "                self._line.failed(slot.size, time)\n                self._put_off(slot, now)\n",
+                "                self._store(slot)\n",
             ),
         ),
         ("several machines",),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from math import inf
+
+import pytest
 
 from nsqcommon.remote.names import Run, slot_name
 from nsqcommon.remote.operations import Replace
@@ -228,3 +231,61 @@ def test_a_comparison_that_hangs_is_sent_a_second_time() -> None:
     assert chain.next_due() == 1.0
     second = send(chain, 1.0)
     assert (first.verb, second.verb, chain.next_due()) == (Verb.COMPARE, Verb.COMPARE, inf)
+
+
+SLOT = 8 << 20
+
+
+@dataclass
+class SlowLine:
+    """A line that all requests under way share, and a store that gives each of them 30 s."""
+
+    rate: float  # bytes per second
+    now: float = 0.0
+    left: dict[Request, float] = field(default_factory=dict)
+
+    def serve(self, chain: Chain, step: float = 0.25) -> None:
+        for request in send_all(chain, self.now):
+            assert request.slot is not None
+            self.left[request] = request.slot.size
+        self.now += step
+        share = self.rate * step / max(1, len(self.left))
+        for request in list(self.left):
+            self.left[request] -= share
+            has_arrived = self.left[request] <= 0
+            if has_arrived or self.now - request.sent_at >= 30:
+                del self.left[request]
+                chain.created(request, Created.CREATED if has_arrived else Created.UNKNOWN, self.now)
+
+
+@pytest.mark.parametrize("megabits", [3, 4, 20, 100, 1000])
+def test_large_slots_get_over_a_slow_line(megabits: int) -> None:
+    """All of them at once would take longer than their requests have, and so would their repetitions."""
+    chain, line = new_chain(depth=8), SlowLine(megabits * 1e6 / 8)
+    for position in range(8):
+        append(chain, position, bytes(SLOT))
+    needed = 8 * SLOT / line.rate
+    while chain.confirmed_position < 7 and line.now < 1000:
+        line.serve(chain)
+    assert line.now <= 2 * needed + 30 + 2
+
+
+def test_a_small_slot_passes_large_ones_on_a_slow_line() -> None:
+    chain, line = new_chain(depth=8), SlowLine(0.5e6)
+    for position in range(3):
+        append(chain, position, bytes(SLOT))
+    while line.now < 60:
+        line.serve(chain)
+    append(chain, 3)
+    assert send(chain, line.now).name == slot_name(RUN, 3)
+
+
+def test_a_large_slot_that_hangs_is_sent_a_second_time_when_the_line_has_had_time_for_it() -> None:
+    chain = new_chain()
+    append(chain, 10, bytes(SLOT))
+    chain.created(send(chain), Created.CREATED, 1.0)
+    append(chain, 20, bytes(SLOT))
+    send(chain, 1.0)
+    assert chain.next_request(3.9) is None
+    assert chain.next_due() == pytest.approx(4.0)
+    assert send(chain, 4.0).name == slot_name(RUN, 1)

@@ -73,6 +73,20 @@ def test_what_is_missing_or_damaged_is_never_handed_over(contents: dict[str, byt
         Fetch(MemoryStore(objects)).part(part("fold/1", 2, b"23456789"))
 
 
+def test_on_a_slow_line_parts_come_one_after_the_other() -> None:
+    """If all came at once, none would arrive within the time that a request has."""
+    times = iter((0.0, 0.0, 30.0, *[30.0] * 100))
+    objects = Objects()
+    objects.contents["fold/1"] = bytes(8 * MB)
+    fetch = Fetch(Answers(objects, 1), pause=lambda seconds: None, clock=lambda: next(times))
+    wanted = ranges_of([part("fold/1", 0, bytes(8 * MB))])[0]
+    assert fetch.may_start(wanted, under_way=8 * MB)
+    with pytest.raises(StoreFault):
+        fetch.get(wanted)
+    assert not fetch.may_start(wanted, under_way=8 * MB)
+    assert fetch.may_start(wanted, under_way=0)
+
+
 def test_a_fetch_can_be_given_up_while_the_store_is_silent() -> None:
     fetch = Fetch(Answers(Objects(), 10**9), is_abandoned=lambda: True, pause=lambda seconds: None)
     with pytest.raises(Abandoned):
