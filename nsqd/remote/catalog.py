@@ -11,6 +11,18 @@ changes, and writes to a removed file are in no file any more.
 
 A new root must not need slots, because these are what it makes unnecessary. So the bytes that only slots have are written
 into folds first: `plan_fold` says which.
+
+A file that grows slowly gets a part with each root. Readers want few parts, and writing the whole file each time would cost
+the more, the larger it is. So new bytes are written together with the parts before them that are no larger. For example, a
+file that grows by a byte with each root:
+
+    root 1   [ 1 ]
+    root 2   [  2  ]
+    root 3   [  2  ][ 1 ]
+    root 4   [     4     ]
+    root 5   [     4     ][ 1 ]
+
+So a byte is written a dozen times at most, and a file has at most a dozen parts more than its size needs.
 """
 
 from __future__ import annotations
@@ -42,8 +54,8 @@ from nsqcommon.remote.root import FileEntry, Part, Root, SealedSegment
 if TYPE_CHECKING:
     from nsqcommon.remote.slot import Slot
 
-MOST_PARTS: Final = 8  # of a file in a root; a file with more is written whole
-MOST_FOLD: Final = 32 << 20  # bytes
+MOST_FOLD: Final = 8 << 20  # bytes; no object is larger than a slot, so that a slow line brings either over
+FULL_PART: Final = MOST_FOLD // 2  # bytes; a part of this size isn't written again
 _SLOTS: Final = "wal/"
 UNSENT: Final = f"{_SLOTS}unsent"  # in the place of an object: the bytes are on the disk only
 
@@ -307,11 +319,11 @@ def _plan_file(path: str, pieces: Sequence[Piece], dead: frozenset[str]) -> File
         if not piece.is_whole or name.startswith(_SLOTS) or name in dead:
             break
         kept.append(piece.part)
-    if len(kept) + (len(pieces) > len(kept)) > MOST_PARTS:
-        kept = []  # readers of a root would have to ask for too many ranges
+    size = sum(it.length for it in pieces)
     start = sum(it.length for it in kept)
-    rest = tuple(pieces[len(kept) :])
-    return FileToFold(path, tuple(kept), start, start + sum(it.length for it in rest), rest)
+    while kept and kept[-1].length <= min(size - start, FULL_PART):
+        start -= kept.pop().length
+    return FileToFold(path, tuple(kept), start, size, tuple(pieces[len(kept) :]))
 
 
 def prove_range(pieces: Sequence[Piece], data: bytes) -> bool:

@@ -9,7 +9,8 @@
 
 While we refuse, the messages of publishers that got the error are in the log, and probably in the store. Until that is
 certain, a repeat with the same key has to fail as well: an OK for it would be an OK for a message that may be lost. So
-we refuse until everything is confirmed that was recorded before the last error.
+we refuse until everything is confirmed that was recorded before a publisher got the last of these errors. Other changes,
+as by consumers that go on, don't prolong it.
 """
 
 from __future__ import annotations
@@ -144,8 +145,9 @@ class Confirmations:
             self._refuse(f"remote: {cause}")
 
     def _refuse(self, refusal: str) -> None:
+        is_awaited = any(log.waiting_publishes for log in self._logs)  # one may have been on its way at the first error
         self._fail_waiting(f"{refusal}; {_MAY_BE_STORED}")
-        if self._refusal is None:
+        if self._refusal is None or is_awaited:
             self._refuses_until = self._owner.position
         self._refusal = refusal
         self._fault.begin(DiskError(refusal))

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from nsqd.remote.object_store import ObjectStore
 
 DAY_NS: Final = 86_400 * 10**9
-AT_ONCE: Final = 4  # objects, of up to 32 MiB each
+AT_ONCE: Final = 4  # objects, of up to 8 MiB each
 _TRIES: Final = 5  # to set a mark
 
 T = TypeVar("T")

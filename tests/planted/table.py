@@ -309,6 +309,13 @@ BUGS: Final = (
         (("        if slot.size >= LARGE and not slot.compares:\n", "        if False:\n"),),
         ("sending of slots",),
     ),
+    Bug(
+        "a refusal ends before everything is confirmed that publishers got an error for",
+        _OK,
+        "nsqd/remote/confirmations.py",
+        (("        if self._refusal is None or is_awaited:\n", "        if self._refusal is None:\n"),),
+        ("sending of slots",),
+    ),
     # The chain in a store, and who owns it
     Bug(
         "an OK comes before those of the slots ahead of it",

@@ -22,8 +22,7 @@ from google_crc32c import value as crc32c
 from nsqcommon.remote.framing import BadObject, frame, unframe
 from nsqcommon.remote.names import Run, parse_run
 
-MOST_FILES: Final = 100_000
-MOST_PLAIN: Final = 256 << 20  # bytes of a body; a hostile one could ask for much more
+MOST_PLAIN: Final = 256 << 20  # bytes of a body, enough for a million files; a hostile one could ask for much more
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +76,14 @@ def empty_root(node: str, run: Run) -> Root:
 
 
 def encode_root(root: Root) -> bytes:
+    """Return the object of a root. Raises BadObject if readers would refuse it."""
     files = [
         [path, entry.size, [[it.object, it.offset, it.length, it.crc] for it in entry.parts]]
         for path, entry in sorted(root.files.items())
     ]
     plain: bytes = msgpack.packb([files, [_packed(it) for it in root.sealed]])
+    if len(plain) > MOST_PLAIN:
+        raise BadObject(f"a root of {len(root.files)} files has {len(plain)} bytes, more than {MOST_PLAIN}")
     header = ["root", root.node, str(root.run), len(plain), crc32c(plain)]
     return frame(header) + bytes(cramjam.zstd.compress(plain))
 

@@ -57,3 +57,10 @@ def test_bytes_are_proved() -> None:
     for wrong in (b"abd", b"ab", b""):
         with pytest.raises(BadObject, match=r"fold/x/0001 is damaged in \[10, 13\)"):
             prove(PART, wrong)
+
+
+def test_a_root_that_readers_would_refuse_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nsqcommon.remote.root.MOST_PLAIN", 50)
+    root = Root("node", RUN, {f"topics/t.{number}/log.json": FileEntry(0, ()) for number in range(4)})
+    with pytest.raises(BadObject, match="a root of 4 files has"):
+        encode_root(root)

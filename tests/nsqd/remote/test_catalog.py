@@ -26,7 +26,6 @@ from nsqcommon.remote.operations import (
 from nsqcommon.remote.root import Part, Root, decode_root, empty_root, encode_root, prove
 from nsqcommon.remote.slot import Kind, Slot, decode_slot, encode_slot
 from nsqd.remote.catalog import (
-    MOST_PARTS,
     Catalog,
     CatalogFile,
     FoldWriter,
@@ -200,19 +199,39 @@ def test_a_root_keeps_the_parts_of_the_last_one_and_folds_what_was_appended() ->
     objects = Objects()
     objects.slot(OpenFile(1, "a"), Write(1, 0, 3), body=b"one")
     first = objects.fold()
-    objects.slot(OpenFile(1, "a"), Write(1, 3, 3), body=b"two")
+    objects.slot(OpenFile(1, "a"), Write(1, 3, 2), body=b", ")
     second = objects.fold()
     assert second.files["a"].parts[0] == first.files["a"].parts[0]
-    assert [it.length for it in second.files["a"].parts] == [3, 3]
-    assert objects.contents() == {"a": b"onetwo"}
+    assert [it.length for it in second.files["a"].parts] == [3, 2]
+    assert objects.contents() == {"a": b"one, "}
 
 
-def test_a_file_of_many_parts_is_written_whole() -> None:
+def test_a_file_that_grows_slowly_has_few_parts_and_is_seldom_written_again() -> None:
     objects = Objects()
-    for number in range(MOST_PARTS + 1):
+    written = 0
+    for number in range(1000):
         objects.slot(OpenFile(1, "a"), Write(1, number, 1), body=b"x")
-        root = objects.fold()
-        assert len(root.files["a"].parts) == (number + 1 if number < MOST_PARTS else 1)
+        written += sum(it.size - it.start for it in plan_fold(objects.catalog.snapshot()))
+        assert len(objects.fold().files["a"].parts) <= 10
+    assert written <= 1000 * 10, "log2(1000) times each byte"
+
+
+def test_parts_that_are_large_enough_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nsqd.remote.catalog.FULL_PART", 3)
+    objects = Objects()
+    objects.slot(OpenFile(1, "a"), Write(1, 0, 4), body=b"four")
+    first = objects.fold().files["a"].parts
+    objects.slot(OpenFile(1, "a"), Write(1, 4, 9), body=b"nine more")
+    assert objects.fold().files["a"].parts[:1] == first
+
+
+def test_nothing_is_written_of_a_file_that_has_not_changed() -> None:
+    objects = Objects()
+    objects.slot(OpenFile(1, "a"), Write(1, 0, 3), body=b"one")
+    objects.fold()
+    objects.slot(OpenFile(1, "a"), Write(1, 3, 1), body=b"2")
+    objects.fold()
+    assert [it.size - it.start for it in plan_fold(objects.catalog.snapshot())] == [0]
 
 
 def test_a_fold_of_which_little_is_needed_is_written_again() -> None:
@@ -270,10 +289,10 @@ def test_bytes_that_are_in_no_slot_are_folded_and_proved_as_those_of_slots_are()
     objects.slot(OpenFile(1, "a"), Write(1, 0, 3), body=b"one")
     objects.fold()
     objects.catalog.apply_unsent(
-        (OpenFile(1, "a"), Write(1, 3, 3), Replace("b", 5)), (0, crc32c(b"two"), crc32c(b"three"))
+        (OpenFile(1, "a"), Write(1, 3, 2), Replace("b", 5)), (0, crc32c(b", "), crc32c(b"three"))
     )
     plan, other = plan_fold(objects.catalog.snapshot())
-    assert (plan.start, plan.size, other.start, other.size) == (3, 6, 0, 5)
-    assert prove_range(plan.pieces, b"two")
-    assert not prove_range(plan.pieces, b"twp")
+    assert (plan.start, plan.size, other.start, other.size) == (3, 5, 0, 5)
+    assert prove_range(plan.pieces, b", ")
+    assert not prove_range(plan.pieces, b",-")
     assert prove_range(other.pieces, b"three")

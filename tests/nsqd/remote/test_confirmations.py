@@ -186,6 +186,26 @@ def test_changes_after_the_error_do_not_prolong_the_refusal() -> None:
     assert node.confirmations.refusal() is None
 
 
+def test_a_publish_that_was_on_its_way_at_the_first_error_prolongs_the_refusal() -> None:
+    """Otherwise a repeat of it with the same key would be answered OK before the store has it."""
+    node = Waiting()
+    node.publish()
+    request = node.next_request()
+    assert request is not None
+    node.now += TIMEOUT
+    node.confirmations.check()
+    late = node.publish()
+    node.confirmations.check()
+    assert late.error is not None
+    node.answer(request)
+    node.confirmations.end()
+    assert node.confirmations.refusal() is not None
+    node.now += INTERVAL
+    node.answer_all()
+    node.confirmations.end()
+    assert node.confirmations.refusal() is None
+
+
 def test_a_publish_after_the_refusal_is_answered() -> None:
     node = Waiting()
     node.publish()
