@@ -10,7 +10,7 @@ that doesn't answer at all is no liar: StoreFault is raised, and what was proved
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,12 +20,13 @@ from statistics import median
 from threading import Barrier
 from typing import Final, TypeVar
 
-from nsqd.remote.object_store import Created, FaultKind, ObjectStore, OnUnknown, StoreFault
+from nsqd.remote.object_store import Created, FaultKind, Names, ObjectStore, OnUnknown, StoreFault
 
 WRITERS: Final = 8
 ROUNDS: Final = 200
 _ROUNDS_PER_CONNECTION: Final = 25
 _TRIES: Final = 6  # of a request that gets no answer
+_FIRST_PAUSE: Final = 0.05  # seconds; each is twice as long as the one before
 _LASTING: Final = frozenset(
     {FaultKind.CLOCK, FaultKind.DENIED, FaultKind.FULL, FaultKind.MISSING}
 )  # a repeat won't help
@@ -100,7 +101,7 @@ class StoreCheck:
         self._folder = f"check-{random.getrandbits(64):016x}"
         self._clients = self._open_clients()
         self._threads = ThreadPoolExecutor(WRITERS, thread_name_prefix="nsqd remote check")
-        self._first, self._last = self._clients[0].store, self._clients[-1].store
+        self._first, self._last = (_Patient(it.store, pause) for it in (self._clients[0], self._clients[-1]))
         self._kept: dict[str, bytes] = {}  # what has to be there at the end
         self._written: set[str] = set()  # what has to be deleted
 
@@ -261,11 +262,11 @@ class StoreCheck:
             answer = client.store.create(name, data)
             if answer is Created.CREATED:
                 return True
-            if answer is Created.EXISTS and (found := client.store.get(name)) is not None:
+            if answer is Created.EXISTS and (found := _Patient(client.store, self._pause).get(name)) is not None:
                 return found == data
             if answer is Created.UNKNOWN and client.fault is not None and client.fault.kind in _LASTING:
                 raise client.fault
-            self._pause(0.05 * 2**attempt)
+            self._pause(_FIRST_PAUSE * 2**attempt)
         if answer is Created.EXISTS:
             raise _Lie(f"the store answers that {name} exists, and there is nothing of that name")
         raise client.fault or StoreFault("the store doesn't answer")
@@ -286,7 +287,7 @@ class StoreCheck:
         return [*self._threads.map(action, self._clients)]
 
     def _get_all(self, name: str) -> list[bytes | None]:
-        return self._all(lambda client: client.store.get(name))
+        return self._all(lambda client: _Patient(client.store, self._pause).get(name))
 
     def _new_name(self, kind: str) -> str:
         return f"{self._folder}/{kind}/{self._random.getrandbits(64):016x}"
@@ -308,3 +309,34 @@ class _Client:
 
     def _keep(self, fault: StoreFault) -> None:
         self.fault = fault
+
+
+class _Patient:
+    """A store whose requests are repeated if there is no answer, as a node does: one error in a thousand is no lie."""
+
+    def __init__(self, store: ObjectStore, pause: Callable[[float], object]) -> None:
+        self._store = store
+        self._pause = pause
+
+    def get(self, name: str, start: int = 0, end: int | None = None) -> bytes | None:
+        return self._patiently(lambda: self._store.get(name, start, end))
+
+    def delete(self, names: Sequence[str]) -> None:
+        self._patiently(lambda: self._store.delete(names))
+
+    def list(self, prefix: str, after: str = "") -> Names:
+        return self._patiently(lambda: self._store.list(prefix, after))
+
+    def overwrite(self, name: str, data: bytes) -> None:
+        self._patiently(lambda: self._store.overwrite(name, data))
+
+    def _patiently(self, ask: Callable[[], T]) -> T:
+        """Return the answer to a request. Raises StoreFault if there is none."""
+        for attempt in range(_TRIES - 1):
+            try:
+                return ask()
+            except StoreFault as fault:
+                if fault.kind in _LASTING:
+                    raise
+            self._pause(_FIRST_PAUSE * 2**attempt)
+        return ask()

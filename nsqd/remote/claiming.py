@@ -44,6 +44,7 @@ WATCH_INTERVAL: Final = 0.5
 REPORT_INTERVAL: Final = 10.0
 CALL_TIMEOUT: Final = 2.0
 _LASTING: Final = frozenset({FaultKind.CLOCK, FaultKind.DENIED, FaultKind.MISSING})  # as a store's first answer
+_LASTING_FOR_WRITERS: Final = _LASTING | {FaultKind.FULL}
 _GUARDED: Final = (401, 403)
 _LONGEST_ANSWER: Final = 1 << 16
 
@@ -176,17 +177,22 @@ class _Claiming:
             return []
         requests = self._claim.next_requests()
         for request in [it for it in requests if it.ask is Ask.SAVE]:  # comes before a new node is created
-            assert request.mark is not None
-            self._check_store()
-            self._save(request.mark)
-            self._claim.answered(request, None)
+            self._check_and_save(request)
         return [it for it in requests if it.ask is not Ask.SAVE]
 
-    def _check_store(self) -> None:
+    def _check_and_save(self, request: ClaimRequest) -> None:
+        assert request.mark is not None
         try:
             self._check()
         except StoreFault as fault:
-            raise StartupError(f"the store could not be checked before its first use: {fault}") from fault
+            if fault.kind in _LASTING_FOR_WRITERS:
+                raise StartupError(f"the store can't be checked before its first use: {fault}") from fault
+            self._note_fault(fault)
+            self._claim.failed(request)
+            self._put_off()
+            return
+        self._save(request.mark)
+        self._claim.answered(request, None)
 
     def _perform(self, request: ClaimRequest) -> bytes | Created | None:
         if request.ask is Ask.CREATE:

@@ -19,7 +19,7 @@ from nsqcommon.startup import StartupError
 from nsqcommon.wire.log_record import UnknownFlags
 from nsqd.fsck import cli as fsck
 from nsqd.fsck.identity import give_new_identity
-from nsqd.log.data_path import take_lock
+from nsqd.log.data_path import TOPOLOGY_JSON, take_lock
 from nsqd.log.files import Files, error_text
 from nsqd.remote.aside import Publisher, messages_aside
 from nsqd.remote.claiming import DamagedChain, InUse, Surroundings, claim_name, read_chain, save_nothing
@@ -278,9 +278,11 @@ def _fsck(command: Command) -> None:
     for subject, text in _summary_of(examination, read, leftovers):
         command.say(f"{subject:<10} {text}")
     if command.asked.to is not None and not damage:
-        _fetch_all(command, command.asked.to)
+        fetched, _ = _fetch_all(command, command.asked.to)
         command.say(f"nsqd fsck {command.asked.to}:")
-        if fsck.main([str(command.asked.to)], out=command.out, err=command.err) != fsck.CLEAN:
+        has_topology = TOPOLOGY_JSON in fetched.catalog.files  # only roots have it, and there may be none yet
+        status = fsck.main([str(command.asked.to)], out=command.out, err=command.err, has_topology=has_topology)
+        if status != fsck.CLEAN:
             raise Refused(f"the files of {command.name} are damaged as they were stored")
     if damage:
         raise Refused(f"{command.name} can't be taken over as it is")

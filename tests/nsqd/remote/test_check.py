@@ -1,13 +1,13 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from random import Random
 
 import pytest
 
 from nsqd.remote.check import Finding, StoreCheck, Verdict
-from nsqd.remote.object_store import Created, FaultKind, OnUnknown, StoreFault
+from nsqd.remote.object_store import Created, FaultKind, Names, OnUnknown, StoreFault
 from tests.support.object_stores import (
     CutsShort,
     DecidesByServer,
@@ -118,6 +118,37 @@ class Conflicting(MemoryStore):
 @pytest.mark.parametrize("kind", [Ambiguous, Conflicting])
 def test_an_honest_store_with_lost_answers_passes(kind: Callable[..., MemoryStore]) -> None:
     assert refused(kind) == {}
+
+
+class Stutters(MemoryStore):
+    """Gives no answer to every other request that isn't a create."""
+
+    is_silent = False
+
+    def _stutter(self) -> None:
+        self.is_silent = not self.is_silent
+        if self.is_silent:
+            raise StoreFault("status 500", FaultKind.OTHER)
+
+    def get(self, name: str, start: int = 0, end: int | None = None) -> bytes | None:
+        self._stutter()
+        return super().get(name, start, end)
+
+    def delete(self, names: Sequence[str]) -> None:
+        self._stutter()
+        super().delete(names)
+
+    def list(self, prefix: str, after: str = "") -> Names:
+        self._stutter()
+        return super().list(prefix, after)
+
+    def overwrite(self, name: str, data: bytes) -> None:
+        self._stutter()
+        super().overwrite(name, data)
+
+
+def test_an_honest_store_that_fails_now_and_then_passes() -> None:
+    assert refused(Stutters) == {}
 
 
 class Failing(MemoryStore):

@@ -106,10 +106,39 @@ def append(world: World, chain: Chain) -> None:
     world.send(chain)
 
 
+def new_claim() -> Claim:
+    return Claim(
+        node="node", writer=writer("a"), first_writer=first_writer("a"), claimant=Claimant(), time_ns=1, may_leap=False
+    )
+
+
 def test_a_new_name_is_owned_without_a_pause() -> None:
     world = World()
     assert world.claim("a").run.writer == writer("a")
     assert (world.time.pauses, [it.writers for it in world.saved]) == (0, [(FIRST.writer,)])
+
+
+def test_a_check_without_an_answer_is_repeated() -> None:
+    world, answers = World(), [StoreFault("s3://lake: the store has failed (status 500)"), None]
+
+    def check() -> None:
+        if (fault := answers.pop(0)) is not None:
+            raise fault
+
+    claim_name("orders", world.open, new_claim(), save=world.saved.append, check=check, surroundings=world.surroundings)
+    assert (answers, world.time.pauses, len(world.saved)) == ([], 1, 1)
+
+
+def test_a_check_that_never_will_get_an_answer_ends_the_start() -> None:
+    def check() -> None:
+        raise StoreFault("s3://lake: the quota is used up", FaultKind.FULL)
+
+    world = World()
+    with pytest.raises(StartupError, match="can't be checked before its first use: s3://lake: the quota is used up"):
+        claim_name(
+            "orders", world.open, new_claim(), save=world.saved.append, check=check, surroundings=world.surroundings
+        )
+    assert world.objects.contents == {}
 
 
 def test_the_owner_of_the_same_data_path_must_have_died() -> None:

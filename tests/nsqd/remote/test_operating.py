@@ -371,6 +371,19 @@ def test_fsck_sweeps_orphans_when_the_root_is_a_day_old(machine: Machine, monkey
     assert run(machine.objects, "fsck", "--sweep")[1][-1] == "deleted    0 objects"
 
 
+def test_fsck_does_not_miss_what_only_roots_have(machine: Machine, tmp_path: Path) -> None:
+    machine.unlink(JOURNAL)
+    machine.delete_topic("orders")
+    machine.send()
+    assert run(machine.objects, "fsck", f"--to={tmp_path / 'built'}")[0] == DONE
+    (machine.folder / "topology.json").write_bytes(b"{}")
+    machine.append(JOURNAL, b"")
+    machine.send()
+    make_root(machine)
+    _, lines, _ = run(machine.objects, "fsck", f"--to={tmp_path / 'again'}")
+    assert "damage: topology.json is damaged file=topology.json offset=0" in lines
+
+
 def test_fsck_builds_the_data_path_and_examines_it(machine: Machine, tmp_path: Path) -> None:
     status, lines, err = run(machine.objects, "fsck", f"--to={tmp_path / 'built'}")
     assert status == REFUSED, "its journal and log are no journal and no log"
