@@ -126,13 +126,6 @@ FORMS: Final = (
         33,
     ),
     Form("keyed-kill9", "kill -9 while clients repeat themselves", 10, ("-m", "tests.e2e.keyed_kill9", *_KILLS), 20),
-    Form(
-        "failovers",
-        "machines that are lost under load, with their disks",
-        20,
-        ("-m", "tests.e2e.failovers", "--count={count}", "--seed={seed}"),
-        50,
-    ),
     Form("failover-lost", "machines are lost with their disks", 60, _failovers("rf1"), 13, environ={LONG: "1"}),
     Form(
         "failover-lost-s3",
@@ -143,6 +136,7 @@ FORMS: Final = (
         environ={LONG: "1"},
         needs=("obstore",),
     ),
+    Form("failover-disks", "owners end, and go on with a disk", 20, _failovers("disks"), 8, environ={LONG: "1"}),
     Form("failover-frozen", "owners stand still, and go on", 60, _failovers("rf2"), 5, environ={LONG: "1"}),
     Form(
         "failover-cut-off",
