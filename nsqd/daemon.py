@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import platform
 import resource
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -60,7 +60,7 @@ from nsqd.policy.rollout import Rollout
 from nsqd.policy_copy import read_copy, write_copy
 from nsqd.readers import Readers
 from nsqd.readers_file import ReadersFile
-from nsqd.start import opened_store, recovered_broker, running_store
+from nsqd.start import locked_store, opened_store, recovered_broker, remote_copy, running_store, take_over_from_go
 from nsqd.stats.memory import memory_now
 from nsqd.stats.statsd import StatsdLines, full_prefix, packets
 from nsqd.stats.statsd_push import push_to_statsd
@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from nsqd.http.history import InThread
     from nsqd.log.store import DiskStore
     from nsqd.options import Options
+    from nsqd.remote.copy import RemoteCopy
 
 log = logging.getLogger(__name__)
 
@@ -134,48 +135,112 @@ async def run(
     watch_drain_signal: HeedDrainSignal = drain_on_signal,
     task_status: trio.TaskStatus[OpenListeners] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve until `wait_for_shutdown` returns or a drain completes. Raises StartupError if the node can't start."""
+    """Serve until `wait_for_shutdown` returns or a drain completes. Raises StartupError if the node can't start.
+
+    A standby counts as started when it waits for its name.
+    """
     trust = _trust_of(options)
     policy = _policy_of(options)
     trio.socket.set_custom_hostname_resolver(Resolver())
-    with opened_store(options, policy) as store, listening_on(options) as listening:
-        _log_start(options)
-        options = await _with_broadcast_address(options)
-        node = _assemble(_with_real_ports(options, listening), trust, policy, store)
-        if policy is not None:
-            policy.save_copies_with(partial(write_copy, store.files, store.data_path.folder))
-        budgets = _budgets(listening)
-        if trust.tls is not None:  # handshakes may take half of the descriptors; the rest is for clients
-            trust.tls.most = min(trust.tls.most, budgets.https.most // 2 if listening.https else budgets.tcp.most // 2)
-        # The store outlives everything that writes to it, the poller outlives the responses it sends, and the web server
-        # outlives everything that may hand it a connection.
-        async with (
-            running_store(store, node.broker, node.poller, wake_readers=node.reading.loads.wake),
-            _polling(node),
-            _web(node, listening, budgets) as acceptors,
-        ):
-            async with trio.open_nursery() as services:
-                _start_upkeep(services, node)
-                await acceptors.start(services)
-                services.start_soon(node.lookupds.run, node.turn)
-                await services.start(
-                    watch_drain_signal, node.drain
-                )  # before READY: the next signal may come right away
-                suite_version()  # fills its cache: otherwise the first /metrics imports 30 modules, which takes 20 ms
-                tune_garbage_collection()
-                task_status.started(listening)
-                notify(READY)
-                await first_of(wait_for_shutdown, node.drain.wait)
+
+    def announce(listening: OpenListeners) -> None:
+        task_status.started(listening)
+        notify(READY)
+
+    if options.standby:
+        with _locked(options, policy) as (store, copy), listening_on(options, serves=False) as listening:
+            _log_start(options)
+            options = _with_real_ports(await _with_broadcast_address(options), listening)
+            announce(listening)
+            if not await _wait_for_name(copy, store, options, trust, listening, wait_for_shutdown):
                 notify(STOPPING)
-                if node.drain.end():
-                    await node.lookupds.leave(for_good=node.drain.is_for_good)
-                log_closing(listening)
-                services.cancel_scope.cancel()
-            node.reading.stop()
-            node.leasing.stop()
-            _close(node, keep_tunnels=True)
-        timers.record_progress(node.broker, store)
+                log.info("NSQ: bye")
+                return
+            take_over_from_go(store, options)
+            node = _assemble(options, trust, policy, store)
+            listening.begin()
+            await _serve(node, listening, wait_for_shutdown, watch_drain_signal, _do_nothing)
+    else:
+        with opened_store(options, policy) as store, listening_on(options) as listening:
+            _log_start(options)
+            options = _with_real_ports(await _with_broadcast_address(options), listening)
+            node = _assemble(options, trust, policy, store)
+            await _serve(node, listening, wait_for_shutdown, watch_drain_signal, partial(announce, listening))
     log.info("NSQ: bye")
+
+
+@contextmanager
+def _locked(options: Options, policy: PolicyFile | None) -> Iterator[tuple[DiskStore, RemoteCopy]]:
+    copy = remote_copy(options)
+    assert copy is not None, "the options were checked"
+    with locked_store(options, policy, copy) as store:
+        yield store, copy
+
+
+async def _wait_for_name(
+    copy: RemoteCopy,
+    store: DiskStore,
+    options: Options,
+    trust: _Trust,
+    listening: OpenListeners,
+    wait_for_shutdown: Callable[[], Awaitable[object]],
+) -> bool:
+    """Wait until this process owns its name. Return False if it was asked to stop before."""
+    from nsqd.standby import wait_for_name  # imported here, because most nodes are no standbys
+
+    return await wait_for_name(
+        copy,
+        store,
+        options,
+        listening.http,
+        wait_for_shutdown,
+        rights=trust.rights,
+        guard=_guard_of(trust.rights, options),
+        only_probes=options.tls_required is TlsRequired.YES,
+    )
+
+
+def _do_nothing() -> None: ...
+
+
+async def _serve(
+    node: _Node,
+    listening: OpenListeners,
+    wait_for_shutdown: Callable[[], Awaitable[object]],
+    watch_drain_signal: HeedDrainSignal,
+    announce: Callable[[], None],
+) -> None:
+    store, policy, tls = node.store, node.policy, node.trust.tls
+    if policy is not None:
+        policy.save_copies_with(partial(write_copy, store.files, store.data_path.folder))
+    budgets = _budgets(listening)
+    if tls is not None:  # handshakes may take half of the descriptors; the rest is for clients
+        tls.most = min(tls.most, budgets.https.most // 2 if listening.https else budgets.tcp.most // 2)
+    # The store outlives everything that writes to it, the poller outlives the responses it sends, and the web server
+    # outlives everything that may hand it a connection.
+    async with (
+        running_store(store, node.broker, node.poller, wake_readers=node.reading.loads.wake),
+        _polling(node),
+        _web(node, listening, budgets) as acceptors,
+    ):
+        async with trio.open_nursery() as services:
+            _start_upkeep(services, node)
+            await acceptors.start(services)
+            services.start_soon(node.lookupds.run, node.turn)
+            await services.start(watch_drain_signal, node.drain)  # before READY: the next signal may come right away
+            suite_version()  # fills its cache: otherwise the first /metrics imports 30 modules, which takes 20 ms
+            tune_garbage_collection()
+            announce()
+            await first_of(wait_for_shutdown, node.drain.wait)
+            notify(STOPPING)
+            if node.drain.end():
+                await node.lookupds.leave(for_good=node.drain.is_for_good)
+            log_closing(listening)
+            services.cancel_scope.cancel()
+        node.reading.stop()
+        node.leasing.stop()
+        _close(node, keep_tunnels=True)
+    timers.record_progress(node.broker, store)
 
 
 def _assemble(options: Options, trust: _Trust, policy: PolicyFile | None, store: DiskStore) -> _Node:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from nsqcommon.net import (
     AddressError,
     ListenError,
+    begin_listening,
     bind,
     close_listener,
     format_listener,
@@ -50,19 +51,30 @@ class OpenListeners:
     def https_port(self) -> int:
         return listening_port(self.https) if self.https is not None else 0
 
+    def begin(self) -> None:
+        """Listen for TCP and HTTPS as well, after `listening_on` without `serves`. Raises ListenError."""
+        begin_listening(self.tcp)
+        if self.https is not None:
+            begin_listening(self.https)
+
 
 @contextmanager
-def listening_on(options: Options) -> Iterator[OpenListeners]:
+def listening_on(options: Options, *, serves: bool = True) -> Iterator[OpenListeners]:
+    """Open the listeners that the options name.
+
+    Without `serves` only that for HTTP listens. The others only keep their addresses, where connections are refused, so
+    that a standby learns at its start that another process has one of them, and not when it has to take over.
+    """
     with ExitStack() as opened:
 
-        def listen(address: str) -> socket.socket:
-            listener = bind(address)
+        def listen(address: str, *, listens: bool = serves) -> socket.socket:
+            listener = bind(address, listens=listens)
             opened.callback(close_listener, listener)
             return listener
 
         yield OpenListeners(
             tcp=listen(options.tcp_address),
-            http=listen(options.http_address) if options.http_address else None,
+            http=listen(options.http_address, listens=True) if options.http_address else None,
             https=listen(_tcp_only(options.https_address)) if options.https_address and options.tls_cert else None,
         )
 

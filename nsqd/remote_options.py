@@ -63,7 +63,22 @@ class RemoteOptions(LogOptions):
         at_least=1,
     )
 
+    standby: bool = option(
+        False,
+        "if another process owns the name of --remote-name, wait until it is gone and then take over; also after another "
+        "process has taken over from this one",
+    )
+    standby_after: Nanoseconds = option(
+        10 * SECOND,
+        "with --standby: how long the owner must be gone, which is to say that it doesn't answer on HTTP and the store gets "
+        "nothing new from it, or that it can't reach the store by its own account",
+        kind=DURATION,
+        at_least=1,
+    )
+
     def check_remote(self) -> None:
         """Raise StartupError if a publisher could wait for a store that isn't there."""
         if not self.remote and Ack.REMOTE in (self.ack, *self.topic_acks.values()):
             raise StartupError("--ack=remote needs --remote, which names the store")
+        if self.standby and not self.remote:
+            raise StartupError("--standby needs --remote, which names the store")

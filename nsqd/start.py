@@ -65,7 +65,18 @@ def _latency_of(options: Options) -> LatencySettings | None:
 
 @contextmanager
 def opened_store(options: Options, policy: LogPolicy | None) -> Iterator[DiskStore]:
-    remote = _remote_copy(options)
+    """Open the data path, which has all that its recovery needs. Raises StartupError."""
+    remote = remote_copy(options)
+    with locked_store(options, policy, remote) as store:
+        if remote is not None:
+            remote.attach(store)
+        take_over_from_go(store, options)
+        yield store
+
+
+@contextmanager
+def locked_store(options: Options, policy: LogPolicy | None, remote: RemoteCopy | None) -> Iterator[DiskStore]:
+    """Open the data path as far as that is possible before this process owns its name. Raises StartupError."""
     files = remote.files if remote is not None else None
     store = DiskStore.open(options.data_path or ".", log_settings(options, policy), files=files)
     data_path = store.data_path
@@ -74,9 +85,6 @@ def opened_store(options: Options, policy: LogPolicy | None) -> Iterator[DiskSto
             if was_elsewhere:
                 data_path.read_again()
             try:
-                if remote is not None:
-                    remote.attach(store)
-                _take_over_from_go(store, options)
                 yield store
             finally:
                 if store.remote is not None and store.remote.is_lost:
@@ -88,7 +96,7 @@ def opened_store(options: Options, policy: LogPolicy | None) -> Iterator[DiskSto
             store.abandon()
 
 
-def _remote_copy(options: Options) -> RemoteCopy | None:
+def remote_copy(options: Options) -> RemoteCopy | None:
     if not options.remote:
         return None
     from nsqd.remote.copy import RemoteCopy  # imported here, because most nodes have no use for its libraries
@@ -96,7 +104,8 @@ def _remote_copy(options: Options) -> RemoteCopy | None:
     return RemoteCopy(options)
 
 
-def _take_over_from_go(store: DiskStore, options: Options) -> None:
+def take_over_from_go(store: DiskStore, options: Options) -> None:
+    """Import the data of a Go nsqd, if there is any. Raises StartupError."""
     take_over(
         store.data_path,
         store.files,

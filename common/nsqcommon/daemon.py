@@ -104,14 +104,23 @@ def version_line(program: str) -> str:
 
 
 async def wait_for_signal() -> signal.Signals:
-    """Wait for a signal to stop, and return it. Later ones are ignored until the process ends."""
+    """Wait for a signal to stop, and return it. Later ones are ignored until the process ends.
+
+    If it is cancelled, signals are held again, as they are during a start.
+    """
     for number in _stopping_signals():
         # The receiver restores this handler when it closes, so a second signal can't trigger the default action then.
         signal.signal(number, _ignore)
     with trio.open_signal_receiver(*_stopping_signals()) as arrivals:
         release_signals()
-        async for arrived in arrivals:
-            return signal.Signals(arrived)
+        is_cancelled = True
+        try:
+            async for arrived in arrivals:
+                is_cancelled = False
+                return signal.Signals(arrived)
+        finally:
+            if is_cancelled:
+                hold_signals()  # before the receiver closes, which raises those again that we haven't taken
     raise AssertionError("the receiver of signals never ends by itself")
 
 

@@ -68,20 +68,32 @@ def parse_address(text: str) -> Address:
     return Address(host=host, port=number)
 
 
-def bind(address: Address | str) -> socket.socket:
+def bind(address: Address | str, *, listens: bool = True) -> socket.socket:
     """Open a listening, non-blocking socket. Raises ListenError if that fails or the text is not an address.
 
-    Port 0 means any free port; call `listening_port()` to find out which. Close the socket with `close_listener()`.
+    Without `listens`, connections are refused until you call `begin_listening`, and yet other processes can't get the
+    address. Port 0 means any free port; call `listening_port()` to find out which. Close the socket with `close_listener()`.
     """
     network = "tcp"
     try:
         where = parse_address(address) if isinstance(address, str) else address
         network = "unix" if where.is_unix else "tcp"
-        return _open(socket.AF_UNIX, where.path) if where.is_unix else _open_tcp(where)
+        listener = _open(socket.AF_UNIX, where.path) if where.is_unix else _open_tcp(where)
+        if listens:
+            _listen_or_close(listener)
+        return listener
     except AddressError as error:
         raise ListenError(f"listen ({address}) failed - listen {network}: {error}") from error
     except OSError as error:
         raise ListenError(f"listen ({address}) failed - listen {network} {address}: {_cause(error)}") from error
+
+
+def begin_listening(listener: socket.socket) -> None:
+    """Accept connections from now on. Raises ListenError, for example if another process was faster."""
+    try:
+        listener.listen(BACKLOG)
+    except OSError as error:
+        raise ListenError(f"listen ({format_listener(listener)}) failed - {_cause(error)}") from error
 
 
 def close_listener(listener: socket.socket) -> None:
@@ -158,12 +170,19 @@ def _open(family: int, name: SocketName, *, only_ipv6: bool = True) -> socket.so
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, only_ipv6)
         # An existing unix path is "address already in use", as in NSQ: it may be the socket of a running broker.
         listener.bind(name)
-        listener.listen(BACKLOG)
         listener.setblocking(False)
     except BaseException:
         listener.close()
         raise
     return listener
+
+
+def _listen_or_close(listener: socket.socket) -> None:
+    try:
+        listener.listen(BACKLOG)
+    except BaseException:
+        listener.close()
+        raise
 
 
 def _cause(error: OSError) -> str:

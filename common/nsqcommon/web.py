@@ -137,10 +137,11 @@ async def serve(
     listeners: Sequence[socket.socket],
     *,
     budget: Budget,
+    grace: float | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve listening, non-blocking sockets until cancelled. The caller has to close the listeners afterwards."""
-    async with open_web(app) as web, trio.open_nursery() as nursery:
+    async with open_web(app, grace=grace) as web, trio.open_nursery() as nursery:
         for listener in listeners:
             nursery.start_soon(_accept, listener, web, budget)
         task_status.started()

@@ -135,6 +135,7 @@ class RemoteState(StrEnum):
     OWNER = "owner"
     DOWN = "down"  # the store doesn't answer
     FENCED = "fenced"  # another process owns the name now
+    STANDBY = "standby"  # another process owns the name, and this one waits until it is gone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +166,23 @@ class RemoteSnapshot:
     decision: str  # what became of the data path at the start: continue or adopt
     fetched: int  # files at the start
     aside: str  # the folder with files that went aside at the start, or ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandbySnapshot:
+    """The report of a process that waits until the owner of a node's name is gone."""
+
+    store: str  # its URL
+    name: str  # of the node in it
+    waiting_seconds: float
+    waits_for: str  # for people
+    owner: str  # for people; "" until the chain was read
+    owner_address: str  # of its HTTP, or "" if it has not said that
+    answer: str  # what the owner has said last, or ""
+    well_seconds_ago: float | None  # when it owned the name and reached the store; None: never since this start
+    run: str  # where the chain ends, as it was read last
+    slot: int
+    still_seconds: float  # since when the chain ends there, as far as this process has looked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from nsqd.http.history import HistoryReads
 from nsqd.http.node import NodeInfo
 from nsqd.http.publishing import Publishing
 from nsqd.http.quick import QuickHttp, QuickRoutes
+from nsqd.http.standby import make_standby_app
 
 __all__ = [
     "Guard",
@@ -21,5 +22,6 @@ __all__ = [
     "Tunnels",
     "is_tunnel",
     "make_app",
+    "make_standby_app",
     "refuse_plain",
 ]

@@ -5,14 +5,15 @@ mistake. It asks the owner at its address, then watches the chain for some secon
 our data path, because we hold its lock. And it doesn't if the chain stops at the end of a run and the owner doesn't
 answer at an address that we know, because that is how a clean stop leaves it.
 
+With a `vigil` it is a standby: it waits until the owner has been gone for some seconds (nsqd/remote/standby.py), and then
+it claims the name like a start that has looked. If the owner or another standby is faster, it waits again.
+
 A store that can't be reached delays the start, and a line every ten seconds says so. Without the store we can't know who
 owns the name.
 """
 
 from __future__ import annotations
 
-import http.client
-import json
 import logging
 import random
 import secrets
@@ -32,21 +33,22 @@ from nsqd.remote.claim import SLOTS_AHEAD, Ask, ChainRead, Claim, Claimed, Claim
 from nsqd.remote.daemon_threads import DaemonThreads
 from nsqd.remote.fetching import LOOK_INTERVAL
 from nsqd.remote.object_store import Created, FaultKind, ObjectStore, OnUnknown, StoreFault, ignore
+from nsqd.remote.owner_call import OwnerAnswer, owner_answers
 from nsqd.remote.pacing import pause_before
+from nsqd.remote.standby import Verdict
 
 if TYPE_CHECKING:
+    from nsqcommon.remote.names import Run
     from nsqd.remote.local_mark import LocalMark
+    from nsqd.remote.vigil import Vigil
 
 log = logging.getLogger(__name__)
 
 WATCH: Final = 5.0  # seconds in which the chain of an owner that is alive moves
 WATCH_INTERVAL: Final = 0.5
 REPORT_INTERVAL: Final = 10.0
-CALL_TIMEOUT: Final = 2.0
 _LASTING: Final = frozenset({FaultKind.CLOCK, FaultKind.DENIED, FaultKind.MISSING})  # as a store's first answer
 _LASTING_FOR_WRITERS: Final = _LASTING | {FaultKind.FULL}
-_GUARDED: Final = (401, 403)
-_LONGEST_ANSWER: Final = 1 << 16
 
 
 class DamagedChain(StartupError):
@@ -55,14 +57,6 @@ class DamagedChain(StartupError):
 
 class InUse(StartupError):
     """Another process owns the name, and is alive."""
-
-
-class OwnerAnswer(Enum):
-    """What is at the address of an owner."""
-
-    YES = auto()  # its process
-    NO = auto()  # nothing, or another process
-    GUARDED = auto()  # something that won't say more, because it asks for a password
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +80,12 @@ def claim_name(
     check: Callable[[], object] = lambda: None,
     prepare: Callable[[ChainRead], object] = lambda read: None,
     takes_over: bool = False,
+    vigil: Vigil | None = None,
     surroundings: Surroundings | None = None,
 ) -> Claimed:
     """Make this process the owner of a name. With `takes_over` it doesn't look whether another one is alive.
+
+    With a `vigil`, wait until the owner is gone, for as long as that takes.
 
     `save` writes a mark into the data path, durably. If the name is new, `check` raises StartupError unless the store
     keeps its word. `prepare` gets what this process needs to go on, before the fence; it raises BadObject if it can't.
@@ -96,7 +93,7 @@ def claim_name(
     Blocks for as long as the store can't be reached. Raises StartupError if another process owns the name, if the chain
     can't be read, if the store refuses our credentials, or if `is_stopped`.
     """
-    claiming = _Claiming(name, open_store, claim, save, check, surroundings or Surroundings())
+    claiming = _Claiming(name, open_store, claim, save, check, surroundings or Surroundings(), vigil)
     return claiming.run(prepare, takes_over=takes_over)
 
 
@@ -129,12 +126,14 @@ class _Claiming:
         save: Callable[[LocalMark], object],
         check: Callable[[], object],
         surroundings: Surroundings,
+        vigil: Vigil | None = None,
     ) -> None:
         self._name = name
         self._claim = claim
         self._save = save
         self._check = check
         self._at = surroundings
+        self._vigil = vigil
         self._store = open_store(self._note_fault)
         self._fault: StoreFault | None = None
         self._failures = 0  # in a row
@@ -144,7 +143,7 @@ class _Claiming:
 
     def run(self, prepare: Callable[[ChainRead], object], *, takes_over: bool) -> Claimed:
         claim = self._claim
-        look = _Look(self._name, claim, self._store, prepare, self._at, takes_over=takes_over)
+        look = _Look(self._name, claim, self._store, prepare, self._at, self._vigil, takes_over=takes_over)
         self._go_on(lambda: claim.claimed is not None, look.step)
         if claim.claimed is None:
             raise StartupError(f"{self._name} can't be owned: {claim.fault}")
@@ -233,6 +232,8 @@ class _Claiming:
         if fault is not None and fault.kind in _LASTING and not self._has_answered:
             raise StartupError(fault.text)
         self._failures += 1
+        if self._vigil is not None:
+            self._vigil.chain_unread()
         now = self._at.clock()
         self._resumes = now + pause_before(self._failures, self._at.chance())
         if now >= self._reported + REPORT_INTERVAL:
@@ -247,6 +248,7 @@ class _Claiming:
 class _Stage(Enum):
     NEW = auto()
     WATCHING = auto()
+    STANDING_BY = auto()
     PREPARED = auto()
     LEAPT = auto()
 
@@ -261,6 +263,7 @@ class _Look:
         store: ObjectStore,
         prepare: Callable[[ChainRead], object],
         surroundings: Surroundings,
+        vigil: Vigil | None,
         *,
         takes_over: bool,
     ) -> None:
@@ -269,11 +272,14 @@ class _Look:
         self._store = store
         self._prepare = prepare
         self._at = surroundings
+        self._vigil = vigil
         self._takes_over = takes_over
         self._stage = _Stage.NEW
         self._until = -inf
         self._seen = claim.place
         self._has_run_behind = False  # after an owner that goes on; once is enough
+        self._has_asked = False  # a standby has asked the owner, and then had the chain read
+        self._prepared: tuple[Run, int] | None = None  # the place for which we have what we need
 
     def step(self) -> None:
         """Have the claim leap or read on. Raises StartupError if the owner is alive, or if we could not go on."""
@@ -282,11 +288,14 @@ class _Look:
             self._stage = _Stage.NEW
         if self._stage is _Stage.NEW:
             self._begin()
+        elif self._stage is _Stage.STANDING_BY:
+            self._stand_by()
+        elif self._vigil is not None and not self._takes_over and (has_moved or self._vigil.is_stale):
+            self._stage = _Stage.STANDING_BY
         elif has_moved and not self._takes_over:
             raise self._in_use("its chain moves")
         elif self._stage is _Stage.PREPARED and (not has_moved or self._has_run_behind):
-            self._stage = _Stage.LEAPT
-            self._claim.leap(stops_owner=self._takes_over)
+            self._leap()
         elif self._stage is _Stage.PREPARED:
             self._has_run_behind = True
             self._get_ready()
@@ -302,7 +311,13 @@ class _Look:
         if owner is None or self._takes_over:
             self._get_ready()
             return
+        if self._vigil is not None and not claim.is_own:
+            self._stage, self._has_asked = _Stage.STANDING_BY, False
+            return
         answer = self._at.answers(owner, claim.place[0].writer)
+        if self._vigil is not None and answer is OwnerAnswer.YES:
+            self._stage, self._has_asked = _Stage.STANDING_BY, False
+            return
         # If the owner had our data path it has died, and another process has its address. But this may be a copy of it.
         if answer is OwnerAnswer.YES or (answer is OwnerAnswer.GUARDED and not claim.is_own):
             raise self._in_use(f"it answers at {owner.http_address}")
@@ -312,6 +327,29 @@ class _Look:
             log.info("watching for %g s whether %s is still the owner of %s", WATCH, owner, self._name)
             self._stage, self._seen, self._until = _Stage.WATCHING, claim.place, self._at.clock() + WATCH
             claim.look_again()
+
+    def _stand_by(self) -> None:
+        vigil, claim = self._vigil, self._claim
+        assert vigil is not None
+        assert claim.owner is not None
+        if self._has_asked:
+            self._has_asked = False
+            if vigil.chain_read(claim.place, is_ended=claim.is_ended) is Verdict.TAKE_OVER:
+                if self._prepared == claim.place:
+                    self._leap()
+                else:
+                    self._get_ready()
+                return
+            self._at.pause(vigil.pause)
+        if vigil.ask(claim.owner, claim.place[0].writer):
+            self._has_asked = True
+            claim.look_again(ahead=1)
+        else:
+            self._at.pause(vigil.pause)
+
+    def _leap(self) -> None:
+        self._stage = _Stage.LEAPT
+        self._claim.leap(stops_owner=self._takes_over)
 
     def _get_ready(self) -> None:
         """Prepare, and look whether the chain has moved meanwhile."""
@@ -325,6 +363,7 @@ class _Look:
             self._stage = _Stage.NEW
             self._claim.begin_again()
         else:
+            self._prepared = self._seen
             self._claim.look_again()
 
     def _is_swept(self, read: ChainRead) -> bool:
@@ -343,26 +382,3 @@ class _Look:
 
 def save_nothing(mark: LocalMark | None = None) -> None:
     raise AssertionError("the name exists, so it doesn't get a new node")
-
-
-def owner_answers(owner: Claimant, writer: str, *, timeout: float = CALL_TIMEOUT) -> OwnerAnswer:
-    """Return whether the owner's process serves HTTP at its address. Another nsqd may have that address by now.
-
-    Containers of one host have the same boot, and each of their processes may be number 1. So the owner is known by its
-    writer, which is in the names of its runs.
-    """
-    if not owner.http_address:
-        return OwnerAnswer.NO
-    connection = http.client.HTTPConnection(owner.http_address, timeout=timeout)
-    try:
-        connection.request("GET", "/remote")
-        answer = connection.getresponse()
-        if answer.status in _GUARDED:
-            return OwnerAnswer.GUARDED
-        found = json.loads(answer.read(_LONGEST_ANSWER))
-    except (OSError, ValueError, http.client.HTTPException):
-        return OwnerAnswer.NO
-    finally:
-        connection.close()
-    run = found.get("run") if isinstance(found, dict) else None
-    return OwnerAnswer.YES if isinstance(run, str) and run.endswith(f"-{writer}") else OwnerAnswer.NO

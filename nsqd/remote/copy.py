@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -12,12 +13,17 @@ from nsqcommon.recipients import host_and_port
 from nsqcommon.startup import StartupError
 from nsqd.log.faults import FaultKind, StorageFault
 from nsqd.log.files import Files
+from nsqd.remote.claiming import Surroundings
 from nsqd.remote.confirmations import Confirmations
 from nsqd.remote.location import parse_location, parse_node_name, parse_remote_option
 from nsqd.remote.node import RemoteNode, RemoteSettings
 from nsqd.remote.recorder import Recorded, RecordedFiles
+from nsqd.remote.vigil import Vigil
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from threading import Event
+
     from nsqd.log.store import DiskStore
     from nsqd.options import Options
 
@@ -36,6 +42,33 @@ class RemoteCopy:
     def attach(self, store: DiskStore) -> None:
         """Own the name, make the data path what its owner begins with, and give the store its copy. Raises StartupError."""
         self._node.claim(store.data_path, self._disk, self.files)
+        self._give_to(store)
+
+    def vigil(self, after: float) -> Vigil:
+        """Return what `wait_for_name` waits with."""
+        settings = self._node.settings
+        return Vigil(settings.name, str(settings.location), after)
+
+    def address_of(self, options: Options) -> str:
+        """Return where others can ask whether this process is alive. These options have its ports."""
+        return _http_address(options)
+
+    def wait_for_name(self, store: DiskStore, vigil: Vigil, stopped: Event, *, http_address: str) -> None:
+        """Do the same as `attach`, as a standby that serves HTTP at this address: wait until the owner of the name is gone.
+
+        This blocks for days, so call it in a thread. Raises StartupError, also soon after `stopped` is set.
+        """
+        surroundings = Surroundings(pause=stopped.wait, is_stopped=stopped.is_set)
+        self._node.settings = replace(self._node.settings, http_address=http_address)
+        self._node.claim(store.data_path, self._disk, self.files, vigil=vigil, surroundings=surroundings)
+        self._give_to(store)
+
+    @property
+    def requests(self) -> Mapping[tuple[str, str], int]:
+        """How many requests the store has got, by verb and outcome."""
+        return self._node.requests.snapshot()[0]
+
+    def _give_to(self, store: DiskStore) -> None:
         fault = StorageFault(store.faults, FaultKind.REMOTE)
         store.remote = Confirmations(self._node, fault, timeout=self._node.settings.timeout)
 

@@ -37,9 +37,11 @@ from nsqd.remote.stores.opening import open_store
 if TYPE_CHECKING:
     from nsqd.log.data_path import DataPath
     from nsqd.remote.claim import Claimed
+    from nsqd.remote.claiming import Surroundings
     from nsqd.remote.location import StoreLocation
     from nsqd.remote.recorder import RecordedFiles
     from nsqd.remote.settling import Settled
+    from nsqd.remote.vigil import Vigil
 
 log = logging.getLogger(__name__)
 
@@ -89,10 +91,19 @@ class RemoteNode:
         store = self._open_any_store(settings.location, settings.options, node=settings.name, on_unknown=on_unknown)
         return CountedStore(store, self.requests)
 
-    def claim(self, data_path: DataPath, files: Files, recorded: RecordedFiles) -> None:
+    def claim(
+        self,
+        data_path: DataPath,
+        files: Files,
+        recorded: RecordedFiles,
+        *,
+        vigil: Vigil | None = None,
+        surroundings: Surroundings | None = None,
+    ) -> None:
         """Own the name, make the data path what its owner begins with, and record its changes from now on.
 
-        `files` are those that `recorded` passes its calls to. Raises StartupError.
+        `files` are those that `recorded` passes its calls to. With a `vigil`, wait until another owner is gone. Raises
+        StartupError.
         """
         settings = self.settings
         opening = Opening(
@@ -102,7 +113,9 @@ class RemoteNode:
             files=files,
             http_address=settings.http_address,
             takes_over=settings.takes_over,
+            vigil=vigil,
             check=self._check,
+            surroundings=surroundings,
         )
         self.claimed, self.settled = opening.run()
         pacing = Pacing(interval=settings.interval, delay=settings.delay)

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from nsqd.log.data_path import DataPath
     from nsqd.log.files import Files
     from nsqd.remote.local_mark import LocalMark
+    from nsqd.remote.vigil import Vigil
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +55,7 @@ class Opening:
     files: Files
     http_address: str = ""
     takes_over: bool = False
+    vigil: Vigil | None = None  # of a standby
     check: Callable[[], object] = lambda: None  # of a store that gets a new node; raises StartupError
     surroundings: Surroundings | None = None
 
@@ -104,6 +106,7 @@ class Opening:
             check=self.check,
             prepare=settling.prepare,
             takes_over=self.takes_over,
+            vigil=self.vigil,
             surroundings=surroundings,
         )
 

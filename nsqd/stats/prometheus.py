@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
@@ -102,14 +102,18 @@ def _in(topic: str, channel: ChannelSnapshot) -> dict[str, str]:
 
 
 def _of_node(broker: Broker, memory: MemorySnapshot, *, connections: int) -> list[Metric]:
-    build = {"version": NSQ_VERSION, "release": suite_version()}
     return [
-        gauge("nsqd_build_info", "Always 1; the labels name the version.", 1, build),
+        _of_build(),
         gauge("nsqd_healthy", "1 while /ping says OK.", int(broker.store.health == "OK")),
         gauge("nsqd_start_time_seconds", "When the daemon started, in Unix time.", broker.start_time),
         gauge("nsqd_resident_memory_bytes", "Resident memory.", memory.heap_in_use_bytes),
         gauge("nsqd_producers", "Connections that have published.", connections),
     ]
+
+
+def _of_build() -> Metric:
+    build = {"version": NSQ_VERSION, "release": suite_version()}
+    return gauge("nsqd_build_info", "Always 1; the labels name the version.", 1, build)
 
 
 def _of_disk(disk: DiskSnapshot) -> list[Metric]:
@@ -129,25 +133,38 @@ def _of_disk(disk: DiskSnapshot) -> list[Metric]:
     ]
 
 
+def standby_metrics(requests: Mapping[tuple[str, str], int]) -> list[Metric]:
+    """Collect the metrics of a process that waits until it may own its name, so there is no broker yet."""
+    return [_of_build(), _remote_state(RemoteState.STANDBY), _remote_requests(requests)]
+
+
+def _remote_state(found: RemoteState) -> Metric:
+    return _family(
+        "gauge",
+        "nsqd_remote_state",
+        "1 for what the node is to its copy in the store of --remote: owner, down (no answer), fenced or standby.",
+        (({"state": state.value}, int(found is state)) for state in RemoteState),
+    )
+
+
+def _remote_requests(requests: Mapping[tuple[str, str], int]) -> Metric:
+    return _family(
+        "counter",
+        "nsqd_remote_requests_total",
+        "Requests to the store, by what they were and how they ended.",
+        (({"verb": verb, "outcome": outcome}, count) for (verb, outcome), count in sorted(requests.items())),
+    )
+
+
 def _of_remote(it: RemoteSnapshot) -> list[Metric]:
     return [
-        _family(
-            "gauge",
-            "nsqd_remote_state",
-            "1 for what the node is to its copy in the store of --remote: owner, down (no answer) or fenced.",
-            (({"state": state.value}, int(it.state is state)) for state in RemoteState),
-        ),
+        _remote_state(it.state),
         gauge(
             "nsqd_remote_behind_seconds", "Age of the oldest change that the store hasn't confirmed.", it.behind_seconds
         ),
         gauge("nsqd_remote_behind_bytes", "Bytes that the store hasn't confirmed.", it.behind_bytes),
         gauge("nsqd_remote_waiting_publishes", "Batches whose publishers wait for the store.", it.waiting_publishes),
-        _family(
-            "counter",
-            "nsqd_remote_requests_total",
-            "Requests to the store, by what they were and how they ended.",
-            (({"verb": verb, "outcome": outcome}, count) for (verb, outcome), count in sorted(it.requests.items())),
-        ),
+        _remote_requests(it.requests),
         histogram("nsqd_remote_create_seconds", "How long the store takes to create an object.", it.create_seconds),
         histogram(
             "nsqd_remote_confirm_seconds",

@@ -45,15 +45,19 @@ class Next(Enum):
     GIVE_UP = auto()  # it can't start; the last line of its log says why
 
 
-def next_after(ending: Ending, *, is_renewed: bool, has_been_ready: bool) -> Next:
+def next_after(ending: Ending, *, is_renewed: bool, has_been_ready: bool, stands_by: bool = False) -> Next:
     """Decide what to do after a worker's exit. `is_renewed` means that we stopped it in order to restart it.
+
+    With `stands_by` a worker that another process has taken over from is started again, as a standby.
 
     If a worker exits with an error and has never been ready, we give up, as a single nsqd would. Once it has been ready,
     we keep restarting it: the other workers have clients, and must not go down because of this worker's full disk.
     """
     if is_renewed:
         return Next.START
-    if ending.status in (0, TakenOver.exit_status):
+    if ending.status == TakenOver.exit_status:
+        return Next.START if stands_by else Next.REST
+    if ending.status == 0:
         return Next.REST
     if ending.status > 0 and not has_been_ready:
         return Next.GIVE_UP

@@ -67,7 +67,7 @@ class _Workers:
     def __init__(self, options: Options) -> None:
         self.over = trio.Event()  # all workers are at rest, or one can't start
         self.all = [
-            WorkerProcess(it, command_of(it, workers=options.workers), self._check_if_over)
+            WorkerProcess(it, command_of(it, workers=options.workers), self._check_if_over, stands_by=options.standby)
             for it in range(options.workers)
         ]
         self._drain_limit = seconds(options.drain_deadline + options.drain_stay + options.drain_timeout) + _SLACK

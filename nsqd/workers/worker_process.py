@@ -26,13 +26,16 @@ _CANNOT_START: Final = 127  # as a shell reports a command that it can't run
 class WorkerProcess:
     """Keeps one worker running. Calls `on_change` when the worker comes to rest or can't start."""
 
-    def __init__(self, number: int, command: Sequence[str], on_change: Callable[[], None]) -> None:
+    def __init__(
+        self, number: int, command: Sequence[str], on_change: Callable[[], None], *, stands_by: bool = False
+    ) -> None:
         self.name = name_of(number)
         self.ready = trio.Event()  # replaced when the process ends
         self.is_resting = False
         self.failure = ""  # why the worker can't start, or didn't stop cleanly
         self._command = command
         self._on_change = on_change
+        self._stands_by = stands_by
         self._pauses = Pauses()
         self._has_been_ready = False
         self._is_stopping = False
@@ -162,7 +165,9 @@ class WorkerProcess:
     # After an exit
 
     async def _wait_for_next_start(self, ending: Ending) -> None:
-        match next_after(ending, is_renewed=self._is_renewed, has_been_ready=self._has_been_ready):
+        match next_after(
+            ending, is_renewed=self._is_renewed, has_been_ready=self._has_been_ready, stands_by=self._stands_by
+        ):
             case Next.GIVE_UP:
                 self._fail(ending)
             case Next.REST:

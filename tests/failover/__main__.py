@@ -5,6 +5,8 @@ Each life has a seed of its own, and is a line of JSON in --results. So you may 
     python -m tests.failover rf1 --from-seed 0 --count 200 --results rf1.jsonl
     python -m tests.failover rf1 --from-seed 200 --count 800 --results rf1.jsonl
 
+With --standby another machine waits with `nsqd --standby`, and takes over by itself.
+
 The summary is of all lives of the suite in that file. Exit status: 1 if a promise was broken in this run.
 """
 
@@ -24,6 +26,7 @@ from typing import Any, Final
 from tests.failover.stores import KINDS, NewStore, stores
 from tests.failover.suites import SUITES, Suite, live
 
+STANDBY_AFTER: Final = "1s"
 _LINE_EVERY: Final = 10.0  # seconds between two lines about the progress
 _MOST_OF_A_SEED: Final = 1 << 32
 
@@ -34,12 +37,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.store not in suite.kinds:
         say(f"{options.suite} needs --store={' or '.join(suite.kinds)}")
         return 2
-    results: list[dict[str, Any]] = _read(options.results, options.suite, options.store)
+    if options.standby and not suite.has_standby:
+        say(f"{options.suite} can't be lived with a standby")
+        return 2
+    kind = {"suite": options.suite, "store": options.store, "standby": options.standby}
+    results: list[dict[str, Any]] = _read(options.results, kind)
     broken, reported = 0, time.monotonic()
     try:
         with TemporaryDirectory(prefix="failover-") as folder, stores(options.store, Path(folder)) as new_store:
             for seed in range(options.from_seed, options.from_seed + options.count):
-                result = {"suite": options.suite, "store": options.store, **run_life(suite, seed, new_store)}
+                result = {**kind, **run_life(suite, seed, new_store, standby_after=options.standby)}
                 results.append(result)
                 if options.results is not None:
                     with options.results.open("a") as file:
@@ -56,13 +63,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(broken > 0)
 
 
-def run_life(suite: Suite, seed: int, new_store: NewStore) -> dict[str, Any]:
+def run_life(suite: Suite, seed: int, new_store: NewStore, *, standby_after: str = "") -> dict[str, Any]:
     """Live one life, and return its line of the results."""
     began = time.monotonic()
     violation, document = None, dict[str, Any]()
     with TemporaryDirectory(prefix="failover-") as folder:
         try:
-            outcome = live(suite, Path(folder), seed, new_store)
+            outcome = live(suite, Path(folder), seed, new_store, standby_after=standby_after)
             document = {"failovers": outcome.failovers, "pauses": outcome.pauses, **outcome.figures}
         except AssertionError as error:
             violation = str(error)
@@ -94,7 +101,7 @@ def summary(results: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-_SHOWN_ABOVE: Final = ("suite", "store", "seed", "seconds", "violation", "failovers", "pauses")
+_SHOWN_ABOVE: Final = ("suite", "store", "standby", "seed", "seconds", "violation", "failovers", "pauses")
 _SHOWN_AS_MOST: Final = ("oldest_again", "lateness", "longest_zombie", "back_after", "grown_mb", "took")
 _SHOWN_AS_MEDIAN: Final = ("written_rate",)
 
@@ -104,11 +111,12 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
-def _read(path: Path | None, suite: str, store: str) -> list[dict[str, Any]]:
+def _read(path: Path | None, kind: dict[str, str]) -> list[dict[str, Any]]:
+    """Return the lives in a file that are of this kind."""
     if path is None or not path.exists():
         return []
-    found = [json.loads(line) for line in path.read_text().splitlines()]
-    return [it for it in found if (it["suite"], it["store"]) == (suite, store)]
+    found = [{"standby": "", **json.loads(line)} for line in path.read_text().splitlines()]
+    return [it for it in found if kind.items() <= it.items()]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -122,6 +130,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--store", choices=KINDS, default="file", help="moto and ceph: with a bad network in front of them"
+    )
+    parser.add_argument(
+        "--standby",
+        nargs="?",
+        const=STANDBY_AFTER,
+        default="",
+        metavar="AFTER",
+        help=f"wait with --standby, and with --standby-after={STANDBY_AFTER} if you don't say what",
     )
     parser.add_argument("--from-seed", type=int, default=random.randrange(_MOST_OF_A_SEED), metavar="N")
     parser.add_argument("--count", type=int, default=10, help="lives")

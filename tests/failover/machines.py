@@ -40,16 +40,25 @@ class Machines:
     """The machines of one node. At the end of its block no nsqd of them runs any more."""
 
     def __init__(
-        self, folder: Path, store: Store, options: Sequence[str] = (), *, environ: Mapping[str, str] | None = None
+        self,
+        folder: Path,
+        store: Store,
+        options: Sequence[str] = (),
+        *,
+        environ: Mapping[str, str] | None = None,
+        standby_after: str = "",
     ) -> None:
+        """Have machines of one node. With `standby_after` each waits with --standby, and takes over by itself."""
         self.store = store
+        self.standby_after = standby_after
+        self.waiting: Nsqd | None = None  # the standby
         self.started: list[Nsqd] = []
         self.ledger = Ledger(WAITING_TOPICS, OTHER_TOPICS, CHANNELS)
         self.keeps_all = KEEPS_ALL in options
         self.folder = folder
         self._options = options
         self._environ = environ or {}
-        self._running = ExitStack()
+        self.running = ExitStack()
 
     def __enter__(self) -> Self:
         return self
@@ -57,7 +66,7 @@ class Machines:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._running.close()
+        self.running.close()
 
     # Owners
 
@@ -70,18 +79,19 @@ class Machines:
             f"remote-name={NAME}",
             "remote-interval=2ms",
             "ack=remote",
+            *self._standby_options,
             *(f"topic-ack={topic}=written" for topic in OTHER_TOPICS),
             *self._options,
             *options,
             environ={**self._environ, **(environ or {})},
         )
         self.started.append(nsqd)
-        self._running.callback(nsqd.kill)
+        self.running.callback(nsqd.kill)
         return nsqd
 
-    def first_owner(self) -> Nsqd:
+    def first_owner(self, *options: str) -> Nsqd:
         """Start an owner, with topics and channels that the store has: they were made before a message that has an OK."""
-        nsqd = self.new_owner("take-over").start()
+        nsqd = self.new_owner("take-over", *options).start()
         self.set_up(nsqd)
         return nsqd
 
@@ -95,8 +105,29 @@ class Machines:
         self.ledger.answered([number], self.ledger.life)
         self.store.begin_storm()
 
+    @property
+    def _standby_options(self) -> tuple[str, ...]:
+        if not self.standby_after:
+            return ()
+        return "standby", f"standby-after={self.standby_after}", "broadcast-address=127.0.0.1"
+
+    def stand_by(self) -> None:
+        """Have a standby on a machine of its own, if this is such a life and there is none."""
+        if not self.standby_after or self.waiting is not None:
+            return
+        self.waiting = self.new_owner().start_waiting()
+        self.check_waiting()
+
+    def check_waiting(self) -> None:
+        """Raise Violation if the standby isn't one any more."""
+        if self.waiting is not None and (state := self.waiting.remote_state) != "standby":
+            raise Violation(f"the standby is {state or 'gone'}")
+
     def take_over(self, *, data_path: Path | None = None) -> Nsqd:
-        """Start another owner at once, as an operator does who knows that the last one has gone."""
+        """Wait for the standby. Without one start another owner at once, as an operator does who knows that the last one has gone."""
+        if self.waiting is not None:
+            nsqd, self.waiting = self.waiting, None
+            return nsqd.wait_until_serving()
         return self.new_owner("take-over", data_path=data_path).start()
 
     def number_of(self, nsqd: Nsqd) -> int:

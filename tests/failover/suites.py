@@ -10,13 +10,14 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from bench.ports import take_port
 from nsqcommon.startup import TakenOver
 from nsqcommon.wire.commands import pub
 from nsqd.remote.local_files import REMOTE_JSON
@@ -30,7 +31,7 @@ from tests.simulation.shim import Effect, Op, Rule, Shim
 from tests.simulation.trace import Replay, read_trace
 from tests.support.client import Client, Refused
 from tests.support.lengths import sized
-from tests.support.process import Nsqd
+from tests.support.process import Nsqd, eventually
 from tests.support.traffic import BROKEN
 
 # How many messages an owner acknowledges before it is lost. Some are lost while everything begins.
@@ -45,6 +46,8 @@ AWAY: Final = sized(short=(0.5, 1.5), long=(5.0, 10.0, 30.0, 120.0))  # seconds
 OF_OUTAGES: Final = (sized(short="remote-timeout=1s", long="remote-timeout=10s"),)
 SLOW_SYNC: Final = 20  # ms, as an honest disk takes
 MOST_GROWN: Final = 150 << 20  # bytes of memory, while the store is away
+OWNER_IS_REACHABLE: Final = 0.5  # by the standby, in suites with partitions
+WATCHED: Final = sized(short=3.0, long=5.0)  # seconds in which a standby must not take over
 FENCED_WITHIN: Final = 11.0  # seconds in which a process has to notice that it isn't the owner any more
 
 
@@ -63,6 +66,7 @@ class Suite:
     live: Callable[[Machines, random.Random, Outcome], None]
     kinds: tuple[str, ...] = KINDS  # stores that it can do this with
     options: tuple[str, ...] = ()
+    has_standby: bool = False  # whether it can be lived with --standby
 
 
 # Owners are lost with their disks
@@ -71,8 +75,10 @@ class Suite:
 def lose_disks(machines: Machines, chance: random.Random, outcome: Outcome) -> None:
     nsqd, ledger = machines.first_owner(), machines.ledger
     for _ in range(chance.choice(ROUNDS)):
+        machines.stand_by()
         load = Load(nsqd, ledger, chance, is_refused=machines.store.is_stormy)
         load.go_on_for(chance.choice(chance.choice((EARLY, LATE))))
+        machines.check_waiting()
         lost_at = machines.lose(nsqd)
         load.ended()
         ledger.ended(lost_at)
@@ -139,6 +145,7 @@ def keep_disks(machines: Machines, chance: random.Random, outcome: Outcome) -> N
 def freeze_owners(machines: Machines, chance: random.Random, outcome: Outcome) -> None:
     nsqd, ledger = machines.first_owner(), machines.ledger
     for _ in range(chance.choice(ROUNDS)):
+        machines.stand_by()
         load = Load(nsqd, ledger, chance, is_refused=True)
         load.go_on_for(chance.choice(chance.choice((EARLY, LATE))))
         is_asked = chance.random() < ASKED
@@ -153,12 +160,11 @@ def freeze_owners(machines: Machines, chance: random.Random, outcome: Outcome) -
         _go_on(machines, nsqd, frozen_at, chance, outcome)
         late = _LatePublish(zombie, ledger) if is_asked else None
         machines.store.settle()
+        seen, thawed_at = zombie.seen, time.monotonic()
         zombie.send_signal(signal.SIGCONT)
-        thawed_at = time.monotonic()
         if late is not None and late.ended():
             raise Violation("an owner that was frozen has answered OK to a publish that came after the next one began")
-        _wait_until_fenced(zombie, outcome, thawed_at)
-        load.ended()
+        _wait_until_fenced(machines, zombie, load, outcome, thawed_at, seen)
     machines.check_end(nsqd)
 
 
@@ -186,23 +192,38 @@ class _LatePublish:
         return self._is_ok
 
 
-def _wait_until_fenced(zombie: Nsqd, outcome: Outcome, since: float) -> None:
-    """Wait until a process that could go on since then has ended, because it isn't the owner any more."""
-    status = zombie.wait()
-    took = time.monotonic() - since
+def _wait_until_fenced(machines: Machines, zombie: Nsqd, load: Load, outcome: Outcome, since: float, seen: int) -> None:
+    """Wait until a process that could go on since then notices that it isn't the owner any more, and its load ends.
+
+    Then it has ended, or it is the next standby. Its log had `seen` lines before.
+    """
+    if machines.standby_after:
+        zombie.wait_until_lost(seen)
+        took = time.monotonic() - since
+    else:
+        status = zombie.wait()
+        took = time.monotonic() - since
+        if status != TakenOver.exit_status:
+            raise Violation(f"the former owner ended with status {status}\n{zombie.log[-3000:]}")
     outcome.figures["longest_zombie"] = round(max(took, outcome.figures.get("longest_zombie", 0)), 2)
-    if status != TakenOver.exit_status:
-        raise Violation(f"the former owner ended with status {status}\n{zombie.log[-3000:]}")
+    load.ended()
+    if machines.standby_after:
+        machines.waiting = zombie.wait_until_waiting()
+        machines.check_waiting()
 
 
 # A store that one machine can't reach
 
 
 def cut_off(machines: Machines, chance: random.Random, outcome: Outcome) -> None:
-    nsqd, ledger = machines.first_owner(), machines.ledger
+    nsqd, ledger = machines.first_owner(*_address_of_nobody(machines, chance)), machines.ledger
+    machines.stand_by()
     load = Load(nsqd, ledger, chance, is_refused=True)
     load.go_on_for(chance.choice(LATE))
-    _refuse_another(machines, load)
+    if machines.standby_after:
+        _watch_standby(machines, load)
+    else:
+        _refuse_another(machines, load)
     former = nsqd
     if chance.random() < OWNER_IS_CUT_OFF:
         cut_at = time.monotonic()
@@ -211,16 +232,32 @@ def cut_off(machines: Machines, chance: random.Random, outcome: Outcome) -> None
         ledger.ended(cut_at)
         nsqd = machines.take_over()
     else:
+        if machines.waiting is not None:
+            machines.store.go_away(machines.number_of(machines.waiting))
         load.ended()
         cut_at = time.monotonic()
         ledger.ended(cut_at)
         nsqd = _take_over_from_afar(machines, chance)
     _go_on(machines, nsqd, cut_at, chance, outcome)
+    seen = former.seen
     machines.store.come_back()
-    _wait_until_fenced(former, outcome, time.monotonic())
-    load.ended()
+    _wait_until_fenced(machines, former, load, outcome, time.monotonic(), seen)
     machines.store.settle()
     machines.check_end(nsqd)
+
+
+def _address_of_nobody(machines: Machines, chance: random.Random) -> tuple[str, ...]:
+    """Return an option by which the standby can't reach the owner over HTTP, as in a partition, or none."""
+    if not machines.standby_after or chance.random() < OWNER_IS_REACHABLE:
+        return ()
+    return (f"broadcast-http-port={take_port(machines.running)}",)
+
+
+def _watch_standby(machines: Machines, load: Load) -> None:
+    """Check that the standby doesn't take over while the chain moves, although the owner may not answer it."""
+    until = time.monotonic() + WATCHED
+    load.go_on_until(lambda: time.monotonic() >= until)
+    machines.check_waiting()
 
 
 def _refuse_another(machines: Machines, load: Load) -> None:
@@ -237,7 +274,12 @@ def _refuse_another(machines: Machines, load: Load) -> None:
 
 
 def _take_over_from_afar(machines: Machines, chance: random.Random) -> Nsqd:
-    """Start another owner that can't reach the store at first."""
+    """Have another owner that can't reach the store at first."""
+    if machines.waiting is not None:
+        time.sleep(chance.choice(AWAY))  # so long the store is out of its reach
+        machines.check_waiting()
+        machines.store.come_back()
+        return machines.take_over()
     nsqd = machines.new_owner("take-over")
     machines.store.go_away(machines.number_of(nsqd))
     thread = threading.Thread(target=_start, args=(nsqd,), daemon=True)
@@ -259,13 +301,12 @@ def take_from_the_living(machines: Machines, chance: random.Random, outcome: Out
     for _ in range(2):
         load = Load(nsqd, ledger, chance, is_refused=True)
         load.go_on_for(chance.choice(LATE))
-        former, began = nsqd, time.monotonic()
+        former, began, seen = nsqd, time.monotonic(), nsqd.seen
         ledger.ended(began)
         nsqd = machines.take_over()
         outcome.figures["took"] = round(max(time.monotonic() - began, outcome.figures.get("took", 0)), 2)
         _go_on(machines, nsqd, began, chance, outcome)
-        _wait_until_fenced(former, outcome, began)
-        load.ended()
+        _wait_until_fenced(machines, former, load, outcome, began, seen)
     machines.check_end(nsqd)
 
 
@@ -401,6 +442,9 @@ def _damaged(folder: Path, chance: random.Random) -> Iterator[str]:
 
 def claim_at_once(machines: Machines, chance: random.Random, outcome: Outcome) -> None:
     """Start ten at once. One has to serve, and the others have to end."""
+    if machines.standby_after:
+        _stand_by_at_once(machines, chance, outcome)
+        return
     ledger = machines.ledger
     for number in range(CLAIMS):
         claimants = [machines.new_owner("take-over") for _ in range(CLAIMANTS)]
@@ -439,23 +483,64 @@ def _only_owner(claimants: list[Nsqd]) -> Nsqd:
     return alive[0]
 
 
+def _stand_by_at_once(machines: Machines, chance: random.Random, outcome: Outcome) -> None:
+    """Start ten standbys at once. One has to serve, and the others have to wait, also when the first one is lost."""
+    claimants = [machines.new_owner() for _ in range(CLAIMANTS)]
+    threads = [threading.Thread(target=it.start_waiting, daemon=True) for it in claimants]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    owner = _owner_of_standbys(claimants)
+    machines.set_up(owner)
+    for _ in range(CLAIMS):
+        load = Load(owner, machines.ledger, chance)
+        load.go_on_for(chance.choice(EARLY))
+        lost_at = machines.lose(owner)
+        claimants.remove(owner)
+        load.ended()
+        machines.ledger.ended(lost_at)
+        owner = _owner_of_standbys(claimants)
+        _go_on(machines, owner, lost_at, chance, outcome)
+    machines.check_end(owner)
+
+
+def _owner_of_standbys(claimants: Sequence[Nsqd]) -> Nsqd:
+    """Wait until one of them owns the name and all others wait, and return it."""
+    found: list[Nsqd] = []
+
+    def is_settled() -> bool:
+        states = {it: it.remote_state for it in claimants}
+        found[:] = [it for it, state in states.items() if state == "owner"]
+        return len(found) == 1 and sorted(states.values())[1:] == ["standby"] * (len(claimants) - 1)
+
+    eventually(is_settled, timeout=FENCED_WITHIN + 60)
+    return found[0].wait_until_serving()
+
+
 SUITES: Final[Mapping[str, Suite]] = MappingProxyType(
     {
-        "rf1": Suite("owners are killed under load and their disks wiped", lose_disks),
+        "rf1": Suite("owners are killed under load and their disks wiped", lose_disks, has_standby=True),
         "disks": Suite("owners end in all ways, and go on with their disk or an older one", keep_disks),
-        "rf2": Suite("owners stand still, and go on when another one has taken over", freeze_owners),
-        "rf3": Suite("the owner or the next one can't reach the store", cut_off, ("moto", "ceph"), OF_OUTAGES),
+        "rf2": Suite("owners stand still, and go on when another one has taken over", freeze_owners, has_standby=True),
+        "rf3": Suite("the owner or the next one can't reach the store", cut_off, ("moto", "ceph"), OF_OUTAGES, True),
         "living": Suite("another one takes over from an owner that lives, under load", take_from_the_living),
         "rf4": Suite("the store is away for a while", lose_store, options=OF_OUTAGES),
         "rf5": Suite("owners lose their power, and go on with the disk that is left", lose_power, ("file",)),
         "rf8": Suite("an object in the store is damaged before each takeover", damage_objects, ("file",)),
-        "rf6": Suite("ten processes want the name at once", claim_at_once),
+        "rf6": Suite("ten processes want the name at once", claim_at_once, has_standby=True),
     }
 )
 
 
 def live(
-    suite: Suite, folder: Path, seed: int, new_store: NewStore, environ: Mapping[str, str] | None = None
+    suite: Suite,
+    folder: Path,
+    seed: int,
+    new_store: NewStore,
+    environ: Mapping[str, str] | None = None,
+    *,
+    standby_after: str = "",
 ) -> Outcome:
     """Live one life, with these variables of the environment for each nsqd. Raise AssertionError, with the seed and the logs, if a promise was broken."""
     chance = random.Random(seed)
@@ -463,7 +548,13 @@ def live(
     with ExitStack() as running:
         store = new_store(folder, chance, running)
         machines = running.enter_context(
-            Machines(folder, store, (*chance.choice(VARIANTS), *suite.options), environ=environ)
+            Machines(
+                folder,
+                store,
+                (*chance.choice(VARIANTS), *suite.options),
+                environ=environ,
+                standby_after=standby_after,
+            )
         )
         try:
             suite.live(machines, chance, outcome)

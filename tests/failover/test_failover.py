@@ -77,7 +77,7 @@ def lives(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[int, str]], None]:
     """Have lives take no time; some seeds end with these violations."""
 
     def replace(violations: dict[int, str]) -> None:
-        def life(suite: object, seed: int, new_store: object) -> dict[str, object]:
+        def life(suite: object, seed: int, new_store: object, *, standby_after: str) -> dict[str, object]:
             if seed in violations:
                 return {"seed": seed, "seconds": 1.0, "violation": violations[seed]}
             return {"seed": seed, "seconds": 1.0, "violation": None, "failovers": 2, "pauses": [seed, 1.0]}

@@ -38,6 +38,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 PYTHON: Final = os.environ.get("NSQ_TEST_PYTHON", sys.executable)
 SOURCES: Final = os.pathsep.join((str(ROOT), str(ROOT / "common")))
 PYTHONPATH: Final = "" if "NSQ_TEST_PYTHON" in os.environ else SOURCES
+STARTS_AGAIN: Final = "starting again as a standby"  # in the log of an owner that has lost its name
 START_TIMEOUT: Final = 60.0  # seconds; includes recovery on a slow machine
 STOP_TIMEOUT: Final = 30.0
 
@@ -123,7 +124,7 @@ class Process:
 class Daemon(Process):
     """One `python -m program`."""
 
-    speaks_tcp: ClassVar[bool] = True  # besides HTTP
+    speaks_tcp = True  # besides HTTP
 
     def __init__(self, *options: str, environ: Mapping[str, str] | None = None) -> None:
         super().__init__()
@@ -289,6 +290,7 @@ class Nsqd(Daemon):
         super().__init__(*options, environ=environ)
         self.data_path = data_path
         self._clients = ExitStack()
+        self._seen_waiting = 0  # lines of the log before it began to wait
 
     def _arguments(self) -> Sequence[str]:
         self.data_path.mkdir(parents=True, exist_ok=True)
@@ -303,6 +305,45 @@ class Nsqd(Daemon):
     def connect(self, *, magic: bytes = b"  V2") -> Client:
         """Connect a new client. It is closed together with this object, if not before."""
         return self._clients.enter_context(Client(self.tcp, magic=magic))
+
+    # A standby
+
+    def start_waiting(self) -> Self:
+        """Start a standby, and return when it serves HTTP. It listens for TCP when it owns its name."""
+        self._seen_waiting = len(self._lines)
+        self.speaks_tcp = False
+        return self.start()
+
+    def wait_until_serving(self) -> Self:
+        """Wait until a standby listens for TCP."""
+        self.tcp = self._wait_for_address("TCP", self._seen_waiting)
+        return self
+
+    def wait_until_lost(self, seen: int) -> None:
+        """Wait until an owner says that it starts again, as a standby. Its log had `seen` lines before."""
+        with self._spoke:
+            lines = self._lines
+            assert self._spoke.wait_for(lambda: STARTS_AGAIN in "\n".join(lines[seen:]), START_TIMEOUT), self.log
+            self._seen_waiting = next(at for at in range(seen, len(lines)) if STARTS_AGAIN in lines[at])
+
+    def wait_until_waiting(self) -> Self:
+        """Wait until it has started again. From now on, requests go to its new HTTP address."""
+        self.http_address = self._wait_for_address("HTTP", self._seen_waiting)
+        return self
+
+    @property
+    def seen(self) -> int:
+        """How many lines its log has."""
+        return len(self._lines)
+
+    @property
+    def remote_state(self) -> str:
+        """Return what it says that it is to its copy in a store; "" if it doesn't answer."""
+        try:
+            answer = self.http("GET", "/remote")
+        except OSError:
+            return ""
+        return str(answer.json["state"]) if answer.status == 200 else ""
 
     def stats(self, topic: str = "") -> Any:
         return self.http("GET", f"/stats?format=json&topic={quote(topic)}").json

@@ -13,11 +13,12 @@ from nsqd.log.data_path import DataPath, write_log_json
 from nsqd.log.files import Files
 from nsqd.remote.chain import Request, Verb
 from nsqd.remote.claim import Claimed
-from nsqd.remote.claiming import OwnerAnswer, Surroundings
+from nsqd.remote.claiming import Surroundings
 from nsqd.remote.local_files import LocalFiles
 from nsqd.remote.object_store import OnUnknown, ignore
 from nsqd.remote.opening import Opening
 from nsqd.remote.owner import Owner
+from nsqd.remote.owner_call import OwnerAnswer
 from nsqd.remote.pacing import Pacing
 from nsqd.remote.recorder import RecordedFiles
 from nsqd.remote.root_job import RootJob, begin_chain

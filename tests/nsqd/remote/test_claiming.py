@@ -2,108 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from nsqcommon.remote.framing import BadObject
 from nsqcommon.remote.marks import encode_gone
 from nsqcommon.remote.names import gone_name, root_name
-from nsqcommon.remote.operations import Replace
 from nsqcommon.remote.root import Root, encode_root
 from nsqcommon.remote.slot import Claimant
 from nsqcommon.startup import StartupError
-from nsqd.remote.chain import Chain, Verb
-from nsqd.remote.claim import ChainRead, Claim, Claimed
-from nsqd.remote.claiming import REPORT_INTERVAL, WATCH, OwnerAnswer, Surroundings, claim_name, owner_answers
-from nsqd.remote.local_mark import LocalMark
-from nsqd.remote.object_store import Created, FaultKind, OnUnknown, StoreFault, ignore
+from nsqd.remote.claim import ChainRead, Claim
+from nsqd.remote.claiming import REPORT_INTERVAL, WATCH, claim_name
+from nsqd.remote.object_store import Created, FaultKind, OnUnknown, StoreFault
+from tests.nsqd.remote.claims import World, append
 from tests.nsqd.remote.shelf import FIRST, first_writer, writer
-from tests.support.object_stores import MemoryStore, Objects
-
-
-@dataclass
-class Time:
-    """A clock that only pauses move."""
-
-    now: float = 0.0
-    pauses: int = 0
-
-    def clock(self) -> float:
-        return self.now
-
-    def pause(self, seconds: float) -> None:
-        self.pauses += 1
-        self.now += seconds
-
-
-@dataclass
-class World:
-    objects: Objects = field(default_factory=Objects)
-    time: Time = field(default_factory=Time)
-    saved: list[LocalMark] = field(default_factory=list)
-    living: set[str] = field(default_factory=set)  # hosts whose process answers
-    address: str = "10.0.0.1:4151"
-    is_guarded: bool = False  # something at this address asks for a password
-
-    def open(self, on_unknown: OnUnknown) -> MemoryStore:
-        return MemoryStore(self.objects, on_unknown=on_unknown)
-
-    @property
-    def surroundings(self) -> Surroundings:
-        return Surroundings(self.time.clock, self.time.pause, lambda: 0.5, self._answer)
-
-    def _answer(self, owner: Claimant, writer: str) -> OwnerAnswer:
-        if owner.host in self.living:
-            return OwnerAnswer.YES
-        return OwnerAnswer.GUARDED if self.is_guarded else OwnerAnswer.NO
-
-    def claim(
-        self,
-        letter: str,
-        *,
-        mark: LocalMark | None = None,
-        takes_over: bool = False,
-        prepare: Callable[[ChainRead], object] = lambda read: None,
-    ) -> Claimed:
-        claim = Claim(
-            node="node",
-            writer=writer(letter),
-            first_writer=first_writer(letter),
-            claimant=Claimant(f"machine-{letter}", 7, "boot", self.address),
-            time_ns=1,
-            mark=mark,
-            may_leap=False,
-        )
-        return claim_name(
-            "orders",
-            self.open,
-            claim,
-            save=self.saved.append,
-            prepare=prepare,
-            takes_over=takes_over,
-            surroundings=self.surroundings,
-        )
-
-    def chain_of(self, claimed: Claimed) -> Chain:
-        return Chain(claimed.node, claimed.run, chance=lambda: 0.0, claimant=claimed.claimant)
-
-    def send(self, chain: Chain) -> None:
-        store = self.open(ignore)
-        while (request := chain.next_request(1e9)) is not None:
-            assert request.verb is Verb.CREATE
-            assert request.slot is not None
-            chain.created(request, store.create(request.name, request.slot.data), 0.0)
-
-
-def append(world: World, chain: Chain) -> None:
-    chain.append([Replace("file", 1)], [b"x"], 1, 1)
-    world.send(chain)
+from tests.support.object_stores import MemoryStore
 
 
 def new_claim() -> Claim:
@@ -354,52 +269,6 @@ def test_a_chain_that_cannot_be_read_is_named() -> None:
     world.objects.contents["node"] = b"something else"
     with pytest.raises(StartupError, match="orders can't be owned: node: "):
         world.claim("a")
-
-
-@contextmanager
-def served(status: int, answer: object) -> Iterator[str]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = json.dumps(answer).encode()
-            self.send_response(status)
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield f"127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
-RUNS_OF_OWNER = ["0000000007-00000000000000aa", "0000000008-00000000000000aa"]
-
-
-@pytest.mark.parametrize(
-    ("status", "answer", "expected"),
-    [
-        *((200, {"pid": 1, "boot": "here", "run": run}, OwnerAnswer.YES) for run in RUNS_OF_OWNER),
-        (200, {"pid": 1, "boot": "here", "run": "0000000007-00000000000000bb"}, OwnerAnswer.NO),
-        (200, {"pid": 1, "boot": "here"}, OwnerAnswer.NO),
-        (200, ["something else"], OwnerAnswer.NO),
-        (404, {"message": "NOT_FOUND"}, OwnerAnswer.NO),
-        (403, {}, OwnerAnswer.GUARDED),
-    ],
-)
-def test_another_process_may_have_the_address_of_the_owner(status: int, answer: object, expected: OwnerAnswer) -> None:
-    owner = "00000000000000aa"
-    with served(status, answer) as address:
-        assert owner_answers(Claimant("host", 1, "here", address), owner) is expected
-    assert owner_answers(Claimant("host", 1, "here", address), owner) is OwnerAnswer.NO, "it refuses connections now"
-    assert owner_answers(Claimant("host", 1, "here"), owner) is OwnerAnswer.NO
 
 
 def test_a_guarded_process_at_the_address_keeps_others_out_but_no_restart_on_the_same_disk() -> None:

@@ -13,13 +13,14 @@ from nsqcommon.remote.marks import encode_hint
 from nsqcommon.remote.names import HINT
 from nsqcommon.startup import StartupError
 from nsqd.remote.claim import ChainRead
-from nsqd.remote.claiming import OwnerAnswer, read_chain
+from nsqd.remote.claiming import read_chain
 from nsqd.remote.cli import main
 from nsqd.remote.fsck import Damage, StoreExamination
 from nsqd.remote.local_mark import Decision
 from nsqd.remote.location import StoreLocation
 from nsqd.remote.object_store import FaultKind, Names, ObjectStore, OnUnknown, StoreFault, ignore
 from nsqd.remote.operating import DONE, FAILED, REFUSED, status_of
+from nsqd.remote.owner_call import OwnerAnswer
 from nsqd.remote.stores.folder import FolderStore
 from nsqd.remote.sweep import ROOT_SECONDS
 from tests.nsqd.remote.machines import Machine

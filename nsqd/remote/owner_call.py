@@ -1,0 +1,85 @@
+"""Asks the owner of a node, at the HTTP address that the chain has of it, whether it is alive and how it is.
+
+Another process may have that address by now. Containers of one host have the same boot, and each of their processes may be
+number 1. So an owner is known by its writer, which is in the names of its runs.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any, Final
+
+from nsqd.remote.standby import OwnerSays
+
+if TYPE_CHECKING:
+    from nsqcommon.remote.slot import Claimant
+
+CALL_TIMEOUT: Final = 2.0
+_GUARDED: Final = (401, 403)
+_LONGEST_ANSWER: Final = 1 << 16
+_STANDBY: Final = "standby"  # what /readyz says of one
+
+
+class OwnerAnswer(Enum):
+    """What is at the address of an owner."""
+
+    YES = auto()  # its process
+    NO = auto()  # nothing, or another process
+    GUARDED = auto()  # something that won't say more, because it asks for a password
+
+
+def owner_answers(owner: Claimant, writer: str, *, timeout: float = CALL_TIMEOUT) -> OwnerAnswer:
+    """Return whether the owner's process serves HTTP at its address."""
+    try:
+        status, body = _get(owner, "/remote", timeout)
+    except (OSError, http.client.HTTPException):
+        return OwnerAnswer.NO
+    if status in _GUARDED:
+        return OwnerAnswer.GUARDED
+    return OwnerAnswer.YES if _is_of(writer, _members(body)) else OwnerAnswer.NO
+
+
+def owner_says(owner: Claimant, writer: str, *, after: float, timeout: float) -> OwnerSays:
+    """Return how the owner is. If the store has confirmed nothing for `after` seconds, it is cut off."""
+    try:
+        status, body = _get(owner, "/remote", timeout)
+        if status in _GUARDED:
+            _, body = _get(owner, "/readyz", timeout)  # which is open to all
+            return OwnerSays.GONE if body.decode(errors="replace") == _STANDBY else OwnerSays.WELL
+    except ConnectionRefusedError:
+        return OwnerSays.GONE
+    except (OSError, http.client.HTTPException):
+        return OwnerSays.NOTHING
+    found = _members(body)
+    if not _is_of(writer, found):
+        return OwnerSays.GONE if "state" in found else OwnerSays.NOTHING
+    behind = found.get("behind_seconds")
+    is_cut_off = bool(found.get("fault")) and isinstance(behind, int | float) and behind >= after
+    return OwnerSays.CUT_OFF if is_cut_off else OwnerSays.WELL
+
+
+def _is_of(writer: str, found: dict[str, Any]) -> bool:
+    run = found.get("run")
+    return isinstance(run, str) and run.endswith(f"-{writer}")
+
+
+def _get(owner: Claimant, path: str, timeout: float) -> tuple[int, bytes]:
+    if not owner.http_address:
+        raise OSError("the owner has not said where it serves HTTP")
+    connection = http.client.HTTPConnection(owner.http_address, timeout=timeout)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read(_LONGEST_ANSWER)
+    finally:
+        connection.close()
+
+
+def _members(body: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(body)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,104 @@
+"""Decides when a standby takes a node over: by what the node's owner says, and whether the chain moves.
+
+    the owner says    the chain                          verdict
+    well              -                                  wait: it owns the name
+    cut off, nothing  could not be read                  wait: without the store we can't own anything
+    cut off, nothing  has moved since the owner's last   wait: it is alive, and only we can't reach it
+                      good answer, within `after`
+    cut off, nothing  has stood still, but not for       wait
+                      `after`
+    cut off, nothing  has stood still for `after`        take over
+    gone              is ended                           take over: that is how a clean stop leaves it
+
+"Cut off" is what an owner says of itself if the store hasn't confirmed anything for `after`. "Gone" is "nothing" if we know
+more: its host refuses connections, or another process answers at its address.
+
+A wrong decision costs a pause, and never a message: the fence decides who owns the name, and not this clock. So two
+standbys may decide the same at the same time. One of them gets the fence, and the other reads it and waits again.
+
+Only what was read of the chain *after* the owner stopped answering says something. Example: a look finds ten slots that
+were not there at the last look, ten seconds before. The owner may have written them before it died.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, StrEnum, auto
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nsqcommon.remote.names import Run
+
+    Place = tuple[Run, int]
+
+
+class OwnerSays(StrEnum):
+    WELL = "it owns the name, and reaches the store"
+    CUT_OFF = "it can't reach the store"
+    NOTHING = "no answer"
+    GONE = "its process is gone"
+
+
+class Verdict(Enum):
+    OWNED = auto()  # the owner answers
+    STORE_IS_AWAY = auto()  # from here
+    OUT_OF_REACH = auto()  # the owner doesn't answer, and it is alive
+    IN_DOUBT = auto()
+    TAKE_OVER = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class _Doubt:
+    since: float  # when the owner stopped answering
+    place: Place | None = None  # the end of the chain at the last look since then
+    still_since: float = 0.0  # when a look first found it there
+    is_alive: bool = False  # the chain has moved
+    is_ended: bool = False
+
+
+class Standby:
+    """Tell it everything that a standby finds out, with the time, and then ask it to `decide`."""
+
+    def __init__(self, after: float) -> None:
+        """Take over when the owner has been gone for `after` seconds."""
+        self._after = after
+        self._says = OwnerSays.WELL
+        self._doubt: _Doubt | None = None
+        self._reads_chain = True
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether it matters now what the chain does, because the owner isn't well."""
+        return self._doubt is not None
+
+    def owner_said(self, says: OwnerSays, now: float) -> None:
+        self._says = says
+        if says is OwnerSays.WELL:
+            self._doubt = None
+        elif self._doubt is None:
+            self._doubt = _Doubt(now)
+
+    def chain_read(self, place: Place, now: float, *, is_ended: bool) -> None:
+        """Note where the chain ends, by requests that were sent after the owner was asked. `now`: after the answers."""
+        self._reads_chain = True
+        doubt = self._doubt
+        if doubt is not None and place != doubt.place:
+            self._doubt = _Doubt(doubt.since, place, now, is_alive=doubt.place is not None, is_ended=is_ended)
+
+    def chain_unread(self) -> None:
+        """Note that the store hasn't answered. The time in which we can't look doesn't count."""
+        self._reads_chain = False
+        if self._doubt is not None:
+            self._doubt = _Doubt(self._doubt.since)
+
+    def decide(self, now: float) -> Verdict:
+        doubt = self._doubt
+        if doubt is None:
+            return Verdict.OWNED
+        if not self._reads_chain or doubt.place is None:
+            return Verdict.IN_DOUBT if self._reads_chain else Verdict.STORE_IS_AWAY
+        if now - max(doubt.since, doubt.still_since) >= self._after:
+            return Verdict.TAKE_OVER
+        if self._says is OwnerSays.GONE and doubt.is_ended:
+            return Verdict.TAKE_OVER
+        return Verdict.OUT_OF_REACH if doubt.is_alive else Verdict.IN_DOUBT
