@@ -155,6 +155,7 @@ class RemoteSnapshot:
     confirmed: int
     behind_seconds: float  # how old the oldest change is that isn't confirmed
     behind_bytes: int
+    silent_seconds: float  # since the store's last answer, if it was asked to store something and hasn't answered
     waiting_publishes: int
     requests: Mapping[tuple[str, str], int]  # by verb and outcome
     create_seconds: Histogram

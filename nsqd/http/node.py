@@ -161,6 +161,7 @@ class NodeEndpoints:
                 "boot": remote.boot,
                 "run": remote.run,
                 "fault": remote.fault,
+                "silent_seconds": round(remote.silent_seconds, 3),
                 "recorded": remote.recorded,
                 "confirmed": remote.confirmed,
                 "requests": requests,

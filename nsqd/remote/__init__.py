@@ -2,11 +2,13 @@
 
     decides, without I/O    chain (what to send, what an answer means), claim (whose name it is), pacing (when a slot
                             starts), catalog (where each byte of each file is), sweep (what may be deleted, and when),
-                            local_mark and reconciliation (what becomes of the data path that a start finds)
+                            local_mark and reconciliation (what becomes of the data path that a start finds), standby
+                            (when it takes over)
     makes slots of changes  recorder, slot_builder
     runs for a node         copy, node (from its start to its end); opening, claiming, settling (own the name, and make
-                            the data path what its owner begins with); owner, sender (what is sent, and the threads
-                            that do); root_job, root_making, second_names; confirmations (publishers and readers that wait)
+                            the data path what its owner begins with); vigil, owner_call (wait until the owner is gone);
+                            owner, sender (what is sent, and the threads that do); root_job, root_making, second_names;
+                            confirmations (publishers and readers that wait)
     stores                  object_store says what a store has to do, `stores/` has a shared folder and the clouds,
                             `location` reads their URLs
     `nsqd remote`           cli, operating, forgetting, fsck; `nsqd remote check`: check, cost

@@ -164,6 +164,7 @@ class RemoteNode:
             confirmed=owner.confirmed,
             behind_seconds=owner.behind_seconds,
             behind_bytes=owner.behind_bytes,
+            silent_seconds=owner.silent_seconds,
             waiting_publishes=waiting_publishes,
             requests=requests,
             create_seconds=create_seconds,

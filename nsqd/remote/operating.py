@@ -31,7 +31,6 @@ from nsqd.remote.local_files import REMOTE_JSON, LocalFiles
 from nsqd.remote.local_mark import Decision
 from nsqd.remote.object_store import ObjectStore, OnUnknown, StoreFault, ignore
 from nsqd.remote.opening import claimant_of_this_process
-from nsqd.remote.owner_call import OwnerAnswer, owner_answers
 from nsqd.remote.settling import Settling
 
 if TYPE_CHECKING:

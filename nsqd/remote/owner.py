@@ -59,6 +59,7 @@ class OwnerSnapshot:
     confirmed: int
     behind_seconds: float
     behind_bytes: int
+    silent_seconds: float
     slots: int
     slot_bytes: int
     files: int
@@ -133,6 +134,7 @@ class Owner:
         self._slots: deque[_CutSlot] = deque()  # that aren't confirmed, in order
         self._commits: list[Commit] = []
         self._quiet_since = -inf  # when the store last said something
+        self._answered_at = -inf  # the same, but for a heartbeat that has got no answer
         self._now = -inf  # the last time that was handed in
         self._slots_cut = 0
         self._slot_bytes = 0
@@ -220,7 +222,7 @@ class Owner:
             self._now = now
             self._chain.created(request, answer, now)
             if answer is not Created.UNKNOWN:
-                self._quiet_since = now
+                self._quiet_since = self._answered_at = now
             self._settle()
 
     def got(self, request: Request, found: bytes | None, now: float) -> None:
@@ -228,7 +230,7 @@ class Owner:
         with self._lock:
             self._now = now
             self._chain.got(request, found, now)
-            self._quiet_since = now
+            self._quiet_since = self._answered_at = now
             self._settle()
 
     def failed(self, request: Request, now: float) -> None:
@@ -326,6 +328,7 @@ class Owner:
                 confirmed=self.confirmed,
                 behind_seconds=max(0.0, now - self.behind_since),
                 behind_bytes=self._builder.waiting_bytes + sum(it.size for it in self._slots),
+                silent_seconds=max(0.0, now - max(self._answered_at, self._slots[0].begun)) if self._slots else 0.0,
                 slots=self._slots_cut,
                 slot_bytes=self._slot_bytes,
                 files=len(self._catalog.files),

@@ -42,7 +42,7 @@ def owner_answers(owner: Claimant, writer: str, *, timeout: float = CALL_TIMEOUT
 
 
 def owner_says(owner: Claimant, writer: str, *, after: float, timeout: float) -> OwnerSays:
-    """Return how the owner is. If the store has confirmed nothing for `after` seconds, it is cut off."""
+    """Return how the owner is. If the store hasn't answered it for `after` seconds, it is cut off."""
     try:
         status, body = _get(owner, "/remote", timeout)
         if status in _GUARDED:
@@ -55,9 +55,8 @@ def owner_says(owner: Claimant, writer: str, *, after: float, timeout: float) ->
     found = _members(body)
     if not _is_of(writer, found):
         return OwnerSays.GONE if "state" in found else OwnerSays.NOTHING
-    behind = found.get("behind_seconds")
-    is_cut_off = bool(found.get("fault")) and isinstance(behind, int | float) and behind >= after
-    return OwnerSays.CUT_OFF if is_cut_off else OwnerSays.WELL
+    silent = found.get("silent_seconds")
+    return OwnerSays.CUT_OFF if isinstance(silent, int | float) and silent >= after else OwnerSays.WELL
 
 
 def _is_of(writer: str, found: dict[str, Any]) -> bool:

@@ -1,17 +1,16 @@
 """Decides when a standby takes a node over: by what the node's owner says, and whether the chain moves.
 
-    the owner says    the chain                          verdict
-    well              -                                  wait: it owns the name
-    cut off, nothing  could not be read                  wait: without the store we can't own anything
-    cut off, nothing  has moved since the owner's last   wait: it is alive, and only we can't reach it
-                      good answer, within `after`
-    cut off, nothing  has stood still, but not for       wait
-                      `after`
-    cut off, nothing  has stood still for `after`        take over
-    gone              is ended                           take over: that is how a clean stop leaves it
+    the owner says  the chain                                    verdict
+    well            -                                            wait: it owns the name
+    anything else   could not be read                            wait: without the store we can't own anything
+    cut off         stands still since the look before           take over
+    nothing, gone   has stood still for `after`                  take over, if the owner has said nothing for `after`
+    gone            is ended                                     take over: that is how a clean stop leaves it
+    anything else   has moved since the owner was well           wait: it is alive, and only we can't reach it
+    anything else   stands still, but not for so long            wait
 
-"Cut off" is what an owner says of itself if the store hasn't confirmed anything for `after`. "Gone" is "nothing" if we know
-more: its host refuses connections, or another process answers at its address.
+"Cut off" is what an owner says of itself if the store hasn't answered it for `after`. "Nothing" is an address where nothing
+answers in time. "Gone" is the same if we know more: the host refuses connections, or another process has the address.
 
 A wrong decision costs a pause, and never a message: the fence decides who owns the name, and not this clock. So two
 standbys may decide the same at the same time. One of them gets the fence, and the other reads it and waits again.
@@ -22,7 +21,7 @@ were not there at the last look, ten seconds before. The owner may have written 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, StrEnum, auto
 from typing import TYPE_CHECKING
 
@@ -52,6 +51,7 @@ class _Doubt:
     since: float  # when the owner stopped answering
     place: Place | None = None  # the end of the chain at the last look since then
     still_since: float = 0.0  # when a look first found it there
+    is_still: bool = False  # two looks have found it there
     is_alive: bool = False  # the chain has moved
     is_ended: bool = False
 
@@ -82,8 +82,12 @@ class Standby:
         """Note where the chain ends, by requests that were sent after the owner was asked. `now`: after the answers."""
         self._reads_chain = True
         doubt = self._doubt
-        if doubt is not None and place != doubt.place:
+        if doubt is None:
+            return
+        if place != doubt.place:
             self._doubt = _Doubt(doubt.since, place, now, is_alive=doubt.place is not None, is_ended=is_ended)
+        else:
+            self._doubt = replace(doubt, is_still=True)
 
     def chain_unread(self) -> None:
         """Note that the store hasn't answered. The time in which we can't look doesn't count."""
@@ -98,6 +102,8 @@ class Standby:
         if not self._reads_chain or doubt.place is None:
             return Verdict.IN_DOUBT if self._reads_chain else Verdict.STORE_IS_AWAY
         if now - max(doubt.since, doubt.still_since) >= self._after:
+            return Verdict.TAKE_OVER
+        if self._says is OwnerSays.CUT_OFF and doubt.is_still:
             return Verdict.TAKE_OVER
         if self._says is OwnerSays.GONE and doubt.is_ended:
             return Verdict.TAKE_OVER

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 20  # seconds that any of these may take on a slow machine
 
 DAEMON = """
-import gc, logging, os, resource, sys, weakref
+import gc, logging, os, resource, signal, sys, weakref
 from dataclasses import dataclass
 
 import trio
@@ -64,6 +64,11 @@ async def run(options):
             raise ListenError("listen (a:1) failed - because")
     if options.trouble == "taken over":
         raise TakenOver("orders: the name was taken over by process 7 on b")
+    if options.trouble == "waits twice":
+        with trio.move_on_after(0.1):
+            await wait_for_signal()
+        os.kill(os.getpid(), 15)
+        log.info("pending %s", signal.SIGTERM in signal.sigpending())
     if options.trouble == "bug":
         raise RuntimeError("broken")
     if options.trouble.endswith("garbage"):
@@ -141,6 +146,13 @@ def test_a_signal_during_the_start_is_heeded_once_it_is_up(start: Start) -> None
     status, _, err = outcome(start("--trouble=signal first"))
     assert status == 0
     assert err.endswith("INFO: bye\n")
+
+
+def test_a_wait_that_is_cancelled_leaves_signals_to_the_next_one(start: Start) -> None:
+    status, _, err = outcome(start("--trouble=waits twice"))
+    assert status == 0
+    assert "pending True" in err
+    assert "stopping after SIGTERM" in err
 
 
 @pytest.mark.parametrize("age", ["young", "old"])

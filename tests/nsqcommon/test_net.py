@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from nsqcommon.net import (
     Address,
     AddressError,
     ListenError,
+    begin_listening,
     bind,
     close_listener,
     format_listener,
@@ -105,6 +107,16 @@ def test_a_port_in_use_is_refused_with_nsqs_text(listen: Listen) -> None:
     with pytest.raises(ListenError) as refused:
         bind(address)
     assert str(refused.value) == f"listen ({address}) failed - listen tcp {address}: bind: address already in use"
+
+
+def test_an_address_can_be_kept_before_it_is_served() -> None:
+    listener = bind("127.0.0.1:0", listens=False)
+    with closing(listener):
+        name = listener.getsockname()
+        with pytest.raises(ConnectionRefusedError), socket.create_connection(name):
+            pass
+        begin_listening(listener)
+        socket.create_connection(name).close()
 
 
 def test_a_text_that_is_no_address_is_refused_like_one_in_use() -> None:

@@ -32,6 +32,13 @@ def test_the_defaults_suit_a_store_that_charges_for_requests() -> None:
     assert chosen.remote_buffer == 64 << 20
 
 
+def test_a_standby_needs_a_store() -> None:
+    with pytest.raises(StartupError, match="--standby needs --remote, which names the store"):
+        options("--standby")
+    chosen = options(STORE, "--standby")
+    assert (chosen.standby, chosen.standby_after) == (True, 10 * SECOND)
+
+
 @pytest.mark.parametrize("flag", ["--ack=remote", "--topic-ack=orders=remote"])
 def test_an_ok_that_waits_for_the_store_needs_one(flag: str) -> None:
     with pytest.raises(StartupError, match="--ack=remote needs --remote, which names the store"):

@@ -268,6 +268,22 @@ def test_an_owner_says_since_when_the_store_is_silent_and_how_far_it_is_behind()
     assert node.owner.silent_since == node.owner.behind_since == inf
 
 
+def test_an_owner_says_for_how_long_the_store_has_owed_an_answer() -> None:
+    node = Node()
+    node.write()
+    node.next_look()
+    node.now += LINGER
+    assert node.owner.snapshot(node.now).silent_seconds == 0, "it was never asked"
+    request = node.next_request()
+    assert request is not None
+    node.owner.created(request, Created.UNKNOWN, node.now)
+    node.now += 5
+    assert node.owner.snapshot(node.now).silent_seconds == 5
+    node.answer_all()
+    node.now += 100
+    assert node.owner.snapshot(node.now).silent_seconds == 0, "nothing was asked since"
+
+
 def test_changes_that_a_slot_has_left_over_are_as_old_as_they_are() -> None:
     node = Node()
     node.write(bytes(FULL_SLOT))

@@ -62,16 +62,15 @@ def test_another_process_may_have_the_address_of_the_owner(status: int, answer: 
     assert owner_answers(Claimant("host", 1, "here"), owner) is OwnerAnswer.NO
 
 
-OWNER = {"state": "owner", "run": RUNS_OF_OWNER[0], "fault": "", "behind_seconds": 0.0}
+OWNER = {"state": "owner", "run": RUNS_OF_OWNER[0], "fault": "", "behind_seconds": 30.0, "silent_seconds": 0.5}
 
 
 @pytest.mark.parametrize(
     ("status", "answer", "readyz", "expected"),
     [
         (200, OWNER, "", OwnerSays.WELL),
-        (200, OWNER | {"fault": "no answer", "behind_seconds": 0.5}, "", OwnerSays.WELL),
-        (200, OWNER | {"fault": "", "behind_seconds": 30.0}, "", OwnerSays.WELL),
-        (200, OWNER | {"state": "down", "fault": "no answer", "behind_seconds": 1.0}, "", OwnerSays.CUT_OFF),
+        (200, OWNER | {"silent_seconds": 1.0}, "", OwnerSays.CUT_OFF),
+        (200, OWNER | {"silent_seconds": None}, "", OwnerSays.WELL),
         (200, OWNER | {"run": "0000000007-00000000000000bb"}, "", OwnerSays.GONE),
         (200, {"state": "standby", "chain": {"run": RUNS_OF_OWNER[0]}}, "", OwnerSays.GONE),
         (404, {"message": "NO_REMOTE"}, "", OwnerSays.NOTHING),

@@ -48,7 +48,7 @@ def look(standby: Standby, now: float, says: OwnerSays, slot: int, *, is_ended: 
             id="it comes back for a moment",
         ),
         pytest.param(
-            [(0, WELL, 3, OWNED), (1, CUT_OFF, 3, IN_DOUBT), (6, NOTHING, 3, IN_DOUBT), (11, CUT_OFF, 3, TAKE_OVER)],
+            [(0, WELL, 3, OWNED), (1, CUT_OFF, 4, IN_DOUBT), (2, CUT_OFF, 5, OUT_OF_REACH), (3, CUT_OFF, 5, TAKE_OVER)],
             id="cut off from the store, by its own account",
         ),
         pytest.param(

@@ -29,6 +29,11 @@ def test_what_follows_an_end(status: int, is_renewed: bool, has_been_ready: bool
     assert next_after(ending(status), is_renewed=is_renewed, has_been_ready=has_been_ready) is follows
 
 
+def test_a_standby_waits_again_when_another_machine_goes_on_with_its_node() -> None:
+    assert next_after(ending(3), is_renewed=False, has_been_ready=True, stands_by=True) is Next.START
+    assert next_after(ending(0), is_renewed=False, has_been_ready=True, stands_by=True) is Next.REST
+
+
 def test_a_worker_is_started_again_at_once_unless_it_keeps_dying() -> None:
     pauses = Pauses()
     assert [pauses.pause_after(ending()) for _ in range(4)] == [0.0, 0.5, 1.0, 2.0]
