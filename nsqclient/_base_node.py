@@ -47,6 +47,7 @@ class BaseNode(ABC):
         self.address = str(target)
         self.number = number
         self.users = 0  # publishes under way, with their repeats; counted only where nodes come and go
+        self.log_id = ""  # whose messages and keys it has, as it said last; "" if it doesn't say that
         self.connection: ProducerConnection | None = None  # None unless it is open
         self.target = target
         self._shared = shared
@@ -139,6 +140,7 @@ class BaseNode(ABC):
 
     def _opened(self, connection: ProducerConnection) -> None:
         self.connection = connection
+        self.log_id = connection.terms.http.node if connection.terms.http is not None else ""
         self._failures = 0
         self._end_try()
         self._shared.connection_changed(self, True)
@@ -164,6 +166,10 @@ class BaseNode(ABC):
                 self._shared.emit(ConnectFailed(self.address, str(error), self._failures))
             self._end_try()
         self._shared.connection_changed(self, False)
+
+    @property
+    def is_connected(self) -> bool:
+        return self.usable is not None
 
     @property
     def pending(self) -> int:

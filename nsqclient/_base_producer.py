@@ -261,7 +261,8 @@ class BaseProducer(Recalling, ABC, Generic[NodeT, ReceiptT]):
     async def _try(self, node: NodeT, topic: str, command: bytes, count: int, key: str | None) -> Exception | None:
         """Publish to this nsqd and return the error, or None.
 
-        If nobody can tell whether it was stored, and it had a key, repeat it here until there is an answer.
+        If nobody can tell whether it was stored, and it had a key, repeat it here until there is an answer. If another
+        machine has taken over from this nsqd, with its log, it knows the key as well, so repeat it there.
         """
         name = self._key(key)
         error = await self._try_once(node, topic, command, count, name, is_given=key is not None)
@@ -274,9 +275,7 @@ class BaseProducer(Recalling, ABC, Generic[NodeT, ReceiptT]):
             await self._sleep(min(pauses.pause(), max(until - self._clock(), 0.0)))
             left = max(until - self._clock(), 0.0)
             try:
-                again = await self._within(
-                    left, lambda: self._try_once(node, topic, command, count, name, is_given=True), unknown
-                )
+                again = await self._within(left, partial(self._repeat, node, topic, command, count, name), unknown)
             except Unsupported:
                 return error  # another nsqd answers there
             if again is None:
@@ -285,6 +284,10 @@ class BaseProducer(Recalling, ABC, Generic[NodeT, ReceiptT]):
                 # nsqd has looked for the key before it fails to store, but not before it refuses the client or the command.
                 return again if _is_refused(again) else error
         return error
+
+    async def _repeat(self, node: NodeT, topic: str, command: bytes, count: int, key: bytes) -> Exception | None:
+        node = self._roster.successor(node)
+        return await self._try_once(node, topic, command, count, key, is_given=True)
 
     async def _try_once(
         self, node: NodeT, topic: str, command: bytes, count: int, key: bytes, *, is_given: bool

@@ -28,6 +28,10 @@ class Node(Protocol):
     address: str
     number: int
     users: int  # publishes under way, with their repeats; counted only where nodes come and go
+    log_id: str  # whose messages and keys it has, as it said last; "" if it doesn't say that
+
+    @property
+    def is_connected(self) -> bool: ...
 
     @property
     def pending(self) -> int:
@@ -103,6 +107,12 @@ class Roster(Generic[NodeT]):
             others = [node for node in self.active if node.number not in avoid]
             return others[number % len(others)] if others else self._numbered[number]
         return self._numbered[number]
+
+    def successor(self, node: NodeT) -> NodeT:
+        """Return where this node's messages and keys are now: at another address if another machine has taken over."""
+        if node.is_connected or not node.log_id:
+            return node
+        return next((it for it in self.active if it.is_connected and it.log_id == node.log_id), node)
 
     def succeeded(self, node: NodeT, seconds: float, now: float) -> None:
         if node.number in self._numbered:  # the publish may have been the last thing to be done at a node that has left

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.failover.__main__ import main, summary
+from tests.failover.__main__ import STANDBY_AFTER, main, summary
 from tests.failover.stores import NewStore, stores
 from tests.failover.suites import SUITES, Suite, live
 from tests.planted.planting import bugs_for, with_bug
-from tests.support.lengths import new_chance
+from tests.support.lengths import new_chance, sized
 from tests.support.needs import need
 
 _CHANCE = new_chance()
@@ -39,6 +39,20 @@ def test_no_promise_is_broken(suite: str, kind: str, tmp_path: Path, request: py
         need(_NEEDS[suite])
     new_store: NewStore = request.getfixturevalue(kind)
     outcome = live(SUITES[suite], tmp_path, _CHANCE.getrandbits(32), new_store)
+    assert outcome.failovers
+
+
+# The short form of the others takes too long for what it adds to this one.
+STANDBYS = sized(short=["rf1"], long=[name for name, it in SUITES.items() if it.has_standby])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suite", STANDBYS)
+def test_no_promise_is_broken_when_a_standby_takes_over(
+    suite: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    new_store: NewStore = request.getfixturevalue(SUITES[suite].kinds[0])
+    outcome = live(SUITES[suite], tmp_path, _CHANCE.getrandbits(32), new_store, standby_after=STANDBY_AFTER)
     assert outcome.failovers
 
 
@@ -105,6 +119,19 @@ def test_results_are_appended_and_summed_up(
 def test_a_suite_is_refused_with_a_store_that_it_cannot_use(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rf3", "--store=file"]) == 2
     assert "rf3 needs --store=moto or ceph" in capsys.readouterr().out
+
+
+def test_lives_with_a_standby_are_summed_up_apart(
+    lives: Callable[[dict[int, str]], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lives({})
+    results = tmp_path / "results"
+    assert main(["rf1", "--from-seed=0", "--count=2", f"--results={results}"]) == 0
+    assert main(["rf1", "--from-seed=2", "--count=1", f"--results={results}", "--standby"]) == 0
+    assert main(["rf1", "--from-seed=3", "--count=1", f"--results={results}", "--standby=10s"]) == 0
+    assert [json.loads(line)["standby"] for line in results.read_text().splitlines()] == ["", "", "1s", "10s"]
+    assert capsys.readouterr().out.count("1 lives, 0 with a violation") == 2
+    assert main(["rf4", "--standby"]) == 2
 
 
 def test_nothing_is_summed_up_of_nothing() -> None:

@@ -77,6 +77,7 @@ FORMS: Final = (
     Form("power-loss", "the same with --ack=synced and power cuts", 3, _faults("power-loss", *_LIVES), 670),
     Form("several-machines", "machines that want one name in a store", 25, _faults("several-machines", *_LIVES), 800),
     Form("lost-machines", "whole nodes that go on elsewhere", 20, _faults("lost-machines", *_LIVES), 100),
+    Form("standbys", "the same, with standbys", 25, _faults("standbys", *_LIVES), 600),
     Form(
         "confirmed-lives", "the same, and publishers wait for the store", 20, _faults("confirmed-lives", *_LIVES), 100
     ),
@@ -137,6 +138,39 @@ FORMS: Final = (
         needs=("obstore",),
     ),
     Form("failover-disks", "owners end, and go on with a disk", 20, _failovers("disks"), 8, environ={LONG: "1"}),
+    Form(
+        "failover-standby",
+        "machines are lost with their disks, and a standby takes over",
+        60,
+        _failovers("rf1", "--standby"),
+        13,
+        environ={LONG: "1"},
+    ),
+    Form(
+        "failover-standby-frozen",
+        "owners stand still, a standby takes over, and they become the next one",
+        60,
+        _failovers("rf2", "--standby"),
+        5,
+        environ={LONG: "1"},
+    ),
+    Form(
+        "failover-standby-cut-off",
+        "the owner, the store and a standby can't reach each other",
+        60,
+        _failovers("rf3", "--standby", "--store=moto"),
+        1,
+        environ={LONG: "1"},
+        needs=("obstore",),
+    ),
+    Form(
+        "failover-standbys",
+        "ten standbys wait for one owner",
+        30,
+        _failovers("rf6", "--standby"),
+        2,
+        environ={LONG: "1"},
+    ),
     Form("failover-frozen", "owners stand still, and go on", 60, _failovers("rf2"), 5, environ={LONG: "1"}),
     Form(
         "failover-cut-off",

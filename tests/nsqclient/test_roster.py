@@ -15,6 +15,8 @@ class FakeNode:
         self.number = number
         self.users = 0
         self.pending = 0
+        self.log_id = ""
+        self.is_connected = False
         self.is_dropped = False
 
     def begin(self) -> None: ...
@@ -108,3 +110,17 @@ def test_nothing_is_remembered_of_nodes_that_were_dropped() -> None:
     cluster.roster.succeeded(node, 0.1, now=21)  # the publish that it was kept for
     cluster.roster.failed(node, now=21)
     assert not cluster.roster._pool._hosts  # type: ignore[attr-defined]
+
+
+def test_the_log_of_a_lost_node_is_where_another_connection_says_it_is() -> None:
+    cluster = of_two()
+    former, other = cluster.node("n1"), cluster.node("n2")
+    former.log_id = other.log_id = "log"
+    other.is_connected = True
+    assert cluster.roster.successor(former) is other
+    former.is_connected = True
+    assert cluster.roster.successor(former) is former
+    former.is_connected, other.log_id = False, "another"
+    assert cluster.roster.successor(former) is former
+    former.log_id = other.log_id = ""
+    assert cluster.roster.successor(former) is former, "a node of NSQ doesn't say whose log it has"

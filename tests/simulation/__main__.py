@@ -382,6 +382,11 @@ ON_A_STORE: dict[str, tuple[Callable[[int, Note], Lived], str, int]] = {
         "several machines that want one name in a faulty store: kills, freezes, power cuts, copies of disks",
         20_000,
     ),
+    "standbys": (
+        several_machines.live_with_standbys,
+        "the same, with processes that wait until the owner is gone, as far as they can tell",
+        5_000,
+    ),
     "lost-machines": (
         _lose_machines,
         "whole nodes whose machines are lost, and go on elsewhere with a prefix of what was recorded of their disks",

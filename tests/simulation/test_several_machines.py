@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
 import pytest
 
 from tests.planted.planting import bugs_for, planted
-from tests.simulation.remote.life import RemoteLife, live
+from tests.simulation.remote.life import RemoteLife, live, live_with_standbys
 from tests.support.lengths import IS_LONG, sized
 
 SEEDS: Final[Sequence[int]] = sized(short=range(6), long=range(400))
@@ -54,6 +55,15 @@ def test_random_lives() -> None:
     for seed in SEEDS:
         error, _ = live(seed)
         assert not error, f"{error}\npython -m tests.simulation several-machines --from {seed} --seeds 1 --verbose"
+
+
+def test_random_lives_with_standbys() -> None:
+    counts = Counter[str]()
+    for seed in SEEDS:
+        error, found = live_with_standbys(seed)
+        assert not error, f"{error}\npython -m tests.simulation standbys --from {seed} --seeds 1 --verbose"
+        counts += found
+    assert counts["standbys take over"]
 
 
 def test_seed_replays_the_same_life() -> None:

@@ -27,6 +27,7 @@ from nsqcommon.remote.slot import Kind, decode_slot
 from nsqd.remote.claim import Claimed, last_owner
 from nsqd.remote.local_mark import Decision
 from nsqd.remote.owner import Owner
+from nsqd.remote.standby import OwnerSays
 from tests.simulation.promise import Violation
 from tests.simulation.remote.disk import MachineDisk
 from tests.simulation.remote.files import State
@@ -56,7 +57,9 @@ def ignore(text: str) -> None:
 
 
 class RemoteLife:
-    def __init__(self, seed: int, note: Callable[[str], None] = ignore) -> None:
+    def __init__(self, seed: int, note: Callable[[str], None] = ignore, *, has_standbys: bool = False) -> None:
+        """Live with this chance. With `has_standbys`, processes that look before they leap decide as standbys do."""
+        self.has_standbys = has_standbys
         self.random = Random(seed)
         self.note = note
         self.now = 0.0
@@ -68,6 +71,7 @@ class RemoteLife:
         self.roots = self.random.choice((3, 20))  # how often a root is made
         self.settling_pace = self.random.choice((1.0, 0.1))  # how often a claimant goes on that settles its data path
         self.haste = self.random.choice((2, 40))  # of the thread that makes roots
+        self.standby_after = self.random.choice((0.5, 5.0, 60.0)) if has_standbys else 0.0
         self.is_calm = False  # no more faults, starts and publishes
         self.time = 0  # steps
         self.store = FaultyStore(self.random)
@@ -281,6 +285,15 @@ class RemoteLife:
         """Note that an owner has all bytes of a root on its disk."""
         self._proved_at[root] = self.time
 
+    def owner_says(self, writer: str) -> OwnerSays:
+        """Return what a standby gets for an answer: the truth, if the network doesn't lose it."""
+        process = self._by_writer.get(writer)
+        if process is None or not process.is_alive or process.owner is None:
+            return OwnerSays.GONE
+        if process.is_frozen or (self.random.random() < 0.2 and not self.is_calm):
+            return OwnerSays.NOTHING
+        return OwnerSays.CUT_OFF if process.is_cut_off or self.store.is_away else OwnerSays.WELL
+
     # What has to be true
 
     def check_decision(self, process: Process, claimed: Claimed) -> None:
@@ -338,11 +351,15 @@ class RemoteLife:
         raise Violation(f"{process} gives up, but no other process has taken the name: {owner.fenced}")
 
 
-def live(seed: int, note: Callable[[str], None] = ignore) -> tuple[str, Counter[str]]:
+def live(seed: int, note: Callable[[str], None] = ignore, *, has_standbys: bool = False) -> tuple[str, Counter[str]]:
     """Live one life. Return what it has found, and what has happened in it."""
-    life = RemoteLife(seed, note)
+    life = RemoteLife(seed, note, has_standbys=has_standbys)
     try:
         life.run()
     except Violation as violation:
         return str(violation), life.counts
     return "", life.counts
+
+
+def live_with_standbys(seed: int, note: Callable[[str], None] = ignore) -> tuple[str, Counter[str]]:
+    return live(seed, note, has_standbys=True)

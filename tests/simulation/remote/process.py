@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from nsqcommon.remote.slot import Claimant
 from nsqd.remote.claim import Ask, Claim, Claimed, ClaimRequest
 from nsqd.remote.local_mark import decode_mark, encode_mark
+from nsqd.remote.standby import OwnerSays, Standby, Verdict
 from tests.simulation.promise import Violation
 from tests.simulation.remote.owner import Owner
 from tests.simulation.remote.settling import Settling
@@ -40,6 +41,8 @@ class Process:
         self._local: ClaimRequest | None = None  # the mark that it is about to save
         self._settling: Settling | None = None
         self._wants_to_leap = False
+        self._standby = Standby(life.standby_after) if life.has_standbys and not may_leap else None
+        self._has_asked = False
         mark = decode_mark(self.disk.mark) if self.disk.mark is not None else None
         self.found = mark
         self.claim = Claim(
@@ -94,9 +97,13 @@ class Process:
 
     def _claim(self) -> None:
         claim = self.claim
-        if claim.is_looking:
+        if claim.is_looking and self._standby is not None and claim.owner is not None and not claim.is_own:
+            self._stand_by(self._standby)
+        elif claim.is_looking:
             self._wants_to_leap = self._wants_to_leap or self.life.random.random() < 0.1
             (claim.leap if self._wants_to_leap else claim.look_again)()
+        if not self.is_alive:
+            return
         requests = claim.next_requests()
         if not requests:
             self.life.store.step_for(self)
@@ -107,6 +114,24 @@ class Process:
             data = {"data": request.data} if request.ask is Ask.CREATE else {}
             lost = partial(claim.failed, request)
             self.send(request.ask.value, request.name, partial(self._claim_answered, request), lost, **data)
+
+    def _stand_by(self, standby: Standby) -> None:
+        """Do what nsqd/remote/claiming.py does for a standby: look at the chain, decide, and ask the owner."""
+        claim, life = self.claim, self.life
+        if self._has_asked:
+            self._has_asked = False
+            standby.chain_read(claim.place, life.now, is_ended=claim.is_ended)
+            if standby.decide(life.now) is Verdict.TAKE_OVER:
+                life.counts["standbys take over"] += 1
+                claim.leap(stops_owner=False)
+                return
+        says = life.owner_says(claim.place[0].writer)
+        if life.is_calm and says is OwnerSays.WELL:
+            self.end("it isn't needed any more")
+            return
+        standby.owner_said(says, life.now)
+        self._has_asked = True
+        claim.look_again(ahead=1)
 
     def _save_mark(self, request: ClaimRequest) -> None:
         assert request.mark is not None
