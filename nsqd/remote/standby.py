@@ -17,18 +17,27 @@ standbys may decide the same at the same time. One of them gets the fence, and t
 
 Only what was read of the chain *after* the owner stopped answering says something. Example: a look finds ten slots that
 were not there at the last look, ten seconds before. The owner may have written them before it died.
+
+A request to the store that fails is repeated, and says nothing. But while we wait long for the store, the owner isn't asked
+either, and may have been well in between. So the wait begins once more after that.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum, StrEnum, auto
-from typing import TYPE_CHECKING
+from math import inf
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from nsqcommon.remote.names import Run
 
     Place = tuple[Run, int]
+
+LONGEST_GAP: Final = (
+    5.0  # seconds between two questions to the owner that count as one silence, or `after` if that is more
+)
+STORE_PATIENCE: Final = 2.0  # seconds without an answer of the store after which we say so
 
 
 class OwnerSays(StrEnum):
@@ -62,9 +71,11 @@ class Standby:
     def __init__(self, after: float) -> None:
         """Take over when the owner has been gone for `after` seconds."""
         self._after = after
+        self._longest_gap = max(after, LONGEST_GAP)
         self._says = OwnerSays.WELL
+        self._asked_at = -inf
         self._doubt: _Doubt | None = None
-        self._reads_chain = True
+        self._unread_since = inf  # when the store began to give no answer
 
     @property
     def is_in_doubt(self) -> bool:
@@ -72,15 +83,16 @@ class Standby:
         return self._doubt is not None
 
     def owner_said(self, says: OwnerSays, now: float) -> None:
-        self._says = says
+        is_one_silence = now - self._asked_at < self._longest_gap
+        self._says, self._asked_at = says, now
         if says is OwnerSays.WELL:
             self._doubt = None
-        elif self._doubt is None:
+        elif self._doubt is None or not is_one_silence:
             self._doubt = _Doubt(now)
 
     def chain_read(self, place: Place, now: float, *, is_ended: bool) -> None:
         """Note where the chain ends, by requests that were sent after the owner was asked. `now`: after the answers."""
-        self._reads_chain = True
+        self._unread_since = inf
         doubt = self._doubt
         if doubt is None:
             return
@@ -89,18 +101,19 @@ class Standby:
         else:
             self._doubt = replace(doubt, is_still=True)
 
-    def chain_unread(self) -> None:
-        """Note that the store hasn't answered. The time in which we can't look doesn't count."""
-        self._reads_chain = False
-        if self._doubt is not None:
-            self._doubt = _Doubt(self._doubt.since)
+    def chain_unread(self, now: float) -> None:
+        """Note that the store hasn't answered."""
+        self._unread_since = min(self._unread_since, now)
 
     def decide(self, now: float) -> Verdict:
+        """Return what to do. Take over only right after `chain_read`."""
         doubt = self._doubt
         if doubt is None:
             return Verdict.OWNED
-        if not self._reads_chain or doubt.place is None:
-            return Verdict.IN_DOUBT if self._reads_chain else Verdict.STORE_IS_AWAY
+        if now - self._unread_since >= STORE_PATIENCE:
+            return Verdict.STORE_IS_AWAY
+        if self._unread_since < inf or doubt.place is None or now - self._asked_at >= self._longest_gap:
+            return Verdict.IN_DOUBT
         if now - max(doubt.since, doubt.still_since) >= self._after:
             return Verdict.TAKE_OVER
         if self._says is OwnerSays.CUT_OFF and doubt.is_still:

@@ -92,8 +92,10 @@ class Vigil:
 
     def chain_unread(self) -> None:
         """Note that the store hasn't answered."""
-        self._standby.chain_unread()
-        self._decide(self._clock())
+        now = self._clock()
+        self._standby.chain_unread(now)
+        if self.verdict is not Verdict.TAKE_OVER:  # or it would seem to change its mind while it takes over
+            self._decide(now)
 
     @property
     def pause(self) -> float:
@@ -115,6 +117,8 @@ class Vigil:
 
     def _text(self, now: float) -> str:
         name, owner = self._name, self._owner
+        if owner is None:
+            return f"standing by for {name}: the store hasn't said yet who owns it"
         match self.verdict:
             case Verdict.OWNED:
                 return f"standing by for {name}, which {owner} owns"

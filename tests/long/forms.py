@@ -76,8 +76,8 @@ FORMS: Final = (
     Form("history", "the same, and channels go back in their history", 20, _faults("history", *_LIVES), 500),
     Form("power-loss", "the same with --ack=synced and power cuts", 3, _faults("power-loss", *_LIVES), 670),
     Form("several-machines", "machines that want one name in a store", 25, _faults("several-machines", *_LIVES), 800),
+    Form("standbys", "the same, with standbys", 8, _faults("standbys", *_LIVES), 600),
     Form("lost-machines", "whole nodes that go on elsewhere", 20, _faults("lost-machines", *_LIVES), 100),
-    Form("standbys", "the same, with standbys", 25, _faults("standbys", *_LIVES), 600),
     Form(
         "confirmed-lives", "the same, and publishers wait for the store", 20, _faults("confirmed-lives", *_LIVES), 100
     ),

@@ -181,7 +181,7 @@ BUGS: Final = (
         "a standby takes over while the chain moves",
         _OK,
         "nsqd/remote/standby.py",
-        (("doubt is not None and place != doubt.place:", "doubt is not None and doubt.place is None:"),),
+        (("        if place != doubt.place:\n", "        if doubt.place is None:\n"),),
         ("owners of names",),
     ),
     Bug(

@@ -21,7 +21,7 @@ Look = tuple[float, OwnerSays, int, Verdict]  # when, what the owner says, where
 def look(standby: Standby, now: float, says: OwnerSays, slot: int, *, is_ended: bool = False) -> Verdict:
     standby.owner_said(says, now)
     if slot == AWAY:
-        standby.chain_unread()
+        standby.chain_unread(now)
     else:
         standby.chain_read((Run(1, "a"), slot), now, is_ended=is_ended)
     return standby.decide(now)
@@ -35,7 +35,10 @@ def look(standby: Standby, now: float, says: OwnerSays, slot: int, *, is_ended: 
             [(0, WELL, 5, OWNED), (1, NOTHING, 9, IN_DOUBT), (10.9, NOTHING, 9, IN_DOUBT), (11, NOTHING, 9, TAKE_OVER)],
             id="gone, after slots that it may have written before",
         ),
-        pytest.param([(0, NOTHING, 3, IN_DOUBT), (10, GONE, 3, TAKE_OVER)], id="gone before the standby has begun"),
+        pytest.param(
+            [(0, NOTHING, 3, IN_DOUBT), (9, GONE, 3, IN_DOUBT), (10, GONE, 3, TAKE_OVER)],
+            id="gone before the standby has begun",
+        ),
         pytest.param(
             [
                 *((0, NOTHING, 3, IN_DOUBT), (9, NOTHING, 4, OUT_OF_REACH), (18, NOTHING, 5, OUT_OF_REACH)),
@@ -57,13 +60,20 @@ def look(standby: Standby, now: float, says: OwnerSays, slot: int, *, is_ended: 
         ),
         pytest.param(
             [
-                *((0, NOTHING, 3, IN_DOUBT), (5, NOTHING, AWAY, STORE_IS_AWAY), (20, NOTHING, 3, IN_DOUBT)),
-                *((29, NOTHING, 3, IN_DOUBT), (30, NOTHING, 3, TAKE_OVER)),
+                *((0, NOTHING, 3, IN_DOUBT), (5, NOTHING, AWAY, IN_DOUBT), (7, NOTHING, AWAY, STORE_IS_AWAY)),
+                *((9, NOTHING, 3, IN_DOUBT), (10, NOTHING, 3, TAKE_OVER)),
             ],
-            id="the time without the store doesn't count",
+            id="a store that fails now and then",
         ),
         pytest.param(
-            [(0, WELL, AWAY, OWNED), (1, NOTHING, AWAY, STORE_IS_AWAY)], id="without the store from the start"
+            [
+                *((0, NOTHING, 3, IN_DOUBT), (1, NOTHING, AWAY, IN_DOUBT), (20, NOTHING, 3, IN_DOUBT)),
+                *((25, NOTHING, 3, IN_DOUBT), (29.9, NOTHING, 3, IN_DOUBT), (30, NOTHING, 3, TAKE_OVER)),
+            ],
+            id="the time in which it can't ask doesn't count",
+        ),
+        pytest.param(
+            [(0, WELL, AWAY, OWNED), (9, NOTHING, AWAY, STORE_IS_AWAY)], id="without the store from the start"
         ),
     ],
 )
@@ -77,8 +87,18 @@ def test_the_wait_for_an_answer_of_the_store_does_not_count_as_stillness() -> No
     standby = Standby(AFTER)
     standby.owner_said(NOTHING, 0)
     standby.chain_read((Run(1, "a"), 3), 8, is_ended=False)
-    assert standby.decide(17.9) is IN_DOUBT
-    assert standby.decide(18) is TAKE_OVER
+    for now, verdict in ((9, IN_DOUBT), (17.9, IN_DOUBT), (18, TAKE_OVER)):
+        assert look(standby, now, NOTHING, 3) is verdict
+
+
+def test_an_old_answer_of_the_owner_does_not_count() -> None:
+    """The store was away meanwhile, perhaps for the owner too."""
+    standby = Standby(AFTER)
+    look(standby, 0, NOTHING, 3)
+    standby.owner_said(NOTHING, 5)
+    standby.chain_unread(6)
+    standby.chain_read((Run(1, "a"), 3), 60, is_ended=False)
+    assert standby.decide(60) is IN_DOUBT
 
 
 @pytest.mark.parametrize(
