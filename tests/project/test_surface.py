@@ -140,6 +140,10 @@ SHOWN_BY = {
     "tests/nsqd/whole/test_remote_owner.py": {
         "remote-option": "a_store_that_is_down_delays_the_start_which_can_be_stopped"
     },
+    "tests/nsqd/whole/test_standby.py": {"standby": "a_standby_goes_on_with_every_message_that_was_answered"},
+    "tests/nsqd/remote/test_vigil.py": {
+        "standby-after": "a_standby_waits_for_the_owner_and_then_for_the_chain_to_stand_still",
+    },
     "tests/nsqd/remote/test_owner.py": {"remote-buffer": "more_than_the_buffer_is_dropped"},
     "tests/nsqd/whole/test_workers.py": {
         "workers": "each_worker_has_its_own_name_ids_and_folder",

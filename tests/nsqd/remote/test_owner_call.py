@@ -12,7 +12,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from nsqcommon.remote.slot import Claimant
-from nsqd.remote.owner_call import OwnerAnswer, OwnerSays, owner_answers, owner_says
+from nsqd.remote.owner_call import OwnerAnswer, owner_answers, owner_says
+from nsqd.remote.standby import OwnerSays
 
 
 @contextmanager
