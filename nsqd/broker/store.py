@@ -167,6 +167,7 @@ class RemoteSnapshot:
     decision: str  # what became of the data path at the start: continue or adopt
     fetched: int  # files at the start
     aside: str  # the folder with files that went aside at the start, or ""
+    asides: tuple[str, ...]  # such folders that are still in the data path, also those of earlier starts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

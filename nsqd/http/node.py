@@ -169,7 +169,6 @@ class NodeEndpoints:
                 "slot_bytes": remote.slot_bytes,
                 "roots": remote.roots,
                 "files": remote.files,
-                "started": {"decision": remote.decision, "fetched": remote.fetched, "aside": remote.aside},
             }
         )
 
@@ -217,6 +216,8 @@ def _remote_members(remote: RemoteSnapshot) -> dict[str, object]:
         "behind_seconds": round(remote.behind_seconds, 3),
         "behind_bytes": remote.behind_bytes,
         "waiting_publishes": remote.waiting_publishes,
+        "started": {"decision": remote.decision, "fetched": remote.fetched, "aside": remote.aside},
+        "aside": remote.asides,
     }
 
 

@@ -27,6 +27,11 @@ _SYNCS_AT_ONCE: Final = 16
 _NEW: Final = ".tmp"  # what `Files.replace` appends
 
 
+def folders_aside(data_path: Path, files: Files) -> tuple[Path, ...]:
+    """Return the folders with files that went aside when an owner began, the oldest first. Raises OSError."""
+    return tuple(data_path / name for name in sorted(files.names_in(data_path)) if name.startswith(ASIDE))
+
+
 class LocalFiles:
     def __init__(self, folder: Path, files: Files) -> None:
         self.folder = folder

@@ -25,7 +25,7 @@ from nsqd.log.files import Files, error_text
 from nsqd.remote.check import StoreCheck, Verdict
 from nsqd.remote.counted_store import CountedStore, Requests
 from nsqd.remote.fetching import Abandoned
-from nsqd.remote.local_files import LocalFiles
+from nsqd.remote.local_files import LocalFiles, folders_aside
 from nsqd.remote.object_store import ObjectStore, OnUnknown, ignore
 from nsqd.remote.opening import Opening, is_stop_pending
 from nsqd.remote.owner import Owner
@@ -35,6 +35,8 @@ from nsqd.remote.sender import Sender
 from nsqd.remote.stores.opening import open_store
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from nsqd.log.data_path import DataPath
     from nsqd.remote.claim import Claimed
     from nsqd.remote.claiming import Surroundings
@@ -85,6 +87,7 @@ class RemoteNode:
         self.requests = Requests()
         self._open_any_store = open_store
         self._clock = clock
+        self._asides: tuple[Path, ...] = ()  # all that the start has found or made
 
     def open_store(self, on_unknown: OnUnknown = ignore) -> ObjectStore:
         settings = self.settings
@@ -128,10 +131,12 @@ class RemoteNode:
 
     def begin(self) -> None:
         """Have the store confirm what the recovered data path has. Nothing may be served before. Raises StartupError."""
+        local = self.job.local
         try:
+            self._asides = folders_aside(local.folder, local.files)
             begin_chain(self.owner, self.claimed, self.job, is_stopped=is_stop_pending)
         except OSError as error:
-            path = error.filename or self.job.local.folder
+            path = error.filename or local.folder
             raise DataPathError(f"failed to open data-path: {error_text('read', path, error)}") from error
         except BadObject as error:
             raise StartupError(f"{self.settings.name} can't be stored: {error}") from error
@@ -176,6 +181,7 @@ class RemoteNode:
             decision=settled.decision.value,
             fetched=settled.fetched,
             aside=str(settled.aside or ""),
+            asides=tuple(str(it) for it in self._asides if self.job.local.files.exists(it)),
         )
 
     def raise_bug(self) -> None:

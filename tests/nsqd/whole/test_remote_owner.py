@@ -171,6 +171,7 @@ def test_what_the_store_never_got_goes_aside_and_can_be_published_again(tmp_path
     with Nsqd(tmp_path / "a", *options) as nsqd:
         listed = run_to_end("remote", "aside", str(tmp_path / "a")).stdout.splitlines()
         assert [json.loads(it)["body"] for it in listed] == ["cut off", "cut off and deferred"]
+        (folder,) = nsqd.stats()["remote"]["aside"]
         host, port = nsqd.http_address
         for _ in range(2):
             again = run_to_end("remote", "aside", str(tmp_path / "a"), f"--publish-to={host}:{port}")
@@ -179,3 +180,7 @@ def test_what_the_store_never_got_goes_aside_and_can_be_published_again(tmp_path
         client.subscribe("fast", ready=10)
         assert sorted(client.bodies(3)) == [b"cut off", b"stored", b"the other owner's"]
         assert nsqd.channel("fast")["deferred_count"] == 1
+    with Nsqd(tmp_path / "a", *options) as nsqd:
+        assert nsqd.stats()["remote"]["aside"] == [folder], "which this start has found"
+        shutil.rmtree(folder)
+        assert nsqd.stats()["remote"]["aside"] == []
