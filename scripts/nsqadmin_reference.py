@@ -26,7 +26,16 @@ Later versions may add fields: ignore those that you do not know.
 """
 # In the order in which a reader meets them.
 PARTS: Final[Mapping[str, tuple[type, ...]]] = {
-    "The cluster": (model.Totals, model.Rates, model.Node, model.Memory, model.Lookupd, model.Silent, model.Unanswered),
+    "The cluster": (
+        model.Totals,
+        model.Rates,
+        model.Node,
+        model.RemoteCopy,
+        model.Memory,
+        model.Lookupd,
+        model.Silent,
+        model.Unanswered,
+    ),
     "Topics and channels": (
         model.Topic,
         model.TopicNode,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from nsqadmin.cluster.model import TAIL_PREFIX, Activity, Channel, Paused, Snapshot, Topic
+from nsqadmin.cluster.model import TAIL_PREFIX, Activity, Channel, Node, Paused, Snapshot, Topic
 
 PAUSED_ITSELF: Final = "paused_itself"
 
@@ -38,11 +38,31 @@ def _nodes(before: Snapshot, now: Snapshot, restarted: frozenset[str]) -> Iterat
             yield Activity(at=at, what="node_down", text=text, nodes=(node.address,))
         elif node.is_reachable and not old.is_reachable:
             yield Activity(at=at, what="node_up", text=f"nsqd {node.address} answers again", nodes=(node.address,))
+        if node.successor and (old is None or not old.successor):
+            yield _taken_over(node, node.successor, at)
         if node.address in restarted:
             text = f"nsqd {node.address} has been restarted"
             yield Activity(at=at, what="nsqd_restarted", text=text, nodes=(node.address,))
     for address in known.keys() - {node.address for node in now.nodes}:
+        successor = _successor(known[address], now)
+        if successor and not known[address].successor:
+            yield _taken_over(known[address], successor, at)
         yield Activity(at=at, what="node_gone", text=f"nsqd {address} is gone", nodes=(address,))
+
+
+def _taken_over(node: Node, successor: str, at: float) -> Activity:
+    name = node.remote.name if node.remote is not None else ""
+    text = f"nsqd {successor} has taken over {name} from {node.address}"
+    return Activity(at=at, what="taken_over", text=text, nodes=(successor, node.address))
+
+
+def _successor(node: Node, now: Snapshot) -> str:
+    """Return the node that goes on with the copy of one that is gone, or "" if none does."""
+    copy = node.remote
+    if copy is None:
+        return ""
+    others = (it for it in now.nodes if it.is_reachable and it.remote is not None and it.remote.is_owned)
+    return next((it.address for it in others if it.remote is not None and it.remote.key == copy.key), "")
 
 
 def _lookupds(before: Snapshot, now: Snapshot) -> Iterator[Activity]:

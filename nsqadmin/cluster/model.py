@@ -109,6 +109,33 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteCopy:
+    """A node's copy of its data path in an object store, with which another machine can go on if this one is lost."""
+
+    store: str = ""  # its URL
+    name: str = ""  # of the node in the store: other machines with the same one wait for it, or have taken it over
+    state: str = ""  # "owner", "down" (the store does not answer), "fenced" (taken over by another) or "standby"
+    refusal: str = ""  # why publishes that wait for the store are refused
+    behind_seconds: float = 0.0  # the age of the oldest change that the store has not confirmed
+    behind_bytes: int = 0
+    waiting_publishes: int = 0
+    is_adopted: bool = False  # at its start, the node went on with what another machine had stored
+    asides: tuple[str, ...] = ()  # folders with files that went aside at a start
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.store, self.name
+
+    @property
+    def is_owned(self) -> bool:
+        return self.state in ("owner", "down")
+
+    @property
+    def is_down(self) -> bool:
+        return self.state == "down"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
     """One nsqd."""
 
@@ -136,6 +163,8 @@ class Node:
     unreachable: tuple[str, ...] = ()  # why nsqlookupds cannot connect to it: "<nsqlookupd>: <why>"
     draining: bool = False  # it refuses publishes and delivers what waits, to be stopped then
     worker: int | None = None  # its number, if one `nsqd --workers` runs it and others on its machine
+    remote: RemoteCopy | None = None  # None: it keeps no copy, or does not tell
+    successor: str = ""  # it is silent, and the node with this address goes on with its messages
     start_time: float | None = None
     memory: Memory | None = None
     has_history: bool = False  # its history can be read: peek, browse, seek, replay
@@ -169,6 +198,7 @@ class Node:
             error="",
             own_health=self.own_health if self.own_health in ("", "OK") else "it is not well",
             policy_error="it has mistakes" if self.policy_error else "",
+            remote=replace(self.remote, refusal="") if self.remote is not None else None,
             unreachable=("nsqlookupd cannot connect to it",) if self.unreachable else (),
         )
 
@@ -369,6 +399,7 @@ class TopicNode:
     message_bytes: int = 0
     repeat_count: int = 0  # publishes whose key was known, so that they were not made again
     paused: bool = False
+    ack: str = ""  # the topic's --ack there; empty: the node keeps no copy in a store, and so does not tell
     tombstoned: bool = False
     latency: Latency | None = None
     policy_counts: Counts = ()  # of what no channel had
@@ -511,7 +542,7 @@ QUOTES: Final = frozenset(("error", "it says", "nsqlookupd says"))
 class Finding:
     """What a rule has found. Those of `topic`, `channel` and `node` that are not empty say what it is about."""
 
-    rule: str  # "D1" to "D27"
+    rule: str  # "D1" to "D32"
     severity: Severity
     verdict: str  # one sentence
     advice: str  # what to do about it

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from nsqadmin.cluster.connections import ClientKey, read_clients, read_producers, with_rates
+from nsqadmin.cluster.copies import read_copy
 from nsqadmin.cluster.model import (
     UNKNOWN_RATES,
     ChannelNode,
@@ -21,6 +22,7 @@ from nsqadmin.cluster.model import (
     Percentile,
     Producer,
     Rates,
+    RemoteCopy,
     TopicNode,
     dropped_among,
 )
@@ -115,6 +117,7 @@ class NodeAnswer:
     policy_is_copy: bool = False
     draining: bool = False
     worker: int | None = None  # its number, if one `nsqd --workers` runs it and others
+    remote: RemoteCopy | None = None
     start_time: float | None = None
     memory: Memory | None = None
     restarted: bool = False  # since its answer before
@@ -221,6 +224,7 @@ def stats_in_slices(
         policy_is_copy=document.get("policy_is_copy") is True,
         draining=document.get("draining") is True,
         worker=whole(document.get("worker")),
+        remote=read_copy(document.get("remote")),
         start_time=start_time,
         memory=memory,
         restarted=restarted,
@@ -265,6 +269,7 @@ class _TopicReader:
             message_bytes=raw.get("message_bytes") or 0,
             repeat_count=raw.get("repeat_count") or 0,
             paused=bool(raw.get("paused")),
+            ack=text(raw.get("ack")),
             latency=read_latency(raw.get("e2e_processing_latency")),
             policy_counts=counts,
             policy_recent=recent,

@@ -13,10 +13,12 @@ group's later rules are not asked. Every finding has its evidence, and is marked
     topic      one group: D1 and D2 paused, D13 no channel, D14 not handed over; D11 burst
     node       no group: D16 down, slow, not well, without token, not registered everywhere, old, twice, wrong clock;
                some of these for nsqlookupd, too; D27 clients cannot connect to the address that it announces
+    copies     no group: D28 the store does not answer, D29 the copy is late, D30 taken over lately, D31 files aside,
+               D32 one name in use by two nodes
 
 `clients.py` judges each consumer of a channel; the rules and the pages show its verdicts.
 While a node is silent, what was found before does not end: see `upkeep.py`.
 
-A new rule is a function in `channels.py`, `topics.py`, `nodes.py` or `policy.py`; it joins its group, or those without,
+A new rule is a function in `channels.py`, `topics.py`, `nodes.py`, `policy.py` or `remote.py`; it joins its group, or those without,
 in one of the first three. Where it also joins its group, or those without.
 """

@@ -1,4 +1,7 @@
-"""Rules about one nsqd or nsqlookupd: D16, D27; D25, and D26 about all of them, are in `policy.py`. Each of them may find something."""
+"""Rules about one nsqd or nsqlookupd: D16, D27. Each of them may find something.
+
+D25, and D26 about all nodes, are in `policy.py`; D28 to D32, about a node's copy in an object store, are in `remote.py`.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from nsqadmin import numbers
 from nsqadmin.cluster.merge import version_key
 from nsqadmin.cluster.model import Evidence, Finding, Health, Lookupd, Node, Severity, Snapshot
 from nsqadmin.diagnosis import policy
+from nsqadmin.diagnosis.remote import about_copy
 from nsqadmin.diagnosis.words import TOO_MANY_NODES, number, say
 
 _RULE: Final = "D16"
@@ -26,15 +30,36 @@ _VERDICTS: Final[Mapping[Health, str]] = {
 
 
 def about_node(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
-    if node.health in _VERDICTS:
+    if node.successor:
+        yield _succeeded(node)
+    elif node.health in _VERDICTS:
         verdict = f"{node.address} {_verdict(node)}"
         known = [number("messages there, last known", node.depth)] if not node.is_reachable and node.answered_at else []
-        yield _finding(node, _severity(node.health), verdict, node.explanation, *known)
+        yield _finding(node, _severity(node.health), verdict, node.explanation + _from_its_copy(node), *known)
     yield from _without_token(node, snapshot)
     yield from _unreachable(node)
     if node.is_reachable:
         for rule in _OF_THE_REACHABLE:
             yield from rule(node, snapshot)
+
+
+def _from_its_copy(node: Node) -> str:
+    if node.is_reachable or node.remote is None:
+        return ""
+    return (
+        f" Its messages are in {node.remote.store}, too: a standby takes over by itself; without one, start nsqd on "
+        f"another machine with --remote-name={node.remote.name}."
+    )
+
+
+def _succeeded(node: Node) -> Finding:
+    return _finding(
+        node,
+        Severity.WARNING,
+        f"{node.address} does not answer; {node.successor} has taken over its name",
+        f"Its messages are on {node.successor} now. Find out what happened to its machine. If it comes back, start nsqd "
+        "there with --standby.",
+    )
 
 
 def about_lookupd(lookupd: Lookupd) -> Iterator[Finding]:
@@ -115,7 +140,8 @@ def _remote_host(node: Node) -> str:
 
 
 def _sick(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
-    if node.own_health not in ("", "OK"):
+    is_store = node.remote is not None and node.remote.is_down and node.remote.refusal in node.own_health  # D28 says it
+    if node.own_health not in ("", "OK") and not is_store:
         yield _finding(
             node,
             Severity.PROBLEM,
@@ -205,6 +231,7 @@ _OF_THE_REACHABLE: Final[tuple[Callable[[Node, Snapshot], Iterable[Finding]], ..
     _twice,
     _wrong_clock,
     policy.refuses_its_file,
+    about_copy,
 )
 
 

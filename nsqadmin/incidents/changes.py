@@ -18,7 +18,7 @@ _BURST: Final = "D11"
 
 # Events that concern everything. Of the others, only those about the incident's own topics and nodes matter.
 _EVERYWHERE: Final = frozenset(
-    ("node_down", "node_gone", "node_up", "node_appeared", "nsqd_restarted", "lookupd_down", "lookupd_up")
+    ("node_down", "node_gone", "node_up", "node_appeared", "nsqd_restarted", "taken_over", "lookupd_down", "lookupd_up")
 )
 
 

@@ -167,6 +167,25 @@ class ProducerRow:
     rate: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """A topic's --ack on a node that keeps a copy in an object store."""
+
+    word: str
+
+    @property
+    def promise(self) -> str:
+        return _PROMISES.get(self.word, "not known here")
+
+
+_PROMISES: Final = {
+    "memory": "it is in memory; a crash of nsqd loses what was not written yet, a lost machine what was not copied",
+    "written": "it survives a crash of nsqd; a lost machine loses what was not copied, usually the last second",
+    "synced": "it survives a power cut; a lost machine loses what was not copied, usually the last second",
+    "remote": "the store has it, so it survives the loss of the machine",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDetails:
     topic: Topic
@@ -176,6 +195,7 @@ class TopicDetails:
     no_history: str
     curls: tuple[tuple[str, str], ...]
     policy: tuple[CauseLine, ...]
+    acks: tuple[tuple[Ack, tuple[str, ...]], ...]  # each with its nodes
 
     def channels_on(self, address: str) -> int:
         return sum(row.node == address for channel in self.topic.channels for row in channel.nodes)
@@ -191,7 +211,16 @@ def topic_details(snapshot: Snapshot, topic: Topic) -> TopicDetails:
         no_history=no_history(topic),
         curls=_curls((row.node for row in topic.nodes), topic.name),
         policy=lines_of_topic(topic),
+        acks=acks_of(topic),
     )
+
+
+def acks_of(topic: Topic) -> tuple[tuple[Ack, tuple[str, ...]], ...]:
+    nodes: dict[str, list[str]] = {}
+    for row in topic.nodes if not topic.is_ephemeral else ():
+        if row.ack:
+            nodes.setdefault(row.ack, []).append(row.node)
+    return tuple((Ack(word), tuple(nodes[word])) for word in sorted(nodes))
 
 
 def history_nodes(topic: Topic) -> tuple[str, ...]:

@@ -30,6 +30,14 @@ GLOSSARY: Final[dict[str, Entry]] = {
         "On disk",
         "The part of the depth that is no longer in memory and has to be read from disk first. A Python nsqd keeps every message on disk, and counts here those that are not in its cache.",
     ),
+    "copy": Entry(
+        "Copy",
+        "The node's copy of its data path in an object store (--remote), and how old the oldest change is that the store has not confirmed. If the machine is lost, another one goes on with the copy.",
+    ),
+    "ack": Entry(
+        "OK means",
+        "The topic's --ack: how safe a message is when its publisher gets OK. Known of nodes that keep a copy in an object store.",
+    ),
     "in-flight": Entry(
         "In flight",
         "Messages that were sent to a consumer and are neither finished, requeued nor timed out.",

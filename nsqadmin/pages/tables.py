@@ -138,6 +138,7 @@ KEYS: Final[Mapping[str, Mapping[str, Key]]] = {
         "topics": of_the("topic_count"),
         "memory": lambda node: node.memory.heap_in_use if node.memory is not None else None,
         "zone": of_the("zone"),
+        "copy": lambda node: node.remote.behind_seconds if node.remote is not None else None,
         "answered": of_the("answered_in"),
     },
 }

@@ -10,6 +10,7 @@ from urllib.parse import quote_plus
 
 import trio
 
+from nsqadmin.cluster.copies import successors_of
 from nsqadmin.cluster.merge import Directory
 from nsqadmin.cluster.model import Health
 from nsqadmin.sampling.asked import NO_ANSWER, AskedLookupd, AskedNode, Round
@@ -205,6 +206,16 @@ class Census:
         else:
             del self.nodes[address]
         return True
+
+    def take_successors(self) -> Mapping[str, str]:
+        """Return the node that goes on with the messages of each silent one. Those in no directory any more are forgotten."""
+        answers = {
+            address: answer for address, node in self.nodes.items() if (answer := node.last_answer()) is not None
+        }
+        successors = successors_of(answers)
+        for address in [it for it in successors if self.nodes[it].left_at is not None]:
+            del self.nodes[address], successors[address]
+        return successors
 
     def directory(self) -> Directory:
         topics: dict[str, list[str]] = {}

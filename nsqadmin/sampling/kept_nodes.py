@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
-from nsqadmin.cluster.model import UNKNOWN_RATES, ChannelNode, Health, TopicNode
+from nsqadmin.cluster.model import UNKNOWN_RATES, ChannelNode, Health, RemoteCopy, TopicNode
 from nsqadmin.cluster.node_stats import ChannelPart, NodeAnswer, TopicPart, failures_of
 from nsqadmin.cluster.pace import pace_after
 from nsqadmin.cluster.recording import from_json, to_json
@@ -74,6 +74,7 @@ class KeptNodes:
             has_clients=False,
             version=announced.version,
             start_time=raw["start_time"],
+            remote=from_json(RemoteCopy, raw["remote"]) if raw.get("remote") is not None else None,
         )
         return node
 
@@ -86,6 +87,7 @@ def _dumped(node: AskedNode, answer: NodeAnswer) -> dict[str, Any]:
         "answered_at": node.answered_at,
         "has_history": node.has_history,
         "start_time": answer.start_time,
+        "remote": to_json(answer.remote) if answer.remote is not None else None,
         "topics": partial(_dumped_topics, answer.topics),
     }
 

@@ -16,10 +16,15 @@ if TYPE_CHECKING:
     from nsqadmin.sampling.asked import AskedLookupd, AskedNode
 
 
-def nodes_to_show(asked: Mapping[str, AskedNode], *, has_lookupds: bool) -> tuple[Node, ...]:
+def nodes_to_show(
+    asked: Mapping[str, AskedNode], *, has_lookupds: bool, successors: Mapping[str, str]
+) -> tuple[Node, ...]:
     newest = max((version_key(state.announced.version) for state in asked.values()), default=(0, 0, 0))
     nodes = (
-        _node(address, state, out_of_date=has_lookupds and is_out_of_date(state.announced.version, newest))
+        replace(
+            _node(address, state, out_of_date=has_lookupds and is_out_of_date(state.announced.version, newest)),
+            successor=successors.get(address, ""),
+        )
         for address, state in asked.items()
     )
     return tuple(sorted(nodes, key=node_order))
@@ -57,7 +62,7 @@ def _node(address: str, asked: AskedNode, *, out_of_date: bool) -> Node:
         return node
     if not node.is_reachable:
         last = {**_numbers(answer), "rates": UNKNOWN_RATES, "policy_digest": answer.policy_digest}
-        return replace(node, **last)
+        return replace(node, remote=answer.remote, **last)
     return replace(
         node,
         own_health=answer.own_health,
@@ -66,6 +71,7 @@ def _node(address: str, asked: AskedNode, *, out_of_date: bool) -> Node:
         policy_is_copy=answer.policy_is_copy,
         draining=answer.draining,
         worker=answer.worker,
+        remote=answer.remote,
         start_time=answer.start_time,
         memory=answer.memory,
         **_numbers(answer),
@@ -77,7 +83,7 @@ def silent_among(nodes: Iterable[Node]) -> tuple[Silent, ...]:
     return tuple(
         Silent(node=node.address, since=node.since, answered_at=node.answered_at, depth=node.depth)
         for node in nodes
-        if not node.is_reachable and node.answered_at is not None and node.topic_count
+        if not node.is_reachable and node.answered_at is not None and node.topic_count and not node.successor
     )
 
 
@@ -151,7 +157,7 @@ def producers_of(answers: Sequence[NodeAnswer]) -> tuple[Producer, ...] | None:
 def unanswered_by(nodes: Sequence[Node], lookupds: Sequence[Lookupd]) -> Iterator[Unanswered]:
     asked: list[Node | Lookupd] = [*lookupds, *nodes]
     for process in asked:
-        if not process.is_reachable:
+        if not process.is_reachable and not (isinstance(process, Node) and process.successor):
             what = "nsqd" if isinstance(process, Node) else "nsqlookupd"
             if process.not_read:
                 verdict = f"is not read: {process.not_read}"

@@ -172,9 +172,14 @@ class Sampler:
 
     def _picture(self) -> Snapshot:
         now, before, census = self._wall(), self._snapshot, self._census
-        nodes = nodes_to_show(census.nodes, has_lookupds=census.has_lookupds)
+        successors = census.take_successors()
+        nodes = nodes_to_show(census.nodes, has_lookupds=census.has_lookupds, successors=successors)
         lookupds = tuple(lookupd_to_show(address, state) for address, state in census.lookupds.items())
-        answers = [answer for node in nodes if (answer := census.nodes[node.address].last_answer()) is not None]
+        answers = [
+            answer
+            for node in nodes
+            if not node.successor and (answer := census.nodes[node.address].last_answer()) is not None
+        ]
         merged = self._merger.merge(answers, census.directory(), now=trio.current_time(), wall=now)
         topics = self._readers.shown(merged)
         drawn = Snapshot(

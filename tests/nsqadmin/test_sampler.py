@@ -41,6 +41,7 @@ class FakeNode:
         self.start_time = 1
         self.asked = 0
         self.body: bytes | None = None
+        self.remote: dict[str, object] = {}  # what it says about its copy in an object store
         self.before: Callable[[], Awaitable[object]] = trio.lowlevel.checkpoint
 
     @property
@@ -55,6 +56,7 @@ class FakeNode:
         channel = {"channel_name": "c", "depth": self.depth, "message_count": self.depth, "client_count": 0}
         topic = {"topic_name": "t", "channels": [channel], "message_count": self.depth}
         document = {"version": "1.3.0", "health": "OK", "start_time": self.start_time, "topics": [topic]}
+        document |= {"remote": self.remote} if self.remote else {}
         return self.body if self.body is not None else json.dumps(document).encode()
 
     async def serve(self, stream: trio.abc.Stream) -> None:
@@ -210,9 +212,27 @@ def test_a_silent_node_is_forgotten_by_request_only_and_not_while_it_answers() -
     run_with_threads(test)
 
 
+def test_a_node_that_another_has_taken_over_is_not_counted() -> None:
+    lost, new = FakeNode("lost"), FakeNode("new")
+    lost.depth, new.depth = 5, 7
+
+    async def test() -> None:
+        async with sampled(lost, new, http_client_request_timeout=SECOND // 5) as sampler:
+            for node in (lost, new):
+                node.remote = {"store": "s3://lake/nsq", "name": "orders-1", "state": "owner"}
+            assert (await sampler.refresh()).totals.depth == 12, "as long as both answer"
+            lost.before = trio.sleep_forever
+            shown = await sampler.refresh()
+            assert shown.totals.depth == 7
+            assert {it.hostname: it.successor for it in shown.nodes} == {"lost": new.address, "new": ""}
+
+    run_with_threads(test)
+
+
 def test_a_restarted_nsqadmin_knows_what_a_dead_node_had(tmp_path: Path) -> None:
     node, path = FakeNode("one"), str(tmp_path / "history")
     node.depth = 50
+    node.remote = {"store": "s3://lake/nsq", "name": "orders-1", "state": "owner"}
 
     async def test() -> None:
         port = take_port()
@@ -234,6 +254,7 @@ def test_a_restarted_nsqadmin_knows_what_a_dead_node_had(tmp_path: Path) -> None
             (marked,) = shown.silent
             assert marked.answered_at == before.nodes[0].answered_at
             assert marked.since == marked.answered_at
+            assert shown.nodes[0].remote == before.nodes[0].remote is not None
 
             node.before, node.depth = trio.lowlevel.checkpoint, 80
             shown = await sampler.refresh()
