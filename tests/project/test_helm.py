@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +27,7 @@ VALUES: Final[Mapping[str, Any]] = yaml.safe_load((CHART / "values.yaml").read_t
 OTHERS: Final[Mapping[str, Mapping[str, Any]]] = {
     "defaults": {},
     "without nsqadmin": {"nsqadmin": {"enabled": False}},
+    "remote": {"nsqd": {"remote": {"url": "s3://lake/nsq"}, "persistence": False}},
     "everything": {
         "image": {"prefix": "registry.example/team/", "tag": "1.2.3", "pullSecrets": ["registry"]},
         **{
@@ -131,6 +134,61 @@ def test_a_volume_may_have_a_class() -> None:
     assert (claim["spec"]["storageClassName"], claim["spec"]["resources"]["requests"]["storage"]) == ("local", "1Ti")
 
 
+REMOTE: Final = {"url": "s3://lake/nsq", "name": "shop", "secret": "keys"}
+
+
+def stateful_set(values: Mapping[str, Any]) -> Any:
+    (found,) = [it for it in render({"nsqd": values}) if it["kind"] == "StatefulSet"]
+    return found["spec"]
+
+
+def test_a_node_with_a_copy_needs_no_volume_and_no_drain() -> None:
+    spec = stateful_set({"remote": REMOTE, "persistence": False})
+    pod = spec["template"]["spec"]
+    (container,) = pod["containers"]
+    assert "volumeClaimTemplates" not in spec
+    assert {"name": "data", "emptyDir": {}} in pod["volumes"]
+    assert "--remote=s3://lake/nsq" in container["args"]
+    assert container["envFrom"] == [{"secretRef": {"name": "keys"}}]
+    assert "lifecycle" not in container
+
+
+def test_a_node_and_its_standby_have_one_name() -> None:
+    """Pods 0 and 2 are shop-0, pods 1 and 3 shop-1: the command is run as the pods run it."""
+    spec = stateful_set({"remote": {**REMOTE, "standby": True}, "replicas": 2})
+    (container,) = spec["template"]["spec"]["containers"]
+    tini, separator, shell, flag, line, zero = container["command"]
+    assert (tini, separator, spec["replicas"]) == ("tini", "--", 4)
+    names = []
+    for pod in range(4):
+        done = subprocess.run(
+            [shell, flag, line.replace("exec nsqd", "echo"), zero, "--standby"],
+            env={"POD_NAME": f"nsq-nsqd-{pod}", "PATH": os.environ["PATH"]},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        names.append(done.stdout.strip())
+    assert names == [f"--remote-name=shop-{number} --standby" for number in (0, 1, 0, 1)]
+
+
+def test_standbys_that_are_never_ready_block_neither_updates_nor_evictions() -> None:
+    values = {"nsqd": {"remote": {**REMOTE, "standby": True}, "replicas": 3}}
+    objects = {(it["kind"], it["metadata"]["name"]): it["spec"] for it in render(values) if "spec" in it}
+    budget = objects["PodDisruptionBudget", "nsq-nsqd"]
+    assert (budget["minAvailable"], budget["unhealthyPodEvictionPolicy"]) == (2, "AlwaysAllow")
+    nsqd = objects["StatefulSet", "nsq-nsqd"]
+    assert nsqd["updateStrategy"] == {"type": "OnDelete"}
+    (container,) = nsqd["template"]["spec"]["containers"]
+    for probe in ("startupProbe", "livenessProbe"):
+        assert container[probe]["tcpSocket"] == {"port": "http"}, "a standby accepts no clients"
+
+
+@pytest.mark.skipif("standby" not in {it.flag for it in table_of(OPTIONS["nsqd"])}, reason="nsqd has no --standby yet")
+def test_flags_of_a_standby_are_options() -> None:
+    test_flags_are_options({"nsqd": {"remote": {**REMOTE, "standby": True}}})
+
+
 def test_names_are_short_enough_and_fit_each_other() -> None:
     """Helm lets a release's name have 53 characters; Services have 63, and a StatefulSet some less."""
     objects = render(name="a" * 53, namespace="elsewhere")
@@ -152,6 +210,9 @@ def test_names_are_short_enough_and_fit_each_other() -> None:
         {"nsqd": {"retentionTime": "a day"}},
         {"nsqd": {"extraArgs": ["ack=synced"]}},
         {"nsqd": {"storage": {"size": "20 GB"}}},
+        {"nsqd": {"persistence": False}},
+        {"nsqd": {"remote": {"standby": True}}},
+        {"nsqd": {"remote": {"url": "file:///store"}}},
         {"nsqlookup": {}},
         {"image": {"prefix": "registry.example"}},
     ],
@@ -164,7 +225,7 @@ def test_wrong_values_are_refused(wrong: Mapping[str, Any]) -> None:
 
 def leaves(values: Mapping[str, Any], *path: str) -> Iterator[tuple[str, Any]]:
     for name, value in values.items():
-        deeper = isinstance(value, dict) and name in ("image", "storage", *OPTIONS)
+        deeper = isinstance(value, dict) and name in ("image", "remote", "storage", *OPTIONS)
         yield from leaves(value, *path, name) if deeper else [(".".join((*path, name)), value)]
 
 
