@@ -186,6 +186,11 @@ class Node:
         return self.health in (Health.OK, Health.SLOW)
 
     @property
+    def is_standby(self) -> bool:
+        """Whether it waits for the end of the node that has its name, and accepts nothing until then."""
+        return self.remote is not None and self.remote.state == "standby"
+
+    @property
     def is_known(self) -> bool:
         """Whether it has told its numbers, if only before it fell silent."""
         return self.is_reachable or self.answered_at is not None

@@ -130,6 +130,11 @@ class NodeAnswer:
         return sum(topic.row.depth + sum(part.row.depth for part in topic.channels.values()) for topic in topics)
 
 
+def standby_answer(document: Any, *, at: float) -> NodeAnswer:
+    """Return the answer of a standby, which has no /stats, from its /remote. Raise NotUnderstood."""
+    return NodeAnswer(at=at, topics={}, producers=(), has_clients=True, remote=read_copy(_opened(document)))
+
+
 def silenced(answer: NodeAnswer) -> NodeAnswer:
     """Return a node's last answer as it is shown while the node does not answer: its rates are unknown."""
     if answer.is_silent:

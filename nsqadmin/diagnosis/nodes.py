@@ -44,7 +44,7 @@ def about_node(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _from_its_copy(node: Node) -> str:
-    if node.is_reachable or node.remote is None:
+    if node.is_reachable or node.remote is None or node.is_standby:
         return ""
     return (
         f" Its messages are in {node.remote.store}, too: a standby takes over by itself; without one, start nsqd on "

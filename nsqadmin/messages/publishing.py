@@ -49,7 +49,7 @@ def node_to_publish_at(snapshot: Snapshot, topic: str, node: str) -> str:
     healthy = [
         each.address
         for each in snapshot.nodes
-        if each.is_reachable and not each.draining and each.own_health in ("", "OK")
+        if each.is_reachable and not each.draining and not each.is_standby and each.own_health in ("", "OK")
     ]
     if not healthy:
         raise CannotPublish("NO_NODE", "no node answers")

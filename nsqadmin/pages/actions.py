@@ -305,7 +305,10 @@ def _with_chosen_nodes(snapshot: Snapshot, values: _Values) -> _Values:
     """Return the form with its nodes listed, if it says only `on=all` (that answer) or `on=none`."""
     on = _first(values, "on")
     if on == "all":
-        return {**values, "node": [node.address for node in snapshot.nodes if node.is_reachable]}
+        return {
+            **values,
+            "node": [node.address for node in snapshot.nodes if node.is_reachable and not node.is_standby],
+        }
     return {**values, "node": []} if on == "none" else values
 
 

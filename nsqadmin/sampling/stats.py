@@ -12,7 +12,7 @@ from urllib.parse import quote_plus
 import trio
 
 from nsqadmin.cluster.model import Health
-from nsqadmin.cluster.node_stats import stats_in_slices
+from nsqadmin.cluster.node_stats import standby_answer, stats_in_slices
 from nsqadmin.sampling.asked import AskedNode, Round
 from nsqadmin.upstream.client import Upstream, UpstreamError
 from nsqadmin.upstream.discovery import unwrapped
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _AT_ONCE: Final = 16  # nodes that are asked at the same time
 _BAD_REQUEST: Final = 400
+_UNAVAILABLE: Final = 503
+_STANDBY: Final = b"STANDBY"  # what a standby answers until it owns its name
 
 
 @dataclass(slots=True, eq=False)
@@ -70,7 +72,13 @@ class Stats:
         if node.has_history is None:
             node.has_history = await self._keeps_history(address)
         words = "true" if has_clients else "false"
-        got = await self._upstream.get_document(address, f"/stats?format=json&include_clients={words}&ages=true")
+        try:
+            got = await self._upstream.get_document(address, f"/stats?format=json&include_clients={words}&ages=true")
+        except UpstreamError as error:
+            if error.status != _UNAVAILABLE or _STANDBY not in error.body:
+                raise
+            node.answer = standby_answer(await self._upstream.get_json(address, "/remote"), at=trio.current_time())
+            return
         node.clock_skew = got.made_at - self._wall() if got.made_at is not None else None
         node.withheld = got.withheld
         with self._counted(node, got):

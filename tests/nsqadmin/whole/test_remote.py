@@ -67,3 +67,23 @@ def test_a_node_that_loses_its_store_and_then_its_machine(tmp_path: Path) -> Non
                 assert admin.json("GET", "/api/v2/health").json["totals"]["depth"] == 3, "each message is counted once"
                 assert before not in page("/nodes")
         assert "Traceback" not in admin.log
+
+
+def test_a_standby_that_is_listed_is_shown_as_one_and_gets_no_messages(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    options = (f"remote=file://{shared}", "remote-name=orders-1", "broadcast-address=127.0.0.1")
+    owner, standby = Nsqd(tmp_path / "a", *options), Nsqd(tmp_path / "b", *options, "standby")
+    with owner:
+        standby.start_waiting()
+        try:
+            names = [f"127.0.0.1:{it.http_address[1]}" for it in (standby, owner)]
+            with Nsqadmin(*(f"nsqd-http-address={it}" for it in names), "sample-interval=300ms") as admin:
+                nodes = {it["address"]: it for it in admin.json("GET", "/api/v2/nodes").json["nodes"]}
+                assert [nodes[it]["remote"]["state"] for it in names] == ["standby", "owner"]
+                assert admin.json("GET", "/api/v2/diagnose").json["findings"] == []
+                assert admin.json("GET", "/api/v2/health").json["unanswered"] == []
+                assert "Standby" in admin.http("GET", "/nodes").body.decode()
+                assert "Traceback" not in admin.log
+        finally:
+            standby.kill()
