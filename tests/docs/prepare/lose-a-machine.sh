@@ -6,7 +6,7 @@ pkill --signal KILL --exact nsqd
 while pgrep --exact nsqd >/dev/null; do sleep 0.1; done
 rm --recursive /var/lib/nsqd-lost
 # The data path of a node without a copy.
-mkdir /var/lib/nsqd
+mkdir /var/lib/nsqd /var/lib/nsqd-standby
 nsqd --data-path=/var/lib/nsqd
 curl -d two 'http://127.0.0.1:4151/pub?topic=bills'
 pkill --exact nsqd
