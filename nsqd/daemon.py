@@ -151,8 +151,9 @@ async def run(
         with _locked(options, policy) as (store, copy), listening_on(options, serves=False) as listening:
             _log_start(options)
             options = _with_real_ports(await _with_broadcast_address(options), listening)
-            announce(listening)
-            if not await _wait_for_name(copy, store, options, trust, listening, wait_for_shutdown):
+            if not await _wait_for_name(
+                copy, store, options, trust, listening, wait_for_shutdown, partial(announce, listening)
+            ):
                 notify(STOPPING)
                 log.info("NSQ: bye")
                 return
@@ -184,6 +185,7 @@ async def _wait_for_name(
     trust: _Trust,
     listening: OpenListeners,
     wait_for_shutdown: Callable[[], Awaitable[object]],
+    announce: Callable[[], None],
 ) -> bool:
     """Wait until this process owns its name. Return False if it was asked to stop before."""
     from nsqd.standby import wait_for_name  # imported here, because most nodes are no standbys
@@ -194,6 +196,7 @@ async def _wait_for_name(
         options,
         listening.http,
         wait_for_shutdown,
+        announce,
         rights=trust.rights,
         guard=_guard_of(trust.rights, options),
         only_probes=options.tls_required is TlsRequired.YES,

@@ -60,43 +60,43 @@ async def wait_for_name(
     options: Options,
     listener: socket.socket | None,
     wait_for_shutdown: Callable[[], Awaitable[object]],
+    announce: Callable[[], None],
     *,
     rights: RightsFile | None,
     guard: Guard | None,
     only_probes: bool,
 ) -> bool:
-    """Wait until this process owns the name, and serve HTTP meanwhile. Return False if it was asked to stop before."""
+    """Wait until this process owns the name, and serve HTTP meanwhile. Return False if it was asked to stop before.
+
+    Calls `announce` when it waits.
+    """
     if listener is None:
         raise StartupError("--standby needs --http-address, where another standby asks whether this process is alive")
     vigil, http_address = copy.vigil(seconds(options.standby_after)), copy.address_of(options)
     app = make_standby_app(vigil.snapshot, lambda: copy.requests, guard=guard, only_probes=only_probes)
     stopped = Event()
-    async with trio.open_nursery() as services:
-        if rights is not None:
-            services.start_soon(rights.follow)
-        budget = Budget(_CONNECTIONS, "HTTP")
-        await services.start(partial(web.serve, app, [listener], budget=budget, grace=_GRACE))
-        log.info("HTTP: listening on %s", format_listener(listener))
-        owns = trio.Event()
+    # The receiver comes first, because a supervisor may have us drain as soon as it knows of us.
+    with trio.open_signal_receiver(signal.SIGUSR1) as drains:
+        async with trio.open_nursery() as services:
+            if rights is not None:
+                services.start_soon(rights.follow)
+            budget = Budget(_CONNECTIONS, "HTTP")
+            await services.start(partial(web.serve, app, [listener], budget=budget, grace=_GRACE))
+            log.info("HTTP: listening on %s", format_listener(listener))
+            announce()
+            owns = trio.Event()
 
-        async def own() -> None:
-            wait = partial(copy.wait_for_name, store, vigil, stopped, http_address=http_address)
-            await trio.to_thread.run_sync(wait, abandon_on_cancel=True)
-            owns.set()
+            async def own() -> None:
+                wait = partial(copy.wait_for_name, store, vigil, stopped, http_address=http_address)
+                await trio.to_thread.run_sync(wait, abandon_on_cancel=True)
+                owns.set()
 
-        try:
-            await first_of(own, wait_for_shutdown, _wait_for_drain)
-        finally:
-            stopped.set()
-        services.cancel_scope.cancel()
+            try:
+                await first_of(own, wait_for_shutdown, drains.__anext__)
+            finally:
+                stopped.set()
+            services.cancel_scope.cancel()
     return owns.is_set()
-
-
-async def _wait_for_drain() -> None:
-    """Wait for SIGUSR1. There is nothing to drain, so a standby just ends."""
-    with trio.open_signal_receiver(signal.SIGUSR1) as arrivals:
-        async for _ in arrivals:
-            return
 
 
 def was_taken_over(environ: Mapping[str, str] = os.environ) -> bool:
