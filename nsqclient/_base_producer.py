@@ -261,7 +261,7 @@ class BaseProducer(Recalling, ABC, Generic[NodeT, ReceiptT]):
     async def _try(self, node: NodeT, topic: str, command: bytes, count: int, key: str | None) -> Exception | None:
         """Publish to this nsqd and return the error, or None.
 
-        If nobody can tell whether it was stored, and it had a key, repeat it here until there is an answer. If another
+        If we can't know whether it was stored, and it had a key, repeat it here until there is an answer. If another
         machine has taken over from this nsqd, with its log, it knows the key as well, so repeat it there.
         """
         name = self._key(key)

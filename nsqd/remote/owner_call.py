@@ -23,9 +23,9 @@ _STANDBY: Final = "standby"  # what /readyz says of one
 
 
 class OwnerAnswer(Enum):
-    """What is at the address of an owner."""
+    """Which process answers at the address of an owner."""
 
-    YES = auto()  # its process
+    YES = auto()  # the owner
     NO = auto()  # nothing, or another process
     GUARDED = auto()  # something that won't say more, because it asks for a password
 

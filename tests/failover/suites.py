@@ -216,7 +216,7 @@ def _wait_until_fenced(machines: Machines, zombie: Nsqd, load: Load, outcome: Ou
 
 
 def cut_off(machines: Machines, chance: random.Random, outcome: Outcome) -> None:
-    nsqd, ledger = machines.first_owner(*_address_of_nobody(machines, chance)), machines.ledger
+    nsqd, ledger = machines.first_owner(*_unreachable_address(machines, chance)), machines.ledger
     machines.stand_by()
     load = Load(nsqd, ledger, chance, is_refused=True)
     load.go_on_for(chance.choice(LATE))
@@ -246,7 +246,7 @@ def cut_off(machines: Machines, chance: random.Random, outcome: Outcome) -> None
     machines.check_end(nsqd)
 
 
-def _address_of_nobody(machines: Machines, chance: random.Random) -> tuple[str, ...]:
+def _unreachable_address(machines: Machines, chance: random.Random) -> tuple[str, ...]:
     """Return an option by which the standby can't reach the owner over HTTP, as in a partition, or none."""
     if not machines.standby_after or chance.random() < OWNER_IS_REACHABLE:
         return ()

@@ -80,7 +80,7 @@ OWNER = {"state": "owner", "run": RUNS_OF_OWNER[0], "fault": "", "behind_seconds
         (403, {}, "standby", OwnerSays.GONE),
     ],
 )
-def test_what_a_standby_is_told(status: int, answer: object, readyz: str, expected: OwnerSays) -> None:
+def test_an_owner_is_well_cut_off_or_gone(status: int, answer: object, readyz: str, expected: OwnerSays) -> None:
     with served(status, answer, readyz) as address:
         assert owner_says(Claimant("host", 1, "", address), "00000000000000aa", after=1.0, timeout=5.0) is expected
 
