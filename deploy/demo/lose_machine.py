@@ -1,4 +1,4 @@
-"""Counts what is lost with a machine that is lost under load; deploy/demo/lose-a-machine loses it.
+"""Counts the messages that are lost with a machine under load; deploy/demo/lose-a-machine loses it.
 
     lose_machine.py --lookupd 127.0.0.1:4161 ... --lose 10.213.4.21
 

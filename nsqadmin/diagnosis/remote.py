@@ -34,7 +34,7 @@ def _store_away(node: Node, copy: RemoteCopy) -> Iterable[Finding]:
             Severity.PROBLEM,
             node,
             f"{node.address} gets no answer from its store: topics with ack remote refuse publishes",
-            "Look at the store and at the network to it; nsqd remote check on that machine says what is wrong. "
+            "Look at the store and at the network to it; nsqd remote check on that machine says why. "
             "Consumers and other topics go on. Publishes are accepted again by themselves when the store answers.",
             say("store", copy.store),
             say("it says", copy.refusal),
