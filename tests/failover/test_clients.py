@@ -87,9 +87,18 @@ class Cluster:
         for number in count(1):
             if sum(it > self.lost_at for it in self.answered.times) >= AFTER:
                 return
-            await producer.publish(TOPIC, b"%d" % number)
+            while not await self._is_published(producer, number):  # noqa: ASYNC110  # as programs do while a node restarts
+                await trio.sleep(TICK)
             self.answered.note(number)
             await trio.sleep(TICK)
+
+    async def _is_published(self, producer: nsqclient.Producer, number: int) -> bool:
+        """Publish. Return False if it is certain that it wasn't, because no owner is there at the moment."""
+        try:
+            await producer.publish(TOPIC, b"%d" % number)
+        except (nsqclient.ConnectError, nsqclient.PublishUnsent):
+            return False
+        return True
 
     async def _consume(self, consumer: nsqclient.Consumer) -> None:
         async for message in consumer:
