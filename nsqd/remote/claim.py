@@ -177,7 +177,8 @@ class Claim:
         self._stops_owner = may_leap
         self._has_data = has_data
         self._forgets = forgets
-        self._slots_ahead = self._ahead_now = slots_ahead
+        self.slots_ahead = slots_ahead  # gets under way at the same time; you may change it
+        self._ahead_of_look = 0  # the same while the claim looks again; 0: no other number
         self._phase = Phase.NODE
         self._under_way: list[ClaimRequest] = []
         self._first: Run | None = None
@@ -216,7 +217,7 @@ class Claim:
             case Phase.ROOT:
                 return [ClaimRequest(Ask.GET, root_name(self._run))]
             case Phase.SCAN:
-                ahead = range(self._number, self._number + self._ahead_now)
+                ahead = range(self._number, self._number + (self._ahead_of_look or self.slots_ahead))
                 return [ClaimRequest(Ask.GET, slot_name(self._run, it)) for it in ahead if it not in self._ahead]
             case Phase.FENCE:
                 return [self._fence_at(self._number)]
@@ -333,7 +334,7 @@ class Claim:
     def _begin(self, run: Run) -> None:
         self._run = self._begun = run
         self._number, self._path = 0, []
-        self._ahead_now = self._slots_ahead
+        self._ahead_of_look = 0
         self._ahead.clear()
         self.is_forgotten = False
         self._go(Phase.GONE)
@@ -400,7 +401,7 @@ class Claim:
             self._verify(Phase.LOOK)
 
     def _follow(self, data: bytes) -> None:
-        self._ahead_now = self._slots_ahead
+        self._ahead_of_look = 0
         slot, body = decode_slot(data)
         if (slot.run, slot.number, slot.node) != (self._run, self._number, self._node):
             raise BadObject(f"is slot {slot.number} of {slot.run} of node {slot.node}")
@@ -451,14 +452,14 @@ class Claim:
         """Whether the chain stops at the end of a run, as a clean stop leaves it. While an owner makes a root, it does too."""
         return self.read().is_ended
 
-    def look_again(self, *, ahead: int | None = None) -> None:
+    def look_again(self, *, ahead: int = 0) -> None:
         """Read what was added to the chain since.
 
         `ahead`: with how many requests at the same time, until something is found. A standby looks again and again, and
         mostly there is nothing.
         """
         assert self.is_looking
-        self._ahead_now = ahead or self._slots_ahead
+        self._ahead_of_look = ahead
         self._go(Phase.SCAN)
 
     def begin_again(self) -> None:

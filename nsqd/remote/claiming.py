@@ -8,6 +8,9 @@ answer at an address that we know, because that is how a clean stop leaves it.
 With a `vigil` it is a standby: it waits until the owner has been gone for some seconds (nsqd/remote/standby.py), and then
 it claims the name like a start that has looked. If the owner or another standby is faster, it waits again.
 
+If slots are large and the line is slow, none of those that are under way arrives within the time of a request. So a get
+that fails after a long time halves their number, and a quick one doubles it.
+
 A store that can't be reached delays the start, and a line every ten seconds says so. Without the store we can't know who
 owns the name.
 """
@@ -47,6 +50,8 @@ log = logging.getLogger(__name__)
 WATCH: Final = 5.0  # seconds in which the chain of an owner that is alive moves
 WATCH_INTERVAL: Final = 0.5
 REPORT_INTERVAL: Final = 10.0
+_SLOW: Final = 10.0  # seconds after which a get that fails may have had too little of the line
+_QUICK: Final = 5.0  # seconds within which the line has room for more
 _LASTING: Final = frozenset({FaultKind.CLOCK, FaultKind.DENIED, FaultKind.MISSING})  # as a store's first answer
 _LASTING_FOR_WRITERS: Final = _LASTING | {FaultKind.FULL}
 
@@ -159,16 +164,16 @@ class _Claiming:
 
     def _go_on(self, is_done: Callable[[], bool], look: Callable[[], object]) -> None:
         claim = self._claim
-        under_way: dict[Future[bytes | Created | None], ClaimRequest] = {}
+        under_way: dict[Future[bytes | Created | None], tuple[ClaimRequest, float]] = {}
         with DaemonThreads[bytes | Created | None](SLOTS_AHEAD, name="nsqd claim") as threads:
             while claim.fault is None and not is_done():
                 self._stop_if_asked()
                 if claim.is_looking:
                     look()
                 for request in self._next_requests():
-                    under_way[threads.submit(self._perform, request)] = request
+                    under_way[threads.submit(self._perform, request)] = request, self._at.clock()
                 for future in self._wait(under_way):
-                    self._take(under_way.pop(future), future)
+                    self._take(*under_way.pop(future), future)
 
     def _next_requests(self) -> list[ClaimRequest]:
         """Return what to send now, after the mark was saved if that has to be done first."""
@@ -199,7 +204,7 @@ class _Claiming:
         return self._store.get(request.name)
 
     def _wait(
-        self, under_way: dict[Future[bytes | Created | None], ClaimRequest]
+        self, under_way: dict[Future[bytes | Created | None], tuple[ClaimRequest, float]]
     ) -> set[Future[bytes | Created | None]]:
         if under_way:
             return wait(under_way, timeout=LOOK_INTERVAL, return_when=FIRST_COMPLETED).done
@@ -209,15 +214,20 @@ class _Claiming:
 
     # Answers
 
-    def _take(self, request: ClaimRequest, future: Future[bytes | Created | None]) -> None:
+    def _take(self, request: ClaimRequest, began: float, future: Future[bytes | Created | None]) -> None:
+        claim, time = self._claim, self._at.clock() - began
         try:
             answer = future.result()
         except StoreFault as fault:
+            if time >= _SLOW:
+                claim.slots_ahead = max(1, claim.slots_ahead // 2)
             self._note_fault(fault)
             self._claim.failed(request)
             self._put_off()
             return
-        self._claim.answered(request, answer)
+        if time < _QUICK:
+            claim.slots_ahead = min(SLOTS_AHEAD, 2 * claim.slots_ahead)
+        claim.answered(request, answer)
         if answer is Created.UNKNOWN:
             self._put_off()
         else:

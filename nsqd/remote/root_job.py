@@ -203,21 +203,17 @@ class RootJob:
         self._commit(root, {}, making.fold_sizes)
 
     def _begin_jump(self, second_names: SecondNames) -> Jump:
-        """Begin a jump whose files can be read to its end. Raises OSError.
+        """Begin a jump whose files can be read to its end. Raises OSError, BadObject.
 
         A file may vanish before it has a second name. Then the next jump doesn't need it.
         """
-        for tries_left in reversed(range(_MOST_TRIES)):
-            second_names.take_away()
+        second_names.take_away()
+        for _ in range(_MOST_TRIES):
             jump = self._owner.begin_jump()
-            try:
-                second_names.give(unsent_files(jump.snapshot))
-                break
-            except FileNotFoundError:
-                if not tries_left:
-                    raise
-                self._owner.give_up_jump()
-        return jump
+            if second_names.give(unsent_files(jump.snapshot)):
+                return jump
+            self._owner.give_up_jump()
+        raise BadObject("files vanish before they can be read")
 
     def _store_root(
         self, making: RootMaking, plan: Sequence[FileToFold], second_names: SecondNames | None = None

@@ -26,18 +26,29 @@ class SecondNames:
         self._local = local
         self._names: dict[str, str] = {}
 
-    def give(self, paths: Iterable[str]) -> None:
-        """Give each file a second name, as far as this file system has links. Raises OSError, also if a file is missing."""
-        self._local.make_folders(self._local.folder / FOLDER)
-        for number, path in enumerate(paths):
-            name = f"{FOLDER}/{number}"
+    def give(self, paths: Iterable[str]) -> bool:
+        """Give each of these files a second name, unless it has one or this file system has no links. Raises OSError.
+
+        Return whether all of them were still there. If not, call this again with the files that are needed by then: few
+        of many thousands are new, so some call is faster than the next file vanishes.
+        """
+        files, folder = self._local.files, self._local.folder
+        self._local.make_folders(folder / FOLDER)
+        is_complete = True
+        for path in paths:
+            if path in self._names:
+                continue
+            name = f"{FOLDER}/{len(self._names)}"
             try:
-                self._local.files.link(self._local.folder / path, self._local.folder / name)
+                files.link(folder / path, folder / name)
+                self._names[path] = name
+            except FileNotFoundError:
+                is_complete = False
             except OSError as error:
                 if error.errno in _NO_LINKS:
-                    return
+                    return True
                 raise
-            self._names[path] = name
+        return is_complete
 
     def read(self, path: str, start: int, stop: int) -> bytes:
         """Return bytes of a file, which may have lost its first name. Raises OSError."""

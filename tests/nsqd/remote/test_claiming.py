@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ from nsqcommon.remote.names import gone_name, root_name
 from nsqcommon.remote.root import Root, encode_root
 from nsqcommon.remote.slot import Claimant
 from nsqcommon.startup import StartupError
-from nsqd.remote.claim import ChainRead, Claim
+from nsqd.remote.claim import SLOTS_AHEAD, ChainRead, Claim
 from nsqd.remote.claiming import REPORT_INTERVAL, WATCH, claim_name
 from nsqd.remote.object_store import Created, FaultKind, OnUnknown, StoreFault
 from tests.nsqd.remote.claims import World, append
@@ -54,6 +55,37 @@ def test_a_check_that_never_will_get_an_answer_ends_the_start() -> None:
             "orders", world.open, new_claim(), save=world.saved.append, check=check, surroundings=world.surroundings
         )
     assert world.objects.contents == {}
+
+
+def test_slots_come_one_after_the_other_on_a_slow_line_until_it_is_quick() -> None:
+    world = World()
+    claimed = world.claim("a")
+    chain = world.chain_of(claimed)
+    for _ in range(40):
+        append(world, chain)
+    widths: list[int] = []
+    lock = threading.Lock()
+
+    class Slow(MemoryStore):
+        def get(self, name: str, start: int = 0, end: int | None = None) -> bytes | None:
+            if name.startswith(f"wal/{claimed.run}"):
+                with lock:
+                    widths.append(claim.slots_ahead)
+                    if len(widths) <= SLOTS_AHEAD:
+                        world.time.now += 30
+                        raise StoreFault("no answer in time", FaultKind.UNREACHABLE)
+            return super().get(name, start, end)
+
+    claim = Claim(
+        node="", writer=writer("b"), first_writer=first_writer("b"), claimant=Claimant(), time_ns=1, mark=claimed.mark
+    )
+    claim_name(
+        *("orders", lambda on_unknown: Slow(world.objects), claim),
+        save=world.saved.append,
+        surroundings=world.surroundings,
+    )
+    assert widths[SLOTS_AHEAD] == 1
+    assert widths[-1] == SLOTS_AHEAD
 
 
 def test_the_owner_of_the_same_data_path_must_have_died() -> None:

@@ -324,23 +324,33 @@ def test_a_disk_without_links_does_without_second_names(machine: Machine, monkey
     assert adopted(machine).content()[LOG] == b"one, two"
 
 
-def test_a_file_that_is_removed_before_that_root_is_begun_is_not_in_it(machine: Machine) -> None:
-    path = "topics/t.orders/carried.000001"
-    machine.append(path, b"carried")
+def test_files_that_are_removed_before_that_root_is_begun_are_not_in_it(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files that stay get one second name each, or that would take so long that the next file is removed meanwhile."""
+    paths = [f"topics/t.orders/carried.00000{number}" for number in range(5)]
+    for path in [*paths, LOG]:
+        machine.append(path, b", two")
     machine.owner.drop()
-    begin_jump, pending = machine.owner.begin_jump, [path]
+    begin_jump, link = machine.owner.begin_jump, Files.link
+    removed, linked = [paths[0], paths[1]], list[str]()
 
     def begin_jump_and_remove() -> object:
         jump = begin_jump()
-        if pending:
-            machine.unlink(pending.pop())
+        if removed:
+            machine.unlink(removed.pop())
         return jump
 
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(machine.owner, "begin_jump", begin_jump_and_remove)
-        assert machine.job.step()
+    def note_link(files: Files, source: Path, target: Path) -> None:
+        link(files, source, target)
+        linked.append(machine.job.local.name(source))
+
+    monkeypatch.setattr(Files, "link", note_link)
+    monkeypatch.setattr(machine.owner, "begin_jump", begin_jump_and_remove)
+    assert machine.job.step()
     machine.send()
-    assert adopted(machine).content() == {JOURNAL: b"journal", LOG: b"one"}
+    assert sorted(linked) == sorted([paths[0], *paths[2:], LOG])
+    assert adopted(machine).content() == {JOURNAL: b"journal", LOG: b"one, two", **dict.fromkeys(paths[2:], b", two")}
 
 
 @pytest.mark.usefixtures("small_folds")
