@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 MOST_FOLD: Final = 8 << 20  # bytes; no object is larger than a slot, so that a slow line brings either over
 FULL_PART: Final = MOST_FOLD // 2  # bytes; a part of this size isn't written again
 _SLOTS: Final = "wal/"
+_LOG_JSON: Final = "/log.json"
 UNSENT: Final = f"{_SLOTS}unsent"  # in the place of an object: the bytes are on the disk only
 
 
@@ -168,6 +169,7 @@ class Catalog:
         self.committed: Run | None = None  # the newest root that the slots have committed
         self.objects = root.objects()  # that this root or a slot since has named
         self.removed: set[str] = set()  # paths that were taken away since this root, and aren't there
+        self.former_logs: dict[str, list[CatalogFile]] = {}  # by path: each log.json that was there since, but not now
         self._open: dict[int, CatalogFile] = {}
         for path, entry in root.files.items():
             self.files[path] = CatalogFile(_pieces_of(entry), entry.size)
@@ -247,11 +249,18 @@ class Catalog:
         self.objects = root.objects() | (self.objects - self.root.objects())
         self.root = root
         self.removed.clear()  # only a start needs them, and an owner may remove segments for years
+        self.former_logs.clear()
 
     def _new_file(self, path: str) -> CatalogFile:
+        self._keep_former_log(path)
         self.removed.discard(path)
         self.files[path] = file = CatalogFile()
         return file
+
+    def _keep_former_log(self, path: str) -> None:
+        """Keep what this log.json was up to now, because a power cut may bring the folder of a deleted topic back."""
+        if path.endswith(_LOG_JSON) and path in self.files:
+            self.former_logs.setdefault(path, []).append(self.files[path])
 
     def _opened(self, number: int) -> CatalogFile:
         try:
@@ -271,6 +280,7 @@ class Catalog:
 
     def _remove(self, path: str) -> None:
         for it in self._within(path):
+            self._keep_former_log(it)
             del self.files[it]
             self.removed.add(it)
         self.folders -= self._folders_within(path)

@@ -8,8 +8,9 @@ the tail may have been synced. One that disagrees had lost something before its 
 whole, and the store's bytes are right.
 
 What its owner has removed while the store was away stays removed, as far as that can be told from what a disk has lost.
-If it has deleted a topic and created it again, the files of both logs have the same names. Then all those here count,
-because the store has the deleted log's. An older copy of the disk may have that one as well, but it has less of the journal.
+If it has deleted a topic and created it again, the files of both logs have the same names, and all those of the newer log
+count. `other_logs` says which one that is. If the store has never had the log here, it is newer than the store's, unless the
+journal here is shorter: then a power cut has taken the entry of its creation, so no publish to it was synced.
 
 Adopted, it is somebody else's past: the store is right about everything.
 """
@@ -44,32 +45,33 @@ def plan(
     *,
     same_boot: bool,
     other_logs: Collection[str] = (),
+    older_logs: Collection[str] = (),
     rewritten: Collection[str] = (),
 ) -> dict[str, Fate]:
     """Return the fate of each file, given the sizes of the local ones.
 
-    `other_logs`: the folders of topics that have another log in the store. `rewritten`: files that are shorter than in the
-    store, and not the beginning of what it has.
+    `other_logs`: the folders of topics that have another log in the store; `older_logs`: those of them where the store's
+    is the newer one. `rewritten`: files that are shorter than in the store, and not the beginning of what it has.
     """
     if decision is Decision.ADOPT:
         fates = dict.fromkeys(catalog.files, Fate.FETCH)
         return fates | {path: Fate.ASIDE for path in local if path not in fates}
     removals = _Removals(catalog, local, same_boot=same_boot)
     is_older = not removals.has_whole_journal
+    fetched_logs = set(other_logs if is_older else older_logs)
     files = {
         path: file
         for path, file in catalog.files.items()
         if _folder_of(path) not in other_logs and (path in local or not removals.has(path, file))
     }
     is_complete = all(local.get(path, -1) >= file.size or path in rewritten for path, file in files.items())
-    is_undisturbed = same_boot and is_complete and not (other_logs and is_older)
+    is_undisturbed = same_boot and is_complete and not fetched_logs
     fates = {path: _fate_of(file, local.get(path), is_undisturbed) for path, file in files.items()}
-    if is_older:
-        fates |= {path: Fate.FETCH for path in catalog.files if _folder_of(path) in other_logs}
+    fates |= {path: Fate.FETCH for path in catalog.files if _folder_of(path) in fetched_logs}
     for path in local:
         if path not in fates:
-            is_gone = path in catalog.removed or _folder_of(path) in other_logs
-            fates[path] = Fate.ASIDE if is_gone and is_older else Fate.KEEP
+            is_gone = _folder_of(path) in fetched_logs or (path in catalog.removed and is_older)
+            fates[path] = Fate.ASIDE if is_gone else Fate.KEEP
     return fates
 
 

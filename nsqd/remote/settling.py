@@ -26,7 +26,7 @@ from nsqd.remote.catalog import Piece
 from nsqd.remote.fetched_files import FetchedFiles
 from nsqd.remote.local_files import ASIDE, REMOTE_JSON, LocalFiles
 from nsqd.remote.local_mark import Decision, LocalMark, decode_mark, encode_mark
-from nsqd.remote.other_logs import find_other_logs
+from nsqd.remote.other_logs import find_older_logs, find_other_logs
 from nsqd.remote.reconciliation import Fate, is_journal, plan
 from nsqd.remote.recorder import is_shipped
 
@@ -133,12 +133,14 @@ class Settling:
     def _fetch_lacking(self, decision: Decision, catalog: Catalog) -> tuple[dict[str, Fate], list[str]]:
         """Fetch the files that are missing or wrong, and return the fate of each file, and their paths."""
         sizes = self._local.shipped()
+        others = find_other_logs(catalog, self._local)
         fates = plan(
             decision,
             catalog,
             sizes,
             same_boot=self._is_same_boot,
-            other_logs=find_other_logs(catalog, self._local),
+            other_logs=others,
+            older_logs=find_older_logs(catalog, self._local, others),
             rewritten=self._rewritten(catalog, sizes) if self._is_same_boot else (),
         )
         lacking = [path for path, fate in fates.items() if self._is_lacking(path, fate, catalog, sizes)]

@@ -593,10 +593,17 @@ BUGS: Final = (
         ("owners of names",),
     ),
     Bug(
+        "a deleted log that a power cut brings back is taken for the one that was created after it",
+        _OK,
+        "nsqd/remote/catalog.py",
+        (("            self.former_logs.setdefault(path, []).append(self.files[path])\n", "            pass\n"),),
+        ("owners of names",),
+    ),
+    Bug(
         "a topic that was created again goes aside if the store knows that it was deleted",
         _OK,
         "nsqd/remote/reconciliation.py",
-        (("Fate.ASIDE if is_gone and is_older else", "Fate.ASIDE if is_gone else"),),
+        (("(path in catalog.removed and is_older)", "path in catalog.removed"),),
         ("owners of names",),
     ),
     Bug(

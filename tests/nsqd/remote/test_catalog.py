@@ -174,6 +174,18 @@ def test_a_folder_is_renamed_and_removed_with_its_files() -> None:
     assert objects.catalog.folders == set()
 
 
+def test_a_topic_that_was_created_again_has_former_logs() -> None:
+    objects = Objects()
+    log_json = "topics/t.x/log.json"
+    objects.slot(Replace(log_json, 3), body=b"one")
+    assert objects.catalog.former_logs == {}
+    objects.slot(Rename("topics/t.x", "topics/x.1"), Remove("topics/x.1"), Replace(log_json, 3), body=b"two")
+    objects.slot(Replace(log_json, 5), Replace("node.json", 2), Replace("node.json", 2), body=b"three{}{}")
+    former = objects.catalog.former_logs
+    assert [objects.content(it) for it in former[log_json]] == [b"one", b"two"]
+    assert "node.json" not in former
+
+
 def test_numbers_of_files_mean_nothing_in_the_next_run() -> None:
     objects = Objects()
     objects.slot(OpenFile(1, "a"))
@@ -262,9 +274,11 @@ def test_an_owner_goes_on_from_its_new_root_and_keeps_what_came_since() -> None:
     snapshot, root = objects.snapshot_and_root()
     objects.slot(Write(1, 3, 1), Cut(2, 1), UseBlob("c", "blob/7/0001", 9, 5), body=b"!")
     objects.slot(Remove("c"), UseBlob("c", "blob/7/0001", 9, 5), Remove("b.1"), Replace("d", 1), Remove("d"), body=b"d")
+    objects.slot(Replace("t.e/log.json", 1), Remove("t.e"), body=b"e")
     catalog = objects.catalog
     catalog.rebase(snapshot, root)
     assert not catalog.removed, "an owner needs no list of all that it has ever removed"
+    assert not catalog.former_logs
     assert catalog.objects == {*root.objects(), "blob/7/0001"}
     assert [it.part.object for it in catalog.files["a"].pieces] == [*root.objects(), slot_name(RUN, 1)]
     assert [it.part.object for it in catalog.files["b"].pieces] == [*root.objects()]

@@ -381,6 +381,36 @@ def test_a_topic_that_was_deleted_and_created_again_while_the_store_was_away_has
     assert other.content() == before
 
 
+@pytest.mark.parametrize("is_rooted", [False, True])
+def test_a_deleted_log_that_a_power_cut_brings_back_does_not_replace_the_one_that_was_created_after_it(
+    machine: Machine, tmp_path: Path, is_rooted: bool
+) -> None:
+    machine.send_difference()
+    machine.create_topic("again", "old")
+    machine.append(TOPIC_LOG, b"old1")
+    machine.send()
+    if is_rooted:
+        machine.make_root()
+    durable = tmp_path / "durable"
+    shutil.copytree(machine.folder / "topics/t.again", durable)
+    machine.append(JOURNAL, b", deleted, created")  # is synced before the new names of folders are
+    machine.delete_topic("again")
+    machine.create_topic("again", "new")
+    machine.append(TOPIC_LOG, b"NEW1NEW2")
+    machine.send()
+    before = machine.content()
+    machine.die()
+    shutil.rmtree(machine.folder / "topics/t.again")
+    shutil.copytree(durable, machine.folder / "topics/t.again")
+    reboot(machine)
+    assert machine.start().decision is Decision.CONTINUE
+    assert machine.content() == before
+    machine.send_difference()
+    other = another(machine)
+    other.start()
+    assert other.content() == before
+
+
 def test_what_was_written_after_a_failed_write_was_cut_stays_although_the_store_has_more(machine: Machine) -> None:
     machine.append(LOG, b"a short write")
     machine.send()

@@ -8,7 +8,7 @@ import pytest
 
 from nsqd.log.files import Files
 from nsqd.remote.local_files import LocalFiles
-from nsqd.remote.other_logs import find_other_logs
+from nsqd.remote.other_logs import find_older_logs, find_other_logs
 from tests.nsqd.remote.machines import Machine
 
 FOLDER = "topics/t.orders"
@@ -31,6 +31,10 @@ def others(machine: Machine) -> set[str]:
     return find_other_logs(machine.claimed.catalog, LocalFiles(machine.folder, Files()))
 
 
+def older(machine: Machine) -> set[str]:
+    return find_older_logs(machine.claimed.catalog, LocalFiles(machine.folder, Files()), {FOLDER})
+
+
 def test_the_same_log_is_no_other_one(machine: Machine) -> None:
     assert others(machine) == set()
 
@@ -49,3 +53,20 @@ def test_a_topic_that_was_deleted_has_none(machine: Machine) -> None:
 def test_a_damaged_log_json_says_nothing(machine: Machine) -> None:
     (machine.folder / FOLDER / "log.json").write_bytes(bytes(50))
     assert others(machine) == set()
+
+
+@pytest.mark.parametrize("is_rooted", [False, True])
+def test_of_two_logs_the_older_one_is_that_which_the_store_had_before(machine: Machine, is_rooted: bool) -> None:
+    if is_rooted:
+        machine.send_difference()
+        machine.make_root()
+    first = (machine.folder / FOLDER / "log.json").read_bytes()
+    machine.delete_topic("orders")
+    machine.create_topic("orders", "log-3")
+    machine.send()
+    machine.delete_topic("orders")
+    machine.create_topic("orders", "log-4")
+    assert others(machine) == {FOLDER}
+    assert older(machine) == set(), "the store has never had this one"
+    (machine.folder / FOLDER / "log.json").write_bytes(first)
+    assert older(machine) == {FOLDER}

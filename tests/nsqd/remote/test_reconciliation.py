@@ -149,6 +149,16 @@ def test_an_older_copy_of_the_disk_has_the_log_before_the_topic_was_created_agai
     assert fates == dict.fromkeys(catalog.files, Fate.FETCH) | {f"{TOPIC}/100.log": Fate.ASIDE}
 
 
+@pytest.mark.parametrize("same_boot", [True, False])
+def test_a_log_that_the_store_had_before_is_older_although_the_journal_here_is_whole(same_boot: bool) -> None:
+    catalog = files_of("journal.000001", since=[f"{TOPIC}/log.json", f"{TOPIC}/000.log"])
+    local = {"journal.000001": 10, f"{TOPIC}/log.json": 10, f"{TOPIC}/000.log": 30, f"{TOPIC}/100.log": 10}
+    logs = {TOPIC, "topics/t.b"}
+    fates = plan(Decision.CONTINUE, catalog, local, same_boot=same_boot, other_logs=logs, older_logs={TOPIC})
+    fetched = dict.fromkeys((f"{TOPIC}/log.json", f"{TOPIC}/000.log"), Fate.FETCH)
+    assert fates == {"journal.000001": Fate.KEEP, f"{TOPIC}/100.log": Fate.ASIDE} | fetched
+
+
 def test_a_file_that_was_cut_and_written_again_is_no_older_copy() -> None:
     catalog = files_of(since=["old", "cut"])
     local = {"old": 30, "cut": 9}
