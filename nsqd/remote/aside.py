@@ -97,12 +97,16 @@ class _KnownLog:
     def __init__(self, folder: Path, files: Files) -> None:
         self.first = 0  # its first sequence
         self._ranges: list[tuple[int, int]] = []  # first id, and the one after the last
-        segments = _segments_in(folder, files)
-        if segments:
-            self.first = segments[0][0]
-        for base, path in segments:
-            for header, _, _ in _records(path, base, files):
-                self._ranges.append((header.base_id, header.base_id + header.count))
+        is_first = True
+        for base, path in _segments_in(folder, files):
+            try:
+                for header, _, _ in _records(path, base, files):
+                    self._ranges.append((header.base_id, header.base_id + header.count))
+            except FileNotFoundError:  # the node is running, and has removed it just now
+                is_first = True
+                continue
+            if is_first:
+                self.first, is_first = base, False
         self._ranges.sort()
 
     def __contains__(self, message_id: int) -> bool:

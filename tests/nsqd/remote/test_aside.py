@@ -71,6 +71,30 @@ def test_what_the_nodes_log_does_not_reach_back_to_is_uncertain(tmp_path: Path) 
     assert found_in(folder) == [(b"x" * 200, False), (b"x" * 200, False), (b"lost", True)]
 
 
+def test_a_segment_that_the_node_removes_meanwhile_is_one_that_it_has_removed(tmp_path: Path) -> None:
+    folder = tmp_path / "node"
+    log_at(folder, *[b"x" * 200] * 4)
+    aside(folder, *[b"x" * 200] * 4, b"lost")
+    assert [(it.body, it.is_certain) for it in messages_aside(folder, Removing(folder / "topics/t.t"))] == [
+        (b"x" * 200, False),
+        (b"lost", True),
+    ]
+
+
+class Removing(Files):
+    """A disk on which nsqd removes the first segment of a log when its names were read."""
+
+    def __init__(self, log: Path) -> None:
+        super().__init__()
+        self._log = log
+
+    def names_in(self, folder: Path) -> list[str]:
+        names = super().names_in(folder)
+        if folder == self._log:
+            (folder / min(it for it in names if it.endswith(".log"))).unlink()
+        return names
+
+
 def test_a_torn_end_is_left_out(tmp_path: Path) -> None:
     folder = tmp_path / "node"
     aside(folder, b"one", b"two")
