@@ -192,7 +192,7 @@ class RootJob:
             jump = self._begin_jump(second_names)
             making = self._making(jump.run, read=second_names.read)
             root = self._store_root(making, plan_fold(jump.snapshot), second_names)
-        except (OSError, BadObject):
+        except (OSError, BadObject, Abandoned):  # after an Abandoned, `close` makes the next one
             self._owner.give_up_jump()
             raise
         finally:

@@ -408,6 +408,23 @@ def test_a_clean_stop_leaves_in_the_store_what_was_dropped(machine: Machine) -> 
     assert adopted(machine).content()[LOG] == b"one, two"
 
 
+def test_a_clean_stop_while_that_root_is_made_makes_another_one(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop() -> None:
+        raise Abandoned
+
+    machine.pump()
+    machine.append(LOG, b", two")
+    machine.owner.drop()
+    when_stored(machine, monkeypatch, "fold/", stop)
+    with pytest.raises(Abandoned):
+        machine.job.step()
+    assert machine.owner.may_jump
+    assert machine.job.close(timeout=10.0)
+    assert adopted(machine).content()[LOG] == b"one, two"
+
+
 def test_a_root_job_that_was_given_up_changes_the_data_path_no_more(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
