@@ -122,7 +122,7 @@ class RemoteNode:
         )
         self.claimed, self.settled = opening.run()
         pacing = Pacing(interval=settings.interval, delay=settings.delay)
-        self.owner = Owner(self.claimed, pacing, buffer=max(settings.buffer, FULL_SLOT))  # more than any difference
+        self.owner = Owner(self.claimed, pacing, buffer=max(settings.buffer, 2 * FULL_SLOT))  # more than any difference
         self.sender = Sender(self.owner, self.open_store, depth=DEPTH)
         self.job = RootJob(
             self.owner, self.claimed, self.open_store(), LocalFiles(data_path.folder, files), clock=self._clock

@@ -34,7 +34,7 @@ from nsqd.remote.cost import HEARTBEAT
 from nsqd.remote.object_store import Created
 from nsqd.remote.pacing import FULL_SLOT, Pacing
 from nsqd.remote.recorder import Recorded
-from nsqd.remote.slot_builder import SlotBuilder
+from nsqd.remote.slot_builder import OBJECTS, SlotBuilder
 
 if TYPE_CHECKING:
     from nsqcommon.remote.names import Run
@@ -114,7 +114,7 @@ class Owner:
 
         self._recording = Lock()
         self._incoming: deque[Recorded] = deque()
-        self._unnoticed = 0  # bytes in it, since a thread was woken
+        self._unnoticed = 0  # bytes of memory that it has taken since a thread was woken
         self._is_idle = True  # no thread knows that something waits
         self._awaited = 0  # the number of the last change that a publisher waits for
         self._knows_of_wait = False  # some thread does, so it begins the next slot in time
@@ -180,7 +180,7 @@ class Owner:
             if self.fenced is not None:
                 return
             self._incoming.append(change)
-            self._unnoticed += len(change.data)
+            self._unnoticed += OBJECTS + len(change.data)
             must_wake = self._is_idle or self._unnoticed >= FULL_SLOT
             if must_wake:
                 self._is_idle = False
@@ -252,7 +252,7 @@ class Owner:
         if self._builder.waiting_bytes:
             self._waiting.notice(self._builder.position + self._builder.waiting, now)
             self.behind_since = min(self.behind_since, now)
-        if self._builder.waiting_bytes > self._buffer:
+        if self._builder.waiting_memory > self._buffer:
             self._drop_all()
 
     def _take_incoming(self) -> None:

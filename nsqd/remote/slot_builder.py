@@ -4,8 +4,10 @@ A recorded file keeps its number for as long as it is open. In a chain, a number
 file that is still open when a run begins is opened again there, under the name that it has by then. A file that has no
 name any more is in no data path, so writes to it are left out.
 
-Writes that follow each other become one, and a write that doesn't fit into a slot is continued in the next. Operations
-take room as well: if a slot had half a million of them, readers would refuse its header.
+Writes that follow each other become one, and a write that doesn't fit into a slot is continued in the next.
+
+An operation takes memory as well, and a small write more than its data. So it counts, both while it waits and in a slot,
+which has at most 8 MiB of both. And if the header of a slot had too many bytes, readers would refuse it.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from nsqcommon.remote.slot import MOST_BODY
 from nsqd.remote.recorder import Closed, Recorded
 
 MOST_OPERATIONS: Final = MOST_HEADER // 2  # bytes of a header
+OBJECTS: Final = 250  # bytes of the objects that a change consists of, apart from its data and path
 _LARGE: Final = 16 * 1024  # bytes
 _WORTH_JOINING: Final = 512 * 1024  # bytes for each checksum, which takes a tenth of a millisecond
 
@@ -61,6 +64,11 @@ class Content:
         if data:
             self.body.append(data)
             self.size += len(data)
+
+    def has_room(self, most: int) -> bool:
+        """Return whether a slot with at most this many bytes of data may have another operation."""
+        memory = self.size + OBJECTS * len(self.operations)
+        return self.size < most and self.header < MOST_OPERATIONS and memory < MOST_BODY
 
     def crc(self) -> int | None:
         """Return the checksum of the body. None: reading the body again is quicker than joining so many checksums."""
@@ -93,7 +101,7 @@ class SlotBuilder:
 
     def __init__(self, most: int = MOST_BODY) -> None:
         self.position = 0  # how many changes have been given out as a whole
-        self.waiting_bytes = 0  # also those of paths, so there are some if anything waits
+        self.waiting_bytes = 0  # see `size_of`
         self.most = most
         self._queue: deque[Recorded] = deque()
         self._paths: dict[int, str] = {}  # of files that are open and have a name
@@ -101,7 +109,11 @@ class SlotBuilder:
 
     def add(self, change: Recorded) -> None:
         self._queue.append(change)
-        self.waiting_bytes += _size_of(change)
+        self.waiting_bytes += size_of(change)
+
+    @property
+    def waiting_memory(self) -> int:
+        return self.waiting_bytes + OBJECTS * len(self._queue)
 
     @property
     def open_files(self) -> int:
@@ -118,9 +130,9 @@ class SlotBuilder:
     def next_content(self) -> Content:
         """Return what goes into the next slot; without operations if nothing waits, or nothing that matters."""
         content = Content()
-        while self._queue and content.size < self.most and content.header < MOST_OPERATIONS:
+        while self._queue and content.has_room(self.most):
             change = self._queue.popleft()
-            self.waiting_bytes -= _size_of(change)
+            self.waiting_bytes -= size_of(change)
             room = self.most - content.size
             if isinstance(change.operation, Write) and len(change.data) > room:
                 change = self._split(change.operation, change.data, room)
@@ -140,7 +152,7 @@ class SlotBuilder:
 
     def _put_back(self, change: Recorded) -> None:
         self._queue.appendleft(change)
-        self.waiting_bytes += _size_of(change)
+        self.waiting_bytes += size_of(change)
 
     def _take(self, change: Recorded, content: Content) -> None:
         operation = change.operation
@@ -178,7 +190,8 @@ class SlotBuilder:
         return [number for number, it in self._paths.items() if it == path or it.startswith(f"{path}/")]
 
 
-def _size_of(change: Recorded) -> int:
+def size_of(change: Recorded) -> int:
+    """Return how many bytes a change adds to a slot at most; at least 1, so that there are some if anything waits."""
     if isinstance(change.operation, Closed):
         return 1
     return len(change.data) or header_length(change.operation)

@@ -575,7 +575,7 @@ BUGS: Final = (
         "a slot has more operations than readers take",
         _OK,
         "nsqd/remote/slot_builder.py",
-        ((" and content.header < MOST_OPERATIONS:", ":"),),
+        ((" and self.header < MOST_OPERATIONS", ""), (" and memory < MOST_BODY", "")),
         ("sending of slots",),
     ),
     Bug(

@@ -12,6 +12,7 @@ from nsqd.remote.object_store import Created
 from nsqd.remote.owner import LINGER, MOST_LOOKS, EndedRun, Owner, WaitingChanges
 from nsqd.remote.pacing import FULL_SLOT, Pacing
 from nsqd.remote.recorder import Recorded
+from nsqd.remote.slot_builder import OBJECTS
 from tests.nsqd.remote.shelf import Shelf
 
 INTERVAL, DELAY = 0.05, 1.0
@@ -400,8 +401,8 @@ def test_a_commit_that_was_dropped_is_forgotten() -> None:
 
 def test_more_than_the_buffer_is_dropped() -> None:
     shelf = Shelf()
-    owner = Owner(shelf.claimed("a"), Pacing(interval=INTERVAL, delay=DELAY, depth=0), wall=lambda: 1, buffer=10)
-    for size in (10, 1):
+    owner = Owner(shelf.claimed("a"), Pacing(interval=INTERVAL, delay=DELAY, depth=0), wall=lambda: 1, buffer=1000)
+    for size in (1000 - OBJECTS, 1):
         assert not owner.is_stopped
         owner.record(Recorded(Replace("log.json", size), bytes(size)))
         owner.next_request(QUIET)
@@ -410,8 +411,8 @@ def test_more_than_the_buffer_is_dropped() -> None:
 
 def test_what_the_recovery_has_recorded_is_no_reason_to_drop_anything() -> None:
     shelf = Shelf()
-    owner = Owner(shelf.claimed("a"), Pacing(interval=INTERVAL, delay=DELAY), wall=lambda: 1, buffer=10)
-    owner.record(Recorded(Replace("log.json", 100), bytes(100)))
+    owner = Owner(shelf.claimed("a"), Pacing(interval=INTERVAL, delay=DELAY), wall=lambda: 1, buffer=1000)
+    owner.record(Recorded(Replace("log.json", 1000), bytes(1000)))
     owner.begin([Recorded(Replace("log.json", 3), b"new")])
     request = owner.next_request(QUIET)
     assert isinstance(request, Request)

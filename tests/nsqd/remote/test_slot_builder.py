@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from random import Random
 
 import pytest
@@ -11,9 +12,10 @@ from hypothesis import strategies as st
 
 from nsqcommon.remote.names import Run
 from nsqcommon.remote.operations import Cut, OpenFile, Remove, Rename, Replace, Write
-from nsqcommon.remote.slot import Kind, Slot, decode_slot, encode_slot
+from nsqcommon.remote.slot import MOST_BODY, Kind, Slot, decode_slot, encode_slot
+from nsqd.remote.difference import Difference
 from nsqd.remote.recorder import Closed, Recorded
-from nsqd.remote.slot_builder import Content, SlotBuilder
+from nsqd.remote.slot_builder import OBJECTS, Content, SlotBuilder
 from tests.nsqd.remote.changes import random_changes
 from tests.simulation.remote.mirror import Mirror
 
@@ -67,6 +69,37 @@ def test_a_slot_has_no_more_operations_than_readers_take(is_deletion: bool) -> N
         data = encode_slot(Slot(Kind.DATA, "node", RUN, 0, RUN.writer, 1, tuple(content.operations)), content.body)
         found += sum(isinstance(it, OpenFile | Remove) for it in decode_slot(b"".join(data))[0].operations)
     assert found == 20_000
+
+
+def test_small_writes_count_as_much_as_they_take_in_memory() -> None:
+    """They are in as many files, so none follows the one before."""
+    builder = builder_with(*(Recorded(OpenFile(it, "a")) for it in (1, 2)), most=MOST_BODY)
+    tracemalloc.start()
+    try:
+        for number in range(10_000):
+            builder.add(write(1 + number % 2, 5_000_000_000 + 40 * number, bytes([number % 256]) * 40))
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken <= builder.waiting_memory <= 1.5 * taken
+
+
+def test_the_difference_of_a_start_that_fits_into_a_slot_is_in_one() -> None:
+    """Half of it is no state of the files."""
+    paths = tuple(f"topics/t.orders/{it:020}.log" for it in range(32_768))
+    assert Difference((), paths).fits_into_a_slot
+    assert not Difference((), (*paths, "one more")).fits_into_a_slot
+    builder = builder_with(*(Recorded(Remove(it)) for it in paths), most=MOST_BODY)
+    assert len(builder.next_content().operations) == len(paths)
+
+
+def test_a_slot_takes_little_memory_even_if_its_writes_are_small() -> None:
+    builder = builder_with(*(Recorded(OpenFile(it, "a")) for it in (1, 2)), most=MOST_BODY)
+    for number in range(MOST_BODY // OBJECTS):
+        builder.add(write(1 + number % 2, number, b"x"))
+    content = builder.next_content()
+    assert len(content.operations) == pytest.approx(MOST_BODY / (OBJECTS + 1), rel=0.01)
+    assert builder.waiting > 0
 
 
 def test_a_file_that_is_open_is_opened_again_in_the_next_run_under_its_new_name() -> None:
