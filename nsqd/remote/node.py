@@ -88,6 +88,7 @@ class RemoteNode:
         self._open_any_store = open_store
         self._clock = clock
         self._asides: tuple[Path, ...] = ()  # all that the start has found or made
+        self._has_begun = False
 
     def open_store(self, on_unknown: OnUnknown = ignore) -> ObjectStore:
         settings = self.settings
@@ -145,10 +146,15 @@ class RemoteNode:
         self.sender.start()
         self._wait_until_confirmed()
         self.job.start()
+        self._has_begun = True
 
     def close(self) -> None:
-        """Leave the name to the next owner, within --remote-timeout."""
-        self.job.close(self.settings.timeout)
+        """Leave the name to the next owner, within --remote-timeout.
+
+        If `begin` was stopped, nothing was served, and what the store lacks is what it lacked before.
+        """
+        if self._has_begun:
+            self.job.close(self.settings.timeout)
         self.sender.close()
 
     def snapshot(self, *, refusal: str | None, waiting_publishes: int) -> RemoteSnapshot:

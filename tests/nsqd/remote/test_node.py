@@ -13,10 +13,12 @@ from nsqd.broker.batch import Receipt
 from nsqd.log.files import Files
 from nsqd.log.store import DiskStore
 from nsqd.log.topic_log import DiskLog
+from nsqd.remote.fetching import Abandoned
 from nsqd.remote.local_mark import Decision
 from nsqd.remote.location import Scheme, StoreLocation
 from nsqd.remote.node import RemoteNode, RemoteSettings
 from nsqd.remote.recorder import RecordedFiles
+from nsqd.remote.root_job import RootJob
 from tests.nsqd.log.batches import make_batch
 from tests.support.log_settings import log_settings
 from tests.support.object_stores import IgnoresCondition, Objects
@@ -158,6 +160,27 @@ def test_a_data_path_with_messages_gets_its_copy_before_it_serves(
     second = Running(tmp_path / "b", tmp_path / "shared")
     assert (second.log().tail, odd(second)) == (101, [])
     second.die()
+
+
+def test_a_start_that_is_stopped_before_its_store_has_everything_leaves_nothing_to_wait_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*arguments: object, **named: object) -> None:
+        raise Abandoned
+
+    nodes: list[RemoteNode] = []
+
+    def begin_and_keep(node: RemoteNode) -> None:
+        nodes.append(node)
+        begin(node)
+
+    begin = RemoteNode.begin
+    monkeypatch.setattr(RemoteNode, "begin", begin_and_keep)
+    monkeypatch.setattr("nsqd.remote.node.begin_chain", stop)
+    monkeypatch.setattr(RootJob, "close", lambda job, timeout: pytest.fail("waits for a sender that isn't there"))
+    with pytest.raises(StartupError, match="stopped before the store had the data path of orders"):
+        Running(tmp_path / "a", tmp_path / "shared")
+    nodes[0].close()
 
 
 def _made(folder: Path) -> Path:
