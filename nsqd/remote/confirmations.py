@@ -5,7 +5,7 @@
                                          └── no slot was confirmed for --remote-timeout: refuse
 
         OK <──────────────── all that has stayed is confirmed ──────────────── refusing
-        OK ── the oldest slot is older than --remote-timeout ──> waiting publishers get an error; refusing
+        OK ── the store takes no slot for --remote-timeout ──> waiting publishers get an error; refusing
 
 While we refuse, the messages of publishers that got the error are in the log, and probably in the store. Until that is
 certain, a repeat with the same key has to fail as well: an OK for it would be an OK for a message that may be lost. So

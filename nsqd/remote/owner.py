@@ -84,6 +84,7 @@ class Jump:
     position: int
     snapshot: Snapshot
     objects: frozenset[str]
+    size: int  # of the changes that it stands for, in bytes
 
 
 class Owner:
@@ -109,7 +110,7 @@ class Owner:
         self.fence: Slot | None = None  # who has taken it, if it says so
         self.slots_since_root = 0
         self.bytes_since_root = 0  # in the bodies of these slots
-        self.silent_since = inf  # when the oldest slot was begun that isn't confirmed
+        self.silent_since = inf  # since when the store hasn't taken what it was asked to; inf: nothing
         self.behind_since = inf  # when the oldest change was noticed that isn't confirmed
 
         self._recording = Lock()
@@ -128,10 +129,12 @@ class Owner:
         self._newest = claimed.run  # that a root was begun for
         self._has_gap = False  # what was recorded last is in no slot, see `drop`
         self._gap_since = inf  # when the first of it was noticed
+        self._gap_bytes = 0  # of it, and of what a jump is about to store
         self._jump: Jump | None = None  # that waits for its root
         self._wall = wall
         self._waiting = WaitingChanges()
         self._slots: deque[_CutSlot] = deque()  # that aren't confirmed, in order
+        self._took_last = -inf  # when the store has last taken a slot, or a part of what a jump waits for
         self._commits: list[Commit] = []
         self._quiet_since = -inf  # when the store last said something
         self._answered_at = -inf  # the same, but for a heartbeat that has got no answer
@@ -305,6 +308,7 @@ class Owner:
 
     def _settle(self) -> None:
         for slot in self._chain.take_confirmed():
+            self._took_last = self._now
             cut = self._slots.popleft()
             if cut.size:
                 self._confirm_seconds.observe(self._now - cut.since)
@@ -313,7 +317,7 @@ class Owner:
         is_all = not (self._slots or self.is_stopped)
         confirmed = self._builder.position if is_all else self._chain.confirmed_position
         self.confirmed = max(self.confirmed, confirmed)
-        self.silent_since = self._slots[0].begun if self._slots else self._gap_since
+        self.silent_since = max(self._slots[0].begun if self._slots else self._gap_since, self._took_last)
         self.behind_since = self._slots[0].since if self._slots else min(self._gap_since, self._waiting.since)
         self.fence, self.fenced = self._chain.fence, self._chain.fenced
         if self.fenced is not None:
@@ -327,7 +331,7 @@ class Owner:
                 recorded=self.position,
                 confirmed=self.confirmed,
                 behind_seconds=max(0.0, now - self.behind_since),
-                behind_bytes=self._builder.waiting_bytes + sum(it.size for it in self._slots),
+                behind_bytes=self._builder.waiting_bytes + self._gap_bytes + sum(it.size for it in self._slots),
                 silent_seconds=max(0.0, now - max(self._answered_at, self._slots[0].begun)) if self._slots else 0.0,
                 slots=self._slots_cut,
                 slot_bytes=self._slot_bytes,
@@ -402,6 +406,7 @@ class Owner:
     def _drop_all(self) -> None:
         while self._builder.waiting_bytes:
             content = self._builder.next_content()
+            self._gap_bytes += content.size
             sent = [
                 (it, crc)
                 for it, crc in zip(content.operations, content.crcs, strict=True)
@@ -424,7 +429,7 @@ class Owner:
         with self._lock:
             self._drop()
             snapshot, objects = self._catalog.snapshot(), frozenset(self._catalog.objects)
-            self._jump = Jump(self._next_run(), self._builder.position, snapshot, objects)
+            self._jump = Jump(self._next_run(), self._builder.position, snapshot, objects, self._gap_bytes)
             self._begin_run()
             self._has_gap = False
             return self._jump
@@ -435,6 +440,12 @@ class Owner:
             self._jump = None
             self._has_gap = True
 
+    def took(self, now: float) -> None:
+        """Note that the store has taken a part of the root that a jump waits for. So it isn't silent."""
+        with self._lock:
+            self._now = self._took_last = now
+            self._settle()
+
     def jump(self, root: Root) -> EndedRun:
         """End the run, and go on in that of the root, which is stored."""
         with self._lock:
@@ -442,6 +453,7 @@ class Owner:
             assert jump is not None
             assert jump.run == root.run
             self._gap_since = inf if not self._has_gap else self._now
+            self._gap_bytes -= jump.size
             ended = self._put_end(jump.run, jump.position, reads_root=True)
             self._catalog.rebase(jump.snapshot, root)
         self.wake()

@@ -285,6 +285,20 @@ def test_an_owner_says_for_how_long_the_store_has_owed_an_answer() -> None:
     assert node.owner.snapshot(node.now).silent_seconds == 0, "nothing was asked since"
 
 
+def test_a_store_that_takes_one_slot_after_another_is_not_silent() -> None:
+    """However long each has waited for those ahead of it."""
+    node = Node()
+    requests = []
+    for _ in range(3):
+        node.write(bytes(FULL_SLOT), is_awaited=True)
+        requests.append(node.next_request())
+    for request in requests:
+        node.now += 8.0
+        assert request is not None
+        node.answer(request)
+        assert node.owner.silent_since in (node.now, inf)
+
+
 def test_changes_that_a_slot_has_left_over_are_as_old_as_they_are() -> None:
     node = Node()
     node.write(bytes(FULL_SLOT))
@@ -387,6 +401,22 @@ def test_a_node_that_sends_nothing_because_of_a_gap_is_silent_and_behind() -> No
     node.now += 60.0
     node.answer_all()
     assert (node.owner.silent_since, node.owner.behind_since) == (since, since)
+
+
+def test_a_node_that_stores_what_it_has_dropped_is_behind_but_not_silent() -> None:
+    node = Node()
+    node.write(bytes(1000))
+    node.owner.drop()
+    jump = node.owner.begin_jump()
+    node.write(bytes(10))
+    node.now += 8.0
+    node.owner.took(node.now)
+    assert node.owner.silent_since == node.now
+    assert node.owner.snapshot(node.now).behind_bytes == 1010
+    node.owner.jump(Root("node", jump.run, {"log.json": FileEntry(1, (Part("fold/1", 0, 1, 0),))}))
+    node.wait(DELAY)
+    assert node.owner.silent_since == inf
+    assert node.owner.snapshot(node.now).behind_bytes == 0
 
 
 def test_a_commit_that_was_dropped_is_forgotten() -> None:
