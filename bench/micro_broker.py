@@ -55,6 +55,9 @@ class NoLog:
     def refusal_now(self) -> str | None:
         return None
 
+    def answer_repeat(self, earlier: Receipt) -> Receipt:
+        return earlier
+
     def append(self, batch: Batch, receipt: Receipt) -> None:
         self.batches.append(batch)
         self.tail = batch.end_sequence

@@ -90,6 +90,13 @@ class TopicLog(BatchSource, Protocol):
     def refusal_now(self) -> str | None:
         """Return the same, but without consequences for the rest of the turn."""
 
+    def answer_repeat(self, earlier: Receipt) -> Receipt:
+        """Return the receipt for a repeat of an earlier publish, whose own receipt is `earlier`.
+
+        An OK for the repeat says as much as one for a new publish. For example, if the topic's --ack was `written` and is
+        `remote` now, the repeat waits until the copy has the message.
+        """
+
     def bytes_from(self, sequence: int) -> int:
         """Estimate the bytes from this message to the tail."""
 

@@ -150,7 +150,7 @@ class Topic:
     ) -> Receipt:
         """Publish all messages in one batch, or none of them. `headers` has the headers of all messages, or is empty.
 
-        If we know the key from an earlier publish, nothing is published, and you get the earlier receipt.
+        If we know the key from an earlier publish, nothing is published, and you get a receipt for the earlier one.
         """
         if self.closing:
             raise PublishRefused("exiting")
@@ -166,13 +166,14 @@ class Topic:
         return self._buffer.add(payload, offsets, delay_ms, key, headers)
 
     def _find_key(self, key: bytes) -> Receipt | None:
-        """Return the receipt of an earlier publish with this key, possibly in this turn, or None."""
+        """Return a receipt for an earlier publish with this key, possibly in this turn, or None."""
         if (receipt := self._buffer.receipt_of(key)) is not None:
             self._keys.repeats += 1
             return receipt
         if not self._keys.may_know(key):  # a quick check, because most keys are new
             return None
-        return self._keys.find(key, self._turn.timestamp, self.waits)
+        earlier = self._keys.find(key, self._turn.timestamp, self.waits)
+        return self.log.answer_repeat(earlier) if earlier is not None else None
 
     def _expect_keys(self) -> None:
         """Record that keys begin at the log's tail, so that the next start looks for them. The log has none yet."""

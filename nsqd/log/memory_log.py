@@ -62,6 +62,9 @@ class MemoryLog:
     def refusal_now(self) -> str | None:
         return None
 
+    def answer_repeat(self, earlier: Receipt) -> Receipt:
+        return earlier
+
     def append(self, batch: Batch, receipt: Receipt) -> None:
         self._cache.add(batch)
         self.tail = batch.end_sequence

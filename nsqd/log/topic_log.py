@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from nsqd.ack_option import Ack
+from nsqd.broker.batch import Receipt
 from nsqd.log.compaction.schedule import Compaction, CompactionHost
 from nsqd.log.files import DiskError
 from nsqd.log.keys import deferred_keys
@@ -36,7 +37,7 @@ from nsqd.log.writing.unsynced import LogSync, Unsynced
 from nsqd.log.writing.write_buffer import WriteBuffer
 
 if TYPE_CHECKING:
-    from nsqd.broker.batch import Batch, Receipt
+    from nsqd.broker.batch import Batch
     from nsqd.broker.store import KeyedPublish
     from nsqd.log.disk_reserve import DiskReserve
     from nsqd.log.faults import Faults
@@ -167,6 +168,8 @@ class DiskLog:
     def settings_changed(self) -> None:
         """Apply a change of --ack or retention. Publishes that are already waiting are acknowledged as before."""
         self._ack = self._host.settings.ack_of(self.topic)
+        if self._ack is Ack.REMOTE and self._buffer.size:
+            self.write()  # because `answer_repeat` knows of unconfirmed messages only when they are written
         self.expiry.settings_changed()
 
     def take_keys(self) -> tuple[list[tuple[bytes, int]], list[KeyedPublish]]:
@@ -222,6 +225,32 @@ class DiskLog:
         if cause is None and self._ack is Ack.REMOTE and self._remote is not None:
             return self._remote.refusal()
         return cause
+
+    def answer_repeat(self, earlier: Receipt) -> Receipt:
+        if self._ack is not Ack.REMOTE or (earlier.settled and earlier.error is not None):
+            return earlier
+        if not earlier.settled and not self._unsynced.is_awaited:
+            return earlier  # it isn't written yet, or waits for the remote copy
+        # The topic may have had another --ack until now. Then the OK to the earlier publisher says nothing of the copy.
+        answer = Receipt()
+        earlier.when_settled(lambda: self._settle_repeat(answer, earlier))
+        return answer
+
+    def _settle_repeat(self, answer: Receipt, earlier: Receipt) -> None:
+        """Settle the answer to a repeat when the remote copy has everything that this log has now."""
+        remote, unconfirmed = self._remote, self._unconfirmed
+        refusal = earlier.error or (self.error if self._buffer.size else None)
+        if refusal is None and self.is_confirmed:
+            answer.settle()
+            return
+        assert remote is not None
+        assert unconfirmed is not None
+        refusal = refusal or remote.refusal()
+        if refusal is not None:
+            answer.settle(refusal)
+            return
+        unconfirmed.expect(answer)
+        remote.log_written(self, is_awaited=True)
 
     def append(self, batch: Batch, receipt: Receipt) -> None:
         refusal = self._refusal_of(size_of(batch))

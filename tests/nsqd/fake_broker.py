@@ -59,6 +59,9 @@ class FakeLog:
     def refusal_now(self) -> str | None:
         return None
 
+    def answer_repeat(self, earlier: Receipt) -> Receipt:
+        return earlier
+
     def append(self, batch: Batch, receipt: Receipt) -> None:
         self._store.receipts.append(receipt)
         if self._store.error is None:

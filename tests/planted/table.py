@@ -113,6 +113,13 @@ BUGS: Final = (
         ("copy of the log", "confirmed lives", "failovers"),
     ),
     Bug(
+        "a repeat is answered as its publish was, although the topic waits for the store since",
+        _OK,
+        "nsqd/log/topic_log.py",
+        (("        if self._ack is not Ack.REMOTE or (earlier", "        if True or (earlier"),),
+        ("copy of the log",),
+    ),
+    Bug(
         "history shows what another machine may not have",
         _POSITION,
         "nsqd/log/topic_log.py",

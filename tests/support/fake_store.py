@@ -38,6 +38,7 @@ class FakeLog:
         self._buffered: list[tuple[Batch, Receipt]] = []
         self._warm: set[int] = set()  # base sequences of loaded batches
         self.waits = False  # files have to be removed before more is written
+        self.answer_to_repeats: Receipt | None = None
 
     @property
     def batches(self) -> list[Batch]:
@@ -87,6 +88,9 @@ class FakeLog:
 
     def refusal_now(self) -> str | None:
         return None
+
+    def answer_repeat(self, earlier: Receipt) -> Receipt:
+        return self.answer_to_repeats or earlier
 
     def append(self, batch: Batch, receipt: Receipt) -> None:
         assert batch.base_sequence == self.tail

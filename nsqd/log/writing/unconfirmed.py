@@ -47,6 +47,11 @@ class Unconfirmed:
             marks[-1] = position, end
         self._receipts.extend([(position, receipt) for receipt in receipts])
 
+    def expect(self, receipt: Receipt) -> None:
+        """Settle this receipt, too, when everything is confirmed that is written. Call this only if something isn't."""
+        position, _ = self._marks[-1]
+        self._receipts.append((position, receipt))
+
     def confirmed(self, position: int) -> bool:
         """Advance the checkpoint, and settle the receipts up to it. Return whether it has moved."""
         waiting = self._receipts

@@ -11,6 +11,7 @@ import pytest
 from nsqcommon.wire.commands import dpub, fin, mpub, pub, req
 from nsqcommon.wire.headers import NONE, encode_headers
 from nsqcommon.wire.log_record import KEYS
+from nsqd.broker.batch import Receipt
 from nsqd.broker.channel import Channel
 from nsqd.broker.journal_replay import replay
 from nsqd.broker.topic import PublishRefused
@@ -160,6 +161,17 @@ def test_keys_of_singles_keep_their_places_beside_small_batches() -> None:
     assert (batch.key, batch.flags) == (b"\0\0\x01k\0\0", KEYS)
     assert batch.headers_between(0, 4) == NONE * 4
     assert batch.headers_between(4, 5) == encode_headers({"n": b"v"})
+
+
+def test_the_log_decides_about_the_answer_to_a_repeat() -> None:
+    node = Node(idempotence_window=60 * 10**9)
+    topic = node.broker.topic("t")
+    topic.publish_one(b"\x00\x00\x00\x01a", key=b"k")
+    node.turn()
+    answer = node.store.logs["t"].answer_to_repeats = Receipt()
+    assert topic.publish_one(b"\x00\x00\x00\x01a", key=b"k") is answer
+    assert topic.publish(*payload_of(b"a", b"b"), key=b"k") is answer
+    assert topic.publish_one(b"\x00\x00\x00\x01b", key=b"l") is not answer
 
 
 @pytest.mark.parametrize("keys", [[b"k1", b"k2", b"k3"], [b"k", b"k2", b"k34"], [b"k1", b"", b"k3"], [b"", b"", b"k"]])

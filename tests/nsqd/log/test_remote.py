@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import pytest
 
 from nsqd.ack_option import Ack
 from nsqd.broker.batch import Receipt
+from nsqd.broker.rules import LogRules
 from nsqd.log.history import LogHistory
 from tests.nsqd.log.fake_remote import FakeRemote
 from tests.nsqd.log.harness import OpenStore, TroubledFiles, opened
@@ -160,3 +161,80 @@ def test_a_store_that_is_closed_waits_for_the_copy_while_it_holds_the_lock(tmp_p
     with opened_with_remote(tmp_path) as (store, remote):
         store.store.close()
         assert remote.is_closed
+
+
+class Policy:
+    """A policy file that says only which --ack topics have. The store's is read again by `change`."""
+
+    def __init__(self, ack: Ack) -> None:
+        self.ack = ack
+
+    def log(self, topic: str, /) -> LogRules:
+        return LogRules(ack=self.ack)
+
+    def retention_times(self) -> Iterable[int]:
+        return ()
+
+    def change(self, ack: Ack, store: OpenStore) -> None:
+        self.ack = ack
+        store.store.settings_changed(["t"])
+
+
+@pytest.mark.parametrize("before", [Ack.MEMORY, Ack.WRITTEN, Ack.SYNCED])
+def test_a_repeat_waits_although_the_earlier_publisher_did_not_have_to(tmp_path: Path, before: Ack) -> None:
+    policy = Policy(before)
+    with opened_with_remote(tmp_path, policy=policy) as (store, remote):
+        earlier = publish(store, remote, b"a")
+        policy.change(Ack.REMOTE, store)
+        early_repeat = store.log().answer_repeat(earlier)
+        store.sync()
+        assert (earlier.settled, earlier.error) == (True, None)
+        repeat = store.log().answer_repeat(earlier)
+        assert (early_repeat.settled, repeat.settled, remote.awaited) == (False, False, 1)
+        remote.confirm(1)
+        assert [(it.settled, it.error) for it in (early_repeat, repeat)] == [(True, None)] * 2
+        assert store.log().answer_repeat(earlier).settled
+
+
+def test_a_repeat_of_a_publish_that_waits_for_the_copy_waits_with_it(tmp_path: Path) -> None:
+    with opened_with_remote(tmp_path) as (store, remote):
+        waiting = store.append(b"a")
+        assert store.log().answer_repeat(waiting) is waiting
+        remote.position += 1
+        store.store.write_logs()
+        assert store.log().answer_repeat(waiting) is waiting
+
+
+def test_a_repeat_is_refused_while_the_store_does_not_answer_unless_the_copy_has_its_message(tmp_path: Path) -> None:
+    policy = Policy(Ack.WRITTEN)
+    with opened_with_remote(tmp_path, policy=policy) as (store, remote):
+        earlier = publish(store, remote, b"a")
+        policy.change(Ack.REMOTE, store)
+        remote.why_refused = "remote: no answer"
+        assert store.log().answer_repeat(earlier).error == "remote: no answer"
+        remote.confirm(1)
+        answer = store.log().answer_repeat(earlier)
+        assert (answer.settled, answer.error) == (True, None)
+
+
+def test_a_repeat_gets_the_error_of_a_disk_that_has_not_written_its_message(tmp_path: Path) -> None:
+    policy, files = Policy(Ack.MEMORY), TroubledFiles()
+    with opened_with_remote(tmp_path, files, policy=policy) as (store, remote):
+        publish(store, remote, b"a")
+        store.store.flush()
+        remote.confirm(1)
+        earlier = store.append(b"b")
+        files.fail("write")
+        policy.change(Ack.REMOTE, store)
+        repeat = store.log().answer_repeat(earlier)
+        assert repeat.settled
+        assert repeat.error is not None
+        files.recover()
+
+
+def test_a_repeat_does_not_wait_for_the_store_without_ack_remote(tmp_path: Path) -> None:
+    policy = Policy(Ack.REMOTE)
+    with opened_with_remote(tmp_path, policy=policy) as (store, remote):
+        policy.change(Ack.WRITTEN, store)
+        earlier = publish(store, remote, b"a")
+        assert store.log().answer_repeat(earlier) is earlier

@@ -43,3 +43,15 @@ def test_the_same_change_is_confirmed_once() -> None:
     unconfirmed.written(1, end_at(1), [])
     assert unconfirmed.confirmed(1)
     assert not unconfirmed.confirmed(1)
+
+
+def test_a_repeat_is_answered_when_everything_is_confirmed_that_was_written_by_then() -> None:
+    unconfirmed, repeat = Unconfirmed(START), Receipt()
+    unconfirmed.written(10, end_at(10), [])
+    unconfirmed.written(20, end_at(20), [])
+    unconfirmed.expect(repeat)
+    unconfirmed.written(30, end_at(30), [])
+    unconfirmed.confirmed(19)
+    assert (repeat.settled, unconfirmed.waiting) == (False, 1)
+    unconfirmed.confirmed(20)
+    assert (repeat.settled, repeat.error) == (True, None)
