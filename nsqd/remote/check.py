@@ -11,15 +11,15 @@ that doesn't answer at all is no liar: StoreFault is raised, and what was proved
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
 from statistics import median
 from threading import Barrier
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
+from nsqd.remote.daemon_threads import DaemonThreads
 from nsqd.remote.object_store import Created, FaultKind, Names, ObjectStore, OnUnknown, StoreFault
 
 WRITERS: Final = 8
@@ -100,7 +100,7 @@ class StoreCheck:
         self._on_round = on_round
         self._folder = f"check-{random.getrandbits(64):016x}"
         self._clients = self._open_clients()
-        self._threads = ThreadPoolExecutor(WRITERS, thread_name_prefix="nsqd remote check")
+        self._threads = DaemonThreads[Any](WRITERS, name="nsqd remote check")
         self._first, self._last = (_Patient(it.store, pause) for it in (self._clients[0], self._clients[-1]))
         self._kept: dict[str, bytes] = {}  # what has to be there at the end
         self._written: set[str] = set()  # what has to be deleted
@@ -120,13 +120,13 @@ class StoreCheck:
             ("clean", self._cleans),
         ]
         try:
-            for subject, step in steps:
-                try:
-                    yield Finding(Verdict.PROVED, subject, step())
-                except _Lie as lie:
-                    yield Finding(Verdict.REFUSED, subject, str(lie))
+            with self._threads:
+                for subject, step in steps:
+                    try:
+                        yield Finding(Verdict.PROVED, subject, step())
+                    except _Lie as lie:
+                        yield Finding(Verdict.REFUSED, subject, str(lie))
         finally:
-            self._threads.shutdown()
             with suppress(StoreFault):
                 self._first.delete(sorted(self._written))
 
@@ -244,8 +244,9 @@ class StoreCheck:
         return self._clock() - began
 
     def _keeps(self) -> str:
-        for (name, data), found in zip(self._kept.items(), self._threads.map(self._last.get, self._kept), strict=True):
-            self._expect(name, data, found)
+        gets = [self._threads.submit(self._last.get, name) for name in self._kept]
+        for (name, data), get in zip(self._kept.items(), gets, strict=True):
+            self._expect(name, data, get.result())
         return f"all {len(self._kept)} objects were still there at the end"
 
     def _cleans(self) -> str:
@@ -284,7 +285,7 @@ class StoreCheck:
 
     def _all(self, action: Callable[[_Client], T]) -> list[T]:
         """Do something with all clients at once, and return what came of it."""
-        return [*self._threads.map(action, self._clients)]
+        return [it.result() for it in [self._threads.submit(action, client) for client in self._clients]]
 
     def _get_all(self, name: str) -> list[bytes | None]:
         return self._all(lambda client: _Patient(client.store, self._pause).get(name))

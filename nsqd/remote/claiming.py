@@ -187,7 +187,7 @@ class _Claiming:
     def _check_and_save(self, request: ClaimRequest) -> None:
         assert request.mark is not None
         try:
-            self._check()
+            self._run_check()
         except StoreFault as fault:
             if fault.kind in _LASTING_FOR_WRITERS:
                 raise StartupError(f"the store can't be checked before its first use: {fault}") from fault
@@ -197,6 +197,14 @@ class _Claiming:
             return
         self._save(request.mark)
         self._claim.answered(request, None)
+
+    def _run_check(self) -> None:
+        """Run the check in a thread, because its requests may hang, and the operator may want this start to end."""
+        with DaemonThreads[object](1, name="nsqd check") as threads:
+            running = threads.submit(self._check)
+            while not wait([running], timeout=LOOK_INTERVAL).done:
+                self._stop_if_asked()
+        running.result()
 
     def _perform(self, request: ClaimRequest) -> bytes | Created | None:
         if request.ask is Ask.CREATE:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from itertools import count
 from random import Random
@@ -22,6 +24,7 @@ from tests.support.object_stores import (
     SaysExists,
 )
 
+LIMIT = 30.0  # seconds
 SUBJECTS = ["create", "exists", "fresh", "delete", "list", "hint", "race", "large", "speed", "kept", "clean"]
 
 
@@ -193,3 +196,28 @@ def test_writers_get_new_connections_now_and_then() -> None:
 
     [*make_check(open_store, Objects(), rounds=50).run(is_short=True)]
     assert len(opened) == 3 * 8
+
+
+def test_the_interpreter_exits_while_a_request_hangs() -> None:
+    """Otherwise a start couldn't be stopped while it checks a store that doesn't answer."""
+    code = """
+from random import Random
+from threading import Event, Thread
+from nsqd.remote.check import StoreCheck
+from tests.support.object_stores import MemoryStore, Objects
+
+races = Event()
+
+class Hangs(MemoryStore):
+    def create(self, name, data):
+        if "/race/" in name:
+            races.set()
+            Event().wait()
+        return super().create(name, data)
+
+objects = Objects()
+check = StoreCheck(lambda on_unknown: Hangs(objects), random=Random(1), clock=lambda: 0.0, pause=print, rounds=1)
+Thread(target=lambda: [*check.run()], daemon=True).start()
+races.wait()
+"""
+    assert subprocess.run([sys.executable, "-c", code], timeout=LIMIT, check=False).returncode == 0

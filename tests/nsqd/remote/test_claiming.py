@@ -21,6 +21,8 @@ from tests.nsqd.remote.claims import World, append
 from tests.nsqd.remote.shelf import FIRST, first_writer, writer
 from tests.support.object_stores import MemoryStore
 
+LIMIT = 30.0  # seconds until a test gives up waiting
+
 
 def new_claim() -> Claim:
     return Claim(
@@ -86,6 +88,23 @@ def test_slots_come_one_after_the_other_on_a_slow_line_until_it_is_quick() -> No
     )
     assert widths[SLOTS_AHEAD] == 1
     assert widths[-1] == SLOTS_AHEAD
+
+
+def test_a_start_can_be_stopped_while_its_check_hangs() -> None:
+    checks, answer, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def check() -> None:
+        checks.set()
+        answer.wait(LIMIT)
+        ended.set()
+
+    world = World()
+    surroundings = replace(world.surroundings, is_stopped=checks.is_set)
+    with pytest.raises(StartupError, match="stopped while asking the store who owns orders"):
+        claim_name("orders", world.open, new_claim(), save=world.saved.append, check=check, surroundings=surroundings)
+    assert (ended.is_set(), world.saved) == (False, [])
+    answer.set()
+    assert ended.wait(LIMIT)
 
 
 def test_the_owner_of_the_same_data_path_must_have_died() -> None:
