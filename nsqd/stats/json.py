@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from nsqcommon.nsq_json import dumps
+from nsqcommon.wire.names import is_ephemeral
 from nsqd.broker.stats_records import CHANNEL_COUNTERS
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def stats_json(
 ) -> Iterator[bytes]:
     """Yield the document in small pieces, because it may be megabytes long. Ends with the members in `more`.
 
-    With `ack_of`, each topic has its --ack.
+    With `ack_of`, each topic on disk has its --ack.
     """
     yield dumps({"version": version, "health": snapshot.health, "start_time": snapshot.start_time})[:-1]
     yield b',"topics":'
@@ -88,7 +89,7 @@ def _topic(ack_of: Callable[[str], str] | None, topic: TopicSnapshot) -> Iterato
         described["policy_counts"] = dict(topic.policy_counts)
     if topic.expires_at is not None:
         described["expires_at"] = topic.expires_at
-    if ack_of is not None:
+    if ack_of is not None and not is_ephemeral(topic.topic_name):  # those are in memory only
         described["ack"] = ack_of(topic.topic_name)
     yield from _around(described, "channels", _list(topic.channels, _channel))
 

@@ -116,6 +116,13 @@ def test_fields_that_are_only_there_when_set() -> None:
     assert b'"user_agent":"","authed":true,"auth_identity":"me","auth_identity_url":"http://me","topology' in written
 
 
+def test_each_topic_on_disk_has_its_ack() -> None:
+    """A topic in memory has none: the store never gets its messages, so its publishers don't wait for it."""
+    snapshot = replace(SNAPSHOT, topics=[TOPIC, replace(TOPIC, topic_name="t2#ephemeral")])
+    written = b"".join(stats_json(snapshot, None, version="1.3.0", ack_of=lambda topic: "remote"))
+    assert [it.get("ack") for it in json.loads(written)["topics"]] == ["remote", None]
+
+
 def test_ages_are_told_to_who_asks_for_them(nsqd: Nsqd) -> None:
     channel = nsqd.broker.topic("t").channel("c")
     consumer = Consumer(send=lambda pieces: None, close=lambda: None, describe=lambda: CLIENT, msg_timeout=60.0)
