@@ -240,6 +240,8 @@ async def _serve(
                 await node.lookupds.leave(for_good=node.drain.is_for_good)
             log_closing(listening)
             services.cancel_scope.cancel()
+        if store.remote is not None:
+            await store.remote.answer_publishers(node.turn)
         node.reading.stop()
         node.leasing.stop()
         _close(node, keep_tunnels=True)

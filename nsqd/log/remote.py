@@ -62,6 +62,12 @@ class Remote(Protocol):
     async def run(self, turn: Turn) -> None:
         """Answer publishers as more is confirmed, until cancelled. Raises StartupError if another process is the owner now."""
 
+    async def answer_publishers(self, turn: Turn) -> None:
+        """Wait until no publisher waits for a confirmation, and refuse further ones, because nsqd is about to close them.
+
+        Publishers get an error if that takes too long. `run` goes on meanwhile.
+        """
+
     def close(self) -> None:
         """Send the rest, and leave the copy to the next owner. Blocks, but not for long. Call this when all is written."""
 

@@ -11,6 +11,9 @@ While we refuse, the messages of publishers that got the error are in the log, a
 certain, a repeat with the same key has to fail as well: an OK for it would be an OK for a message that may be lost. So
 we refuse until everything is confirmed that was recorded before a publisher got the last of these errors. Other changes,
 as by consumers that go on, don't prolong it.
+
+A clean stop answers publishers before it closes their connections, because messages that are under way will be stored. A
+publisher that lost its connection instead would publish them again, and without keys they would be stored twice.
 """
 
 from __future__ import annotations
@@ -35,7 +38,12 @@ if TYPE_CHECKING:
 
 CHECK_INTERVAL: Final = 1.0  # seconds between two looks whether the store has stopped answering
 CHECKS_PER_TIMEOUT: Final = 10  # so that a short --remote-timeout ends in time, too
+LOOK_INTERVAL: Final = 0.01  # seconds between two looks whether all publishers are answered, when nsqd stops
+_LEAST_TO_LEAVE: Final = (
+    1.0  # seconds that a stop has for the last root, although publishers have waited for all of them
+)
 _MAY_BE_STORED: Final = "it may be stored"
+_STOPPING: Final = "remote: nsqd is stopping"
 
 
 class ServedNode(Protocol):
@@ -46,7 +54,8 @@ class ServedNode(Protocol):
 
     def begin(self) -> None: ...
 
-    def close(self) -> None: ...
+    def close(self, within: float) -> None:
+        """Leave the name to the next owner, in about this many seconds."""
 
     def snapshot(self, *, refusal: str | None, waiting_publishes: int) -> RemoteSnapshot: ...
 
@@ -78,6 +87,8 @@ class Confirmations:
         self._seen = 0  # the last position that logs know to be confirmed
         self._refusal: str | None = None
         self._refuses_until = inf  # the position that ends the refusal
+        self._is_stopping = False
+        self._ends_at = inf  # when all of a stop should have ended
         self._followers: list[Callable[[str], None]] = []
 
     # Calls from the log
@@ -87,7 +98,7 @@ class Confirmations:
         return self._owner.position
 
     def refusal(self) -> str | None:
-        return self._refusal
+        return self._refusal or (_STOPPING if self._is_stopping else None)
 
     def log_written(self, log: ConfirmedLog, *, is_awaited: bool) -> None:
         self._logs[log] = None
@@ -102,14 +113,28 @@ class Confirmations:
         self._followers.append(follower)
 
     def snapshot(self) -> RemoteSnapshot:
-        waiting = sum(log.waiting_publishes for log in self._logs)
-        return self._node.snapshot(refusal=self._refusal, waiting_publishes=waiting)
+        return self._node.snapshot(refusal=self._refusal, waiting_publishes=self._waiting_publishes)
+
+    @property
+    def _waiting_publishes(self) -> int:
+        return sum(log.waiting_publishes for log in self._logs)
 
     def begin(self) -> None:
         self._node.begin()
 
+    async def answer_publishers(self, turn: Turn) -> None:
+        self._is_stopping = True
+        self._ends_at = self._clock() + self.timeout
+        with trio.move_on_after(self.timeout):
+            while self._waiting_publishes:  # noqa: ASYNC110  # happens once in a process's life, so we poll
+                await trio.sleep(LOOK_INTERVAL)
+            return
+        with in_turn(turn):
+            self._fail_waiting(f"{_STOPPING}, and {self._cause}; {_MAY_BE_STORED}")
+
     def close(self) -> None:
-        self._node.close()
+        left = max(self._ends_at - self._clock(), _LEAST_TO_LEAVE)
+        self._node.close(min(left, self.timeout))
 
     @property
     def is_lost(self) -> bool:
@@ -141,11 +166,14 @@ class Confirmations:
     def check(self) -> None:
         """Refuse publishes if the store has stopped answering."""
         if self._owner.fenced is None and self._clock() - self._owner.silent_since >= self.timeout:
-            cause = self._sender.fault.text if self._sender.fault is not None else "the store doesn't answer"
-            self._refuse(f"remote: {cause}")
+            self._refuse(f"remote: {self._cause}")
+
+    @property
+    def _cause(self) -> str:
+        return self._sender.fault.text if self._sender.fault is not None else "the store doesn't answer"
 
     def _refuse(self, refusal: str) -> None:
-        is_awaited = any(log.waiting_publishes for log in self._logs)  # one may have been on its way at the first error
+        is_awaited = self._waiting_publishes > 0  # one may have been on its way at the first error
         self._fail_waiting(f"{refusal}; {_MAY_BE_STORED}")
         if self._refusal is None or is_awaited:
             self._refuses_until = self._owner.position

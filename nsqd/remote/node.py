@@ -148,13 +148,13 @@ class RemoteNode:
         self.job.start()
         self._has_begun = True
 
-    def close(self) -> None:
-        """Leave the name to the next owner, within --remote-timeout.
+    def close(self, within: float) -> None:
+        """Leave the name to the next owner, in about this many seconds.
 
         If `begin` was stopped, nothing was served, and what the store lacks is what it lacked before.
         """
         if self._has_begun:
-            self.job.close(self.settings.timeout)
+            self.job.close(within)
         self.sender.close()
 
     def snapshot(self, *, refusal: str | None, waiting_publishes: int) -> RemoteSnapshot:

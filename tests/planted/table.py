@@ -120,6 +120,13 @@ BUGS: Final = (
         ("copy of the log",),
     ),
     Bug(
+        "a clean stop closes publishers that wait for the store without an answer",
+        _ONCE,
+        "nsqd/remote/confirmations.py",
+        (("            while self._waiting_publishes:", "            while False:"),),
+        ("sending of slots",),
+    ),
+    Bug(
         "history shows what another machine may not have",
         _POSITION,
         "nsqd/log/topic_log.py",

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+import trio
+import trio.testing
+
 from nsqd.broker.batch import Receipt
 from nsqd.broker.store import RemoteSnapshot
 from nsqd.log.faults import FaultKind, Faults, StorageFault
@@ -14,6 +18,7 @@ from nsqd.remote.object_store import FaultKind as StoreFaultKind
 from nsqd.remote.object_store import StoreFault
 from nsqd.remote.sender import Sender
 from tests.nsqd.remote.test_owner import INTERVAL, Node
+from tests.support.jumping import jumping
 from tests.support.object_stores import MemoryStore, Objects
 
 TIMEOUT = 10.0
@@ -42,6 +47,13 @@ class Log:
             receipt.settle(reason, stays=True)
 
 
+class EmptyTurn:
+    def begin(self) -> float:
+        return 0.0
+
+    def finish(self) -> None: ...
+
+
 class Waiting(Node):
     """An owner with publishers that wait for it. Its sender has no threads: the test answers requests."""
 
@@ -55,7 +67,8 @@ class Waiting(Node):
 
     def begin(self) -> None: ...
 
-    def close(self) -> None: ...
+    def close(self, within: float) -> None:
+        self.closed_within = within
 
     def snapshot(self, *, refusal: str | None, waiting_publishes: int) -> RemoteSnapshot:
         raise NotImplementedError
@@ -237,3 +250,56 @@ def test_a_name_that_is_lost_while_publishes_are_refused_is_not_got_back() -> No
     node.confirmations.check()
     node.confirmations.end()
     assert node.confirmations.refusal() == "fenced: the name was taken over by process 1 on machine-b"
+
+
+@jumping
+async def test_a_stop_waits_until_publishers_are_answered_and_refuses_others() -> None:
+    node = Waiting()
+    receipt = node.publish()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(node.confirmations.answer_publishers, EmptyTurn())
+        await trio.testing.wait_all_tasks_blocked()
+        assert node.confirmations.refusal() == "remote: nsqd is stopping"
+        assert not receipt.settled
+        node.answer_all()
+        node.confirmations.end()
+    assert (receipt.settled, receipt.error) == (True, None)
+    assert node.confirmations.refusal() == "remote: nsqd is stopping"
+    assert node.faults.health == "OK"
+
+
+@jumping
+async def test_a_stop_gives_publishers_an_error_if_the_store_does_not_answer_in_time() -> None:
+    node = Waiting()
+    receipt = node.publish()
+    began = trio.current_time()
+    await node.confirmations.answer_publishers(EmptyTurn())
+    assert trio.current_time() - began == TIMEOUT
+    assert receipt.error == "remote: nsqd is stopping, and the store doesn't answer; it may be stored"
+
+
+@jumping
+async def test_a_stop_does_not_wait_for_the_store_if_no_publisher_does() -> None:
+    node = Waiting()
+    node.publish(is_awaited=False)
+    began = trio.current_time()
+    await node.confirmations.answer_publishers(EmptyTurn())
+    assert trio.current_time() == began
+
+
+@jumping
+async def test_a_stop_takes_the_timeout_once() -> None:
+    node = Waiting()
+    await node.confirmations.answer_publishers(EmptyTurn())
+    node.now += 0.3 * TIMEOUT
+    node.confirmations.close()
+    assert node.closed_within == pytest.approx(0.7 * TIMEOUT)
+    node.now += TIMEOUT
+    node.confirmations.close()
+    assert node.closed_within == 1.0
+
+
+def test_a_start_that_is_given_up_has_the_timeout_to_leave_the_name() -> None:
+    node = Waiting()
+    node.confirmations.close()
+    assert node.closed_within == TIMEOUT

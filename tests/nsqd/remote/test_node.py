@@ -78,7 +78,7 @@ class Running:
 
     def stop(self) -> None:
         self.store.close()
-        self.node.close()
+        self.node.close(PATIENCE)
 
     def die(self) -> None:
         """End as if by kill -9. Requests that are under way may still arrive."""
@@ -180,7 +180,7 @@ def test_a_start_that_is_stopped_before_its_store_has_everything_leaves_nothing_
     monkeypatch.setattr(RootJob, "close", lambda job, timeout: pytest.fail("waits for a sender that isn't there"))
     with pytest.raises(StartupError, match="stopped before the store had the data path of orders"):
         Running(tmp_path / "a", tmp_path / "shared")
-    nodes[0].close()
+    nodes[0].close(1.0)
 
 
 def _made(folder: Path) -> Path:

@@ -122,6 +122,20 @@ def test_topics_that_do_not_wait_for_the_store_go_on_without_it(tmp_path: Path, 
         assert [body in lines for body in (b'"before"', b'"2"', b'"3"', b'"5"')] == [True, True, False, True]
 
 
+def test_a_clean_stop_answers_publishers_before_it_closes_their_connections(tmp_path: Path, shared: Path) -> None:
+    with node_at(tmp_path / "a", shared, "remote-timeout=30s") as nsqd:
+        client = nsqd.connect()
+        client.publish("t", b"before")
+        with Away(shared):
+            client.send(commands.pub("t", b"under way"))
+            eventually(lambda: nsqd.http("GET", "/remote").json["waiting_publishes"] == 1)
+            nsqd.send_signal(signal.SIGTERM)
+            eventually(lambda: "closing" in nsqd.log)
+        assert client.response() == b"OK"
+        assert nsqd.wait() == 0
+        assert any(b"under way" in it.read_bytes() for it in shared.rglob("*") if it.is_file())
+
+
 def test_a_publish_that_was_repeated_with_its_key_is_stored_once(tmp_path: Path, shared: Path) -> None:
     with node_at(tmp_path / "a", shared) as nsqd:
         nsqd.post("/pub?topic=t", b"before")

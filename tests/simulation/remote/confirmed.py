@@ -58,6 +58,8 @@ class Copy:
 
     async def run(self, turn: Turn) -> None: ...
 
+    async def answer_publishers(self, turn: Turn) -> None: ...
+
     @property
     def is_lost(self) -> bool:
         return False
