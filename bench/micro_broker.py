@@ -86,6 +86,10 @@ class NoLog:
     def waits_for_removal(self, passed: int) -> bool:
         return False
 
+    @property
+    def waits_for_copy(self) -> bool:
+        return False
+
     def release(self, sequence: int, passed: int | None = None) -> None:
         pass
 

@@ -58,7 +58,8 @@ class RemoteOptions(LogOptions):
     )
     remote_buffer: int = option(
         64 << 20,
-        "bytes to keep in memory while the store doesn't answer; beyond that, they are read from the disk later",
+        "bytes to keep in memory until the store gets them; from half of it, publishes that wait for the store are held "
+        "back, and what doesn't fit is read from the disk later",
         kind=SIZE,
         at_least=1,
     )

@@ -82,10 +82,10 @@ def record_progress(broker: Broker, store: ProgressStore) -> None:
 
 
 async def retry_postponed(broker: Broker, turn: Turn) -> None:
-    """Run turns while publishes wait for the removal of files.
+    """Run turns while publishes wait for the removal of files, or for a copy that is far behind.
 
-    A successful removal begins a turn itself. But if the removal fails or the disk hangs, there may be no other turn
-    that responds to the publishers.
+    A successful removal begins a turn itself, and so does a confirmation. But if the removal fails or the disk or the
+    store hangs, there may be no other turn that responds to the publishers.
     """
     while True:
         turn.publishes_wait.clear()

@@ -38,6 +38,9 @@ class TurnRemote(Protocol):
     def hurry(self) -> None:
         """Have this turn's changes sent if a publisher waits for them."""
 
+    def holds_back(self, size: int) -> bool:
+        """Return whether publishes of this many bytes that wait for the copy are held back."""
+
 
 class TurnStore(Disk, Protocol):
     @property
@@ -67,9 +70,11 @@ class Turn:
         self._announce = announce
         self._flush = flush
         self._remote = remote
+        if remote is not None:
+            broker.turn.holds_back = remote.holds_back
         self.alarm_came_closer = Wakeup()
         self.progress_made = Wakeup()
-        self.publishes_wait = Wakeup()  # for the removal of files
+        self.publishes_wait = Wakeup()  # for the removal of files, or for the copy
         self.something_to_reclaim = Wakeup()
         self.timers_sleep_until = 0.0
 
@@ -96,6 +101,7 @@ class Turn:
             self._syncer.hurry()
         if self._remote is not None:
             self._remote.hurry()
+            turn.is_copy_behind = self._remote.holds_back(0)
         if turn.alarms.next < self.timers_sleep_until:
             self.alarm_came_closer.set()
         if turn.journal.unsaved or turn.to_release or turn.shape_unsaved:

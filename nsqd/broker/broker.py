@@ -112,7 +112,7 @@ class Broker:
 
         A later turn seals the postponed publishes. It begins when files have been removed, or after a tenth of a
         second, because a removal may fail or take too long. If there is a `refusal`, all publishes fail, so none is
-        postponed.
+        postponed. Publishes that wait for a copy of the log are postponed as well while that is far behind.
         """
         postponed, self.turn.postponed = self.turn.postponed, {}
         for topic in postponed:
@@ -128,6 +128,19 @@ class Broker:
                     topic.refuse(f"topic {topic.name} is full: its oldest files can't be removed fast enough")
                 else:
                     self.turn.postponed[topic] = None
+        if self.turn.is_copy_behind:
+            self._hold_back()
+
+    def _hold_back(self) -> None:
+        """Postpone this turn's publishes that wait for the copy, unless it has caught up or they are too many to keep."""
+        turn = self.turn
+        held = [topic for topic in turn.unsealed if topic.log.waits_for_copy and topic.log.refusal() is None]
+        if not held or not turn.holds_back(sum(topic.buffered().size for topic in held)):
+            return
+        for topic in held:
+            del turn.unsealed[topic]
+            turn.deferring.pop(topic, None)
+            turn.postponed[topic] = None
 
     def record_deferred(self) -> None:
         """Record this turn's deferred publishes in the journal, before the logs get them."""

@@ -110,6 +110,10 @@ class TopicLog(BatchSource, Protocol):
         to be removed.
         """
 
+    @property
+    def waits_for_copy(self) -> bool:
+        """Whether publishers get their OK when the copy of --remote has the message."""
+
     def append(self, batch: Batch, receipt: Receipt) -> None:
         """Add the batch to the write buffer. Its base_sequence must be the tail.
 

@@ -1,7 +1,7 @@
 """The end of a turn: records, writes, delivers and sends its results, in an order that keeps our promises.
 
 0. **Room.** If a limit requires it, we drop the oldest messages to make room for new ones. Publishes that must wait for
-   the removal of files are left to a later turn.
+   the removal of files, or for a copy that is far behind, are left to a later turn.
 1. **Deferrals.** The journal gets this turn's deferred publishes before the logs do. Otherwise, after a crash in
    between, they would be delivered immediately.
 2. **Journal.** Urgent changes are written. For example, a client is about to get the OK for its new channel, so the
@@ -59,7 +59,7 @@ def finish_turn(broker: Broker, disk: Disk, *, announce: Announce, flush: Callab
     """
     turn, journal = broker.turn, broker.turn.journal
     while True:
-        if turn.dropping or turn.postponed:
+        if turn.dropping or turn.postponed or turn.is_copy_behind:
             broker.make_room(disk.publishing_error)
         if turn.unsealed or broker.promised is not None:
             if turn.deferring:

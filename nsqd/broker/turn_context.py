@@ -69,6 +69,10 @@ class Alarms(Generic[C]):
             yield when, channel
 
 
+def _never(size: int) -> bool:
+    return False
+
+
 class TurnContext(Generic[C, T]):
     """The broker as topics and channels see it."""
 
@@ -111,11 +115,14 @@ class TurnContext(Generic[C, T]):
         # Topics
         self.unsealed: dict[T, None] = {}  # topics with publishes in this turn
         self.deferring: dict[T, None] = {}  # topics with deferred publishes that aren't in the journal yet
-        self.postponed: dict[T, None] = {}  # topics whose publishes wait for the removal of files
+        self.postponed: dict[T, None] = {}  # topics whose publishes wait for the removal of files, or for the copy
         self.dropping: dict[T, None] = {}  # topics on disk with a limit that drops the oldest messages
         self.to_release: dict[T, None] = {}  # topics that need less of their log; see `Broker.record_progress`
         self.shape_unsaved = False  # whether topology.json is outdated; see `shape_changed`
         self.reshaped: dict[str, None] = {}  # topics to announce to nsqlookupd; see `shape_changed`
+        # The copy of --remote
+        self.is_copy_behind = False  # whether publishes that wait for it are held back
+        self.holds_back: Callable[[int], bool] = _never  # as of now, given how many bytes they have
         self.lost: dict[str, int] = {}  # by topic: waiting messages that were missing at the start of nsqd
 
     def forget(self, channel: C) -> None:

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from nsqd.client.note import Note
     from nsqd.client.rules import ClientRules
 
-_MOST_OWED: Final = 1024  # responses to one client that wait for the log
+_MOST_OWED: Final = 1024  # responses to one client that wait for the log; while its copy is behind, none may
 _NEXT_TURN: Final = 0.000_001  # seconds; any time in the future lets all others go first
 _LONGEST_NOTE: Final = 1024  # bytes of an IDENTIFY in the log
 _CLOSED: Final = ClientState.CLOSED  # we need it for each packet, and this is quicker than the class attribute
@@ -248,7 +248,7 @@ class ClientProtocol:
         """Make responses with settled receipts ready to send. Closes the client if a publish or SUB has failed."""
         if (error := self._outbox.release()) is not None:
             self._fail(error)
-        if not self.reading:
+        if not self.reading or self._broker.turn.is_copy_behind:
             self._update_reading()
         self.finished = self.state is _CLOSED and not self._outbox.held
 
@@ -270,9 +270,18 @@ class ClientProtocol:
     def _update_reading(self) -> None:
         """Read from the client, unless it is held up or we owe it too many responses.
 
-        This limits the number of responses that we keep for a client that sends without waiting for them.
+        This limits the number of responses that we keep for a client that sends without waiting for them. While we
+        don't read, we can't know whether the client is silent.
         """
-        self.reading = self._outbox.owed < _MOST_OWED and self._holdup is None
+        owed = self._outbox.owed
+        owes_too_much = owed >= _MOST_OWED or (owed > 0 and self._broker.turn.is_copy_behind)
+        if self.state is not _CLOSED:
+            if owes_too_much:
+                self._keep_alive.excuse()
+            elif not self.reading and self._holdup is None:
+                self._keep_alive.heard(self._broker.turn.now)
+                self.next_deadline = self._keep_alive.next_deadline
+        self.reading = not owes_too_much and self._holdup is None
 
     def _fail(self, error: ProtocolError) -> None:
         self._note("error", error.data)

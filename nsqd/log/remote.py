@@ -43,6 +43,12 @@ class Remote(Protocol):
     def refusal(self) -> str | None:
         """Return why publishes that need a confirmation are refused, or None."""
 
+    def holds_back(self, size: int) -> bool:
+        """Return whether publishes of this many bytes, which need a confirmation, have to wait, because much is unsent.
+
+        If they are too many to be kept in memory, they needn't.
+        """
+
     def log_written(self, log: ConfirmedLog, *, is_awaited: bool) -> None:
         """Call the log's `confirm` when all changes so far are confirmed. `is_awaited`: a publisher waits for that."""
 

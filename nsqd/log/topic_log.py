@@ -200,6 +200,10 @@ class DiskLog:
         self._syncer.request_sync()  # the next sync removes files, and publishers wait for that
         return True
 
+    @property
+    def waits_for_copy(self) -> bool:
+        return self._ack is Ack.REMOTE and self._remote is not None
+
     def refusal(self) -> str | None:
         return self._refusal_of(0)
 

@@ -100,6 +100,9 @@ class Confirmations:
     def refusal(self) -> str | None:
         return self._refusal or (_STOPPING if self._is_stopping else None)
 
+    def holds_back(self, size: int) -> bool:
+        return self._owner.holds_back(size)
+
     def log_written(self, log: ConfirmedLog, *, is_awaited: bool) -> None:
         self._logs[log] = None
         if is_awaited:

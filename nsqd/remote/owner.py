@@ -10,6 +10,16 @@
 A thread that records never waits for the lock, because building a slot of 8 MiB takes milliseconds and the event loop
 records as well. It appends to a queue, and the next thread that looks for work empties it.
 
+**The buffer.** What isn't in a slot yet may take up to `buffer` bytes of memory.
+
+    up to half   everybody may publish
+    from half    publishes that would wait for the store are held back, so the other half is for those that don't, and for
+                 the ones that have arrived meanwhile. So a store that is slower than the publishers makes them wait.
+    beyond       all that waits is dropped: it is on the disk, and a root brings it to the store. See `drop`.
+
+Publishes that don't wait for the store are never held back. A burst of them may fill the buffer, and until the root has
+what was dropped, it counts as if it were still here.
+
 Nothing here waits, and times are handed in. `wake` is called when there may be work for a thread that sleeps.
 """
 
@@ -115,6 +125,8 @@ class Owner:
 
         self._recording = Lock()
         self._incoming: deque[Recorded] = deque()
+        self._recorded_memory = 0  # of all changes that were ever appended to it
+        self._taken_memory = 0  # of those that were taken from it
         self._unnoticed = 0  # bytes of memory that it has taken since a thread was woken
         self._is_idle = True  # no thread knows that something waits
         self._awaited = 0  # the number of the last change that a publisher waits for
@@ -183,7 +195,9 @@ class Owner:
             if self.fenced is not None:
                 return
             self._incoming.append(change)
-            self._unnoticed += OBJECTS + len(change.data)
+            memory = OBJECTS + len(change.data)
+            self._recorded_memory += memory
+            self._unnoticed += memory
             must_wake = self._is_idle or self._unnoticed >= FULL_SLOT
             if must_wake:
                 self._is_idle = False
@@ -204,6 +218,14 @@ class Owner:
         if not self._knows_of_wait and self._awaited > self._builder.position:
             self._knows_of_wait = True
             self.wake()
+
+    def holds_back(self, size: int) -> bool:
+        """Return whether publishes of this many bytes, which would wait for the store, should first wait for room here.
+
+        See the beginning of this module. You may ask at any time without the lock.
+        """
+        incoming = self._recorded_memory - self._taken_memory
+        return incoming + self._builder.waiting_memory + self._gap_bytes > self._buffer / 2 >= size
 
     # What threads do
 
@@ -260,7 +282,9 @@ class Owner:
 
     def _take_incoming(self) -> None:
         while self._incoming:
-            self._builder.add(self._incoming.popleft())
+            change = self._incoming.popleft()
+            self._builder.add(change)
+            self._taken_memory += OBJECTS + len(change.data)
 
     def _next_start(self, now: float) -> float:
         waiting = self._builder.waiting_bytes

@@ -53,6 +53,10 @@ class FakeLog:
     def waits_for_removal(self, passed: int) -> bool:
         return False
 
+    @property
+    def waits_for_copy(self) -> bool:
+        return False
+
     def refusal(self) -> str | None:
         return None
 

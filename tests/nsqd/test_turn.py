@@ -41,3 +41,23 @@ def test_a_turn_begins_a_sync_if_clients_wait_for_it(*, waits: bool) -> None:
     with in_turn(turn):
         assert not syncer.hurried
     assert syncer.hurried == waits
+
+
+class Remote:
+    def __init__(self) -> None:
+        self.is_behind = False
+
+    def hurry(self) -> None: ...
+
+    def holds_back(self, size: int) -> bool:
+        return self.is_behind
+
+
+def test_a_turn_finds_out_whether_the_copy_is_behind() -> None:
+    node, remote = Node(), Remote()
+    turn = Turn(node.broker, TurnStore(node), announce=tell_nobody, flush=lambda: None, remote=remote)
+    for is_behind in (True, False):
+        remote.is_behind = is_behind
+        with in_turn(turn):
+            pass
+        assert node.broker.turn.is_copy_behind == node.broker.turn.holds_back(1) == is_behind

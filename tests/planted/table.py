@@ -322,6 +322,18 @@ BUGS: Final = (
         ("owners of names",),
     ),
     Bug(
+        "publishers that are quicker than the store are not held back",
+        _OK,
+        "nsqd/remote/owner.py",
+        (
+            (
+                "        return incoming + self._builder.waiting_memory",
+                "        return 0 * self._builder.waiting_memory",
+            ),
+        ),
+        ("sending of slots",),
+    ),
+    Bug(
         "a slow line gets all large slots at once",
         _OK,
         "nsqd/remote/pacing.py",

@@ -37,6 +37,8 @@ class FakeLog:
         self._written: list[Batch] = []
         self._buffered: list[tuple[Batch, Receipt]] = []
         self._warm: set[int] = set()  # base sequences of loaded batches
+        self.has_copy = False  # publishes wait for it
+        self.why_refused: str | None = None
         self.waits = False  # files have to be removed before more is written
         self.answer_to_repeats: Receipt | None = None
 
@@ -83,17 +85,24 @@ class FakeLog:
     def waits_for_removal(self, passed: int) -> bool:
         return self.waits
 
+    @property
+    def waits_for_copy(self) -> bool:
+        return self.has_copy
+
     def refusal(self) -> str | None:
-        return None
+        return self.why_refused
 
     def refusal_now(self) -> str | None:
-        return None
+        return self.why_refused
 
     def answer_repeat(self, earlier: Receipt) -> Receipt:
         return self.answer_to_repeats or earlier
 
     def append(self, batch: Batch, receipt: Receipt) -> None:
         assert batch.base_sequence == self.tail
+        if self.why_refused is not None:
+            receipt.settle(self.why_refused)
+            return
         self._buffered.append((batch, receipt))
         self._store.dirty[self.topic] = self
 

@@ -241,6 +241,25 @@ def test_who_does_not_wait_for_answers_is_held_back() -> None:
     assert client.protocol.reading
 
 
+def test_who_waits_for_an_answer_is_held_back_while_the_copy_is_behind() -> None:
+    node = synced_node()
+    idle, client = node.client(), node.client()
+    client.say(pub("t", b"x"))
+    assert client.protocol.reading
+    node.broker.turn.is_copy_behind = True
+    client.say(pub("t", b"y"))
+    idle.say(nop())
+    client.hear()
+    assert (client.protocol.reading, idle.protocol.reading) == (False, True)
+    node.pass_time(1000)
+    assert not client.protocol.finished, "we don't read its answers to heartbeats"
+    sync(node)
+    client.hear()
+    assert client.protocol.reading
+    node.pass_time(1000)
+    assert client.protocol.finished
+
+
 def test_messages_and_responses_keep_their_own_order() -> None:
     node = Node()
     client = node.consumer(ready=2)

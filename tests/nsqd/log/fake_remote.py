@@ -24,6 +24,9 @@ class FakeRemote:
     def refusal(self) -> str | None:
         return self.why_refused
 
+    def holds_back(self, size: int) -> bool:
+        return False
+
     def log_written(self, log: ConfirmedLog, *, is_awaited: bool) -> None:
         self.logs[log] = None
         if is_awaited:

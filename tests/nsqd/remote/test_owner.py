@@ -439,6 +439,34 @@ def test_more_than_the_buffer_is_dropped() -> None:
     assert owner.is_stopped
 
 
+def test_publishes_are_held_back_while_more_than_half_of_the_buffer_waits() -> None:
+    shelf = Shelf()
+    owner = Owner(shelf.claimed("a"), Pacing(interval=INTERVAL, delay=DELAY, depth=1), wall=lambda: 1, buffer=10_000)
+    owner.record(Recorded(Replace("log.json", 5001), bytes(5001)))
+    assert owner.holds_back(0), "no thread has taken it"
+    assert owner.holds_back(5000)
+    assert not owner.holds_back(5001), "the rest of the buffer has no room for it"
+    owner.expect_confirmation()
+    request = owner.next_request(QUIET)
+    assert isinstance(request, Request)
+    assert not owner.holds_back(0), "a slot has it"
+    owner.record(Recorded(Replace("log.json", 5001), bytes(5001)))
+    owner.next_request(QUIET)
+    assert owner.holds_back(0), "no slot has it"
+
+
+def test_publishes_are_held_back_until_a_root_has_what_was_dropped() -> None:
+    shelf = Shelf()
+    owner = Owner(shelf.claimed("a"), Pacing(interval=INTERVAL, delay=DELAY), wall=lambda: 1, buffer=10_000)
+    owner.record(Recorded(Replace("log.json", 9000), bytes(9000)))
+    owner.drop()
+    assert owner.holds_back(0)
+    jump = owner.begin_jump()
+    assert owner.holds_back(0)
+    owner.jump(Root("node", jump.run, {"log.json": FileEntry(9000, (Part("fold/1", 0, 9000, 0),))}))
+    assert not owner.holds_back(0)
+
+
 def test_what_the_recovery_has_recorded_is_no_reason_to_drop_anything() -> None:
     shelf = Shelf()
     owner = Owner(shelf.claimed("a"), Pacing(interval=INTERVAL, delay=DELAY), wall=lambda: 1, buffer=1000)

@@ -136,6 +136,32 @@ def test_a_clean_stop_answers_publishers_before_it_closes_their_connections(tmp_
         assert any(b"under way" in it.read_bytes() for it in shared.rglob("*") if it.is_file())
 
 
+def test_publishers_wait_for_a_store_that_takes_less_than_they_send(tmp_path: Path, shared: Path) -> None:
+    answers: list[bytes] = []
+
+    def receive(client: Client) -> None:
+        answers.extend(client.response() for _ in range(60))
+
+    def publish(client: Client) -> None:
+        for number in range(60):
+            client.send(commands.pub("t", b"%07d" % number * (1 << 17)))
+
+    options = ("remote-timeout=60s", "remote-buffer=16777216")  # the least that is kept in memory
+    with node_at(tmp_path / "a", shared, *options) as nsqd:
+        clients = [nsqd.connect() for _ in range(3)]
+        threads = [threading.Thread(target=do, args=(it,), daemon=True) for do in (receive, publish) for it in clients]
+        with Away(shared):
+            for thread in threads:
+                thread.start()
+            eventually(lambda: nsqd.http("GET", "/remote").json["behind_bytes"] > 8 << 20)
+            nsqd.connect().publish("fast", b"1")
+        for thread in threads:
+            thread.join(60)
+        assert answers == [b"OK"] * 180
+        remote = nsqd.http("GET", "/remote").json
+    assert remote["roots"] == 0, "nothing was dropped"
+
+
 def test_a_publish_that_was_repeated_with_its_key_is_stored_once(tmp_path: Path, shared: Path) -> None:
     with node_at(tmp_path / "a", shared) as nsqd:
         nsqd.post("/pub?topic=t", b"before")

@@ -41,6 +41,9 @@ class Copy:
     def refusal(self) -> str | None:
         return self._refusal
 
+    def holds_back(self, size: int) -> bool:
+        return False
+
     def log_written(self, log: ConfirmedLog, *, is_awaited: bool) -> None:
         self._logs[log] = None
 
