@@ -1,8 +1,19 @@
 """What becomes of each file of a data path when its owner begins: it stays, is compared, is fetched, or goes aside.
 
-Continued after a kill, the data path is what the last owner had: it may have more than the store, and nothing that is older.
+Continued after a kill, in the same boot, each write that was made is in its file, synced or not. So a file that is as long
+as in the store, or longer, is right without a look at it, whatever other files lack. Two things can make one shorter:
 
-Continued after a power cut, it may also have less, and holes. The root's bytes are on the disk (the mark says so), so only
+- A write failed and was cut off, for example because the disk was full, and the store has got only the write. What was
+  cut was never acknowledged.
+- The files are a copy from before, made since the newest root (the mark rules out earlier ones) and put back while the
+  machine ran on. Then the store has acknowledged messages that the file here lacks.
+
+If a file isn't the beginning of the store's, it was cut and written again. If a later file follows it that the store has
+never heard of, it was cut and finished. Neither can be in a copy from before, so these files stay. We fetch the others,
+because that loses nothing in either case: at worst it brings back half of a record, which the recovery cuts again, or a
+record whose publisher got an error. The message ids move on as well then, because node.json may be the copy's, too.
+
+Continued after a power cut, a file may have less, and holes. The root's bytes are on the disk (the mark says so), so only
 what slots have is compared. A file that agrees with the store as far as the store knows it keeps its tail, because then
 the tail may have been synced. One that disagrees had lost something before its tail, so its tail was never synced as a
 whole, and the store's bytes are right.
@@ -11,6 +22,8 @@ What its owner has removed while the store was away stays removed, as far as tha
 If it has deleted a topic and created it again, the files of both logs have the same names, and all those of the newer log
 count. `other_logs` says which one that is. If the store has never had the log here, it is newer than the store's, unless the
 journal here is shorter: then a power cut has taken the entry of its creation, so no publish to it was synced.
+
+Files that aren't complete (`.tmp`) don't count, because the recovery removes them anyway.
 
 Adopted, it is somebody else's past: the store is right about everything.
 """
@@ -29,6 +42,8 @@ if TYPE_CHECKING:
     from nsqd.remote.catalog import Catalog, CatalogFile, Piece
 
 _SLOTS: Final = "wal/"
+_WHOLE: Final = ".json"  # files that are replaced as a whole, often by a version of the same size
+_NEW: Final = ".tmp"
 
 
 class Fate(Enum):
@@ -53,21 +68,25 @@ def plan(
     `other_logs`: the folders of topics that have another log in the store; `older_logs`: those of them where the store's
     is the newer one. `rewritten`: files that are shorter than in the store, and not the beginning of what it has.
     """
+    fates: dict[str, Fate]
     if decision is Decision.ADOPT:
         fates = dict.fromkeys(catalog.files, Fate.FETCH)
         return fates | {path: Fate.ASIDE for path in local if path not in fates}
-    removals = _Removals(catalog, local, same_boot=same_boot)
+    removals = _Removals(catalog, local, rewritten, same_boot=same_boot)
     is_older = not removals.has_whole_journal
     fetched_logs = set(other_logs if is_older else older_logs)
-    files = {
-        path: file
-        for path, file in catalog.files.items()
-        if _folder_of(path) not in other_logs and (path in local or not removals.has(path, file))
-    }
-    is_complete = all(local.get(path, -1) >= file.size or path in rewritten for path, file in files.items())
-    is_undisturbed = same_boot and is_complete and not fetched_logs
-    fates = {path: _fate_of(file, local.get(path), is_undisturbed) for path, file in files.items()}
-    fates |= {path: Fate.FETCH for path in catalog.files if _folder_of(path) in fetched_logs}
+    certain = {*rewritten, *_followed(catalog, local)}
+    fates = {}
+    for path, file in catalog.files.items():
+        if path.endswith(_NEW):
+            continue
+        if _folder_of(path) in fetched_logs:
+            fates[path] = Fate.FETCH
+        elif _folder_of(path) not in other_logs and (path in local or not removals.has(path, file)):
+            size = local.get(path)
+            fates[path] = _after_kill(file, size, path in certain) if same_boot else _after_power_cut(file, size)
+    if same_boot and Fate.FETCH in fates.values():
+        fates |= {path: Fate.COMPARE for path, fate in fates.items() if fate is Fate.KEEP and path.endswith(_WHOLE)}
     for path in local:
         if path not in fates:
             is_gone = _folder_of(path) in fetched_logs or (path in catalog.removed and is_older)
@@ -84,7 +103,9 @@ class _Removals:
     whole folder, if the journal here is at least as long as in the store, because the folder is in the journal before.
     """
 
-    def __init__(self, catalog: Catalog, local: Mapping[str, int], *, same_boot: bool) -> None:
+    def __init__(
+        self, catalog: Catalog, local: Mapping[str, int], rewritten: Collection[str], *, same_boot: bool
+    ) -> None:
         self._same_boot = same_boot
         self._first: dict[tuple[str, str], str] = {}  # by folder and kind
         for path in sorted(local, reverse=True):
@@ -93,7 +114,8 @@ class _Removals:
         stored = max((it for it in catalog.files if is_journal(it)), default="")
         newest = max(filter(is_journal, local), default="")
         size = catalog.files[stored].size if stored else 0
-        self.has_whole_journal = newest > stored or (newest == stored and local.get(newest, 0) >= size)
+        is_whole = local.get(newest, 0) >= size or newest in rewritten
+        self.has_whole_journal = newest > stored or (newest == stored and is_whole)
 
     def has(self, path: str, file: CatalogFile) -> bool:
         if not self._same_boot and all(it.part.object.startswith(_SLOTS) for it in file.pieces):
@@ -120,11 +142,22 @@ def is_journal(path: str) -> bool:
     return path.startswith("journal")
 
 
-def _fate_of(file: CatalogFile, size: int | None, is_undisturbed: bool) -> Fate:
+def _followed(catalog: Catalog, local: Mapping[str, int]) -> set[str]:
+    """Return the files with a later one of their kind after them that the store has never heard of."""
+    newest: dict[tuple[str, str], str] = {}
+    for path in sorted(local):
+        if path not in catalog.files and path not in catalog.removed:
+            newest[_kind_of(path)] = path
+    return {path for path in local if path < newest.get(_kind_of(path), "")}
+
+
+def _after_kill(file: CatalogFile, size: int | None, is_certain: bool) -> Fate:
+    return Fate.KEEP if size is not None and (size >= file.size or is_certain) else Fate.FETCH
+
+
+def _after_power_cut(file: CatalogFile, size: int | None) -> Fate:
     if size is None:
         return Fate.FETCH
-    if is_undisturbed:
-        return Fate.KEEP
     if any(it.part.object.startswith(_SLOTS) for it in file.pieces):
         return Fate.COMPARE
     return Fate.KEEP if size >= file.size else Fate.FETCH

@@ -547,7 +547,7 @@ BUGS: Final = (
         "a power cut is taken for a kill",
         _OK,
         "nsqd/remote/reconciliation.py",
-        (("same_boot and is_complete and", "is_complete and"),),
+        ((" if same_boot else _after_power_cut", " if True else _after_power_cut"),),
         ("several machines",),
     ),
     Bug(
@@ -636,7 +636,28 @@ BUGS: Final = (
         "what was written after a failed write is taken for an older copy of the disk",
         _OK,
         "nsqd/remote/reconciliation.py",
-        ((" or path in rewritten for", " for"),),
+        (("certain = {*rewritten, *_", "certain = {*_"),),
+        ("owners of names",),
+    ),
+    Bug(
+        "a kill takes what was written after a failed write if another file is shorter than in the store",
+        _OK,
+        "nsqd/remote/reconciliation.py",
+        ((" and path.endswith(_WHOLE)}\n", "}\n"),),
+        ("owners of names",),
+    ),
+    Bug(
+        "a copy of the disk from before hands out message ids again",
+        _ONE_PLACE,
+        "nsqd/remote/reconciliation.py",
+        (("    if same_boot and Fate.FETCH in fates.values():\n", "    if False:\n"),),
+        ("owners of names",),
+    ),
+    Bug(
+        "the half of a compaction is taken for a file that is missing",
+        _ONE_PLACE,
+        "nsqd/remote/reconciliation.py",
+        (("        if path.endswith(_NEW):\n            continue\n", ""),),
         ("owners of names",),
     ),
     Bug(
@@ -652,8 +673,8 @@ BUGS: Final = (
         "nsqd/remote/reconciliation.py",
         (
             (
-                "    if is_undisturbed:\n        return Fate.KEEP\n",
-                "    if is_undisturbed:\n        return Fate.FETCH\n",
+                "return Fate.KEEP if size is not None and (size >= file.size",
+                "return Fate.KEEP if size is not None and (size == file.size",
             ),
         ),
         ("several machines",),

@@ -424,3 +424,55 @@ def test_what_was_written_after_a_failed_write_was_cut_stays_although_the_store_
     other = another(machine)
     other.start()
     assert other.content() == before
+
+
+def reserve_ids(machine: Machine, ids: int) -> None:
+    write_node(machine.files, machine.folder, NodeFile("node-of-a", ids, JournalEnd()))
+
+
+def test_a_file_that_was_cut_takes_nothing_from_one_that_was_written_again(machine: Machine) -> None:
+    machine.append("topics/t.full/00000000.log", b"first")
+    for path in (LOG, "topics/t.full/00000000.log"):
+        machine.append(path, b"-half of a batch")  # the disk is full
+    machine.send()
+    machine.cut("topics/t.full/00000000.log", 5)
+    machine.cut(LOG, 3)
+    machine.append(LOG, b"acknowledged, and longer than the half")
+    before = machine.content()
+    machine.die()
+    machine.start()
+    assert machine.content() == before | {"topics/t.full/00000000.log": b"first-half of a batch"}
+    machine.send_difference()
+    other = another(machine)
+    other.start()
+    assert other.content() == machine.content()
+
+
+def test_a_compaction_that_was_finished_while_the_store_was_away_is_none_that_is_missing(machine: Machine) -> None:
+    carried = machine.folder / "topics/t.orders/carried.000001"
+    machine.append("topics/t.orders/carried.000001.tmp", b"carried")
+    reserve_ids(machine, 1000)
+    machine.send()
+    machine.files.rename(carried.with_name("carried.000001.tmp"), carried)
+    reserve_ids(machine, 2000)
+    before = machine.content()
+    machine.die()
+    machine.start()
+    assert (machine.content(), machine.settled.aside) == (before, None)
+    assert machine.node_json() == ("node-of-a", 2000)
+
+
+def test_a_copy_from_before_in_the_same_boot_gets_what_it_lacks_and_moves_its_message_ids_on(
+    machine: Machine, tmp_path: Path
+) -> None:
+    reserve_ids(machine, 1000)
+    machine.send()
+    shutil.copytree(machine.folder, tmp_path / "copy")
+    machine.append(LOG, b"two")
+    reserve_ids(machine, 2000)
+    machine.send()
+    machine.die()
+    copy = Machine(tmp_path / "copy", machine.objects)
+    assert copy.start().decision is Decision.CONTINUE
+    assert copy.content() == machine.content()
+    assert copy.node_json() == ("node-of-a", 2000 + IDS_AHEAD)

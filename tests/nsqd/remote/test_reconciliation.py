@@ -42,9 +42,33 @@ def test_after_a_power_cut_what_slots_have_is_compared() -> None:
 
 
 @pytest.mark.parametrize("local", [{"old": 9, "appended": 15}, {"appended": 15}])
-def test_what_is_shorter_or_missing_is_fetched_and_then_nothing_is_believed_unseen(local: dict[str, int]) -> None:
+def test_after_a_kill_what_is_shorter_or_missing_is_fetched_and_the_rest_stays(local: dict[str, int]) -> None:
     fates = plan(Decision.CONTINUE, new_catalog(), local, same_boot=True)
-    assert fates == {"old": Fate.FETCH, "appended": Fate.COMPARE}
+    assert fates == {"old": Fate.FETCH, "appended": Fate.KEEP}
+
+
+def test_files_that_were_replaced_are_compared_if_this_may_be_an_older_copy() -> None:
+    catalog = files_of("cut", since=["node.json", "log"])
+    local = {"cut": 10, "node.json": 10, "log": 10}
+    assert set(plan(Decision.CONTINUE, catalog, local, same_boot=True).values()) == {Fate.KEEP}
+    fates = plan(Decision.CONTINUE, catalog, local | {"cut": 9}, same_boot=True)
+    assert fates == {"cut": Fate.FETCH, "node.json": Fate.COMPARE, "log": Fate.KEEP}
+
+
+def test_a_file_that_was_cut_and_is_finished_is_no_older_copy() -> None:
+    catalog = files_of(since=[f"{TOPIC}/000.log"])
+    local = {f"{TOPIC}/000.log": 9, f"{TOPIC}/100.log": 5}
+    assert set(plan(Decision.CONTINUE, catalog, local, same_boot=True).values()) == {Fate.KEEP}
+    catalog = files_of(since=[f"{TOPIC}/000.log", f"{TOPIC}/100.log"])
+    fates = plan(Decision.CONTINUE, catalog, local, same_boot=True)
+    assert set(fates.values()) == {Fate.FETCH}, "the store has heard of the next one, and of no cut before"
+
+
+@pytest.mark.parametrize("same_boot", [True, False])
+def test_a_file_that_was_not_complete_is_not_missing(same_boot: bool) -> None:
+    catalog = files_of("journal.000001", since=[f"{TOPIC}/carried.000001.tmp"])
+    fates = plan(Decision.CONTINUE, catalog, {"journal.000001": 10}, same_boot=same_boot)
+    assert fates == {"journal.000001": Fate.KEEP}
 
 
 def test_a_file_that_was_removed_since_the_root_does_not_come_back_from_an_older_copy() -> None:
@@ -163,4 +187,13 @@ def test_a_file_that_was_cut_and_written_again_is_no_older_copy() -> None:
     catalog = files_of(since=["old", "cut"])
     local = {"old": 30, "cut": 9}
     assert set(plan(Decision.CONTINUE, catalog, local, same_boot=True, rewritten=["cut"]).values()) == {Fate.KEEP}
-    assert plan(Decision.CONTINUE, catalog, local, same_boot=True) == dict.fromkeys(local, Fate.COMPARE)
+    assert plan(Decision.CONTINUE, catalog, local, same_boot=True) == {"old": Fate.KEEP, "cut": Fate.FETCH}
+
+
+def test_a_journal_that_was_cut_and_written_again_is_whole() -> None:
+    catalog = files_of(since=["journal.000001", "again"])
+    catalog.removed.add("again")
+    del catalog.files["again"]
+    local = {"journal.000001": 9, "again": 10}
+    assert plan(Decision.CONTINUE, catalog, local, same_boot=True)["again"] is Fate.ASIDE
+    assert plan(Decision.CONTINUE, catalog, local, same_boot=True, rewritten=["journal.000001"])["again"] is Fate.KEEP
