@@ -25,7 +25,8 @@ newest committed root stay, because only a later commit could have them deleted,
 
 `nsqd remote forget` claims as well, to delete the node. Its fence says that the chain ends there for good, so the claim of
 another process that comes to it fails. A hint may lead there although the name has a new node: an owner of the former one
-that wakes up later may still write it. So such a hint counts as none.
+that wakes up later may still write it. So such a hint counts as none. The same goes for one that leads to a run without a
+root, as in a bucket that was copied in parts: before a claim gives up, it begins once more at the first run of `node`.
 
 A claim has no clock and does nothing: `next_requests` says what to ask, in parallel if there are several, and `answered`
 takes the answers. A store that doesn't say is asked again.
@@ -354,6 +355,9 @@ class Claim:
         except ForgottenNode:
             if not self._is_hinted:
                 raise
+        return self._run_without_hint()
+
+    def _run_without_hint(self) -> Run:
         self._is_hinted = False
         assert self._first is not None
         return self._first
@@ -530,7 +534,10 @@ class Claim:
         self._unverified.discard(name)
         if self._unverified:
             return
-        if self._damage is not None:
+        if self._damage is not None and self._is_hinted:
+            self._damage = None
+            self._begin(self._run_without_hint())
+        elif self._damage is not None:
             self._end(self._damage)
         elif self._after_verification is Phase.LOOK:
             self._go(Phase.LOOK)

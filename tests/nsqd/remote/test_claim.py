@@ -167,7 +167,8 @@ def test_a_hint_saves_the_way_and_may_be_wrong() -> None:
     owner = Owner(shelf, shelf.claimed("a"))
     following = owner.end_run()
     owner.sweep()
-    for hint in (encode_hint(following), encode_hint(FIRST), b"nonsense", None):
+    unknown = Run(9, writer("z"))  # of a node that was forgotten, or in a bucket that was copied in parts
+    for hint in (encode_hint(following), encode_hint(FIRST), encode_hint(unknown), b"nonsense", None):
         shelf.objects.pop("hint", None)
         if hint is not None:
             shelf.objects["hint"] = hint
