@@ -19,6 +19,11 @@ lose a slot to it, we put another fence some slots ahead. The owner stops there,
                 |       '-- the owner gets no further, and for readers it is a fence like any other
                 '-- the first slot that doesn't exist: if a fence gets that place, the one ahead is in no chain
 
+The fence ahead can't be taken back. If we die before we own the name, it stops a healthy owner when its chain gets there,
+on a quiet node perhaps days later, and then no process serves the node until somebody starts one. So a claimant that is
+asked to stop finishes its claim first (`stops_owner_later`). The owner then stops at once, while the operator who wanted
+the takeover is there to see it.
+
 Before the fence we begin once more at the newest root that we have read the commit of. An owner that sleeps may be about
 to sweep what that commit has made unnecessary, and after its sweep the older root's objects are no more. Objects of the
 newest committed root stay, because only a later commit could have them deleted, and after our fence only we can commit.
@@ -176,6 +181,7 @@ class Claim:
         self._mark = mark
         self._may_leap = may_leap
         self._stops_owner = may_leap
+        self._has_fenced_ahead = False
         self._has_data = has_data
         self._forgets = forgets
         self.slots_ahead = slots_ahead  # gets under way at the same time; you may change it
@@ -485,6 +491,11 @@ class Claim:
     # The fence
 
     @property
+    def stops_owner_later(self) -> bool:
+        """Whether there is or may be a fence ahead of the chain, so that giving up now leaves an owner that will stop."""
+        return self._has_fenced_ahead and self._phase is not Phase.ENDED
+
+    @property
     def _whole_path(self) -> tuple[RunRead, ...]:
         return (*self._path, RunRead(self._run, self._number, is_fenced=True))
 
@@ -512,6 +523,7 @@ class Claim:
         elif data == self._fences[self._slot]:
             self._verify()
         elif self._stops_owner and decode_slot(data)[0].next is None:
+            self._has_fenced_ahead = True
             self._go(Phase.BARRIER)
         else:
             self._go(Phase.SCAN)

@@ -52,6 +52,7 @@ WATCH_INTERVAL: Final = 0.5
 REPORT_INTERVAL: Final = 10.0
 _SLOW: Final = 10.0  # seconds after which a get that fails may have had too little of the line
 _QUICK: Final = 5.0  # seconds within which the line has room for more
+FINISH: Final = 10.0  # seconds to finish a claim that has a fence ahead, after a signal to stop
 _LASTING: Final = frozenset({FaultKind.CLOCK, FaultKind.DENIED, FaultKind.MISSING})  # as a store's first answer
 _LASTING_FOR_WRITERS: Final = _LASTING | {FaultKind.FULL}
 
@@ -96,7 +97,8 @@ def claim_name(
     keeps its word. `prepare` gets what this process needs to go on, before the fence; it raises BadObject if it can't.
 
     Blocks for as long as the store can't be reached. Raises StartupError if another process owns the name, if the chain
-    can't be read, if the store refuses our credentials, or if `is_stopped`.
+    can't be read, if the store refuses our credentials, or if `is_stopped`: then a claim that has put a fence ahead of the
+    owner's chain is finished first, unless that takes longer than `FINISH`.
     """
     claiming = _Claiming(name, open_store, claim, save, check, surroundings or Surroundings(), vigil)
     return claiming.run(prepare, takes_over=takes_over)
@@ -145,6 +147,7 @@ class _Claiming:
         self._has_answered = False
         self._resumes = -inf  # when to ask a store again that hasn't answered
         self._reported = -inf
+        self._stops_by = inf  # when to stop at the latest, after we were asked to
 
     def run(self, prepare: Callable[[ChainRead], object], *, takes_over: bool) -> Claimed:
         claim = self._claim
@@ -259,8 +262,13 @@ class _Claiming:
             log.warning("waiting for the store to say who owns %s: %s", self._name, fault)
 
     def _stop_if_asked(self) -> None:
-        if self._at.is_stopped():
-            raise StartupError(f"stopped while asking the store who owns {self._name}")
+        if not self._at.is_stopped():
+            return
+        now = self._at.clock()
+        self._stops_by = min(self._stops_by, now + FINISH)
+        if self._claim.stops_owner_later and now < self._stops_by:
+            return
+        raise StartupError(f"stopped while asking the store who owns {self._name}")
 
 
 class _Stage(Enum):

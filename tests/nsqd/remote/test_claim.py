@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 import pytest
 
 from nsqcommon.remote.marks import encode_hint
@@ -239,8 +241,12 @@ def test_an_owner_that_is_always_faster_is_stopped_by_a_fence_ahead(slots: int) 
     shelf = Shelf()
     owner = Owner(shelf, shelf.claimed("a"))
     claim = shelf.new_claim("b")
-    go_on_beside(owner, claim, slots=slots, rounds=60)
+    stops_owner_later = []
+    for _ in range(60):
+        go_on_beside(owner, claim, slots=slots, rounds=1)
+        stops_owner_later.append(claim.stops_owner_later)
     assert claim.claimed is not None
+    assert [it for it, _ in groupby(stops_owner_later)] == [False, True, False]
     put(owner, "late")
     assert owner.chain.fenced == "the name was taken over by process 1 on machine-b"
 

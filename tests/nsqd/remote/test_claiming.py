@@ -10,12 +10,12 @@ import pytest
 
 from nsqcommon.remote.framing import BadObject
 from nsqcommon.remote.marks import encode_gone
-from nsqcommon.remote.names import gone_name, root_name
+from nsqcommon.remote.names import gone_name, root_name, slot_name
 from nsqcommon.remote.root import Root, encode_root
 from nsqcommon.remote.slot import Claimant
 from nsqcommon.startup import StartupError
-from nsqd.remote.claim import SLOTS_AHEAD, ChainRead, Claim
-from nsqd.remote.claiming import REPORT_INTERVAL, WATCH, claim_name
+from nsqd.remote.claim import SLOTS_AHEAD, ChainRead, Claim, RunRead
+from nsqd.remote.claiming import FINISH, REPORT_INTERVAL, WATCH, claim_name
 from nsqd.remote.object_store import Created, FaultKind, OnUnknown, StoreFault
 from tests.nsqd.remote.claims import World, append
 from tests.nsqd.remote.shelf import FIRST, first_writer, writer
@@ -313,6 +313,47 @@ def test_a_waiting_start_can_be_stopped() -> None:
     surroundings = replace(world.surroundings, is_stopped=lambda: world.time.pauses > 5)
     with pytest.raises(StartupError, match="stopped while asking the store who owns orders"):
         claim_name("orders", world.open, claim, save=world.saved.append, surroundings=surroundings)
+
+
+class Raced(MemoryStore):
+    """Lets an owner be faster once than the fence of the next one, and is away afterwards if `goes_away`."""
+
+    def __init__(self, world: World, chain: Chain, on_unknown: OnUnknown, *, goes_away: bool = False) -> None:
+        super().__init__(world.objects, on_unknown=on_unknown)
+        self._world = world
+        self._chain = chain
+        self._goes_away = goes_away
+
+    def create(self, name: str, data: bytes | Sequence[bytes]) -> Created:
+        if name == slot_name(self._chain.run, 0):
+            append(self._world, self._chain)
+        elif self._goes_away:
+            self.on_unknown(StoreFault("no answer"))
+            return Created.UNKNOWN
+        return super().create(name, data)
+
+
+@pytest.mark.parametrize("goes_away", [False, True])
+def test_a_fence_ahead_is_followed_by_one_that_counts_before_a_stop_is_heeded(goes_away: bool) -> None:
+    world = World()
+    chain = world.chain_of(world.claim("a"))
+    claim = Claim(node="node", writer=writer("b"), first_writer=first_writer("b"), claimant=Claimant(), time_ns=1)
+
+    def run() -> Claimed:
+        return claim_name(
+            "orders",
+            lambda on_unknown: Raced(world, chain, on_unknown, goes_away=goes_away),
+            claim,
+            save=world.saved.append,
+            surroundings=replace(world.surroundings, is_stopped=lambda: claim.stops_owner_later),
+        )
+
+    if goes_away:
+        with pytest.raises(StartupError, match="stopped while asking the store who owns orders"):
+            run()
+        assert FINISH <= world.time.now < 2 * FINISH
+    else:
+        assert run().path[-1] == RunRead(chain.run, 1, is_fenced=True)
 
 
 def test_a_chain_that_cannot_be_read_is_named() -> None:
