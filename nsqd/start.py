@@ -87,7 +87,8 @@ def locked_store(options: Options, policy: LogPolicy | None, remote: RemoteCopy 
             try:
                 yield store
             finally:
-                if store.remote is not None and store.remote.is_lost:
+                if remote is not None and store.remote is not None and store.remote.is_lost:
+                    remote.leave()
                     store.abandon()
                 elif store.is_recovered:
                     store.close()

@@ -72,6 +72,10 @@ class RemoteCopy:
         fault = StorageFault(store.faults, FaultKind.REMOTE)
         store.remote = Confirmations(self._node, fault, timeout=self._node.settings.timeout)
 
+    def leave(self) -> None:
+        """Leave the data path alone from now on. Call this before it is unlocked, if the name was lost."""
+        self._node.leave()
+
 
 def settings_of(options: Options) -> RemoteSettings:
     """Return what the options say. Raises StartupError if they name no store or no node."""

@@ -148,6 +148,10 @@ class RemoteNode:
         self.job.start()
         self._has_begun = True
 
+    def leave(self) -> None:
+        """Change the data path no more, because another process owns the name and may soon lock the data path."""
+        self.job.leave()
+
     def close(self, within: float) -> None:
         """Leave the name to the next owner, in about this many seconds.
 

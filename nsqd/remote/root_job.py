@@ -50,6 +50,7 @@ UNSHIPPED: Final = (TOPOLOGY_JSON, READERS_JSON)  # a start makes them again, bu
 INTERVAL: Final = 1.0  # seconds between two looks whether something is due
 PAUSE: Final = 10.0  # seconds after something has failed
 _LOOK_INTERVAL: Final = 0.002  # seconds
+_SAVING_TIMEOUT: Final = 1.0  # seconds
 _MOST_TRIES: Final = 100  # to begin a jump while files vanish
 MOST_SLOTS_READ: Final = 500  # by our claim; the next one should have fewer
 
@@ -104,7 +105,7 @@ class RootJob:
         self._resumes = -inf
         self._closing = Event()
         self._saving = Lock()
-        self._is_left = False  # `close` has returned while the thread was still running
+        self._is_left = False  # while the thread was still running
         self._ends_at = inf  # when to abandon what is under way
         self._thread = Thread(target=self._run, name=NAME, daemon=True)  # the interpreter may exit if the store hangs
 
@@ -266,8 +267,8 @@ class RootJob:
     def _prove(self, root: Root) -> None:
         """Note durably that all bytes of a stored root are synced here. From then on the chain may refer to it."""
         with self._saving:
-            if self._is_left:
-                raise Abandoned  # another process may have locked the data path
+            if self._is_left or self._owner.fenced is not None:
+                raise Abandoned  # another process may have locked the data path, or will do so soon
             self._mark = self._mark.proved(root.run)
             save_mark(self.local, self._mark)
 
@@ -312,7 +313,17 @@ class RootJob:
                 self.roots.done(step)
         return True
 
-    # A clean stop
+    # The end
+
+    def leave(self) -> None:
+        """Save no mark from now on, because the data path is about to be unlocked. The thread may go on for a while.
+
+        A mark that is being saved comes first, unless the disk hangs: then this process is about to end anyway.
+        """
+        self._closing.set()
+        self._is_left = True
+        if self._saving.acquire(timeout=_SAVING_TIMEOUT):
+            self._saving.release()
 
     def close(self, timeout: float) -> bool:
         """End the thread, and leave the chain with a root and an end, so that the next owner needs to read no slots.
@@ -327,8 +338,7 @@ class RootJob:
         if self._thread.ident is not None:
             self._thread.join(timeout)
         if self._thread.is_alive():
-            with self._saving:
-                self._is_left = True
+            self.leave()
             return False
         if self._owner.fenced is not None:
             return False

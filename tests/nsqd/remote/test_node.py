@@ -10,15 +10,18 @@ import pytest
 
 from nsqcommon.startup import StartupError, TakenOver
 from nsqd.broker.batch import Receipt
+from nsqd.log.data_path import DataPath
 from nsqd.log.files import Files
 from nsqd.log.store import DiskStore
 from nsqd.log.topic_log import DiskLog
 from nsqd.remote.fetching import Abandoned
+from nsqd.options import Options
 from nsqd.remote.local_mark import Decision
 from nsqd.remote.location import Scheme, StoreLocation
 from nsqd.remote.node import RemoteNode, RemoteSettings
 from nsqd.remote.recorder import RecordedFiles
 from nsqd.remote.root_job import RootJob
+from nsqd.start import opened_store
 from tests.nsqd.log.batches import make_batch
 from tests.support.log_settings import log_settings
 from tests.support.object_stores import IgnoresCondition, Objects
@@ -139,6 +142,27 @@ def test_an_owner_that_was_overtaken_finds_out(tmp_path: Path) -> None:
     assert second.node.owner.fenced is None
     first.die()
     second.die()
+
+
+def test_an_owner_that_was_overtaken_saves_no_mark_when_its_data_path_is_unlocked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    monkeypatch.setattr(RootJob, "leave", lambda self: steps.append("leave"))
+    close = DataPath.close
+
+    def unlock(self: DataPath) -> None:
+        steps.append("unlock")
+        close(self)
+
+    monkeypatch.setattr(DataPath, "close", unlock)
+    options = Options(
+        data_path=str(tmp_path), remote=f"file://{tmp_path}/shared", remote_name="orders", http_address=""
+    )
+    (tmp_path / "shared").mkdir()
+    with opened_store(options, None) as store:
+        monkeypatch.setattr(type(store.remote), "is_lost", True)
+    assert steps[:2] == ["leave", "unlock"]
 
 
 def test_a_data_path_with_messages_gets_its_copy_before_it_serves(

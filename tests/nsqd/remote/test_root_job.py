@@ -425,8 +425,9 @@ def test_a_clean_stop_while_that_root_is_made_makes_another_one(
     assert adopted(machine).content()[LOG] == b"one, two"
 
 
+@pytest.mark.parametrize("is_lost", [False, True])
 def test_a_root_job_that_was_given_up_changes_the_data_path_no_more(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, is_lost: bool
 ) -> None:
     syncs, disk_answers = Event(), Event()
 
@@ -441,9 +442,30 @@ def test_a_root_job_that_was_given_up_changes_the_data_path_no_more(
     machine.job.start()
     (thread,) = (it for it in threading.enumerate() if it.name == NAME and it not in others)
     assert syncs.wait(30)
-    assert not machine.job.close(0.0)
+    if is_lost:
+        machine.job.leave()
+    else:
+        assert not machine.job.close(0.0)
     disk_answers.set()
     thread.join(30)
     assert not thread.is_alive()
     assert (machine.folder / "remote.json").read_bytes() == before
     assert machine.job.bug is None
+
+
+def test_an_owner_that_is_overtaken_while_its_files_are_synced_leaves_the_mark_alone(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sync(self: LocalFiles, paths: object) -> None:
+        monkeypatch.undo()
+        adopted(machine)
+        machine.append(LOG, b", two")
+        machine.send()
+        assert machine.owner.fenced is not None
+
+    before = (machine.folder / "remote.json").read_bytes()
+    machine.clock.now += ROOT_SECONDS
+    monkeypatch.setattr(LocalFiles, "sync", sync)
+    with pytest.raises(Abandoned):
+        machine.job.step()
+    assert (machine.folder / "remote.json").read_bytes() == before
