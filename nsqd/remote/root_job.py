@@ -30,7 +30,7 @@ from nsqd.remote.difference import find_difference, plan_root
 from nsqd.remote.fetching import Abandoned, Fetch
 from nsqd.remote.local_mark import Decision
 from nsqd.remote.object_store import Created, ObjectStore, StoreFault
-from nsqd.remote.root_making import RootMaking, Storing
+from nsqd.remote.root_making import FOLDS_AT_ONCE, RootMaking, Storing
 from nsqd.remote.second_names import SecondNames
 from nsqd.remote.settling import save_mark
 from nsqd.remote.sweep import CheckMark, Delete, Roots, SetHint, SetMark, Step
@@ -191,7 +191,12 @@ class RootJob:
         second_names = SecondNames(self.local)
         try:
             jump = self._begin_jump(second_names)
-            making = self._making(jump.run, read=second_names.read)
+            making = self._making(
+                jump.run,
+                read=second_names.read,
+                folds_at_once=FOLDS_AT_ONCE,
+                took=lambda: self._owner.took(self._clock()),
+            )
             root = self._store_root(making, plan_fold(jump.snapshot), second_names)
         except (OSError, BadObject, Abandoned):  # after an Abandoned, `close` makes the next one
             self._owner.give_up_jump()
@@ -236,7 +241,7 @@ class RootJob:
         run = self._claimed.run.following(self._claimed.run.writer)
         log.info("storing %d MB before anything is served", sum(it.size - it.start for it in plan) >> 20)
         self.local.sync(it.path for it in plan)
-        making = self._making(run, is_stopped)
+        making = self._making(run, is_stopped, folds_at_once=FOLDS_AT_ONCE)
         root = self._store_root(making, plan)
         objects = frozenset(self._claimed.catalog.objects)
         ended = self._owner.begin((), root)
@@ -251,17 +256,20 @@ class RootJob:
         is_stopped: Callable[[], bool] = lambda: False,
         *,
         read: Callable[[str, int, int], bytes] | None = None,
+        folds_at_once: int = 1,
+        took: Callable[[], object] = lambda: None,
     ) -> RootMaking:
         def is_abandoned() -> bool:
             return self._is_abandoned() or is_stopped()
 
         return RootMaking(
-            Storing(self._store, is_abandoned=is_abandoned),
+            Storing(self._store, is_abandoned=is_abandoned, clock=self._clock, took=took),
             Fetch(self._store, is_abandoned=is_abandoned),
             self.local,
             node=self._claimed.node,
             run=run,
             read=read,
+            folds_at_once=folds_at_once,
         )
 
     def _prove(self, root: Root) -> None:

@@ -4,6 +4,9 @@ The bytes come from the local files, because reading them costs no request. Each
 sent, so that a wrong bit of this disk never gets into a root. A file may also have changed or vanished since its run was
 ended. In all these cases the bytes come from the slots, which are deleted only when the root is committed. Bytes that are in
 no slot are read by a second name of their file (`second_names`).
+
+A root that the chain waits for is made as quickly as the store takes it: several folds are under way, as slots are
+otherwise. Other roots leave the line to the slots, and store one fold after the other.
 """
 
 from __future__ import annotations
@@ -12,6 +15,9 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import contextmanager
+from threading import Condition
 from typing import TYPE_CHECKING, Final
 
 from google_crc32c import value as crc32c
@@ -20,11 +26,14 @@ from nsqcommon.remote.framing import BadObject
 from nsqcommon.remote.names import root_name
 from nsqcommon.remote.root import Root, encode_root
 from nsqd.remote.catalog import MOST_FOLD, FileToFold, FoldWriter, Piece
+from nsqd.remote.daemon_threads import DaemonThreads
 from nsqd.remote.fetching import Abandoned
 from nsqd.remote.object_store import Created, ObjectStore, StoreFault
-from nsqd.remote.pacing import pause_before
+from nsqd.remote.pacing import DEPTH, Line, pause_before
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from nsqcommon.remote.names import Run
     from nsqcommon.remote.root import SealedSegment
     from nsqd.remote.fetching import Fetch
@@ -32,12 +41,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+FOLDS_AT_ONCE: Final = DEPTH - 2  # of a root that the chain waits for; two more are being read
+_LOOK_INTERVAL: Final = 0.5  # seconds, at whether the root was abandoned
 _BLOCK: Final = 8 << 20  # bytes of a file that nothing proves
 _WHOLE: Final = ".json"  # these are replaced, so a later version is no damage
 
 
 class Storing:
-    """Creates objects whose names are this owner's alone, and repeats it until the store has each of them."""
+    """Creates objects whose names are this owner's alone, and repeats it until the store has each of them.
+
+    Threads may share it. Then no more are under way than the line brings over.
+    """
 
     def __init__(
         self,
@@ -46,8 +60,16 @@ class Storing:
         is_abandoned: Callable[[], bool] = lambda: False,
         pause: Callable[[float], object] = time.sleep,
         chance: Callable[[], float] = random.random,
+        clock: Callable[[], float] = time.monotonic,
+        took: Callable[[], object] = lambda: None,
     ) -> None:
+        """`took` is called whenever the store has another object."""
         self.store = store
+        self._clock = clock
+        self._took = took
+        self._line = Line()
+        self._under_way = 0  # bytes
+        self._line_changes = Condition()
         self._is_abandoned = is_abandoned
         self._pause = pause
         self._chance = chance
@@ -55,15 +77,35 @@ class Storing:
     def create(self, name: str, data: bytes | Sequence[bytes]) -> None:
         """Store an object. Raises Abandoned, and BadObject if there is another one of its name."""
         failures = 0
-        while True:
-            self.stop_if_abandoned()
-            match self.store.create(name, data):
-                case Created.CREATED:
-                    return
-                case Created.EXISTS if self._is_there(name, data):
-                    return
+        while not self._try_to_create(name, data):
             failures += 1
             self._pause(pause_before(failures, self._chance()))
+        self._took()
+
+    def _try_to_create(self, name: str, data: bytes | Sequence[bytes]) -> bool:
+        size = len(data) if isinstance(data, bytes) else sum(map(len, data))
+        with self._place_on_line(size):
+            began = self._clock()
+            answer = self.store.create(name, data)
+            note = self._line.failed if answer is Created.UNKNOWN else self._line.arrived
+            note(size, self._clock() - began)
+        return answer is Created.CREATED or (answer is Created.EXISTS and self._is_there(name, data))
+
+    @contextmanager
+    def _place_on_line(self, size: int) -> Iterator[None]:
+        """Wait until the line has room. Raises Abandoned."""
+        with self._line_changes:
+            self.stop_if_abandoned()
+            while not self._line.may_start(size, under_way=self._under_way):
+                self._line_changes.wait(_LOOK_INTERVAL)
+                self.stop_if_abandoned()
+            self._under_way += size
+        try:
+            yield
+        finally:
+            with self._line_changes:
+                self._under_way -= size
+                self._line_changes.notify_all()
 
     def stop_if_abandoned(self) -> None:
         if self._is_abandoned():
@@ -82,6 +124,42 @@ class Storing:
         return True
 
 
+class Folds:
+    """Stores folds in up to `at_once` threads, or without a thread if that is 1. Leave it by an error, or by `finish`."""
+
+    def __init__(self, storing: Storing, at_once: int) -> None:
+        self._storing = storing
+        self._at_once = at_once
+        self._threads = DaemonThreads[None](at_once, name="nsqd folds")
+        self._under_way: set[Future[None]] = set()
+
+    def __enter__(self) -> Folds:
+        self._threads.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._threads.__exit__(kind, error, at)
+
+    def store(self, name: str, buffers: Sequence[bytes]) -> None:
+        """Begin to store a fold as soon as fewer than `at_once` are under way. Raises what another one has raised."""
+        if self._at_once == 1:
+            self._storing.create(name, buffers)
+            return
+        self._wait_until_fewer_than(self._at_once)
+        self._under_way.add(self._threads.submit(self._storing.create, name, buffers))
+
+    def finish(self) -> None:
+        """Wait until the store has all folds. Raises Abandoned and BadObject."""
+        self._wait_until_fewer_than(1)
+
+    def _wait_until_fewer_than(self, count: int) -> None:
+        while len(self._under_way) >= count:
+            done, self._under_way = wait(self._under_way, _LOOK_INTERVAL, FIRST_COMPLETED)
+            for future in done:
+                future.result()
+            self._storing.stop_if_abandoned()
+
+
 class RootMaking:
     """Stores the folds and the root of one run."""
 
@@ -95,6 +173,7 @@ class RootMaking:
         run: Run,
         sealed: tuple[SealedSegment, ...] = (),
         read: Callable[[str, int, int], bytes] | None = None,
+        folds_at_once: int = 1,
     ) -> None:
         """`read`: instead of `local.read`, if a file may have a second name."""
         self.fold_sizes: dict[str, int] = {}
@@ -105,24 +184,25 @@ class RootMaking:
         self._read = read or local.read
         self._run = run
         self._writer = FoldWriter(node, run, sealed)
+        self._folds = Folds(storing, folds_at_once)
 
     def make(self, files: Sequence[FileToFold], unshipped: Sequence[str] = ()) -> Root:
         """Store all that the root needs, then the root, and return it. `unshipped`: paths that only roots have.
 
         Raises Abandoned, BadObject if a slot is damaged, and OSError if the disk refuses to read something.
         """
-        for file in files:
-            self._writer.add_blocks(file, self._blocks(file))
-        for path in unshipped:
-            self._add_as_it_is(path)
-        root = self._writer.finish()
-        self._store_full_folds()
-        self._create(root_name(self._run), encode_root(root))
-        return root
-
-    def _create(self, name: str, data: bytes | Sequence[bytes]) -> None:
+        with self._folds:
+            for file in files:
+                self._writer.add_blocks(file, self._blocks(file))
+            for path in unshipped:
+                self._add_as_it_is(path)
+            root = self._writer.finish()
+            self._store_full_folds()
+            self._folds.finish()
+        name = root_name(self._run)
         self.names.add(name)
-        self._storing.create(name, data)
+        self._storing.create(name, encode_root(root))
+        return root
 
     def _blocks(self, file: FileToFold) -> Iterator[bytes]:
         """Yield the bytes from `file.start` on in blocks that are as large as a fold may have them."""
@@ -179,4 +259,5 @@ class RootMaking:
         full, self._writer.full = self._writer.full, []
         for name, buffers in full:
             self.fold_sizes[name] = sum(map(len, buffers))
-            self._create(name, buffers)
+            self.names.add(name)
+            self._folds.store(name, buffers)

@@ -277,7 +277,8 @@ def test_a_copy_of_the_disk_from_before_such_a_root_is_not_continued(machine: Ma
 
 @pytest.fixture
 def small_folds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a fold for each file of a few bytes."""
+    """Have a fold for each file of a few bytes, one stored after the other."""
+    monkeypatch.setattr("nsqd.remote.root_job.FOLDS_AT_ONCE", 1)
     for module in ("catalog", "root_making"):
         monkeypatch.setattr(f"nsqd.remote.{module}.MOST_FOLD", 8)
 
@@ -293,6 +294,16 @@ def when_stored(machine: Machine, monkeypatch: pytest.MonkeyPatch, prefix: str, 
             pending.pop()()
 
     monkeypatch.setattr(Storing, "create", create_and_act)
+
+
+def test_a_store_that_takes_what_was_dropped_is_not_silent(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    silent_since: list[float] = []
+    machine.append(LOG, b", two")
+    machine.owner.drop()
+    when_stored(machine, monkeypatch, "fold/", lambda: silent_since.append(machine.owner.silent_since))
+    machine.clock.now += 60.0
+    assert machine.job.step()
+    assert silent_since == [machine.clock.now]
 
 
 @pytest.mark.usefixtures("small_folds")
