@@ -187,7 +187,7 @@ class RootJob:
         """Have the chain go on from a root of what is on the disk now. Raises Abandoned, OSError, BadObject."""
         self.roots.give_up()
         self._made = None
-        log.info("storing what the data path has got while the store was away")
+        log.info("storing from the disk what the store has not been given: more was waiting than --remote-buffer")
         second_names = SecondNames(self.local)
         try:
             jump = self._begin_jump(second_names)

@@ -140,7 +140,7 @@ class Machine:
             store, self.recovered, options, rules, now=clock.monotonic(), timestamp=clock.wall()
         )
         self.broker.turn.random_percent = lambda: self.random.randrange(100)
-        self._turn = Turn(self.broker, store, announce=tell_nobody, flush=lambda: self.flush())
+        self._turn = Turn(self.broker, store, announce=tell_nobody, flush=lambda: self.flush(), remote=store.remote)
         sync = store.syncer.collect()
         sync.perform(self.files)
         store.syncer.settle(sync)

@@ -15,8 +15,8 @@ SEEDS: Final[Sequence[int]] = sized(short=range(2), long=range(400))
 MOST_LIVES: Final = 300  # in which a planted bug has to be found
 # A life that finds each planted bug, as in test_several_machines.py.
 FINDS: Final = {
-    "a publisher that waits for the store is answered when its message is written": 3,
-    "history shows what another machine may not have": 4,
+    "a publisher that waits for the store is answered when its message is written": 0,
+    "history shows what another machine may not have": 10,
 }
 
 

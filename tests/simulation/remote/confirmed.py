@@ -33,6 +33,7 @@ class Copy:
         self._logs: dict[ConfirmedLog, None] = {}
         self._refusal: str | None = None
         self._refuses_until = 0
+        self.is_behind = False
 
     @property
     def position(self) -> int:
@@ -42,7 +43,7 @@ class Copy:
         return self._refusal
 
     def holds_back(self, size: int) -> bool:
-        return False
+        return self.is_behind
 
     def log_written(self, log: ConfirmedLog, *, is_awaited: bool) -> None:
         self._logs[log] = None
@@ -101,6 +102,7 @@ class ConfirmedLife(MirroredLife):
             return
         with self.turn():
             self._copy.confirm(self.confirmed)
+            self._copy.is_behind = self.random.random() < 0.1
             if self.random.random() < 0.05:
                 self._copy.fall_silent()
 
@@ -108,6 +110,7 @@ class ConfirmedLife(MirroredLife):
         with self.turn():
             self.confirmed = len(self.changes)
             self._copy.confirm(self.confirmed)
+            self._copy.is_behind = False
         super().drain()
 
     def _observe(self) -> None:
