@@ -270,11 +270,12 @@ class ClientProtocol:
     def _update_reading(self) -> None:
         """Read from the client, unless it is held up or we owe it too many responses.
 
-        This limits the number of responses that we keep for a client that sends without waiting for them. While we
+        This limits the number of responses that we keep for a client that sends without waiting for them. While the
+        copy is behind, a publisher has to wait for each, but a consumer's FINs shouldn't wait as well. And while we
         don't read, we can't know whether the client is silent.
         """
-        owed = self._outbox.owed
-        owes_too_much = owed >= _MOST_OWED or (owed > 0 and self._broker.turn.is_copy_behind)
+        is_held_back = self._broker.turn.is_copy_behind and self._subscription is None
+        owes_too_much = self._outbox.owed >= (1 if is_held_back else _MOST_OWED)
         if self.state is not _CLOSED:
             if owes_too_much:
                 self._keep_alive.excuse()

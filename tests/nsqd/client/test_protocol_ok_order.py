@@ -260,6 +260,16 @@ def test_who_waits_for_an_answer_is_held_back_while_the_copy_is_behind() -> None
     assert client.protocol.finished
 
 
+def test_a_consumer_that_publishes_is_not_held_back() -> None:
+    node = synced_node()
+    client = node.consumer()
+    node.broker.turn.is_copy_behind = True
+    client.say(pub("t", b"x"))
+    client.hear()
+    assert client.protocol.owes_answers
+    assert client.protocol.reading
+
+
 def test_messages_and_responses_keep_their_own_order() -> None:
     node = Node()
     client = node.consumer(ready=2)
