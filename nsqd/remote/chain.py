@@ -19,8 +19,9 @@ the same bytes then finds them, and the comparison says that they are ours. What
 other bytes, or that we go on without it.
 
 A small slot is sent a second time if its answer takes longer than usual, because confirmations are in order, and one slow
-server would hold up all that come after. Large slots share the line, which a second request would only make slower. So
-they wait until the line has had time for them.
+server would hold up all that come after. It is sent up to four times, each after twice the pause. For example, if one of
+five servers hangs, the requests for one slot in 25 hang twice, but only those for one in 600 hang four times. Large slots
+share the line, which a second request would only make slower. So they wait until the line has had time for them.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 MOST_UNCONFIRMED: Final = 8 * DEPTH  # slots that may be stored while an earlier one isn't
 SHORTEST_PATIENCE: Final = 0.05  # seconds until an unanswered create is sent a second time, on another connection
+MOST_REQUESTS: Final = 4  # of one kind under way for a slot
 PATIENCE: Final = 3  # times the median of the last creates, or the time that the line needs for a large slot
 _MEDIAN_OF: Final = 31
 HEADER_OF_A_FENCE: Final = 4096  # bytes; more than any has
@@ -229,7 +231,9 @@ class Chain:
         under_way = [it for it in slot.requests if it.verb is verb]
         if not under_way:
             return slot.due
-        return max(slot.due, under_way[0].sent_at + self._patience(slot)) if len(under_way) == 1 else inf
+        if len(under_way) >= MOST_REQUESTS:
+            return inf
+        return max(slot.due, under_way[-1].sent_at + self._patience(slot) * 2.0 ** (len(under_way) - 1))
 
     def _patience(self, slot: PendingSlot) -> float:
         if slot.size >= LARGE and not slot.compares:

@@ -6,8 +6,9 @@ itself. So a slot that the end of a turn makes due passes through one thread onl
     the end of a turn ── wake ──> the leader ── create ──> the store ── confirmed ──> doorbell ──> the event loop
 
 A request may take half a minute if the store hangs, and a second request for the same slot should not have to wait for
-that. So there are up to two threads for each slot under way, begun when they are needed, and a leader. A request that still
-hangs after another one has stored its slot doesn't count, or half of a store's servers could hang all threads.
+that. So there are as many threads for each slot under way as it may have requests, begun when they are needed, and a
+leader. A request that still hangs after another one has stored its slot doesn't count, or half of a store's servers could
+hang all threads.
 """
 
 from __future__ import annotations
@@ -20,15 +21,14 @@ from threading import Lock, Thread
 from typing import TYPE_CHECKING, Final
 
 from nsqd.log.sync.sync_thread import make_doorbell
-from nsqd.remote.chain import Request, Verb
+from nsqd.remote.chain import MOST_REQUESTS, Request, Verb
 from nsqd.remote.object_store import Created, FaultKind, ObjectStore, OnUnknown, StoreFault
 
 if TYPE_CHECKING:
     from nsqd.remote.owner import Owner
 
 NAME: Final = "nsqd remote"
-_THREADS_PER_SLOT: Final = 2
-_MOST_THREADS: Final = 64
+_MOST_THREADS: Final = 128
 
 
 class Sender:
@@ -50,7 +50,7 @@ class Sender:
         self._store = open_store(self._note_fault)
         self._clock = clock
         # One more, so that there is a leader while all others hang: if too much waits, it has to drop it.
-        self._most_threads = _THREADS_PER_SLOT * depth + 1
+        self._most_threads = MOST_REQUESTS * depth + 1
         self._threads: list[Thread] = []
         self._lead = Lock()
         self._leads_until = inf  # when the leader looks for work by itself; inf while it is about to find out

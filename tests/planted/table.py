@@ -591,6 +591,20 @@ BUGS: Final = (
         ("sending of slots",),
     ),
     Bug(
+        "a slot whose two requests hang waits until they are given up",
+        _OK,
+        "nsqd/remote/chain.py",
+        (("if len(under_way) >= MOST_REQUESTS:", "if len(under_way) >= 2:"),),
+        ("sending of slots",),
+    ),
+    Bug(
+        "a store that is slow as a whole gets requests that are given up before it answers",
+        _OK,
+        "nsqd/remote/stores/time_limits.py",
+        (("self._slowest < _SLOW and name not in self._failed", "True"),),
+        ("object stores",),
+    ),
+    Bug(
         "publishers do not hear of changes that are left out of slots",
         _OK,
         "nsqd/remote/sender.py",

@@ -7,7 +7,8 @@ failure, and repeats it itself. And large objects would go in parts, for which c
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from itertools import islice
 from pathlib import Path
@@ -21,6 +22,7 @@ from nsqcommon.startup import StartupError
 from nsqd.remote.location import Scheme, StoreLocation, endpoint_of
 from nsqd.remote.object_store import LIST_LIMIT, Created, FaultKind, Names, OnUnknown, StoreFault, ignore
 from nsqd.remote.stores.answers import fault_of, says_absent, says_beyond_end
+from nsqd.remote.stores.time_limits import LONG, SHORT, TimeLimits
 
 CloudStore: TypeAlias = "S3Store | GCSStore | AzureStore"
 
@@ -44,8 +46,6 @@ _OF_CONNECTIONS: Final = frozenset(
     }
 )
 _FILES: Final = frozenset({"proxy_ca_certificate", "root_certificate"})  # whose content the library wants
-# A slot is at most 8 MiB, and 8 are under way: with less time, a slow line would never bring one over.
-_TIMEOUT: Final = "30s"
 _CONNECT_TIMEOUT: Final = "5s"
 _UNORDERED: Final = "--x-s3"  # the names of S3 Express buckets end so; they list names in no order
 
@@ -53,20 +53,37 @@ _UNORDERED: Final = "--x-s3"  # the names of S3 Express buckets end so; they lis
 class ObstoreStore:
     """A bucket, below a prefix. `open_cloud_store` makes one out of a URL."""
 
-    def __init__(self, store: CloudStore, location: StoreLocation, *, on_unknown: OnUnknown = ignore) -> None:
+    def __init__(
+        self,
+        store: CloudStore,
+        location: StoreLocation,
+        *,
+        short: CloudStore | None = None,
+        on_unknown: OnUnknown = ignore,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`short` is the same bucket, with less time for a request."""
         self._store = store
+        self._short = short or store
+        self._limits = TimeLimits()
         self._location = location
         self._on_unknown = on_unknown
+        self._clock = clock
 
     def create(self, name: str, data: bytes | Sequence[bytes]) -> Created:
+        size = len(data) if isinstance(data, bytes) else sum(map(len, data))
+        store, began = self._store_for(name, size), self._clock()
+        created = Created.CREATED
         try:
-            obstore.put(self._store, name, data, mode="create", use_multipart=False)
+            obstore.put(store, name, data, mode="create", use_multipart=False)
         except (AlreadyExistsError, PreconditionError):
-            return Created.EXISTS
+            created = Created.EXISTS
         except (BaseError, OSError) as error:
+            self._limits.failed(name)
             self._on_unknown(self._fault(error))
             return Created.UNKNOWN
-        return Created.CREATED
+        self._limits.answered(size, self._clock() - began)
+        return created
 
     def get(self, name: str, start: int = 0, end: int | None = None) -> bytes | None:
         try:
@@ -78,6 +95,7 @@ class ObstoreStore:
         except (BaseError, OSError) as error:
             if says_beyond_end(str(error)):
                 return b""
+            self._limits.failed(name)
             raise self._fault(error) from error
 
     def delete(self, names: Sequence[str]) -> None:
@@ -114,8 +132,11 @@ class ObstoreStore:
         elif end is None:
             data = obstore.get(self._store, name, options={"range": {"offset": start}}).bytes().to_bytes()
         else:
-            data = obstore.get_range(self._store, name, start=start, end=end).to_bytes()
+            data = obstore.get_range(self._store_for(name, end - start), name, start=start, end=end).to_bytes()
         return data
+
+    def _store_for(self, name: str, size: int) -> CloudStore:
+        return self._short if self._limits.is_short(name, size) else self._store
 
     def _delete_those_there(self, names: Sequence[str], error: OSError) -> None:
         """Delete one by one after a bulk request that Azure or Google has refused because a name wasn't there."""
@@ -150,27 +171,34 @@ def open_cloud_store(
     config: dict[str, Any] = {name: value for name, value in options.items() if name not in _OF_CONNECTIONS}
     if location.scheme is Scheme.S3:
         config["conditional_put"] = "etag"  # whatever the environment says
-    try:
-        store = _CLASSES[location.scheme](
+
+    def opened(timeout: float) -> CloudStore:
+        store: CloudStore = _CLASSES[location.scheme](
             location.bucket,
             prefix="/".join(filter(None, (location.prefix, node))) or None,
             config=config,
-            client_options=_connection_options(location.scheme, options, environ),
+            client_options=_connection_options(location.scheme, options, environ, timeout=timeout),
             retry_config=_NO_RETRIES,
         )
+        return store
+
+    try:
+        store, short = opened(LONG), opened(SHORT)
     except (BaseError, ValueError, OSError) as error:
         reason = str(error).partition("\n")[0]
         raise StartupError(f"--remote={location}: {reason}") from error
-    return ObstoreStore(store, location, on_unknown=on_unknown)
+    return ObstoreStore(store, location, short=short, on_unknown=on_unknown)
 
 
-def _connection_options(scheme: Scheme, options: Mapping[str, str], environ: Mapping[str, str]) -> Any:
+def _connection_options(
+    scheme: Scheme, options: Mapping[str, str], environ: Mapping[str, str], *, timeout: float
+) -> Any:
     """Return what the library wants to know about connections.
 
     Addresses are taken at random, so that requests go to all servers that a name stands for.
     """
     return {
-        "timeout": _TIMEOUT,
+        "timeout": f"{timeout:g}s",
         "connect_timeout": _CONNECT_TIMEOUT,
         "randomize_addresses": "true",
         "user_agent": "nsqd",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import inf
+from random import Random
 
 import pytest
 
@@ -141,18 +142,72 @@ def test_a_comparison_without_an_answer_is_repeated_later() -> None:
     assert send(chain, chain.next_due()).verb is Verb.COMPARE
 
 
-def test_a_create_that_takes_long_is_sent_a_second_time_and_not_a_third() -> None:
+def test_a_create_that_takes_long_is_sent_four_times_each_after_twice_the_pause() -> None:
     chain = new_chain()
     append(chain, 10)
-    first = send(chain)
-    second = send(chain, chain.next_due())
-    assert second.verb is Verb.CREATE
-    assert chain.next_request(1e9) is None
-    chain.created(second, Created.CREATED, 5.0)
+    first, *others = [send(chain, now) for now in (0.0, 1.0, 3.0, 7.0)]
+    assert chain.next_due() == inf
+    assert {it.verb for it in others} == {Verb.CREATE}
+    chain.created(others[1], Created.CREATED, 8.0)
     assert chain.confirmed_position == 10
-    chain.created(first, Created.EXISTS, 6.0)  # the loser's answer says nothing new
+    chain.created(first, Created.EXISTS, 9.0)  # the losers' answers say nothing new
     assert chain.fenced is None
     assert chain.next_request(1e9) is None
+
+
+def test_a_slot_is_sent_again_only_after_its_patience() -> None:
+    chain = new_chain()
+    append(chain, 10)
+    due = [0.0]
+    for _ in range(3):
+        send(chain, due[-1])
+        due.append(chain.next_due())
+        assert chain.next_request(due[-1] - 0.01) is None
+    assert due == [0.0, 1.0, 3.0, 7.0]
+
+
+def test_a_request_that_fails_while_others_hang_is_repeated() -> None:
+    chain = new_chain()
+    append(chain, 10)
+    first, *_ = [send(chain, now) for now in (0.0, 1.0, 3.0, 7.0)]
+    chain.created(first, Created.UNKNOWN, 8.0)
+    assert chain.next_due() == 7.0 + 4.0
+    assert send(chain, 11.0).verb is Verb.CREATE
+
+
+@dataclass
+class HangingServers:
+    """A store of which one server in five doesn't answer. A request gets another server each time, and 5 s."""
+
+    random: Random
+    now: float = 0.0
+    under_way: dict[Request, float] = field(default_factory=dict)
+
+    def serve(self, chain: Chain, until: float) -> None:
+        while self.now < until:
+            for request in send_all(chain, self.now):
+                self.under_way[request] = self.now + (5.0 if self.random.random() < 0.2 else 0.005)
+            next_answer = min(self.under_way.values(), default=inf)
+            self.now = min(until, next_answer, max(self.now, chain.next_due()))
+            for request in [it for it, answer in self.under_way.items() if answer <= self.now]:
+                sent = self.now - request.sent_at
+                del self.under_way[request]
+                chain.created(request, Created.UNKNOWN if sent >= 5.0 else Created.CREATED, self.now)
+
+
+def test_one_server_in_five_that_hangs_does_not_hold_up_confirmations_for_long() -> None:
+    """By two requests for each slot, one slot in 25 would wait until they end, and with it all that come after."""
+    chain, servers = new_chain(depth=8), HangingServers(Random(1))
+    waits, confirmed = [0.0], 0.0
+    for number in range(2000):
+        if chain.may_append:
+            append(chain, number)
+        servers.serve(chain, 0.05 * number)
+        if chain.take_confirmed():
+            waits.append(servers.now - confirmed)
+            confirmed = servers.now
+    assert max(waits) <= 6.0
+    assert sum(it > 1.0 for it in waits) <= 10
 
 
 def test_patience_follows_the_latency_of_the_store() -> None:
@@ -230,7 +285,7 @@ def test_a_comparison_that_hangs_is_sent_a_second_time() -> None:
     first = send(chain)
     assert chain.next_due() == 1.0
     second = send(chain, 1.0)
-    assert (first.verb, second.verb, chain.next_due()) == (Verb.COMPARE, Verb.COMPARE, inf)
+    assert (first.verb, second.verb, chain.next_due()) == (Verb.COMPARE, Verb.COMPARE, 3.0)
 
 
 SLOT = 8 << 20

@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 from nsqcommon.remote.operations import OpenFile, Remove, Write
 from nsqcommon.remote.slot import Claimant
+from nsqd.remote.chain import MOST_REQUESTS
 from nsqd.remote.claim import Claim, Claimed
 from nsqd.remote.claiming import claim_name
 from nsqd.remote.object_store import Created, FaultKind, ObjectStore, OnUnknown, StoreFault, ignore
@@ -116,16 +118,17 @@ def test_appends_reach_a_folder_and_are_confirmed(tmp_path: Path) -> None:
 
 
 class HangsAtFirst(MemoryStore):
-    """Answers a create only if it is a repeated one, as if its first server hung."""
+    """Answers a create of all but the first slots only at the fourth try, as if its other servers hung."""
 
-    seen: ClassVar[set[str]] = set()
+    tries: ClassVar[Counter[str]] = Counter()
     end: ClassVar[threading.Event] = threading.Event()
 
     def create(self, name: str, data: bytes | Sequence[bytes]) -> Created:
-        if name.startswith("wal/0000000001") and name not in self.seen:
-            self.seen.add(name)
-            self.end.wait(10 * LIMIT)
-            return Created.UNKNOWN
+        if name.startswith("wal/0000000001") and int(name[-8:]) > 2:
+            self.tries[name] += 1
+            if self.tries[name] < MOST_REQUESTS:
+                self.end.wait(10 * LIMIT)
+                return Created.UNKNOWN
         return super().create(name, data)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from threading import Event
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from nsqcommon.startup import StartupError
 from nsqd.remote.location import parse_location
 from nsqd.remote.object_store import Created, FaultKind, ObjectStore, StoreFault
+from nsqd.remote.pacing import LARGE
 from nsqd.remote.stores.opening import open_store
 from tests.support.http_server import HttpServer, Reply, Request
 
@@ -226,3 +228,35 @@ def test_an_endpoint_of_the_environment_may_be_http(server: Server, monkeypatch:
     monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
     assert open_store(parse_location("s3://lake"), KEYS).create("x", b"") is Created.CREATED
     assert urlsplit(server.requests[0].target).path == "/lake/x"
+
+
+def test_small_requests_have_less_time_until_one_fails(server: Server) -> None:
+    from obstore.store import S3Store
+
+    from nsqd.remote.stores.obstore import ObstoreStore
+
+    config: Any = {"endpoint": server.url, **KEYS}
+    long, short = (
+        S3Store(
+            "lake",
+            config=config,
+            client_options={"allow_http": True, "user_agent": name},
+            retry_config={"max_retries": 0},
+        )
+        for name in ("long", "short")
+    )
+    store = ObstoreStore(long, parse_location("s3://lake"), short=short)
+    store.create("a", b"slot")
+    store.create("b", [bytes(LARGE)])
+    server.always(404, "NoSuchKey")
+    assert store.get("a", 0, 10) is None
+    server.always(500)
+    for _ in range(2):
+        assert store.create("c", b"slot") is Created.UNKNOWN
+    for _ in range(2):
+        with pytest.raises(StoreFault):
+            store.get("d", 0, 10)
+    assert [it.headers["user-agent"] for it in server.requests] == [
+        *("short", "long", "short"),
+        *("short", "long", "short", "long"),
+    ]
