@@ -14,7 +14,8 @@ from nsqcommon.remote.names import gone_name, root_name, slot_name
 from nsqcommon.remote.root import Root, encode_root
 from nsqcommon.remote.slot import Claimant
 from nsqcommon.startup import StartupError
-from nsqd.remote.claim import SLOTS_AHEAD, ChainRead, Claim, RunRead
+from nsqd.remote.chain import Chain
+from nsqd.remote.claim import SLOTS_AHEAD, ChainRead, Claim, Claimed, RunRead
 from nsqd.remote.claiming import FINISH, REPORT_INTERVAL, WATCH, claim_name
 from nsqd.remote.object_store import Created, FaultKind, OnUnknown, StoreFault
 from tests.nsqd.remote.claims import World, append

@@ -14,8 +14,8 @@ from nsqd.log.data_path import DataPath
 from nsqd.log.files import Files
 from nsqd.log.store import DiskStore
 from nsqd.log.topic_log import DiskLog
-from nsqd.remote.fetching import Abandoned
 from nsqd.options import Options
+from nsqd.remote.fetching import Abandoned
 from nsqd.remote.local_mark import Decision
 from nsqd.remote.location import Scheme, StoreLocation
 from nsqd.remote.node import RemoteNode, RemoteSettings
