@@ -249,7 +249,7 @@ BUGS: Final = (
         "what was removed while the store was away comes back",
         _ANSWERED,
         "nsqd/remote/reconciliation.py",
-        ((" and (path in local or not removals.has(path, file))\n", "\n"),),
+        ((" and (path in local or not removals.has(path, file)):\n", ":\n"),),
         ("owners of names",),
     ),
     Bug(
