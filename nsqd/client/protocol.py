@@ -246,11 +246,12 @@ class ClientProtocol:
 
     def _release(self) -> None:
         """Make responses with settled receipts ready to send. Closes the client if a publish or SUB has failed."""
-        if (error := self._outbox.release()) is not None:
+        outbox = self._outbox
+        if (error := outbox.release()) is not None:
             self._fail(error)
-        if not self.reading or self._broker.turn.is_copy_behind:
+        if not self.reading or (outbox.held and self._broker.turn.is_copy_behind):
             self._update_reading()
-        self.finished = self.state is _CLOSED and not self._outbox.held
+        self.finished = self.state is _CLOSED and not outbox.held
 
     @property
     def owes_answers(self) -> bool:
