@@ -71,7 +71,7 @@ class Turn:
         self._flush = flush
         self._remote = remote
         if remote is not None:
-            broker.turn.holds_back = remote.holds_back
+            broker.holds_back = remote.holds_back
         self.alarm_came_closer = Wakeup()
         self.progress_made = Wakeup()
         self.publishes_wait = Wakeup()  # for the removal of files, or for the copy

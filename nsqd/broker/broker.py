@@ -29,6 +29,10 @@ MOST_POSTPONED: Final = 64 << 20  # bytes of a topic's publishes that may wait i
 _TOPICS_IN_PART: Final = 100  # topics in one part of the topology
 
 
+def _never(size: int) -> bool:
+    return False
+
+
 class Broker:
     """All topics, and the `TurnContext` that they share with their channels."""
 
@@ -64,6 +68,7 @@ class Broker:
         self.producers: dict[object, Callable[[str], ClientSnapshot]] = {}
         self.promised: Receipt | None = None  # of this turn's urgent changes, if a client waits for it: see `promise`
         self.refusal: str | None = None  # the error for all publishes; None: publishing is allowed
+        self.holds_back: Callable[[int], bool] = _never  # publishes of this many bytes that wait for the copy, now
         self._sealed: dict[Topic, None] = {}
 
     # Topics
@@ -135,7 +140,7 @@ class Broker:
         """Postpone this turn's publishes that wait for the copy, unless it has caught up or they are too many to keep."""
         turn = self.turn
         held = [topic for topic in turn.unsealed if topic.log.waits_for_copy and topic.log.refusal() is None]
-        if not held or not turn.holds_back(sum(topic.buffered().size for topic in held)):
+        if not held or not self.holds_back(sum(topic.buffered().size for topic in held)):
             return
         for topic in held:
             del turn.unsealed[topic]

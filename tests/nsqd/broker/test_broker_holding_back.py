@@ -23,9 +23,9 @@ class Copied:
         self.is_behind(True)
 
     def is_behind(self, is_it: bool) -> None:
-        turn = self.node.broker.turn
-        turn.is_copy_behind = is_it
-        turn.holds_back = lambda size: is_it and size <= self.most
+        broker = self.node.broker
+        broker.turn.is_copy_behind = is_it
+        broker.holds_back = lambda size: is_it and size <= self.most
 
     def publish(self, topic: Topic | None = None, delay_ms: int = 0) -> Receipt:
         receipt = (topic or self.topic).publish_one(BODY, delay_ms)
