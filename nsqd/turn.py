@@ -101,7 +101,7 @@ class Turn:
             self._syncer.hurry()
         if self._remote is not None:
             self._remote.hurry()
-            turn.is_copy_behind = self._remote.holds_back(0)
+            broker.is_copy_behind = self._remote.holds_back(0)
         if turn.alarms.next < self.timers_sleep_until:
             self.alarm_came_closer.set()
         if turn.journal.unsaved or turn.to_release or turn.shape_unsaved:

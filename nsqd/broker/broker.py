@@ -68,6 +68,7 @@ class Broker:
         self.producers: dict[object, Callable[[str], ClientSnapshot]] = {}
         self.promised: Receipt | None = None  # of this turn's urgent changes, if a client waits for it: see `promise`
         self.refusal: str | None = None  # the error for all publishes; None: publishing is allowed
+        self.is_copy_behind = False  # whether publishes that wait for the copy of --remote are held back
         self.holds_back: Callable[[int], bool] = _never  # publishes of this many bytes that wait for the copy, now
         self._sealed: dict[Topic, None] = {}
 
@@ -133,7 +134,7 @@ class Broker:
                     topic.refuse(f"topic {topic.name} is full: its oldest files can't be removed fast enough")
                 else:
                     self.turn.postponed[topic] = None
-        if self.turn.is_copy_behind:
+        if self.is_copy_behind:
             self._hold_back()
 
     def _hold_back(self) -> None:

@@ -59,7 +59,7 @@ def finish_turn(broker: Broker, disk: Disk, *, announce: Announce, flush: Callab
     """
     turn, journal = broker.turn, broker.turn.journal
     while True:
-        if turn.dropping or turn.postponed or turn.is_copy_behind:
+        if turn.dropping or turn.postponed or broker.is_copy_behind:
             broker.make_room(disk.publishing_error)
         if turn.unsealed or broker.promised is not None:
             if turn.deferring:

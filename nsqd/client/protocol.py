@@ -249,7 +249,7 @@ class ClientProtocol:
         outbox = self._outbox
         if (error := outbox.release()) is not None:
             self._fail(error)
-        if not self.reading or (outbox.held and self._broker.turn.is_copy_behind):
+        if not self.reading or (outbox.held and self._broker.is_copy_behind):
             self._update_reading()
         self.finished = self.state is _CLOSED and not outbox.held
 
@@ -275,7 +275,7 @@ class ClientProtocol:
         copy is behind, a publisher has to wait for each, but a consumer's FINs shouldn't wait as well. And while we
         don't read, we can't know whether the client is silent.
         """
-        is_held_back = self._broker.turn.is_copy_behind and self._subscription is None
+        is_held_back = self._broker.is_copy_behind and self._subscription is None
         owes_too_much = self._outbox.owed >= (1 if is_held_back else _MOST_OWED)
         if self.state is not _CLOSED:
             if owes_too_much:

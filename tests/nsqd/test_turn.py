@@ -60,4 +60,4 @@ def test_a_turn_finds_out_whether_the_copy_is_behind() -> None:
         remote.is_behind = is_behind
         with in_turn(turn):
             pass
-        assert node.broker.turn.is_copy_behind == node.broker.holds_back(1) == is_behind
+        assert node.broker.is_copy_behind == node.broker.holds_back(1) == is_behind

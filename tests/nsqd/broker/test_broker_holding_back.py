@@ -24,7 +24,7 @@ class Copied:
 
     def is_behind(self, is_it: bool) -> None:
         broker = self.node.broker
-        broker.turn.is_copy_behind = is_it
+        broker.is_copy_behind = is_it
         broker.holds_back = lambda size: is_it and size <= self.most
 
     def publish(self, topic: Topic | None = None, delay_ms: int = 0) -> Receipt:

@@ -246,7 +246,7 @@ def test_who_waits_for_an_answer_is_held_back_while_the_copy_is_behind() -> None
     idle, client = node.client(), node.client()
     client.say(pub("t", b"x"))
     assert client.protocol.reading
-    node.broker.turn.is_copy_behind = True
+    node.broker.is_copy_behind = True
     client.say(pub("t", b"y"))
     idle.say(nop())
     client.hear()
@@ -263,7 +263,7 @@ def test_who_waits_for_an_answer_is_held_back_while_the_copy_is_behind() -> None
 def test_a_consumer_that_publishes_is_not_held_back() -> None:
     node = synced_node()
     client = node.consumer()
-    node.broker.turn.is_copy_behind = True
+    node.broker.is_copy_behind = True
     client.say(pub("t", b"x"))
     client.hear()
     assert client.protocol.owes_answers
