@@ -29,6 +29,7 @@ QUICK: Final[Mapping[str, tuple[str, ...]]] = {
     "keys": ("--runs=1", "--seconds=0.3", "--messages=20000"),
     "headers": ("--runs=1", "--seconds=0.3"),
     "redelivery": ("--runs=1", "--messages=20000"),
+    "remote": ("--runs=1", "--seconds=0.5", "--idle=5", "--away=5"),
     "history": ("--runs=1", "--gigabytes=0.1"),
     "http_consume": ("--runs=1", "--messages=20000"),
     "jobs": ("--runs=1", "--jobs=300", "--waiting=2000"),
