@@ -12,15 +12,12 @@ from shlex import join
 
 import pytest
 
-from nsqcommon.options import table_of
-from nsqd.options import Options
 from tests.support.process import ROOT
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif("NSQ_TEST_PYTHON" in os.environ, reason="it runs the ordinary installation"),
     pytest.mark.skipif(sys.platform != "linux", reason="only Linux has all loopback addresses"),
-    pytest.mark.skipif("standby" not in {it.flag for it in table_of(Options)}, reason="nsqd has no --standby yet"),
 ]
 
 TIMEOUT = 240.0

@@ -184,7 +184,6 @@ def test_standbys_that_are_never_ready_block_neither_updates_nor_evictions() -> 
         assert container[probe]["tcpSocket"] == {"port": "http"}, "a standby accepts no clients"
 
 
-@pytest.mark.skipif("standby" not in {it.flag for it in table_of(OPTIONS["nsqd"])}, reason="nsqd has no --standby yet")
 def test_flags_of_a_standby_are_options() -> None:
     test_flags_are_options({"nsqd": {"remote": {**REMOTE, "standby": True}}})
 

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from math import inf
 from pathlib import Path
 from random import Random
 from typing import ClassVar, Final
@@ -142,7 +143,8 @@ def test_requests_that_hang_after_their_slots_were_stored_leave_threads_for_othe
             HangsAtFirst.end.set()
 
 
-def test_writes_that_are_left_out_because_their_file_is_gone_are_confirmed() -> None:
+def test_writes_that_are_left_out_because_their_file_is_gone_are_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nsqd.remote.owner._HEARTBEAT", inf)  # its answer would ring for them, ten seconds later
     with running(in_memory()) as node:
         node.owner.record(Recorded(Remove("a.log")))
         node.wait_for_confirmation()
