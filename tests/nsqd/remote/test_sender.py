@@ -264,6 +264,7 @@ class Busy(MemoryStore):
 
 def test_a_fault_is_there_for_operators_until_the_store_answers() -> None:
     with running(in_memory(Busy)) as node:
+        node.wait_for_confirmation()  # of the file: otherwise the store's answer to that could end the fault
         Busy.is_busy.set()
         node.append(b"one")
         assert Busy.has_refused.wait(LIMIT)
