@@ -9,6 +9,7 @@ stored. So a name whose request has failed gets all the time at the next try, an
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Final
 
 from nsqd.remote.pacing import LARGE
@@ -27,7 +28,7 @@ class TimeLimits:
 
     def __init__(self) -> None:
         self._slowest = 0.0  # seconds, of the last small requests
-        self._failed: dict[str, None] = {}  # names, oldest first
+        self._failed: OrderedDict[str, None] = OrderedDict()  # names, oldest first
 
     def is_short(self, name: str, size: int) -> bool:
         """Return whether a request for this many bytes should be given up after `SHORT` instead of `LONG` seconds."""
@@ -40,5 +41,5 @@ class TimeLimits:
     def failed(self, name: str) -> None:
         """Note that a request got no answer, in time or at all."""
         self._failed[name] = None
-        while len(self._failed) > _MOST_FAILED:
-            self._failed.pop(next(iter(self._failed)), None)
+        if len(self._failed) > _MOST_FAILED:
+            self._failed.popitem(last=False)  # in one step: in an outage, requests of several threads fail at once

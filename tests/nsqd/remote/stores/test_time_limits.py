@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
 from nsqd.remote.pacing import LARGE
 from nsqd.remote.stores.time_limits import SHORT, TimeLimits
 
@@ -39,3 +45,24 @@ def test_names_of_long_ago_are_forgotten() -> None:
         limits.failed(str(number))
     assert limits.is_short("0", 1)
     assert not limits.is_short("999", 1)
+
+
+@pytest.fixture
+def hasty_threads() -> Iterator[None]:
+    """Threads that take turns as often as the interpreter lets them."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("hasty_threads")
+def test_requests_of_several_threads_may_fail_at_the_same_time() -> None:
+    limits = TimeLimits()
+
+    def fail(thread: int) -> None:
+        for number in range(10_000):
+            limits.failed(f"{thread}-{number}")
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(fail, range(8)))  # raises what a thread has raised
