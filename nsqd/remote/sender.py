@@ -6,9 +6,9 @@ itself. So a slot that the end of a turn makes due passes through one thread onl
     the end of a turn ── wake ──> the leader ── create ──> the store ── confirmed ──> doorbell ──> the event loop
 
 A request may take half a minute if the store hangs, and a second request for the same slot should not have to wait for
-that. So there are as many threads for each slot under way as it may have requests, begun when they are needed, and a
-leader. A request that still hangs after another one has stored its slot doesn't count, or half of a store's servers could
-hang all threads.
+that. So there are as many threads for each slot under way as it may have creates and comparisons, begun when they are
+needed, one for a probe, and a leader. A request that still hangs after another one has stored its slot doesn't count, or
+half of a store's servers could hang all threads.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from threading import Lock, Thread
 from typing import TYPE_CHECKING, Final
 
 from nsqd.log.sync.sync_thread import make_doorbell
-from nsqd.remote.chain import MOST_REQUESTS, Request, Verb
+from nsqd.remote.chain import MOST_REQUESTS, SHORTEST_PATIENCE, Request, Verb
 from nsqd.remote.object_store import Created, FaultKind, ObjectStore, OnUnknown, StoreFault
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 NAME: Final = "nsqd remote"
 _MOST_THREADS: Final = 128
+_PROBES: Final = 1  # under way; it may have begun before there was a slot
 
 
 class Sender:
@@ -49,8 +50,8 @@ class Sender:
         self._rung = 0  # the number of the last confirmed change for which the doorbell has rung
         self._store = open_store(self._note_fault)
         self._clock = clock
-        # One more, so that there is a leader while all others hang: if too much waits, it has to drop it.
-        self._most_threads = MOST_REQUESTS * depth + 1
+        # One more than may hang, so that there is always a leader: if too much waits, it has to drop it.
+        self._most_threads = 2 * MOST_REQUESTS * depth + _PROBES + 1
         self._threads: list[Thread] = []
         self._lead = Lock()
         self._leads_until = inf  # when the leader looks for work by itself; inf while it is about to find out
@@ -105,9 +106,9 @@ class Sender:
         """Wait for a request that is due. None: the sender was closed."""
         found = self._ask_owner()
         if isinstance(found, Request):
+            self._tell_leader(self._clock() + SHORTEST_PATIENCE)  # it may have to be repeated then
             return found
-        if found < self._leads_until:  # the answer that we had has made something due earlier than the leader knows
-            self._wake()
+        self._tell_leader(found)
         with self._lead:
             while not self._is_closed:
                 self._leads_until = inf  # before we ask, so that every later change wakes us
@@ -117,6 +118,11 @@ class Sender:
                 self._leads_until = found
                 self._sleep(found)
         return None
+
+    def _tell_leader(self, due: float) -> None:
+        """Wake the leader if the answer that we had has made something due earlier than it knows."""
+        if due < self._leads_until:
+            self._wake()
 
     def _ask_owner(self) -> Request | float:
         found = self._owner.next_request(self._clock())

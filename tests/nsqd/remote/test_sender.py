@@ -47,9 +47,16 @@ class Node:
     """An owner with its threads. What it appends to its only file is `written`."""
 
     def __init__(
-        self, open_store: Callable[[OnUnknown], ObjectStore], *, interval: float = 0.001, depth: int = DEPTH
+        self,
+        open_store: Callable[[OnUnknown], ObjectStore],
+        *,
+        interval: float = 0.001,
+        depth: int = DEPTH,
+        buffer: float = inf,
     ) -> None:
-        self.owner = Owner(claimed_by("a", open_store), Pacing(interval=interval, delay=0.02))
+        self.owner = Owner(
+            claimed_by("a", open_store), Pacing(interval=interval, delay=0.02, depth=depth), buffer=buffer
+        )
         self.sender = Sender(self.owner, open_store, depth=depth)
         self.written = b""
         self.owner.record(Recorded(OpenFile(1, "a.log")))
@@ -89,9 +96,13 @@ def content_in(open_store: Callable[[OnUnknown], ObjectStore]) -> bytes:
 
 @contextmanager
 def running(
-    open_store: Callable[[OnUnknown], ObjectStore], *, interval: float = 0.001, depth: int = DEPTH
+    open_store: Callable[[OnUnknown], ObjectStore],
+    *,
+    interval: float = 0.001,
+    depth: int = DEPTH,
+    buffer: float = inf,
 ) -> Iterator[Node]:
-    node = Node(open_store, interval=interval, depth=depth)
+    node = Node(open_store, interval=interval, depth=depth, buffer=buffer)
     node.sender.start()
     try:
         yield node
@@ -141,6 +152,58 @@ def test_requests_that_hang_after_their_slots_were_stored_leave_threads_for_othe
                 node.wait_for_confirmation()
         finally:
             HangsAtFirst.end.set()
+
+
+class HangsForGood(MemoryStore):
+    """Answers no request from some moment on, and a create only by saying that the slot exists."""
+
+    waiting: ClassVar[threading.Semaphore] = threading.Semaphore(0)
+    has_begun: ClassVar[threading.Event] = threading.Event()
+    end: ClassVar[threading.Event] = threading.Event()
+    says_exists: ClassVar[Counter[str]] = Counter()
+
+    def create(self, name: str, data: bytes | Sequence[bytes]) -> Created:
+        if self.has_begun.is_set():
+            self.says_exists[name] += 1
+            if self.says_exists[name] == MOST_REQUESTS:
+                return Created.EXISTS
+            self._hang()
+        return super().create(name, data)
+
+    def get(self, name: str, start: int = 0, end: int | None = None) -> bytes | None:
+        if self.has_begun.is_set():
+            self._hang()
+        return super().get(name, start, end)
+
+    def _hang(self) -> None:
+        self.waiting.release()
+        self.end.wait(10 * LIMIT)
+
+
+def test_a_thread_is_left_to_drop_what_waits_while_all_requests_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nsqd.remote.owner._HEARTBEAT", 0.01)
+    with running(in_memory(HangsForGood), depth=1, buffer=1 << 20) as node:
+        try:
+            for number in range(6):
+                node.append(b"%d" % number)
+                node.wait_for_confirmation()
+            HangsForGood.has_begun.set()
+            assert HangsForGood.waiting.acquire(timeout=LIMIT), "the heartbeat of an idle owner"
+            node.append(b"hangs")
+            for _ in range(2 * MOST_REQUESTS - 1):  # the creates but one, and the comparisons
+                assert HangsForGood.waiting.acquire(timeout=LIMIT), "there is no thread for the next request"
+            node.append(bytes(9 << 20))
+            assert wait_until(lambda: node.owner.is_stopped), "nothing bounds what waits in memory"
+        finally:
+            HangsForGood.end.set()
+
+
+def wait_until(is_done: Callable[[], bool]) -> bool:
+    """Wait for something that no doorbell rings for. Return False if it doesn't come."""
+    until = time.monotonic() + LIMIT
+    while not is_done() and time.monotonic() < until:
+        time.sleep(0.001)
+    return is_done()
 
 
 def test_writes_that_are_left_out_because_their_file_is_gone_are_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
