@@ -125,7 +125,10 @@ class Storing:
 
 
 class Folds:
-    """Stores folds in up to `at_once` threads, or without a thread if that is 1. Leave it by an error, or by `finish`."""
+    """Stores folds, and then the root, in up to `at_once` threads, or without a thread if that is 1.
+
+    Leave it by an error, or by `finish`.
+    """
 
     def __init__(self, storing: Storing, at_once: int) -> None:
         self._storing = storing
@@ -199,9 +202,10 @@ class RootMaking:
             root = self._writer.finish()
             self._store_full_folds()
             self._folds.finish()
-        name = root_name(self._run)
-        self.names.add(name)
-        self._storing.create(name, encode_root(root))
+            name = root_name(self._run)
+            self.names.add(name)
+            self._folds.store(name, [encode_root(root)])
+            self._folds.finish()
         return root
 
     def _blocks(self, file: FileToFold) -> Iterator[bytes]:

@@ -18,14 +18,17 @@ from nsqd.remote.fetching import Abandoned
 from nsqd.remote.fsck import StoreExamination
 from nsqd.remote.local_files import LocalFiles
 from nsqd.remote.local_mark import Decision, decode_mark
+from nsqd.remote.object_store import Created
 from nsqd.remote.root_job import NAME, PAUSE, RootJob, begin_chain
 from nsqd.remote.root_making import Storing
 from nsqd.remote.second_names import SecondNames
 from nsqd.remote.sweep import ROOT_SECONDS, UNUSED_FOR
 from tests.nsqd.remote.machines import Machine
+from tests.support.object_stores import MemoryStore
 
 LOG = "topics/t.orders/00000000.log"
 JOURNAL = "journal.000001"
+LIMIT = 5.0  # seconds until a test gives up waiting
 
 
 @pytest.fixture
@@ -218,6 +221,55 @@ def test_a_stop_at_a_store_that_is_away_ends_in_time(machine: Machine) -> None:
     machine.start()
     machine.send_difference()
     assert adopted(machine).content()[LOG] == b"one, two"
+
+
+class Hanging(MemoryStore):
+    """A store that hangs as soon as an object of this kind is created."""
+
+    kind = "fold/"
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__(machine.objects)
+        self.hangs, self.ends = Event(), Event()
+
+    def create(self, name: str, data: bytes | Sequence[bytes]) -> Created:
+        if name.startswith(self.kind):
+            self.hangs.set()
+            self.ends.wait()
+        return super().create(name, data)
+
+
+class HangingAtRoots(Hanging):
+    kind = "root/"
+
+
+def job_with(machine: Machine, store: MemoryStore) -> RootJob:
+    local = LocalFiles(machine.folder, Files())
+    return RootJob(machine.owner, machine.claimed, store, local, clock=machine.clock)
+
+
+def ends(thread: threading.Thread) -> bool:
+    thread.join(LIMIT)
+    return not thread.is_alive()
+
+
+def test_a_start_can_be_stopped_while_its_last_object_is_stored(machine: Machine) -> None:
+    machine.die()
+    (machine.folder / LOG).write_bytes(Random(1).randbytes(9 << 20))
+    machine.start()
+    store, is_stopped = HangingAtRoots(machine), Event()
+    job = job_with(machine, store)
+
+    def begin() -> None:
+        with pytest.raises(Abandoned):
+            begin_chain(machine.owner, machine.claimed, job, is_stopped=is_stopped.is_set)
+
+    beginning = threading.Thread(target=begin, daemon=True)
+    beginning.start()
+    assert store.hangs.wait(LIMIT)
+    is_stopped.set()
+    assert ends(beginning)
+    store.ends.set()
 
 
 def test_a_start_that_stores_all_of_a_data_path_can_be_stopped(
