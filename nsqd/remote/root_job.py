@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import wait
 from contextlib import suppress
 from math import inf
 from threading import Event, Lock, Thread
@@ -26,6 +27,7 @@ from nsqcommon.remote.names import HINT
 from nsqd.log.data_path import READERS_JSON, TOPOLOGY_JSON
 from nsqd.log.files import error_text
 from nsqd.remote.catalog import mostly_dead, plan_fold, unsent_files
+from nsqd.remote.daemon_threads import DaemonThreads
 from nsqd.remote.difference import find_difference, plan_root
 from nsqd.remote.fetching import Abandoned, Fetch
 from nsqd.remote.local_mark import Decision
@@ -51,6 +53,7 @@ INTERVAL: Final = 1.0  # seconds between two looks whether something is due
 PAUSE: Final = 10.0  # seconds after something has failed
 _LOOK_INTERVAL: Final = 0.002  # seconds
 _SAVING_TIMEOUT: Final = 1.0  # seconds
+_LAST_REQUEST: Final = 1.0  # seconds for a request that is under way when the time of a stop is up
 _MOST_TRIES: Final = 100  # to begin a jump while files vanish
 MOST_SLOTS_READ: Final = 500  # by our claim; the next one should have fewer
 
@@ -337,7 +340,7 @@ class RootJob:
         """End the thread, and leave the chain with a root and an end, so that the next owner needs to read no slots.
 
         Call this when the data path is closed and nothing more is recorded; the sender still runs. Blocks for at most
-        `timeout` seconds, and a request longer if the store hangs. Return whether all of it was done. If it wasn't, the
+        `timeout` seconds, and a second longer if the store hangs. Return whether all of it was done. If it wasn't, the
         next owner reads slots, and what was never sent is on this disk.
         """
         ends_at = self._clock() + timeout
@@ -351,9 +354,19 @@ class RootJob:
         if self._owner.fenced is not None:
             return False
         self._ends_at = ends_at
+        with DaemonThreads[bool](1, name=NAME) as threads:  # because a request may hang
+            leaving = threads.submit(self._leave)
+            if wait([leaving], max(0.0, ends_at - self._clock()) + _LAST_REQUEST).not_done:
+                log.warning("stopped without a last root: the store doesn't answer")
+                self.leave()
+                return False
+        return leaving.result()
+
+    def _leave(self) -> bool:
+        """Have everything stored, and leave the chain. Return whether all of it was done."""
         steps = (
             (self._wait_until_settled, "stopped before everything was in the store"),
-            (self._leave, "stopped without a last root, so the next owner reads more slots"),
+            (self._end_chain, "stopped without a last root, so the next owner reads more slots"),
         )
         for step, otherwise in steps:
             try:
@@ -366,7 +379,7 @@ class RootJob:
                 return False
         return True
 
-    def _leave(self) -> None:
+    def _end_chain(self) -> None:
         """Make the last root and the last end. Raises Abandoned if the time is up, and what making a root raises."""
         if self.roots.is_busy:
             self.roots.give_up()  # it was abandoned

@@ -253,6 +253,22 @@ def ends(thread: threading.Thread) -> bool:
     return not thread.is_alive()
 
 
+def test_a_stop_does_not_wait_for_a_store_that_hangs_while_the_last_root_is_stored(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nsqd.remote.root_job._LAST_REQUEST", 0.01)
+    machine.pump()
+    store = Hanging(machine)
+    done: list[bool] = []
+    job = job_with(machine, store)
+    closing = threading.Thread(target=lambda: done.append(job.close(timeout=0.1)), daemon=True)
+    closing.start()
+    assert store.hangs.wait(LIMIT)
+    assert ends(closing)
+    assert done == [False]
+    store.ends.set()
+
+
 def test_a_start_can_be_stopped_while_its_last_object_is_stored(machine: Machine) -> None:
     machine.die()
     (machine.folder / LOG).write_bytes(Random(1).randbytes(9 << 20))
