@@ -560,8 +560,8 @@ class Claim:
         path = self._whole_path
         before = last_owner(path)
         decision = decide(self._mark, self._node, before, self._begun)
-        root = self._begun if self._mark is None or decision is Decision.ADOPT else self._mark.root
-        mark = LocalMark(self._node, (self._writer, before), root, self._claimant.boot)
+        # Not the root that our mark names: it may have been given up, and later roots may have lower numbers.
+        mark = LocalMark(self._node, (self._writer, before), self._begun, self._claimant.boot)
         self._catalog.begin_run()
         following = self._run_named_by_the_fence()
         self.claimed = Claimed(self._node, self._claimant, following, path, self._catalog, mark, decision)

@@ -394,6 +394,19 @@ def test_a_copy_of_a_data_path_from_before_the_root_that_the_chain_goes_on_from_
     assert claimed.mark.root == following
 
 
+def test_a_root_that_was_never_committed_makes_no_copy_newer_than_later_roots() -> None:
+    """The runs of roots that were given up have numbers that the next owner may use for its own roots."""
+    shelf = Shelf()
+    claimed = shelf.claimed("a")
+    given_up = Run(7, claimed.run.writer)
+    owner = Owner(shelf, shelf.claimed("b", mark=claimed.mark.proved(given_up)))
+    assert owner.claimed.decision is Decision.CONTINUE
+    copy = owner.claimed.mark
+    following = owner.end_run()
+    assert following.number < given_up.number
+    assert shelf.claimed("c", mark=copy).decision is Decision.ADOPT
+
+
 def test_another_node_s_data_path_is_not_continued() -> None:
     shelf = Shelf()
     mark = shelf.claimed("a").mark
