@@ -128,6 +128,8 @@ class Confirmations:
     async def answer_publishers(self, turn: Turn) -> None:
         self._is_stopping = True
         self._ends_at = self._clock() + self.timeout
+        with in_turn(turn):
+            pass  # which refuses publishes that were held back, as no other turn might
         with trio.move_on_after(self.timeout):
             while self._waiting_publishes:  # noqa: ASYNC110  # happens once in a process's life, so we poll
                 await trio.sleep(LOOK_INTERVAL)

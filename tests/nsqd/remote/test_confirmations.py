@@ -48,10 +48,11 @@ class Log:
 
 
 class EmptyTurn:
+    def __init__(self, finish: Callable[[], None] = lambda: None) -> None:
+        self.finish = finish
+
     def begin(self) -> float:
         return 0.0
-
-    def finish(self) -> None: ...
 
 
 class Waiting(Node):
@@ -285,6 +286,14 @@ async def test_a_stop_does_not_wait_for_the_store_if_no_publisher_does() -> None
     began = trio.current_time()
     await node.confirmations.answer_publishers(EmptyTurn())
     assert trio.current_time() == began
+
+
+@jumping
+async def test_a_stop_refuses_publishers_that_were_held_back() -> None:
+    node = Waiting()
+    refusals: list[str | None] = []
+    await node.confirmations.answer_publishers(EmptyTurn(lambda: refusals.append(node.confirmations.refusal())))
+    assert refusals == ["remote: nsqd is stopping"], "the turn that refuses what an earlier one has postponed"
 
 
 @jumping
