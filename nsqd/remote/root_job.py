@@ -175,15 +175,24 @@ class RootJob:
         self._resumes = self._clock() + PAUSE
 
     def _make_root(self) -> None:
-        """Make a root of what is in slots now, and have it committed. Raises Abandoned, OSError, BadObject."""
+        """Make a root of what is in slots now, and have it committed. Raises Abandoned, OSError, BadObject.
+
+        It is given up if changes are dropped meanwhile, because its commit would have to wait for a root that has these.
+        """
         self._is_wanted = False
         ended = self._owner.end_run()
         if ended is None:
             return  # changes were dropped since we looked, so there will be another root
         self.roots.begin(ended.run, ended.following, ended.objects)
         plan = plan_fold(ended.snapshot, dead=mostly_dead(ended.snapshot, self._fold_sizes))
-        making = self._making(ended.following)
-        root = self._store_root(making, plan)
+        making = self._making(ended.following, lambda: self._owner.is_stopped)
+        try:
+            root = self._store_root(making, plan)
+        except Abandoned:
+            if not self._owner.is_stopped:
+                raise
+            self.roots.give_up()
+            return
         self._commit(root, ended.snapshot, making.fold_sizes)
 
     def _jump(self) -> None:

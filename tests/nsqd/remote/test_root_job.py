@@ -375,6 +375,29 @@ def test_a_store_that_takes_what_was_dropped_is_not_silent(machine: Machine, mon
 
 
 @pytest.mark.usefixtures("small_folds")
+def test_a_root_in_the_making_gives_way_to_one_that_the_chain_waits_for(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its commit could not be sent before that one is stored, and until then the store would seem to be silent."""
+
+    def write_too_much() -> None:
+        machine.append(LOG, b", two")
+        machine.owner.drop()
+
+    when_stored(machine, monkeypatch, "fold/", write_too_much)
+    machine.clock.now += ROOT_SECONDS
+    assert machine.job.step()
+    assert names(machine, "root/") == []
+    machine.send()
+    assert machine.job.step()
+    machine.send()
+    machine.job.step()
+    other = adopted(machine)
+    assert other.content()[LOG] == b"one, two"
+    assert len(names(machine, "root/")) == 1
+
+
+@pytest.mark.usefixtures("small_folds")
 def test_a_file_that_is_removed_while_that_root_is_made_is_in_it(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
