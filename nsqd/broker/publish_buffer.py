@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from nsqcommon.wire.headers import NONE as NO_HEADERS
 from nsqcommon.wire.headers import header_offsets
-from nsqcommon.wire.log_record import KEYS
+from nsqcommon.wire.log_record import KEYS, split_keys
 from nsqd.broker.batch import Batch, Receipt
 from nsqd.broker.limits import Usage
 
@@ -65,6 +65,14 @@ class PublishBuffer:
     def has_keys(self) -> bool:
         """Whether the shared batch has keys."""
         return bool(self._shared_keys)
+
+    def remember_keys(self) -> bool:
+        """Add the drafts' keys to the topic's again, which has forgotten all. Return whether there are any."""
+        self.close_shared()
+        keyed = [(split_keys(key, flags), receipt) for _, _, _, receipt, key, flags, _ in self._drafts if key]
+        for keys, receipt in keyed:
+            self._keys.add_all(keys, self._turn.timestamp, receipt)
+        return bool(keyed)
 
     # Publishing
 

@@ -483,7 +483,11 @@ class Topic:
         self._buffer.close_shared()  # so that `forget` includes this turn's keys
         if self._keys:
             self._keys.forget()
-            self._note_no_keys()
+            # What an earlier turn has postponed will come after the dropped messages, and its publisher may repeat it.
+            if self in self._turn.postponed and self._buffer.remember_keys():
+                self._expect_keys()
+            else:
+                self._note_no_keys()
         before, self.feed.high_watermark = self.feed.high_watermark, self._written_tail
         if before == self.high_watermark:
             return

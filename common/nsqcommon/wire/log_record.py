@@ -132,8 +132,12 @@ def _end_of_headers(header: Header, payload: bytes) -> int:
 def decode_keys(header: Header, buffer: bytes, position: int) -> list[bytes]:
     """Return the keys of the sound record at `position`. For a damaged one, the result is undefined."""
     start = position + HEADER_SIZE
-    place = buffer[start : start + header.key_length]
-    if not header.flags & KEYS:
+    return split_keys(buffer[start : start + header.key_length], header.flags)
+
+
+def split_keys(place: bytes, flags: int) -> list[bytes]:
+    """Return the keys of a record with these flags, whose key field this is."""
+    if not flags & KEYS:
         return [place] if place else []
     keys = []
     at = 0

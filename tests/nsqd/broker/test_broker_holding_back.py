@@ -27,8 +27,8 @@ class Copied:
         broker.is_copy_behind = is_it
         broker.holds_back = lambda size: is_it and size <= self.most
 
-    def publish(self, topic: Topic | None = None, delay_ms: int = 0) -> Receipt:
-        receipt = (topic or self.topic).publish_one(BODY, delay_ms)
+    def publish(self, topic: Topic | None = None, delay_ms: int = 0, key: bytes = b"") -> Receipt:
+        receipt = (topic or self.topic).publish_one(BODY, delay_ms, key)
         self.node.turn()
         return receipt
 
@@ -68,3 +68,24 @@ def test_what_is_held_back_fails_when_publishes_are_refused() -> None:
     it.node.turn()
     assert receipt.error == "remote: the store doesn't answer"
     assert it.log.tail == 0
+
+
+def test_a_key_of_what_is_held_back_outlives_that_the_topic_is_emptied() -> None:
+    """The message comes after those that were dropped, so a repeat would be stored as a second one."""
+    it = Copied()
+    it.publish(key=b"before")
+    it.is_behind(False)
+    it.node.turn()
+    it.is_behind(True)
+    keys = [b"one", b"two", b"later"]
+    receipts = [it.publish(key=b"one"), it.publish(), it.publish(key=b"two"), it.publish(key=b"later", delay_ms=1)]
+    it.topic.empty()
+    it.node.turn()
+    repeats = [it.publish(key=key) for key in keys]
+    it.is_behind(False)
+    it.node.turn()
+    assert it.log.tail == 1 + len(receipts)
+    assert all(receipt.error is None for receipt in [*receipts, *repeats] if receipt.settled)
+    it.publish(key=b"before")
+    assert it.log.tail == 2 + len(receipts), "the key of a message that was dropped is free"
+    assert [it for it in it.node.store.journal if it[0] == "keys"][-1] == ("keys", "t", 1)
