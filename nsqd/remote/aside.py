@@ -2,7 +2,9 @@
 
 Only topics that didn't wait for the store can have such messages, and machines that were cut off from it. They are no
 part of the node any more, because another owner has given their sequences to other messages. So you can look at them,
-and publish them again. Each has a key of its own, so that a repeat stores nothing twice.
+and publish them again. A message that was published with a key keeps it, because its publisher may have got an error, and
+has published it to the next owner. The others get keys, so that you can repeat it. All messages of an MPUB with one key
+count as others: a key names a whole publish.
 
 A log that went aside begins with what the store has got. Messages that the node's log has, too, are left out. If the
 node has removed the beginning of its log, we can't tell for sequences before it whether the store had got them: such a
@@ -22,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
 from nsqcommon.wire.headers import decode_headers, header_offsets
+from nsqcommon.wire.log_record import decode_keyed
 from nsqd.log.data_path import TOPICS, DataPath
 from nsqd.log.record import decode_batch
 from nsqd.log.segment import LOG_SUFFIX, SegmentWalk, base_of_name
@@ -46,10 +49,11 @@ class AsideMessage:
     headers: dict[str, bytes]
     body: bytes
     is_certain: bool
+    own_key: str = ""  # with which it was published
 
     @property
     def key(self) -> str:
-        return f"aside-{self.timestamp:x}-{self.id:016x}"
+        return self.own_key or f"aside-{self.timestamp:x}-{self.id:016x}"
 
     def as_object(self) -> dict[str, object]:
         return {
@@ -59,6 +63,7 @@ class AsideMessage:
             "timestamp": self.timestamp,
             **({"delay_ms": self.delay_ms} if self.delay_ms else {}),
             "certain": self.is_certain,
+            **({"key": self.own_key} if self.own_key else {}),
             **({"headers": {name: _text(value) for name, value in self.headers.items()}} if self.headers else {}),
             "body": _text(self.body),
         }
@@ -84,11 +89,12 @@ def _of_log(topic: str, folder: Path, known: _KnownLog, files: Files) -> Iterato
                 continue
             is_certain = header.base_sequence >= known.first
             places = header_offsets(batch.headers, header.count) if batch.headers else None
+            keys = {start: key.decode() for key, start, count in decode_keyed(header, data, position) if count == 1}
             for number in range(header.count):
                 headers = decode_headers(batch.headers, places[number]) if places is not None else {}
                 sequence = header.base_sequence + number
                 place = (topic, sequence, header.base_id + number, header.timestamp, header.delay_ms)
-                yield AsideMessage(*place, headers, batch.body(sequence), is_certain)
+                yield AsideMessage(*place, headers, batch.body(sequence), is_certain, keys.get(sequence, ""))
 
 
 class _KnownLog:

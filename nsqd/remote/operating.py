@@ -79,9 +79,9 @@ that answers has to be stopped by you.
 
 _ASIDE: Final = """\
 Prints the messages that went aside when a node was adopted, one JSON object a line: those that were acknowledged without
-waiting for the store, and that the store never got. With --publish-to it publishes them again instead, each with a key
-of its own, so that you can repeat it. A message that isn't certain may have been delivered, because the node's own log
-doesn't reach back to it.
+waiting for the store, and that the store never got. With --publish-to it publishes them again instead, each with the key
+that it had or one of its own, so that you can repeat it. A message that isn't certain may have been delivered, because the
+node's own log doesn't reach back to it.
 """
 
 

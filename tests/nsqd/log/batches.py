@@ -13,11 +13,17 @@ UNSIGNED_64 = st.integers(0, 2**64 - 1)
 
 
 def make_batch(
-    sequence: int, bodies: Sequence[bytes], *, timestamp: int = 1, delay_ms: int = 0, base_id: int | None = None
+    sequence: int,
+    bodies: Sequence[bytes],
+    *,
+    timestamp: int = 1,
+    delay_ms: int = 0,
+    base_id: int | None = None,
+    key: bytes = b"",
 ) -> Batch:
     payload = b"".join(len(body).to_bytes(4, "big") + body for body in bodies)
     offsets = [0, *accumulate(4 + len(body) for body in bodies)]
-    return Batch(sequence, 1000 + sequence if base_id is None else base_id, timestamp, payload, offsets, delay_ms)
+    return Batch(sequence, 1000 + sequence if base_id is None else base_id, timestamp, payload, offsets, delay_ms, key)
 
 
 def bodies_of(batch: Batch) -> list[bytes]:

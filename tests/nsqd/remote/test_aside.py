@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from nsqd.broker.batch import Receipt
 from nsqd.log.files import Files
@@ -16,7 +17,9 @@ TIME = 1_700_000_000_000_000_000
 BEHIND = 1 << 26  # by which a later owner's ids are ahead
 
 
-def log_at(folder: Path, *bodies: bytes, base_id: int = 1, topic: str = "t", delay_ms: int = 0) -> None:
+def log_at(
+    folder: Path, *bodies: bytes, base_id: int = 1, topic: str = "t", delay_ms: int = 0, key: bytes = b""
+) -> None:
     """Append these messages to the log of a node, each as a record of its own."""
     folder.mkdir(parents=True, exist_ok=True)
     store = DiskStore.open(folder, log_settings(max_bytes_per_file=300))
@@ -24,12 +27,13 @@ def log_at(folder: Path, *bodies: bytes, base_id: int = 1, topic: str = "t", del
     log = store.create_log(topic)
     assert isinstance(log, DiskLog)
     for number, body in enumerate(bodies):
-        log.append(make_batch(log.tail, [body], base_id=base_id + number, timestamp=TIME, delay_ms=delay_ms), Receipt())
+        batch = make_batch(log.tail, [body], base_id=base_id + number, timestamp=TIME, delay_ms=delay_ms, key=key)
+        log.append(batch, Receipt())
         store.write_logs()
     store.close()
 
 
-def aside(folder: Path, *bodies: bytes, topic: str = "t", **more: int) -> None:
+def aside(folder: Path, *bodies: bytes, topic: str = "t", **more: Any) -> None:
     """Have a log of the same topic among the files that went aside."""
     other = folder.parent / "other"
     log_at(other, *bodies, topic=topic, **more)
@@ -93,6 +97,20 @@ class Removing(Files):
         if folder == self._log:
             (folder / min(it for it in names if it.endswith(".log"))).unlink()
         return names
+
+
+def test_a_message_keeps_the_key_that_its_publisher_may_have_published_it_with_again(tmp_path: Path) -> None:
+    aside(tmp_path / "node", b"lost", key=b"order-7")
+    (message,) = messages_aside(tmp_path / "node", Files())
+    assert message.key == "order-7"
+    assert message.as_object()["key"] == "order-7"
+
+
+def test_a_message_without_a_key_gets_one_of_its_own(tmp_path: Path) -> None:
+    aside(tmp_path / "node", b"lost", b"lost, too")
+    messages = list(messages_aside(tmp_path / "node", Files()))
+    assert [it.key for it in messages] == [f"aside-{TIME:x}-{it.id:016x}" for it in messages]
+    assert not any("key" in it.as_object() for it in messages)
 
 
 def test_a_torn_end_is_left_out(tmp_path: Path) -> None:
