@@ -77,11 +77,20 @@ class Piece:
     def is_whole(self) -> bool:
         return self.length == self.part.length
 
+    @property
+    def is_in_slot(self) -> bool:
+        return self.part.object.startswith(_SLOTS)
+
 
 @dataclass(eq=False, slots=True)
 class CatalogFile:
     pieces: list[Piece] = field(default_factory=list)
     size: int = 0
+
+    @property
+    def is_in_slots(self) -> bool:
+        """Whether some of its bytes are in slots, so that no root has proved that they are on the disk."""
+        return any(it.is_in_slot for it in self.pieces)
 
     def write(self, offset: int, part: Part) -> None:
         if offset > self.size:

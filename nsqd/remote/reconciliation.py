@@ -13,6 +13,10 @@ never heard of, it was cut and finished. Neither can be in a copy from before, s
 because that loses nothing in either case: at worst it brings back half of a record, which the recovery cuts again, or a
 record whose publisher got an error. The message ids move on as well then, because node.json may be the copy's, too.
 
+A snapshot of a running disk lacks pages as after a power cut, and so may a shared folder whose server has restarted. Both
+may come back without a reboot here. So if the bytes of a file aren't the store's because of zeros up to the end of a page,
+everything is judged as after a power cut. What was cut and written again has a record there.
+
 Continued after a power cut, a file may have less, and holes. The root's bytes are on the disk (the mark says so), so only
 what slots have is compared. A file that agrees with the store as far as the store knows it keeps its tail, because then
 the tail may have been synced. One that disagrees had lost something before its tail, so its tail was never synced as a
@@ -44,6 +48,7 @@ if TYPE_CHECKING:
 _SLOTS: Final = "wal/"
 _WHOLE: Final = ".json"  # files that are replaced as a whole, often by a version of the same size
 _NEW: Final = ".tmp"
+PAGE: Final = 4096  # bytes; a disk loses whole ones
 
 
 class Fate(Enum):
@@ -161,6 +166,18 @@ def _after_power_cut(file: CatalogFile, size: int | None) -> Fate:
     if any(it.part.object.startswith(_SLOTS) for it in file.pieces):
         return Fate.COMPARE
     return Fate.KEEP if size >= file.size else Fate.FETCH
+
+
+def is_lost_page(stored: bytes, local: bytes, place: int) -> bool:
+    """Return whether local bytes from this place of their file on differ from the store's because a page was lost.
+
+    `local` reaches beyond `stored` as far as the page does.
+    """
+    for start in range(0, len(stored), PAGE):
+        if stored[start : start + PAGE] != local[start : start + PAGE]:
+            differs = next(it for it in range(start, len(stored)) if stored[it : it + 1] != local[it : it + 1])
+            return not any(local[differs : differs + PAGE - (place + differs) % PAGE])
+    return False
 
 
 def first_difference(pieces: Sequence[Piece], local: bytes) -> int:

@@ -12,7 +12,7 @@ start dies in between:
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -27,7 +27,7 @@ from nsqd.remote.fetched_files import FetchedFiles
 from nsqd.remote.local_files import ASIDE, REMOTE_JSON, LocalFiles
 from nsqd.remote.local_mark import Decision, LocalMark, decode_mark, encode_mark
 from nsqd.remote.other_logs import find_older_logs, find_other_logs
-from nsqd.remote.reconciliation import Fate, is_journal, plan
+from nsqd.remote.reconciliation import PAGE, Fate, is_journal, is_lost_page, plan
 from nsqd.remote.recorder import is_shipped
 
 if TYPE_CHECKING:
@@ -134,14 +134,15 @@ class Settling:
         """Fetch the files that are missing or wrong, and return the fate of each file, and their paths."""
         sizes = self._local.shipped()
         others = find_other_logs(catalog, self._local)
+        same_boot = self._is_same_boot and decision is Decision.CONTINUE and not self._lacks_pages(catalog, sizes)
         fates = plan(
             decision,
             catalog,
             sizes,
-            same_boot=self._is_same_boot,
+            same_boot=same_boot,
             other_logs=others,
             older_logs=find_older_logs(catalog, self._local, others),
-            rewritten=self._rewritten(catalog, sizes) if self._is_same_boot else (),
+            rewritten=self._rewritten(catalog, sizes) if same_boot else (),
         )
         lacking = [path for path, fate in fates.items() if self._is_lacking(path, fate, catalog, sizes)]
         self._files.get({path: catalog.files[path] for path in lacking})
@@ -155,6 +156,22 @@ class Settling:
             return True
         return not self._is_same(path, file, file.size)
 
+    def _lacks_pages(self, catalog: Catalog, sizes: Mapping[str, int]) -> bool:
+        """Return whether pages of some file were lost, as in a power cut, of what the store has got since its root."""
+        return any(
+            path in sizes and file.is_in_slots and self._lacks_page_of(path, file, min(file.size, sizes[path]))
+            for path, file in catalog.files.items()
+        )
+
+    def _lacks_page_of(self, path: str, file: CatalogFile, size: int) -> bool:
+        """Say so of the first `size` bytes of a file. Where it was written again, it doesn't agree with the store."""
+        for place, piece, data in self._differing(path, file, size):
+            if piece.is_in_slot:
+                stored = self._fetch.part(piece.part)[piece.start : piece.stop]
+                after = self._local.read(path, place + len(data), place + len(data) + PAGE)
+                return is_lost_page(stored, data + after, place)
+        return False
+
     def _rewritten(self, catalog: Catalog, sizes: Mapping[str, int]) -> list[str]:
         """Return the files that are shorter than in the store, and not the beginning of what it has.
 
@@ -166,16 +183,20 @@ class Settling:
 
     def _is_same(self, path: str, file: CatalogFile, size: int) -> bool:
         """Return whether the first `size` bytes of a local file are the store's, or all of those if it has fewer."""
+        return next(self._differing(path, file, size), None) is None
+
+    def _differing(self, path: str, file: CatalogFile, size: int) -> Iterator[tuple[int, Piece, bytes]]:
+        """Yield the place of each piece whose local bytes aren't the store's, the piece, and these bytes."""
         place = 0
-        for piece in file.pieces:
+        for whole in file.pieces:
             if place >= size:
                 break
-            stop = min(size, place + piece.length)
+            stop = min(size, place + whole.length)
+            piece = Piece(whole.part, whole.start, whole.start + stop - place)
             data = self._local.read(path, place, stop)
-            if not self._is_piece(Piece(piece.part, piece.start, piece.start + stop - place), data):
-                return False
+            if not self._is_piece(piece, data):
+                yield place, piece, data
             place = stop
-        return True
 
     def _is_piece(self, piece: Piece, data: bytes) -> bool:
         if not piece.part.object:

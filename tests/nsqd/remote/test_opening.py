@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -13,6 +14,7 @@ from nsqd.log.data_path import JournalEnd, NodeFile, write_node
 from nsqd.remote.local_files import LocalFiles
 from nsqd.remote.local_mark import Decision, decode_mark, encode_mark
 from nsqd.remote.object_store import OnUnknown, StoreFault, ignore
+from nsqd.remote.reconciliation import PAGE
 from nsqd.remote.settling import IDS_AHEAD, Settling
 from tests.nsqd.remote.machines import Machine
 from tests.support.object_stores import MemoryStore
@@ -428,6 +430,21 @@ def test_what_was_written_after_a_failed_write_was_cut_stays_although_the_store_
 
 def reserve_ids(machine: Machine, ids: int) -> None:
     write_node(machine.files, machine.folder, NodeFile("node-of-a", ids, JournalEnd()))
+
+
+@pytest.mark.parametrize("size", [3, 5000, 9000])
+def test_pages_that_are_lost_without_a_reboot_come_from_the_store(machine: Machine, size: int) -> None:
+    """As in a snapshot of the running disk that is put back, or on a shared folder whose server has lost power."""
+    written = Random(1).randbytes(9000)
+    machine.append(LOG, written)
+    machine.send()
+    machine.append(LOG, b"never sent")
+    machine.die()
+    lost = bytearray((machine.folder / LOG).read_bytes()[:size])
+    lost[: min(PAGE, size)] = bytes(min(PAGE, size))
+    (machine.folder / LOG).write_bytes(lost)
+    assert machine.start().decision is Decision.CONTINUE
+    assert machine.content()[LOG] == b"one" + written
 
 
 def test_a_file_that_was_cut_takes_nothing_from_one_that_was_written_again(machine: Machine) -> None:
