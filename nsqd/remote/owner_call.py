@@ -20,6 +20,7 @@ CALL_TIMEOUT: Final = 2.0
 _GUARDED: Final = (401, 403)
 _LONGEST_ANSWER: Final = 1 << 16
 _STANDBY: Final = "standby"  # what /readyz says of one
+_CUT_OFF: Final = "NOK - remote:"  # what it begins with if the store doesn't answer
 
 
 class OwnerAnswer(Enum):
@@ -47,7 +48,7 @@ def owner_says(owner: Claimant, writer: str, *, after: float, timeout: float) ->
         status, body = _get(owner, "/remote", timeout)
         if status in _GUARDED:
             _, body = _get(owner, "/readyz", timeout)  # which is open to all
-            return OwnerSays.GONE if body.decode(errors="replace") == _STANDBY else OwnerSays.WELL
+            return _says_to_all(body.decode(errors="replace"))
     except ConnectionRefusedError:
         return OwnerSays.GONE
     except (OSError, http.client.HTTPException):
@@ -57,6 +58,13 @@ def owner_says(owner: Claimant, writer: str, *, after: float, timeout: float) ->
         return OwnerSays.GONE if "state" in found else OwnerSays.NOTHING
     silent = found.get("silent_seconds")
     return OwnerSays.CUT_OFF if isinstance(silent, int | float) and silent >= after else OwnerSays.WELL
+
+
+def _says_to_all(text: str) -> OwnerSays:
+    """Return how an owner is that asks for a password. It doesn't say for how long the store hasn't answered it."""
+    if text == _STANDBY:
+        return OwnerSays.GONE
+    return OwnerSays.NOTHING if text.startswith(_CUT_OFF) else OwnerSays.WELL
 
 
 def _is_of(writer: str, found: dict[str, Any]) -> bool:

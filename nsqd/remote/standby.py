@@ -10,7 +10,8 @@
     anything else   stands still, but not for so long            wait
 
 "Cut off" is what an owner says of itself if the store hasn't answered it for `after`. "Nothing" is an address where nothing
-answers in time. "Gone" is the same if we know more: the host refuses connections, or another process has the address.
+answers in time, or an owner that the store doesn't answer, and that won't say for how long without a password. "Gone" is an
+address where we know more: the host refuses connections, or another process has it.
 
 A wrong decision costs a pause, and never a message: the fence decides who owns the name, and not this clock. So two
 standbys may decide the same at the same time. One of them gets the fence, and the other reads it and waits again.

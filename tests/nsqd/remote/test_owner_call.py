@@ -78,6 +78,8 @@ OWNER = {"state": "owner", "run": RUNS_OF_OWNER[0], "fault": "", "behind_seconds
         (401, {}, "OK", OwnerSays.WELL),
         (403, {}, "draining", OwnerSays.WELL),
         (403, {}, "standby", OwnerSays.GONE),
+        (403, {}, "NOK - no space left on device", OwnerSays.WELL),
+        (403, {}, "NOK - remote: the store doesn't answer", OwnerSays.NOTHING),
     ],
 )
 def test_an_owner_is_well_cut_off_or_gone(status: int, answer: object, readyz: str, expected: OwnerSays) -> None:
