@@ -43,7 +43,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, assert_never
 
-from nsqcommon.remote.framing import BadObject
+from nsqcommon.remote.framing import BadObject, NewerFormat
 from nsqcommon.remote.marks import ForgottenNode, NodeMark, decode_gone, decode_hint, decode_node, encode_node
 from nsqcommon.remote.names import HINT, NODE, Run, gone_name, root_name, slot_name
 from nsqcommon.remote.root import Root, decode_root, empty_root
@@ -56,6 +56,10 @@ from nsqd.remote.pacing import DEPTH
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+_EMPTIED: Final = (
+    "is missing, and this data path was in the store: has somebody emptied it, or do --remote and --remote-name lead "
+    "elsewhere? If it is gone, nsqd remote seed has the next start store everything anew"
+)
 SLOTS_AHEAD: Final = 16  # gets under way at the same time
 # From a slot that an owner was faster with to the fence that stops it. It stores DEPTH slots in a round trip, and we need two
 # from asking for a slot to a fence ahead. A sweep reaches further beyond the end of a run.
@@ -285,7 +289,8 @@ class Claim:
         except BadObject as error:
             # The answer may have been the one that slots after it were waiting for.
             self.is_forgotten = isinstance(error, ForgottenNode)
-            self._damaged(f"{self._slot if self._phase is Phase.SCAN else request.name}: {error}")
+            what_to_do = ": use a newer version of nsqd" if isinstance(error, NewerFormat) else ""
+            self._damaged(f"{self._slot if self._phase is Phase.SCAN else request.name}: {error}{what_to_do}")
 
     def _got(self, request: ClaimRequest, data: bytes | None) -> None:
         match self._phase:
@@ -316,7 +321,7 @@ class Claim:
     def _got_node(self, data: bytes | None) -> None:
         if data is None:
             if self._mark is not None and not self._mark.is_first:
-                raise BadObject("is missing, and this data path was in the store: has somebody emptied it?")
+                raise BadObject(_EMPTIED)
             if self._node:
                 self._go(Phase.NEW_NODE)
             else:

@@ -88,10 +88,11 @@ def claim_name(
     takes_over: bool = False,
     vigil: Vigil | None = None,
     surroundings: Surroundings | None = None,
+    place: str = "",
 ) -> Claimed:
     """Make this process the owner of a name. With `takes_over` it doesn't look whether another one is alive.
 
-    With a `vigil`, wait until the owner is gone, for as long as that takes.
+    With a `vigil`, wait until the owner is gone, for as long as that takes. `place`: the store's URL, for texts.
 
     `save` writes a mark into the data path, durably. If the name is new, `check` raises StartupError unless the store
     keeps its word. `prepare` gets what this process needs to go on, before the fence; it raises BadObject if it can't.
@@ -101,6 +102,7 @@ def claim_name(
     owner's chain is finished first, unless that takes longer than `FINISH`.
     """
     claiming = _Claiming(name, open_store, claim, save, check, surroundings or Surroundings(), vigil)
+    claiming.place = place
     return claiming.run(prepare, takes_over=takes_over)
 
 
@@ -135,6 +137,7 @@ class _Claiming:
         surroundings: Surroundings,
         vigil: Vigil | None = None,
     ) -> None:
+        self.place = ""
         self._name = name
         self._claim = claim
         self._save = save
@@ -154,7 +157,8 @@ class _Claiming:
         look = _Look(self._name, claim, self._store, prepare, self._at, self._vigil, takes_over=takes_over)
         self._go_on(lambda: claim.claimed is not None, look.step)
         if claim.claimed is None:
-            raise StartupError(f"{self._name} can't be owned: {claim.fault}")
+            where = f" in {self.place}" if self.place else ""
+            raise StartupError(f"{self._name}{where} can't be owned: {claim.fault}")
         return claim.claimed
 
     def read(self) -> ChainRead:

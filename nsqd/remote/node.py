@@ -120,13 +120,19 @@ class RemoteNode:
             vigil=vigil,
             check=self._check,
             surroundings=surroundings,
+            place=str(settings.location),
         )
         self.claimed, self.settled = opening.run()
         pacing = Pacing(interval=settings.interval, delay=settings.delay)
         self.owner = Owner(self.claimed, pacing, buffer=max(settings.buffer, 2 * FULL_SLOT))  # more than any difference
         self.sender = Sender(self.owner, self.open_store, depth=DEPTH)
         self.job = RootJob(
-            self.owner, self.claimed, self.open_store(), LocalFiles(data_path.folder, files), clock=self._clock
+            self.owner,
+            self.claimed,
+            self.open_store(),
+            LocalFiles(data_path.folder, files),
+            clock=self._clock,
+            last_fault=lambda: self.sender.fault,
         )
         recorded.record_to(self.owner.record)
 
@@ -174,7 +180,7 @@ class RemoteNode:
             boot=claimed.claimant.boot,
             run=owner.run,
             refusal=refusal or "",
-            fault=self.sender.fault.text if self.sender.fault is not None else "",
+            fault=self.sender.fault.text if self.sender.fault is not None else self.job.fault,
             recorded=owner.recorded,
             confirmed=owner.confirmed,
             behind_seconds=owner.behind_seconds,

@@ -58,6 +58,7 @@ class Opening:
     vigil: Vigil | None = None  # of a standby
     check: Callable[[], object] = lambda: None  # of a store that gets a new node; raises StartupError
     surroundings: Surroundings | None = None
+    place: str = ""  # the store's URL
 
     def run(self) -> tuple[Claimed, Settled]:
         """Own the name, and make the data path what its owner has to begin with. Raises StartupError."""
@@ -108,6 +109,7 @@ class Opening:
             takes_over=self.takes_over,
             vigil=self.vigil,
             surroundings=surroundings,
+            place=self.place,
         )
 
     def _settle(self, claimed: Claimed, settling: Settling) -> Settled:

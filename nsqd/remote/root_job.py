@@ -23,7 +23,7 @@ from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Final
 
 from nsqcommon.remote.framing import BadObject
-from nsqcommon.remote.names import HINT
+from nsqcommon.remote.names import HINT, NODE
 from nsqd.log.data_path import READERS_JSON, TOPOLOGY_JSON
 from nsqd.log.files import error_text
 from nsqd.remote.catalog import mostly_dead, plan_fold, unsent_files
@@ -54,6 +54,10 @@ PAUSE: Final = 10.0  # seconds after something has failed
 _LOOK_INTERVAL: Final = 0.002  # seconds
 _SAVING_TIMEOUT: Final = 1.0  # seconds
 _LAST_REQUEST: Final = 1.0  # seconds for a request that is under way when the time of a stop is up
+_EMPTIED: Final = (
+    "the store has no such node any more: has somebody emptied it? All is on this disk; stop this nsqd, and run nsqd remote "
+    "seed before its next start"
+)
 _MOST_TRIES: Final = 100  # to begin a jump while files vanish
 MOST_SLOTS_READ: Final = 500  # by our claim; the next one should have fewer
 
@@ -92,8 +96,11 @@ class RootJob:
         local: LocalFiles,
         *,
         clock: Callable[[], float] = time.monotonic,
+        last_fault: Callable[[], StoreFault | None] = lambda: None,
     ) -> None:
+        """`last_fault`: why the sender of slots gets no answer."""
         self.bug: BaseException | None = None  # the thread has ended with it; the event loop has to raise it
+        self.fault = ""  # why the last root could not be made
         self.roots = Roots(claimed.path, clock())
         self.stored = 0  # roots, by this owner
         self._owner = owner
@@ -102,6 +109,7 @@ class RootJob:
         self._store = store
         self.local = local
         self._clock = clock
+        self._last_fault = last_fault
         self._made: tuple[Snapshot, Root] | None = None  # whose commit isn't confirmed yet
         self._fold_sizes = least_sizes(claimed.catalog.root)
         self._is_wanted = claimed.decision is Decision.ADOPT or sum(it.end for it in claimed.path) >= MOST_SLOTS_READ
@@ -163,22 +171,26 @@ class RootJob:
     def _try_to_make(self, make: Callable[[], None]) -> bool:
         try:
             make()
-        except (OSError, BadObject) as error:
-            text = error_text("use", error.filename, error) if isinstance(error, OSError) else error
-            log.warning("a root could not be made, trying again later: %s", text)
+        except (OSError, BadObject, StoreFault) as error:
+            text = error_text("use", error.filename, error) if isinstance(error, OSError) else str(error)
+            self.fault = f"a root could not be made, trying again later: {text}"
+            log.warning("%s", self.fault)
             self._put_off()
             self.roots.give_up()
             return False
+        self.fault = ""
         return True
 
     def _put_off(self) -> None:
         self._resumes = self._clock() + PAUSE
 
     def _make_root(self) -> None:
-        """Make a root of what is in slots now, and have it committed. Raises Abandoned, OSError, BadObject.
+        """Make a root of what is in slots now, and have it committed. Raises Abandoned, OSError, BadObject, StoreFault.
 
         It is given up if changes are dropped meanwhile, because its commit would have to wait for a root that has these.
         """
+        if self._store.get(NODE) is None:  # slots tell us nothing, because each has a new name
+            raise BadObject(_EMPTIED)
         self._is_wanted = False
         ended = self._owner.end_run()
         if ended is None:
@@ -374,14 +386,15 @@ class RootJob:
     def _leave(self) -> bool:
         """Have everything stored, and leave the chain. Return whether all of it was done."""
         steps = (
-            (self._wait_until_settled, "stopped before everything was in the store"),
+            (self._wait_until_settled, "stopped before everything was in the store, so the rest is on this disk only"),
             (self._end_chain, "stopped without a last root, so the next owner reads more slots"),
         )
         for step, otherwise in steps:
             try:
                 step()
             except Abandoned:
-                log.warning("%s: it took too long", otherwise)
+                fault = self._last_fault()
+                log.warning("%s: it took too long%s", otherwise, f" ({fault})" if fault is not None else "")
                 return False
             except (OSError, BadObject, StoreFault) as error:
                 log.warning("%s: %s", otherwise, error)

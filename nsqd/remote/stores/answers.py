@@ -23,15 +23,16 @@ _LONGEST: Final = 300
 _DENIED, _MISSING, _CLOCK, _BUSY = FaultKind.DENIED, FaultKind.MISSING, FaultKind.CLOCK, FaultKind.BUSY
 _RIGHTS: Final = "these credentials don't allow it: they need to get, put, delete and list objects here"
 _SET_CLOCK: Final = "the store refuses requests because this machine's clock is off: set it, by NTP for example"
-_NO_BUCKET: Final = "there is no bucket of this name"
+_NO_BUCKET: Final = "there is no bucket of this name: create it, or correct the URL"
+_NO_CONTAINER: Final = "there is no container of this name: create it, or correct the URL"
 _NO_CREDENTIALS: Final = "there are no credentials: the environment has none, and no cloud gives any to this machine"
 _REGION: Final = "the bucket is in another region: name it by --remote-option=region=REGION"
 _SLOW_DOWN: Final = "the store asks for fewer requests"
 
 # The codes that stores give as the reason, and what they mean for an operator.
 _CODES: Final[dict[str, tuple[FaultKind, str]]] = {
-    "InvalidAccessKeyId": (_DENIED, "the store doesn't know this access key"),
-    "SignatureDoesNotMatch": (_DENIED, "the secret key is wrong"),
+    "InvalidAccessKeyId": (_DENIED, "the store doesn't know this access key: correct AWS_ACCESS_KEY_ID"),
+    "SignatureDoesNotMatch": (_DENIED, "the secret key is wrong: correct AWS_SECRET_ACCESS_KEY"),
     "InvalidToken": (_DENIED, "the session token is wrong"),
     "ExpiredToken": (_DENIED, "the session token has expired"),
     "AccessDenied": (_DENIED, _RIGHTS),
@@ -45,7 +46,7 @@ _CODES: Final[dict[str, tuple[FaultKind, str]]] = {
     "RequestTimeTooSkewed": (_CLOCK, _SET_CLOCK),
     "RequestExpired": (_CLOCK, _SET_CLOCK),
     "NoSuchBucket": (_MISSING, _NO_BUCKET),
-    "ContainerNotFound": (_MISSING, "there is no container of this name"),
+    "ContainerNotFound": (_MISSING, _NO_CONTAINER),
     "ContainerBeingDeleted": (_MISSING, "the container is being deleted"),
     "QuotaExceeded": (FaultKind.FULL, "the quota is used up"),
     "SlowDown": (_BUSY, _SLOW_DOWN),
@@ -62,7 +63,7 @@ _OFF_CLOCK: Final = re.compile("Request date header too old|reasonable timeframe
 _SIGNS: Final = tuple(
     (re.compile(pattern), kind, text)
     for pattern, kind, text in (
-        ("The specified container does not exist", _MISSING, "there is no container of this name"),
+        ("The specified container does not exist", _MISSING, _NO_CONTAINER),
         ("The specified bucket does not exist", _MISSING, _NO_BUCKET),
         (r"169\.254\.|metadata\.google|performing token request", _DENIED, _NO_CREDENTIALS),
         ("MissingAccount", _DENIED, "there is no account: name it by --remote-option=account_name=NAME"),

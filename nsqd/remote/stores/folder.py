@@ -35,6 +35,11 @@ _KINDS: Final = {
     errno.ETIMEDOUT: FaultKind.UNREACHABLE,
 }
 
+_WHAT_TO_DO: Final = {
+    FaultKind.DENIED: "; let the user that runs nsqd write there",
+    FaultKind.FULL: "; make room there",
+}
+
 
 def _random_name() -> str:
     return os.urandom(16).hex()
@@ -212,7 +217,8 @@ class FolderStore:
         if error.errno == errno.ENOENT and not self._exists():
             return StoreFault(f"file://{self._root}: there is no such folder: mount it, or make it", FaultKind.MISSING)
         kind = _KINDS.get(error.errno or 0, FaultKind.OTHER)
-        return StoreFault(f"file://{self._root}: {error_text(operation, path, error)}", kind)
+        what_to_do = _WHAT_TO_DO.get(kind, "")
+        return StoreFault(f"file://{self._root}: {error_text(operation, path, error)}{what_to_do}", kind)
 
     def _exists(self) -> bool:
         with suppress(OSError):

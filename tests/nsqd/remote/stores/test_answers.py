@@ -34,12 +34,12 @@ def broken(causes: str) -> str:
         (
             coded("403 Forbidden", "InvalidAccessKeyId"),
             FaultKind.DENIED,
-            "the store doesn't know this access key (InvalidAccessKeyId)",
+            "the store doesn't know this access key: correct AWS_ACCESS_KEY_ID (InvalidAccessKeyId)",
         ),
         (
             coded("403 Forbidden", "SignatureDoesNotMatch", "The request signature does not match."),
             FaultKind.DENIED,
-            "the secret key is wrong (SignatureDoesNotMatch: The request signature does not match)",
+            "the secret key is wrong: correct AWS_SECRET_ACCESS_KEY (SignatureDoesNotMatch: The request signature does not match)",
         ),
         (
             coded("403 Forbidden", "AccessDenied", "Access Denied"),
@@ -55,17 +55,17 @@ def broken(causes: str) -> str:
         (
             coded("404 Not Found", "NoSuchBucket", ""),
             FaultKind.MISSING,
-            "there is no bucket of this name (NoSuchBucket)",
+            "there is no bucket of this name: create it, or correct the URL (NoSuchBucket)",
         ),
         (
             coded("404 Not Found", "ContainerNotFound", "The specified container does not exist.\nRequestId:6"),
             FaultKind.MISSING,
-            "there is no container of this name (ContainerNotFound: The specified container does not exist)",
+            "there is no container of this name: create it, or correct the URL (ContainerNotFound: The specified container does not exist)",
         ),
         (
             'Object at location x not found: Bulk delete request failed for key x: The specified container does not exist. (code: 404)\n\nDebug source:\nNotFound { code: "404" }',
             FaultKind.MISSING,
-            "there is no container of this name",
+            "there is no container of this name: create it, or correct the URL",
         ),
         (
             coded(

@@ -167,7 +167,7 @@ def test_a_full_folder_takes_objects_again_when_there_is_room() -> None:
     disk, faults = SimulatedDisk(capacity=1000), list[StoreFault]()
     store = open_folder(disk, faults)
     assert store.create("a", b"x" * 2000) is Created.UNKNOWN
-    assert str(faults[0]) == "file:///data: write /data/a: no space left on device"
+    assert str(faults[0]) == "file:///data: write /data/a: no space left on device; make room there"
     assert store.create("b", b"x" * 900) is Created.CREATED  # what the failure has left aside is gone
 
 
