@@ -1,19 +1,22 @@
-"""The stores of the suites: a shared folder, or an S3 server with a proxy in front of each machine."""
+"""The stores of the suites: a shared folder, or a server with a proxy in front of each machine."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 from tests.failover.proxy import Fault, StoreProxy, Weather
-from tests.support.engines import BUCKET, KEY, SECRET, Ceph
+from tests.support.engines import BUCKET, KEY, SECRET, Azurite, Ceph
 from tests.support.s3 import S3Server
 
-KINDS: Final = ("file", "moto", "ceph")
+KINDS: Final = ("file", "moto", "ceph", "azurite")
+SERVERS: Final = KINDS[1:]
 CALM: Final = 0.0005  # seconds that a store in the same network takes longer than one on this machine
 # How many of all requests have these faults. One that is held keeps its connection for half a minute.
 STORM: Final[Mapping[Fault, float]] = {
@@ -73,16 +76,28 @@ class SharedFolder:
     def settle(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Server:
+    """What machines need to know of a server, whose address they get from their proxy."""
+
+    scheme: str  # of nsqd's URL
+    address: str
+    path: str  # of the endpoint
+    credentials: Mapping[str, str]
+
+
 class Bucket:
     """A prefix of a bucket. Each machine reaches it through a proxy of its own.
 
     It begins calm, because nsqd examines a store before its first use, and refuses one that fails then.
     """
 
-    def __init__(self, endpoint: str, chance: random.Random, running: ExitStack, faults: Mapping[Fault, float]) -> None:
+    def __init__(
+        self, server: Server, chance: random.Random, running: ExitStack, faults: Mapping[Fault, float]
+    ) -> None:
         self.proxies: dict[int, StoreProxy] = {}
-        self._address = endpoint.partition("://")[2]
-        self._url = f"s3://{BUCKET}/nsq-{uuid4().hex}"
+        self._server = server
+        self._url = f"{server.scheme}://{BUCKET}/nsq-{uuid4().hex}"
         self._chance = chance
         self._running = running
         self._faults = faults
@@ -94,12 +109,12 @@ class Bucket:
 
     def options(self, machine: int) -> Sequence[str]:
         weather = Weather(CALM, self._faults if self._has_storm else {})
-        proxy = StoreProxy(self._address, random.Random(self._chance.random()), weather)
+        proxy = StoreProxy(self._server.address, random.Random(self._chance.random()), weather)
         self.proxies[machine] = self._running.enter_context(proxy)
         return (
             f"remote={self._url}",
-            *(f"remote-option={it}" for it in (f"endpoint={proxy.url}", f"access_key_id={KEY}")),
-            f"remote-option=secret_access_key={SECRET}",
+            f"remote-option=endpoint={proxy.url}{self._server.path}",
+            *(f"remote-option={name}={value}" for name, value in self._server.credentials.items()),
         )
 
     def go_away(self, machine: int | None = None) -> None:
@@ -137,10 +152,27 @@ def stores(kind: str, folder: Path) -> Iterator[NewStore]:
     if kind == "file":
         yield lambda life, chance, running: SharedFolder(life / "store")
         return
-    with S3Server(folder) if kind == "moto" else Ceph() as server:
-        endpoint = server.endpoint
+    with _server(kind, folder) as server:
 
         def new_store(life: Path, chance: random.Random, running: ExitStack) -> Store:
-            return Bucket(endpoint, chance, running, STORM if chance.random() < STORMS else {})
+            return Bucket(server, chance, running, STORM if chance.random() < STORMS else {})
 
         yield new_store
+
+
+@contextmanager
+def _server(kind: str, folder: Path) -> Iterator[Server]:
+    """Run a server of this kind, or skip the test if it isn't there."""
+    keys = {"access_key_id": KEY, "secret_access_key": SECRET}
+    match kind:
+        case "azurite":
+            with Azurite() as azurite:
+                parts = urlsplit(azurite.endpoint)
+                account = {name: value for name, value in azurite.options.items() if name != "endpoint"}
+                yield Server("az", parts.netloc, parts.path, account)
+        case "ceph":
+            with Ceph() as ceph:
+                yield Server("s3", urlsplit(ceph.endpoint).netloc, "", keys)
+        case _:
+            with S3Server(folder) as moto:
+                yield Server("s3", moto.address, "", keys)

@@ -25,7 +25,7 @@ from nsqd.remote.local_mark import decode_mark, encode_mark
 from tests.failover.ledger import KILLED_GRACE, Ledger, Violation
 from tests.failover.load import Load
 from tests.failover.machines import NAME, OTHER_TOPICS, VARIANTS, WAITING_TOPICS, Machines
-from tests.failover.stores import KINDS, NewStore, SharedFolder
+from tests.failover.stores import KINDS, SERVERS, NewStore, SharedFolder
 from tests.simulation.power_cuts import POWER_CUTS
 from tests.simulation.shim import Effect, Op, Rule, Shim
 from tests.simulation.trace import Replay, read_trace
@@ -523,7 +523,7 @@ SUITES: Final[Mapping[str, Suite]] = MappingProxyType(
         "rf1": Suite("owners are killed under load and their disks wiped", lose_disks, has_standby=True),
         "disks": Suite("owners end in all ways, and go on with their disk or an older one", keep_disks),
         "rf2": Suite("owners stand still, and go on when another one has taken over", freeze_owners, has_standby=True),
-        "rf3": Suite("the owner or the next one can't reach the store", cut_off, ("moto", "ceph"), OF_OUTAGES, True),
+        "rf3": Suite("the owner or the next one can't reach the store", cut_off, SERVERS, OF_OUTAGES, True),
         "living": Suite("another one takes over from an owner that lives, under load", take_from_the_living),
         "rf4": Suite("the store is away for a while", lose_store, options=OF_OUTAGES),
         "rf5": Suite("owners lose their power, and go on with the disk that is left", lose_power, ("file",)),
