@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import platform
 from dataclasses import dataclass
+from typing import Final
 
 from nsqcommon.options import (
     DURATION,
@@ -19,6 +20,8 @@ from nsqcommon.options import (
 from nsqcommon.startup import StartupError
 from nsqd.ack_option import Ack
 from nsqd.log_options import SIZE, LogOptions
+
+RATE: Final = 100_000_000  # bytes a second
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +66,18 @@ class RemoteOptions(LogOptions):
         kind=SIZE,
         at_least=1,
     )
+    remote_rate: int = option(
+        RATE,
+        "bytes a second for what no OK waits for: the first copy of a data path, roots, and what a start fetches from the "
+        "store; 0: no limit",
+        kind=SIZE,
+        at_least=0,
+    )
+    remote_strict: bool = option(
+        False,
+        "refuse publishes to all topics on disk, and not only to those that wait for the store, when it has given no answer "
+        "for --remote-timeout; so a node that is cut off accepts nothing more once that has passed",
+    )
 
     standby: bool = option(
         False,
@@ -81,5 +96,7 @@ class RemoteOptions(LogOptions):
         """Raise StartupError if a publisher could wait for a store that isn't there."""
         if not self.remote and Ack.REMOTE in (self.ack, *self.topic_acks.values()):
             raise StartupError("--ack=remote needs --remote, which names the store")
+        if self.remote_strict and not self.remote:
+            raise StartupError("--remote-strict needs --remote, which names the store")
         if self.standby and not self.remote:
             raise StartupError("--standby needs --remote, which names the store")

@@ -175,6 +175,8 @@ class RemoteSnapshot:
     slot_bytes: int
     roots: int
     files: int  # of the data path, as the store has them
+    rate: int  # --remote-rate, in bytes per second
+    is_strict: bool  # --remote-strict
     decision: str  # what became of the data path at the start: continue or adopt
     fetched: int  # files at the start
     aside: str  # the folder with files that went aside at the start, or ""

@@ -169,6 +169,8 @@ class NodeEndpoints:
                 "slot_bytes": remote.slot_bytes,
                 "roots": remote.roots,
                 "files": remote.files,
+                "rate": remote.rate,
+                "strict": remote.is_strict,
             }
         )
 

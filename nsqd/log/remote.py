@@ -43,6 +43,9 @@ class Remote(Protocol):
     def refusal(self) -> str | None:
         """Return why publishes that need a confirmation are refused, or None."""
 
+    def refusal_of_all(self) -> str | None:
+        """Return why publishes that need no confirmation are refused as well, or None."""
+
     def holds_back(self, size: int) -> bool:
         """Return whether publishes of this many bytes, which need a confirmation, have to wait, because much is unsent.
 

@@ -226,9 +226,9 @@ class DiskLog:
 
     def _refusal_of_reserve_and_remote(self, size: int) -> str | None:
         cause = self._host.reserve.refusal(size)
-        if cause is None and self._ack is Ack.REMOTE and self._remote is not None:
-            return self._remote.refusal()
-        return cause
+        if cause is not None or self._remote is None:
+            return cause
+        return self._remote.refusal() if self._ack is Ack.REMOTE else self._remote.refusal_of_all()
 
     def answer_repeat(self, earlier: Receipt) -> Receipt:
         if self._ack is not Ack.REMOTE or (earlier.settled and earlier.error is not None):

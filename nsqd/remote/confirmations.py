@@ -75,9 +75,11 @@ class Confirmations:
         fault: StorageFault,
         *,
         timeout: float,
+        is_strict: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.timeout = timeout
+        self._is_strict = is_strict
         self._node = node
         self._owner = node.owner
         self._sender = node.sender
@@ -99,6 +101,9 @@ class Confirmations:
 
     def refusal(self) -> str | None:
         return self._refusal or (_STOPPING if self._is_stopping else None)
+
+    def refusal_of_all(self) -> str | None:
+        return self._refusal if self._is_strict else None
 
     def holds_back(self, size: int) -> bool:
         return self._owner.holds_back(size)

@@ -70,7 +70,8 @@ class RemoteCopy:
 
     def _give_to(self, store: DiskStore) -> None:
         fault = StorageFault(store.faults, FaultKind.REMOTE)
-        store.remote = Confirmations(self._node, fault, timeout=self._node.settings.timeout)
+        settings = self._node.settings
+        store.remote = Confirmations(self._node, fault, timeout=settings.timeout, is_strict=settings.is_strict)
 
     def leave(self) -> None:
         """Leave the data path alone from now on. Call this before it is unlocked, if the name was lost."""
@@ -87,6 +88,8 @@ def settings_of(options: Options) -> RemoteSettings:
         delay=seconds(options.remote_delay),
         timeout=seconds(options.remote_timeout),
         buffer=options.remote_buffer,
+        rate=options.remote_rate,
+        is_strict=options.remote_strict,
         http_address=_http_address(options),
         takes_over=options.take_over,
     )

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
+from math import inf
 from threading import Event
 from typing import Final
 
@@ -20,7 +21,7 @@ from nsqcommon.remote.framing import BadObject
 from nsqcommon.remote.root import Part, prove
 from nsqd.remote.daemon_threads import DaemonThreads
 from nsqd.remote.object_store import ObjectStore, StoreFault
-from nsqd.remote.pacing import Line, pause_before
+from nsqd.remote.pacing import Line, RateLimit, pause_before
 
 log = logging.getLogger(__name__)
 
@@ -64,8 +65,10 @@ class Fetch:
         is_abandoned: Callable[[], bool] = lambda: False,
         pause: Callable[[float], object] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
+        limit: RateLimit | None = None,
     ) -> None:
         self._store = store
+        self._limit = limit
         self._is_abandoned = is_abandoned
         self._pause = pause
         self._clock = clock
@@ -118,6 +121,9 @@ class Fetch:
     def _get_unless(self, is_over: Event, wanted: Range) -> Mapping[Part, bytes]:
         if wanted.failures:
             self._pause(pause_before(wanted.failures, random.random()))
+        start = self._limit.start(wanted.size, self._clock()) if self._limit is not None else -inf
+        while not is_over.is_set() and (left := start - self._clock()) > 0:
+            self._pause(min(left, LOOK_INTERVAL))
         if is_over.is_set():
             raise Abandoned
         return self.get(wanted)

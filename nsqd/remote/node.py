@@ -29,7 +29,7 @@ from nsqd.remote.local_files import LocalFiles, folders_aside
 from nsqd.remote.object_store import ObjectStore, OnUnknown, ignore
 from nsqd.remote.opening import Opening, is_stop_pending
 from nsqd.remote.owner import Owner
-from nsqd.remote.pacing import DEPTH, FULL_SLOT, Pacing
+from nsqd.remote.pacing import DEPTH, FULL_SLOT, Pacing, RateLimit
 from nsqd.remote.root_job import RootJob, begin_chain
 from nsqd.remote.sender import Sender
 from nsqd.remote.stores.opening import open_store
@@ -63,6 +63,8 @@ class RemoteSettings:
     delay: float
     timeout: float
     buffer: int = 64 << 20  # bytes
+    rate: int = 0  # bytes per second of what no OK waits for; 0: no limit
+    is_strict: bool = False  # refuse all publishes while the store is away
     http_address: str = ""  # of this process, for those who want to know whether it is alive
     takes_over: bool = False
 
@@ -110,6 +112,7 @@ class RemoteNode:
         StartupError.
         """
         settings = self.settings
+        limit = RateLimit(settings.rate) if settings.rate else None
         opening = Opening(
             name=settings.name,
             open_store=self.open_store,
@@ -121,6 +124,7 @@ class RemoteNode:
             check=self._check,
             surroundings=surroundings,
             place=str(settings.location),
+            limit=limit,
         )
         self.claimed, self.settled = opening.run()
         pacing = Pacing(interval=settings.interval, delay=settings.delay)
@@ -133,6 +137,7 @@ class RemoteNode:
             LocalFiles(data_path.folder, files),
             clock=self._clock,
             last_fault=lambda: self.sender.fault,
+            limit=limit,
         )
         recorded.record_to(self.owner.record)
 
@@ -196,6 +201,8 @@ class RemoteNode:
             files=owner.files,
             decision=settled.decision.value,
             fetched=settled.fetched,
+            rate=self.settings.rate,
+            is_strict=self.settings.is_strict,
             aside=str(settled.aside or ""),
             asides=tuple(str(it) for it in self._asides if self.job.local.files.exists(it)),
         )

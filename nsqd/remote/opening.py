@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from nsqd.log.data_path import DataPath
     from nsqd.log.files import Files
     from nsqd.remote.local_mark import LocalMark
+    from nsqd.remote.pacing import RateLimit
     from nsqd.remote.vigil import Vigil
 
 log = logging.getLogger(__name__)
@@ -59,6 +60,7 @@ class Opening:
     check: Callable[[], object] = lambda: None  # of a store that gets a new node; raises StartupError
     surroundings: Surroundings | None = None
     place: str = ""  # the store's URL
+    limit: RateLimit | None = None  # for what is fetched
 
     def run(self) -> tuple[Claimed, Settled]:
         """Own the name, and make the data path what its owner has to begin with. Raises StartupError."""
@@ -67,7 +69,7 @@ class Opening:
             SecondNames(local).take_away()
             found = load_mark(local)
             timestamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-            fetch = Fetch(self.open_store(ignore), is_abandoned=self._surroundings.is_stopped)
+            fetch = Fetch(self.open_store(ignore), is_abandoned=self._surroundings.is_stopped, limit=self.limit)
             is_new = not has_data(local)
             settling = Settling(local, fetch, found, boot=boot_id(), timestamp=timestamp, is_new=is_new)
             claimed = self._claim(local, found, settling)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 from nsqcommon.durations import SECOND, format_duration
 from nsqcommon.remote.framing import BadObject
 from nsqcommon.remote.names import NODE
+from nsqcommon.sizes import parse_size
 from nsqcommon.startup import StartupError
 from nsqcommon.wire.log_record import UnknownFlags
 from nsqd.fsck import cli as fsck
@@ -23,7 +24,7 @@ from nsqd.log.data_path import TOPOLOGY_JSON, take_lock
 from nsqd.log.files import Files, error_text
 from nsqd.remote.aside import Publisher, messages_aside
 from nsqd.remote.claiming import DamagedChain, InUse, Surroundings, claim_name, read_chain, save_nothing
-from nsqd.remote.cli_arguments import URLS, add_name, add_store
+from nsqd.remote.cli_arguments import URLS, add_name, add_store, argument
 from nsqd.remote.fetching import Fetch
 from nsqd.remote.forgetting import AnotherForget, claim_to_forget, delete_node
 from nsqd.remote.fsck import DAY_NS, Damage, Leftovers, StoreExamination, parts_by_object
@@ -31,7 +32,9 @@ from nsqd.remote.local_files import REMOTE_JSON, LocalFiles
 from nsqd.remote.local_mark import Decision
 from nsqd.remote.object_store import ObjectStore, OnUnknown, StoreFault, ignore
 from nsqd.remote.opening import claimant_of_this_process
+from nsqd.remote.pacing import RateLimit
 from nsqd.remote.settling import Settling
+from nsqd.remote_options import RATE
 
 if TYPE_CHECKING:
     from nsqd.remote.claim import ChainRead
@@ -98,6 +101,13 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--new-identity",
         action="store_true",
         help="give the node and each log a new id, because the node in the store goes on",
+    )
+    restoring.add_argument(
+        "--remote-rate",
+        metavar="SIZE",
+        type=argument(parse_size),
+        default=RATE,
+        help="bytes a second to fetch at most, because its owner goes on at the same store; 0: no limit (default: 100MB)",
     )
     restoring.set_defaults(command=_restore)
     seeding = _new_command(commands, "seed", "have the next start store a data path anew", _SEED)
@@ -230,18 +240,19 @@ def _state_of(read: ChainRead, now_ns: int) -> str:
 
 def _restore(command: Command) -> None:
     folder: Path = command.asked.to
-    read, count = _fetch_all(command, folder)
+    rate: int = command.asked.remote_rate
+    read, count = _fetch_all(command, folder, limit=RateLimit(rate) if rate else None)
     command.say(f"restored {count} files of node {read.node} to {folder}")
     if command.asked.new_identity:
         node, _ = give_new_identity(command.files, folder, new_id=lambda: os.urandom(16).hex())
         command.say(f"it is node {node} now")
 
 
-def _fetch_all(command: Command, folder: Path) -> tuple[ChainRead, int]:
+def _fetch_all(command: Command, folder: Path, *, limit: RateLimit | None = None) -> tuple[ChainRead, int]:
     """Fetch the node's files into an empty folder. Return what they were read from, and how many there are."""
     _make_empty_folder(command.files, folder)
     local = LocalFiles(folder, command.files)
-    settling = Settling(local, Fetch(command.open_store()))
+    settling = Settling(local, Fetch(command.open_store(), limit=limit))
     for tries_left in reversed(range(_TRIES)):
         read = command.read_chain()
         try:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from nsqd.remote.claim import Claimed
     from nsqd.remote.local_files import LocalFiles
     from nsqd.remote.owner import Jump, Owner
+    from nsqd.remote.pacing import RateLimit
 
 log = logging.getLogger(__name__)
 
@@ -97,8 +98,9 @@ class RootJob:
         *,
         clock: Callable[[], float] = time.monotonic,
         last_fault: Callable[[], StoreFault | None] = lambda: None,
+        limit: RateLimit | None = None,
     ) -> None:
-        """`last_fault`: why the sender of slots gets no answer."""
+        """`last_fault`: why the sender of slots gets no answer. `limit`: for roots that nobody waits for."""
         self.bug: BaseException | None = None  # the thread has ended with it; the event loop has to raise it
         self.fault = ""  # why the last root could not be made
         self.roots = Roots(claimed.path, clock())
@@ -110,6 +112,7 @@ class RootJob:
         self.local = local
         self._clock = clock
         self._last_fault = last_fault
+        self._limit = limit
         self._made: tuple[Snapshot, Root] | None = None  # whose commit isn't confirmed yet
         self._fold_sizes = least_sizes(claimed.catalog.root)
         self._is_wanted = claimed.decision is Decision.ADOPT or sum(it.end for it in claimed.path) >= MOST_SLOTS_READ
@@ -197,7 +200,9 @@ class RootJob:
             return  # changes were dropped since we looked, so there will be another root
         self.roots.begin(ended.run, ended.following, ended.objects)
         plan = plan_fold(ended.snapshot, dead=mostly_dead(ended.snapshot, self._fold_sizes))
-        making = self._making(ended.following, lambda: self._owner.is_stopped)
+        is_awaited = self._closing.is_set()  # by the next owner
+        limit = self._limit if not is_awaited else None
+        making = self._making(ended.following, lambda: self._owner.is_stopped, limit=limit)
         try:
             root = self._store_root(making, plan)
         except Abandoned:
@@ -265,7 +270,7 @@ class RootJob:
         run = self._claimed.run.following(self._claimed.run.writer)
         log.info("storing %d MB before anything is served", sum(it.size - it.start for it in plan) >> 20)
         self.local.sync(it.path for it in plan)
-        making = self._making(run, is_stopped, folds_at_once=FOLDS_AT_ONCE)
+        making = self._making(run, is_stopped, folds_at_once=FOLDS_AT_ONCE, limit=self._limit)
         root = self._store_root(making, plan)
         objects = frozenset(self._claimed.catalog.objects)
         ended = self._owner.begin((), root)
@@ -282,13 +287,14 @@ class RootJob:
         read: Callable[[str, int, int], bytes] | None = None,
         folds_at_once: int = 1,
         took: Callable[[], object] = lambda: None,
+        limit: RateLimit | None = None,
     ) -> RootMaking:
         def is_abandoned() -> bool:
             return self._is_abandoned() or is_stopped()
 
         return RootMaking(
-            Storing(self._store, is_abandoned=is_abandoned, clock=self._clock, took=took),
-            Fetch(self._store, is_abandoned=is_abandoned),
+            Storing(self._store, is_abandoned=is_abandoned, clock=self._clock, took=took, limit=limit),
+            Fetch(self._store, is_abandoned=is_abandoned, limit=limit),
             self.local,
             node=self._claimed.node,
             run=run,

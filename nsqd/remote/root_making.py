@@ -27,9 +27,9 @@ from nsqcommon.remote.names import root_name
 from nsqcommon.remote.root import Root, encode_root
 from nsqd.remote.catalog import MOST_FOLD, FileToFold, FoldWriter, Piece
 from nsqd.remote.daemon_threads import DaemonThreads
-from nsqd.remote.fetching import Abandoned
+from nsqd.remote.fetching import LOOK_INTERVAL, Abandoned
 from nsqd.remote.object_store import Created, ObjectStore, StoreFault
-from nsqd.remote.pacing import DEPTH, Line, pause_before
+from nsqd.remote.pacing import DEPTH, Line, RateLimit, pause_before
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -62,9 +62,11 @@ class Storing:
         chance: Callable[[], float] = random.random,
         clock: Callable[[], float] = time.monotonic,
         took: Callable[[], object] = lambda: None,
+        limit: RateLimit | None = None,
     ) -> None:
         """`took` is called whenever the store has another object."""
         self.store = store
+        self._limit = limit
         self._clock = clock
         self._took = took
         self._line = Line()
@@ -84,12 +86,21 @@ class Storing:
 
     def _try_to_create(self, name: str, data: bytes | Sequence[bytes]) -> bool:
         size = len(data) if isinstance(data, bytes) else sum(map(len, data))
+        self._wait_for_limit(size)
         with self._place_on_line(size):
             began = self._clock()
             answer = self.store.create(name, data)
             note = self._line.failed if answer is Created.UNKNOWN else self._line.arrived
             note(size, self._clock() - began)
         return answer is Created.CREATED or (answer is Created.EXISTS and self._is_there(name, data))
+
+    def _wait_for_limit(self, size: int) -> None:
+        """Raises Abandoned."""
+        if self._limit is not None:
+            start = self._limit.start(size, self._clock())
+            while (left := start - self._clock()) > 0:
+                self.stop_if_abandoned()
+                self._pause(min(left, LOOK_INTERVAL))
 
     @contextmanager
     def _place_on_line(self, size: int) -> Iterator[None]:

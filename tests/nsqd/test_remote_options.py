@@ -52,3 +52,10 @@ def test_message_ids_are_those_of_the_name_and_not_of_the_machine(monkeypatch: p
     monkeypatch.setattr(platform, "node", lambda: "elsewhere")
     assert options(STORE, "--remote-name=orders").node_id == here
     assert options(STORE, "--remote-name=orders", "--node-id=7").node_id == 7
+
+
+def test_strictness_needs_a_store_and_a_rate_may_be_without_limit() -> None:
+    with pytest.raises(StartupError, match="--remote-strict needs --remote, which names the store"):
+        options("--remote-strict")
+    chosen = options(STORE, "--remote-strict", "--remote-rate=0")
+    assert (chosen.remote_strict, chosen.remote_rate, options(STORE).remote_rate) == (True, 0, 100_000_000)

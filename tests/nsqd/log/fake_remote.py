@@ -15,6 +15,7 @@ class FakeRemote:
     def __init__(self) -> None:
         self.position = 0
         self.why_refused: str | None = None
+        self.is_strict = False
         self.awaited = 0  # the last change that a publisher waits for
         self.logs: dict[ConfirmedLog, None] = {}
         self.dropped: list[str] = []
@@ -23,6 +24,9 @@ class FakeRemote:
 
     def refusal(self) -> str | None:
         return self.why_refused
+
+    def refusal_of_all(self) -> str | None:
+        return self.why_refused if self.is_strict else None
 
     def holds_back(self, size: int) -> bool:
         return False

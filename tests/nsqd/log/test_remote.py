@@ -238,3 +238,15 @@ def test_a_repeat_does_not_wait_for_the_store_without_ack_remote(tmp_path: Path)
         policy.change(Ack.WRITTEN, store)
         earlier = publish(store, remote, b"a")
         assert store.log().answer_repeat(earlier) is earlier
+
+
+@pytest.mark.parametrize("is_strict", [False, True])
+def test_a_strict_node_refuses_what_waits_for_nothing_while_the_store_is_away(tmp_path: Path, is_strict: bool) -> None:
+    with opened_with_remote(tmp_path, ack=Ack.WRITTEN) as (store, remote):
+        remote.is_strict = is_strict
+        assert publish(store, remote, b"a").error is None
+        remote.why_refused = "remote: no answer"
+        assert publish(store, remote, b"b").error == ("remote: no answer" if is_strict else None)
+        remote.why_refused = None
+        store.store.write_logs()
+        assert publish(store, remote, b"c").error is None

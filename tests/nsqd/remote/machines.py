@@ -19,7 +19,7 @@ from nsqd.remote.object_store import OnUnknown, ignore
 from nsqd.remote.opening import Opening
 from nsqd.remote.owner import Owner
 from nsqd.remote.owner_call import OwnerAnswer
-from nsqd.remote.pacing import Pacing
+from nsqd.remote.pacing import Pacing, RateLimit
 from nsqd.remote.recorder import RecordedFiles
 from nsqd.remote.root_job import RootJob, begin_chain
 from nsqd.remote.sweep import ROOT_SECONDS
@@ -34,6 +34,7 @@ class Machine:
     objects: Objects = field(default_factory=Objects)
     pauses: int = 0
     is_stopped: Callable[[], bool] = lambda: False
+    limit: RateLimit | None = None
     writers: list[str] = field(default_factory=list)  # the names that the next claims draw, last first
 
     def __post_init__(self) -> None:
@@ -59,7 +60,12 @@ class Machine:
     def send_difference(self) -> None:
         """Do what a start does after the recovery."""
         self.job = RootJob(
-            self.owner, self.claimed, self.open_store(), LocalFiles(self.folder, Files()), clock=self.clock
+            self.owner,
+            self.claimed,
+            self.open_store(),
+            LocalFiles(self.folder, Files()),
+            clock=self.clock,
+            limit=self.limit,
         )
         begin_chain(self.owner, self.claimed, self.job)
         self.send()

@@ -58,12 +58,12 @@ class EmptyTurn:
 class Waiting(Node):
     """An owner with publishers that wait for it. Its sender has no threads: the test answers requests."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_strict: bool = False) -> None:
         super().__init__()
         self.faults = Faults(Wakeups())
         self.sender = Sender(self.owner, lambda on_unknown: MemoryStore(Objects()), depth=8)
         fault = StorageFault(self.faults, FaultKind.REMOTE)
-        self.confirmations = Confirmations(self, fault, timeout=TIMEOUT, clock=lambda: self.now)
+        self.confirmations = Confirmations(self, fault, timeout=TIMEOUT, is_strict=is_strict, clock=lambda: self.now)
         self.log = Log()
 
     def begin(self) -> None: ...
@@ -141,6 +141,15 @@ def test_publishers_get_an_error_when_the_store_has_not_answered_for_the_timeout
     assert (receipt.error, receipt.stays) == ("remote: the store doesn't answer; it may be stored", True)
     assert node.confirmations.refusal() == "remote: the store doesn't answer"
     assert node.faults.health == "NOK - remote: the store doesn't answer"
+
+
+@pytest.mark.parametrize("is_strict", [False, True])
+def test_a_strict_node_refuses_all_publishes_then(is_strict: bool) -> None:
+    node = Waiting(is_strict=is_strict)
+    node.publish()
+    assert node.confirmations.refusal_of_all() is None
+    node.hang()
+    assert node.confirmations.refusal_of_all() == ("remote: the store doesn't answer" if is_strict else None)
 
 
 def test_the_error_says_what_is_wrong_with_the_store() -> None:

@@ -21,6 +21,7 @@ def test_durations_are_seconds_and_the_last_option_of_a_name_counts() -> None:
     assert (settings.location.scheme, settings.location.bucket, settings.name) == (Scheme.S3, "bucket", "orders")
     assert (settings.interval, settings.delay, settings.timeout) == (0.05, 1.0, 10.0)
     assert settings.options == {"region": "b", "timeout": "9s"}
+    assert (settings.rate, settings.is_strict) == (100_000_000, False)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from nsqcommon.remote.framing import BadObject
 from nsqcommon.remote.root import Part
 from nsqd.remote.fetching import Abandoned, Fetch, ranges_of
 from nsqd.remote.object_store import StoreFault
+from nsqd.remote.pacing import RateLimit
 from tests.support.object_stores import MemoryStore, Objects
 
 MB = 1 << 20
@@ -91,3 +92,25 @@ def test_a_fetch_can_be_given_up_while_the_store_is_silent() -> None:
     fetch = Fetch(Answers(Objects(), 10**9), is_abandoned=lambda: True, pause=lambda seconds: None)
     with pytest.raises(Abandoned):
         fetch.part(part("fold/1", 0, b"0123456789"))
+
+
+class Waits:
+    """A clock that only moves while somebody waits. Several threads may wait, so some of them wait longer."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def pause(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def test_a_fetch_keeps_to_its_rate() -> None:
+    clock, objects = Waits(), Objects()
+    objects.contents |= {f"fold/{number}": bytes(1000) for number in range(5)}
+    fetch = Fetch(MemoryStore(objects), pause=clock.pause, clock=clock, limit=RateLimit(100.0))
+    fetch.parts([part(name, 0, data) for name, data in objects.contents.items()], lambda it, data: None)
+    assert clock.now >= 40.0
+    assert fetch.done == 5000

@@ -21,6 +21,7 @@ from nsqd.remote.location import StoreLocation
 from nsqd.remote.object_store import FaultKind, Names, ObjectStore, OnUnknown, StoreFault, ignore
 from nsqd.remote.operating import DONE, FAILED, REFUSED, status_of
 from nsqd.remote.owner_call import OwnerAnswer
+from nsqd.remote.pacing import RateLimit
 from nsqd.remote.stores.folder import FolderStore
 from nsqd.remote.sweep import ROOT_SECONDS
 from tests.nsqd.remote.machines import Machine
@@ -109,6 +110,15 @@ def test_restore_fetches_a_node_that_goes_on(machine: Machine, tmp_path: Path) -
     machine.append(LOG, b"two")
     machine.send()
     assert machine.owner.fenced is None
+
+
+def test_restore_keeps_to_its_rate(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rates: list[float] = []
+    monkeypatch.setattr(RateLimit, "__init__", lambda limit, rate: rates.append(rate))
+    monkeypatch.setattr(RateLimit, "start", lambda limit, size, now: now)
+    for number, option in enumerate(([], ["--remote-rate=2MB"], ["--remote-rate=0"])):
+        assert run(machine.objects, "restore", f"--to={tmp_path / str(number)}", *option)[0] == DONE
+    assert rates == [100_000_000, 2_000_000]
 
 
 def test_restore_wants_an_empty_folder(machine: Machine) -> None:

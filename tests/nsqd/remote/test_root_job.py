@@ -18,7 +18,8 @@ from nsqd.remote.fetching import Abandoned
 from nsqd.remote.fsck import StoreExamination
 from nsqd.remote.local_files import LocalFiles
 from nsqd.remote.local_mark import Decision, decode_mark
-from nsqd.remote.object_store import Created
+from nsqd.remote.object_store import Created, StoreFault
+from nsqd.remote.pacing import RateLimit
 from nsqd.remote.root_job import NAME, PAUSE, RootJob, begin_chain
 from nsqd.remote.root_making import Storing
 from nsqd.remote.second_names import SecondNames
@@ -212,6 +213,68 @@ def test_after_a_clean_stop_the_next_owner_reads_no_slots(machine: Machine) -> N
     assert other.content() == {JOURNAL: b"journal", LOG: b"one, two"}
     assert [(it.run.number, it.end) for it in other.claimed.path] == [(2, 1), (3, 0)], "the commit, and an empty run"
     assert other.pauses == 0
+
+
+class Noted(RateLimit):
+    """Notes what is limited, and lets it start."""
+
+    def __init__(self) -> None:
+        super().__init__(1.0)
+        self.sizes: list[int] = []
+
+    def start(self, size: int, now: float) -> float:
+        self.sizes.append(size)
+        return now
+
+
+def test_roots_are_limited_unless_somebody_waits_for_them(machine: Machine) -> None:
+    machine.job = RootJob(
+        *(machine.owner, machine.claimed, machine.open_store(), machine.job.local),
+        clock=machine.clock,
+        limit=(limit := Noted()),
+    )
+    make_root(machine)
+    stored = [*names(machine, "fold/"), *names(machine, "root/")]
+    assert limit.sizes == [len(machine.objects.contents[it]) for it in stored]
+    limit.sizes.clear()
+    machine.append(LOG, b", two")
+    machine.owner.drop()
+    assert machine.job.step(), "publishers wait for what was dropped"
+    machine.append(LOG, b", three")
+    machine.pump()
+    assert machine.job.close(timeout=10.0), "and the next owner for this"
+    assert limit.sizes == []
+
+
+def test_a_node_that_somebody_has_deleted_from_the_store_gets_no_more_roots(
+    machine: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
+    del machine.objects.contents["node"]
+    machine.clock.now += ROOT_SECONDS
+    assert not machine.job.step()
+    assert machine.job.fault.startswith(
+        "a root could not be made, trying again later: the store has no such node any more"
+    )
+    assert names(machine, "root/") == []
+    machine.append(LOG, b", two")
+    machine.pump()
+    assert not machine.job.close(timeout=10.0)
+    assert "stopped without a last root" in caplog.text
+
+
+def test_a_store_that_cannot_say_whether_it_has_the_node_puts_the_root_off(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(store: MemoryStore, name: str, start: int = 0, end: int | None = None) -> bytes | None:
+        raise StoreFault("no answer")
+
+    machine.clock.now += ROOT_SECONDS
+    with monkeypatch.context() as patched:
+        patched.setattr(MemoryStore, "get", refuse)
+        assert not machine.job.step()
+    machine.clock.now += PAUSE
+    assert machine.job.step()
+    assert machine.job.fault == ""
 
 
 def test_a_stop_at_a_store_that_is_away_ends_in_time(machine: Machine) -> None:

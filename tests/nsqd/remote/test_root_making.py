@@ -11,7 +11,7 @@ import pytest
 from nsqcommon.remote.framing import BadObject
 from nsqd.remote.fetching import Abandoned
 from nsqd.remote.object_store import Created
-from nsqd.remote.pacing import LARGE
+from nsqd.remote.pacing import LARGE, RateLimit
 from nsqd.remote.root_making import FOLDS_AT_ONCE, Folds, Storing
 from tests.support.object_stores import MemoryStore, Objects
 
@@ -87,3 +87,22 @@ def test_a_slow_line_gets_one_large_fold_at_a_time(monkeypatch: pytest.MonkeyPat
     goes_on.set()
     thread.join(PATIENCE)
     assert sorted(store.objects.contents) == ["fold/1", "fold/2"]
+
+
+def test_folds_keep_to_the_rate_and_can_be_abandoned_meanwhile() -> None:
+    waited = [0.0]
+
+    def pause(seconds: float) -> None:
+        waited[0] += seconds
+
+    store = MemoryStore(Objects())
+    storing = Storing(
+        store, pause=pause, clock=lambda: waited[0], is_abandoned=lambda: waited[0] > 25.0, limit=RateLimit(100.0)
+    )
+    for it in range(3):
+        storing.create(f"fold/{it}", bytes(1000))
+    assert waited[0] == pytest.approx(20.0)
+    with pytest.raises(Abandoned):
+        storing.create("fold/3", bytes(1000))
+    assert waited[0] < 26.0
+    assert sorted(store.objects.contents) == ["fold/0", "fold/1", "fold/2"]

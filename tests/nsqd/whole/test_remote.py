@@ -183,6 +183,7 @@ def test_a_node_says_how_far_its_copy_goes(tmp_path: Path, shared: Path) -> None
         assert (remote["state"], remote["store"], remote["name"]) == ("owner", f"file://{shared}", "orders")
         assert (remote["pid"], remote["recorded"] - remote["confirmed"]) == (nsqd.pid, 0)
         assert remote["requests"]["create"]["created"] >= remote["slots"] >= 2
+        assert (remote["rate"], remote["strict"]) == (100_000_000, False)
         stats = nsqd.stats()
         assert stats["remote"]["waiting_publishes"] == 0
         assert {it["topic_name"]: it["ack"] for it in stats["topics"]} == {"t": "remote", "fast": "written"}

@@ -117,7 +117,13 @@ def test_a_machine_whose_clock_is_off_by_an_hour_has_one_line(
 def test_in_a_folder_each_owner_may_have_another_time(tmp_path: Path, shared: Path) -> None:
     """So an hour is no reason to lose a message, to deliver one early, or to take an owner for a stranger."""
     count = 0
-    owners = (("a", {}), ("b", with_time(AHEAD)), ("a", with_time(BEHIND)), ("a", {}), ("b", with_time(BEHIND)))
+    owners: Sequence[tuple[str, Mapping[str, str]]] = (
+        ("a", {}),
+        ("b", with_time(AHEAD)),
+        ("a", with_time(BEHIND)),
+        ("a", {}),
+        ("b", with_time(BEHIND)),
+    )
     for at, environ in owners[: sized(short=3, long=None)]:
         with node_at(tmp_path / at, f"remote=file://{shared}", environ=environ) as nsqd:
             client = nsqd.connect()

@@ -97,7 +97,10 @@ def test_the_data_path_of_another_node_is_refused(tmp_path: Path, shared: Path) 
 @pytest.mark.parametrize(
     ("damage", "why"),
     [
-        (MAGIC[:3] + b"\x02" + bytes(20), "can't be owned: node: has format 2, this version reads 1: use a newer version of nsqd"),
+        (
+            MAGIC[:3] + b"\x02" + bytes(20),
+            "can't be owned: node: has format 2, this version reads 1: use a newer version of nsqd",
+        ),
         (b"garbage", "can't be owned: node: 7 bytes are too few for an object"),
     ],
     ids=["newer", "garbage"],
@@ -118,7 +121,10 @@ def test_a_bucket_that_was_emptied_has_one_line_and_a_way_out(tmp_path: Path, sh
     shutil.rmtree(shared)
     shared.mkdir()
     status, line = refused_start(tmp_path / "a", shared)
-    assert (status, "node: is missing, and this data path was in the store: has somebody emptied it, or do --remote" in line) == (
+    assert (
+        status,
+        "node: is missing, and this data path was in the store: has somebody emptied it, or do --remote" in line,
+    ) == (
         1,
         True,
     )

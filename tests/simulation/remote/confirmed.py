@@ -42,6 +42,9 @@ class Copy:
     def refusal(self) -> str | None:
         return self._refusal
 
+    def refusal_of_all(self) -> str | None:
+        return None
+
     def holds_back(self, size: int) -> bool:
         return self.is_behind
 

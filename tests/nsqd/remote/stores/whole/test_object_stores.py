@@ -296,8 +296,16 @@ if IS_LONG:  # moto accepts any credentials and any time
     @pytest.mark.parametrize(
         ("server", "changed", "text"),
         [
-            ("ceph", {"access_key_id": "who"}, "the store doesn't know this access key: correct AWS_ACCESS_KEY_ID (InvalidAccessKeyId)"),
-            ("ceph", {"secret_access_key": "what"}, "the secret key is wrong: correct AWS_SECRET_ACCESS_KEY (SignatureDoesNotMatch)"),
+            (
+                "ceph",
+                {"access_key_id": "who"},
+                "the store doesn't know this access key: correct AWS_ACCESS_KEY_ID (InvalidAccessKeyId)",
+            ),
+            (
+                "ceph",
+                {"secret_access_key": "what"},
+                "the secret key is wrong: correct AWS_SECRET_ACCESS_KEY (SignatureDoesNotMatch)",
+            ),
             ("azurite", {"account_key": "d3Jvbmc="}, "the account's key or token is wrong (AuthorizationFailure: "),
         ],
         indirect=["server"],
