@@ -72,7 +72,8 @@ async def wait_for_name(
     """
     if listener is None:
         raise StartupError("--standby needs --http-address, where another standby asks whether this process is alive")
-    vigil, http_address = copy.vigil(seconds(options.standby_after)), copy.address_of(options)
+    http_address = copy.address_of(options)
+    vigil = copy.vigil(seconds(options.standby_after), http_address)
     app = make_standby_app(vigil.snapshot, lambda: copy.requests, guard=guard, only_probes=only_probes)
     stopped = Event()
     # The receiver comes first, because a supervisor may have us drain as soon as it knows of us.

@@ -9,6 +9,7 @@ from nsqadmin.cluster.model import RemoteCopy
 from nsqadmin.cluster.sane import check_count, check_numbers, text
 
 _MOST_ASIDES: Final = 1000
+_MOST_STANDBYS: Final = 100
 _ADOPTED: Final = "adopt"
 
 
@@ -29,6 +30,8 @@ def read_copy(raw: Any) -> RemoteCopy | None:
     check_numbers(*numbers)
     asides = raw.get("aside") or ()
     check_count(len(asides), _MOST_ASIDES, "folders aside")
+    standbys = raw.get("watched_by")
+    check_count(len(standbys or ()), _MOST_STANDBYS, "standbys")
     started = raw.get("started")
     return RemoteCopy(
         store=text(raw.get("store")),
@@ -40,6 +43,9 @@ def read_copy(raw: Any) -> RemoteCopy | None:
         waiting_publishes=int(numbers[2]),
         is_adopted=isinstance(started, dict) and started.get("decision") == _ADOPTED,
         asides=tuple(text(it) for it in asides),
+        wants_standby=raw.get("standby") is True,
+        standbys=tuple(text(it) for it in standbys or ()),
+        tells_standbys=standbys is not None,
     )
 
 

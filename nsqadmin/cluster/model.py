@@ -121,6 +121,9 @@ class RemoteCopy:
     waiting_publishes: int = 0
     is_adopted: bool = False  # at its start, the node went on with what another machine had stored
     asides: tuple[str, ...] = ()  # folders with files that went aside at a start
+    wants_standby: bool = False  # it was started with --standby, so that another machine should wait for its end
+    standbys: tuple[str, ...] = ()  # the addresses of those that have asked it lately how it is
+    tells_standbys: bool = False  # otherwise there may be some
 
     @property
     def key(self) -> tuple[str, str]:
@@ -547,7 +550,7 @@ QUOTES: Final = frozenset(("error", "it says", "nsqlookupd says"))
 class Finding:
     """What a rule has found. Those of `topic`, `channel` and `node` that are not empty say what it is about."""
 
-    rule: str  # "D1" to "D32"
+    rule: str  # "D1" to "D33"
     severity: Severity
     verdict: str  # one sentence
     advice: str  # what to do about it

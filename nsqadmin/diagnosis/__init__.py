@@ -14,7 +14,7 @@ group's later rules are not asked. Every finding has its evidence, and is marked
     node       no group: D16 down, slow, not well, without token, not registered everywhere, old, twice, wrong clock;
                some of these for nsqlookupd, too; D27 clients cannot connect to the address that it announces
     copies     no group: D28 the store does not answer, D29 the copy is late, D30 taken over lately, D31 files aside,
-               D32 one name in use by two nodes
+               D32 one name in use by two nodes, D33 no standby
 
 `clients.py` judges each consumer of a channel; the rules and the pages show its verdicts.
 While a node is silent, what was found before does not end: see `upkeep.py`.

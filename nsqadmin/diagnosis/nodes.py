@@ -1,6 +1,6 @@
 """Rules about one nsqd or nsqlookupd: D16, D27. Each of them may find something.
 
-D25, and D26 about all nodes, are in `policy.py`; D28 to D32, about a node's copy in an object store, are in `remote.py`.
+D25, and D26 about all nodes, are in `policy.py`; D28 to D33, about a node's copy in an object store, are in `remote.py`.
 """
 
 from __future__ import annotations

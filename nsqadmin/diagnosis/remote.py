@@ -1,6 +1,6 @@
-"""Rules about the copies that nodes keep in an object store: D28 to D32. All are about a node that answers.
+"""Rules about the copies that nodes keep in an object store: D28 to D33. All are about a node that answers.
 
-A standby is in no nsqlookupd, so no rule can say that one is missing: where nsqlookupds list the nodes, we never see one.
+A standby is in no nsqlookupd, so we seldom see one. But it asks the owner all the time, and the owner says who has asked.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from nsqadmin.diagnosis.words import age, number, say
 
 _LATE: Final = 60.0  # seconds
 _HOUR: Final = 3600.0
+_SETTLED: Final = 60.0  # seconds in which a standby has asked, if it runs
 _ABOVE_ALL: Final = 1e9
 
 
@@ -25,6 +26,7 @@ def about_copy(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
         yield from _taken_over(node, copy, snapshot)
         yield from _aside(node, copy)
         yield from _used_twice(node, copy, snapshot)
+        yield from _unwatched(node, copy, snapshot)
 
 
 def _store_away(node: Node, copy: RemoteCopy) -> Iterable[Finding]:
@@ -103,6 +105,23 @@ def _used_twice(node: Node, copy: RemoteCopy, snapshot: Snapshot) -> Iterable[Fi
                 "--remote-name of its own.",
                 say("store", copy.store),
             )
+
+
+def _unwatched(node: Node, copy: RemoteCopy, snapshot: Snapshot) -> Iterable[Finding]:
+    """Find a node that no standby waits for, although it should. Without --standby something else may start it elsewhere."""
+    if not copy.wants_standby or not copy.tells_standbys or copy.standbys or not copy.is_owned:
+        return
+    if node.start_time is None or snapshot.taken_at - node.start_time < _SETTLED:
+        return
+    yield _finding(
+        "D33",
+        Severity.WARNING,
+        node,
+        f"No standby waits for {node.address}: if its machine is lost, nothing takes {copy.name} over",
+        f"Start nsqd with --standby and --remote-name={copy.name} on another machine. If it runs there, its log says what "
+        "it waits for: it may not reach this address, or the store.",
+        say("store", copy.store),
+    )
 
 
 def _is_after(other: Node, node: Node) -> bool:

@@ -16,6 +16,7 @@ from nsqd.broker import stats
 from nsqd.broker.stats_records import only_about
 from nsqd.http.lines import handler_slices
 from nsqd.http.quick import ping_answer
+from nsqd.http.watchers import Watchers
 from nsqd.stats.json import stats_json
 from nsqd.stats.memory import memory_now
 from nsqd.stats.prometheus import nsqd_metrics
@@ -78,12 +79,14 @@ class NodeEndpoints:
         self._is_draining = is_draining
         self._logs = logs
         self._policy = policy
+        self._watchers = Watchers()
 
     async def ping(self, request: Request) -> Response:
         return ping_answer(self._broker.store.health)
 
     async def ready(self, request: Request) -> Response:
         """Return 200 if clients should use this node, 503 if it is draining, or 500 if its storage is faulty."""
+        self._note_standby(request)
         if self._is_draining():
             return plain(DRAINING, status=503)
         return ping_answer(self._broker.store.health)
@@ -147,6 +150,7 @@ class NodeEndpoints:
 
     async def remote(self, request: Request) -> Response:
         """Describe the copy of the data path in an object store. Another start asks this to see whether we are alive."""
+        self._note_standby(request)
         remote = self._broker.store.disk().remote
         if remote is None:
             raise HttpError(404, "NO_REMOTE")
@@ -155,7 +159,7 @@ class NodeEndpoints:
             requests.setdefault(verb, {})[outcome] = count
         return json(
             {
-                **_remote_members(remote),
+                **self._remote_members(remote),
                 "owner": remote.owner,
                 "pid": remote.pid,
                 "boot": remote.boot,
@@ -174,6 +178,27 @@ class NodeEndpoints:
             }
         )
 
+    def _note_standby(self, request: Request) -> None:
+        """Note which standby has asked, if one has. Without rights it gets its answer from /readyz, so it asks there, too."""
+        if (address := request.query().get("standby")) is not None:
+            self._watchers.asked(address, monotonic())
+
+    def _remote_members(self, remote: RemoteSnapshot) -> dict[str, object]:
+        """Return the members that `/remote` and `/stats` have in common."""
+        return {
+            "state": remote.state,
+            "store": remote.store,
+            "name": remote.name,
+            "refusal": remote.refusal,
+            "behind_seconds": round(remote.behind_seconds, 3),
+            "behind_bytes": remote.behind_bytes,
+            "waiting_publishes": remote.waiting_publishes,
+            "started": {"decision": remote.decision, "fetched": remote.fetched, "aside": remote.aside},
+            "aside": remote.asides,
+            "standby": self._settings.options.standby,
+            "watched_by": self._watchers.addresses(monotonic()),
+        }
+
     async def stats(self, request: Request) -> Response:
         query = request.query()
         slices = handler_slices()
@@ -188,7 +213,7 @@ class NodeEndpoints:
                 more |= _policy_members(self._policy, ages=query.get("ages") == "true")
             disk = self._broker.store.disk()
             if disk.remote is not None and not request.is_limited:
-                more["remote"] = _remote_members(disk.remote)
+                more["remote"] = self._remote_members(disk.remote)
             pieces = stats_json(snapshot, memory, version=NSQ_VERSION, more=more, ack_of=disk.ack_of)
             body = await slices.joined(pieces)
             return Response(body=body, headers=(JSON, V1))
@@ -206,21 +231,6 @@ class NodeEndpoints:
         topics = await slices.all_of(snapshots)
         producers = await slices.all_of(stats.producer_snapshots(broker, topic)) if clients else ()
         return stats.snapshot_of(broker, topics, producers)
-
-
-def _remote_members(remote: RemoteSnapshot) -> dict[str, object]:
-    """Return the members that `/remote` and `/stats` have in common."""
-    return {
-        "state": remote.state,
-        "store": remote.store,
-        "name": remote.name,
-        "refusal": remote.refusal,
-        "behind_seconds": round(remote.behind_seconds, 3),
-        "behind_bytes": remote.behind_bytes,
-        "waiting_publishes": remote.waiting_publishes,
-        "started": {"decision": remote.decision, "fetched": remote.fetched, "aside": remote.aside},
-        "aside": remote.asides,
-    }
 
 
 def _policy_members(policy: PolicyFile | None, *, ages: bool) -> dict[str, str | bool]:

@@ -44,10 +44,10 @@ class RemoteCopy:
         self._node.claim(store.data_path, self._disk, self.files)
         self._give_to(store)
 
-    def vigil(self, after: float) -> Vigil:
-        """Return what `wait_for_name` waits with."""
+    def vigil(self, after: float, address: str) -> Vigil:
+        """Return what `wait_for_name` waits with. `address` is where others can ask this process."""
         settings = self._node.settings
-        return Vigil(settings.name, str(settings.location), after)
+        return Vigil(settings.name, str(settings.location), after, address=address)
 
     def address_of(self, options: Options) -> str:
         """Return where others can ask whether this process is alive. These options have its ports."""

@@ -10,6 +10,7 @@ import http.client
 import json
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 from nsqd.remote.standby import OwnerSays
 
@@ -42,12 +43,16 @@ def owner_answers(owner: Claimant, writer: str, *, timeout: float = CALL_TIMEOUT
     return OwnerAnswer.YES if _is_of(writer, _members(body)) else OwnerAnswer.NO
 
 
-def owner_says(owner: Claimant, writer: str, *, after: float, timeout: float) -> OwnerSays:
-    """Return how the owner is. If the store hasn't answered it for `after` seconds, it is cut off."""
+def owner_says(owner: Claimant, writer: str, *, after: float, timeout: float, standby: str = "") -> OwnerSays:
+    """Return how the owner is. If the store hasn't answered it for `after` seconds, it is cut off.
+
+    `standby` is our own HTTP address, by which it knows that somebody watches it.
+    """
+    query = f"?standby={quote(standby)}" if standby else ""
     try:
-        status, body = _get(owner, "/remote", timeout)
+        status, body = _get(owner, f"/remote{query}", timeout)
         if status in _GUARDED:
-            _, body = _get(owner, "/readyz", timeout)  # which is open to all
+            _, body = _get(owner, f"/readyz{query}", timeout)  # which is open to all
             return _says_to_all(body.decode(errors="replace"))
     except ConnectionRefusedError:
         return OwnerSays.GONE

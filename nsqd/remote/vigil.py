@@ -45,17 +45,18 @@ class Vigil:
         store: str,
         after: float,
         *,
+        address: str = "",
         ask: AskOwner | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Wait for the owner of a name to be gone for `after` seconds."""
+        """Wait for the owner of a name to be gone for `after` seconds. `address`: our HTTP's, which the owner gets to know."""
         self._interval = min(max(after / _ASKED_PER_WAIT, _SHORTEST_INTERVAL), _LONGEST_INTERVAL)
         self.verdict = Verdict.OWNED
         self._name = name
         self._store = store
         self._after = after
         timeout = min(max(after / _TIMEOUTS_PER_WAIT, _SHORTEST_TIMEOUT), CALL_TIMEOUT)
-        self._ask = ask or partial(owner_says, after=after, timeout=timeout)
+        self._ask = ask or partial(owner_says, after=after, timeout=timeout, standby=address)
         self._clock = clock
         self._standby = Standby(after)
         self._began = clock()

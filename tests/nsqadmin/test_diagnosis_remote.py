@@ -81,6 +81,33 @@ def test_d32_one_name_is_in_use_by_two_nodes() -> None:
     assert finding.verdict == "orders-1 is in use by a:4151 and by b:4151"
 
 
+WATCHED = {"wants_standby": True, "tells_standbys": True}
+
+
+@pytest.mark.parametrize(
+    ("ago", "copy", "rules"),
+    [
+        (61.0, WATCHED, ["D33"]),
+        (61.0, WATCHED | {"state": "down"}, ["D28", "D33"]),
+        (59.0, WATCHED, []),
+        (7200.0, WATCHED | {"standbys": ("b:4151",)}, []),
+        (7200.0, WATCHED | {"state": "standby"}, []),
+        (7200.0, WATCHED | {"tells_standbys": False}, []),
+        (7200.0, WATCHED | {"wants_standby": False}, []),
+    ],
+)
+def test_d33_no_standby_waits_for_a_node_that_wants_one(ago: float, copy: dict[str, Any], rules: list[str]) -> None:
+    findings = found(owner(start=NOW - ago, **copy))
+    assert [it.rule for it in findings] == rules
+    if rules:
+        assert (findings[-1].severity, findings[-1].node) == (Severity.WARNING, "a:4151")
+        assert "--remote-name=orders-1" in findings[-1].advice
+
+
+def test_a_node_that_does_not_answer_is_not_said_to_have_no_standby() -> None:
+    assert "D33" not in {it.rule for it in found(owner(health=Health.DOWN, **WATCHED))}
+
+
 @pytest.mark.parametrize("other", [{"name": "orders-2"}, {"store": "s3://other/nsq"}, {"state": "standby"}])
 def test_other_names_other_stores_and_standbys_are_no_second_owner(other: dict[str, Any]) -> None:
     assert found(owner("a:4151"), owner("b:4151", **other)) == []
@@ -138,6 +165,8 @@ def test_what_a_node_says_about_its_copy_is_read() -> None:
             "waiting_publishes": 3,
             "started": {"decision": "adopt", "fetched": 3, "aside": ""},
             "aside": ["/data/aside-1"],
+            "standby": True,
+            "watched_by": ["b:4151"],
         }
     ) == RemoteCopy(
         store=STORE,
@@ -149,6 +178,9 @@ def test_what_a_node_says_about_its_copy_is_read() -> None:
         waiting_publishes=3,
         is_adopted=True,
         asides=("/data/aside-1",),
+        wants_standby=True,
+        standbys=("b:4151",),
+        tells_standbys=True,
     )
     assert read_copy(None) is None
     assert read_copy({}) == RemoteCopy()

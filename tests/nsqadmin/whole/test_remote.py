@@ -79,11 +79,16 @@ def test_a_standby_that_is_listed_is_shown_as_one_and_gets_no_messages(tmp_path:
         try:
             names = [f"127.0.0.1:{it.http_address[1]}" for it in (standby, owner)]
             with Nsqadmin(*(f"nsqd-http-address={it}" for it in names), "sample-interval=300ms") as admin:
-                nodes = {it["address"]: it for it in admin.json("GET", "/api/v2/nodes").json["nodes"]}
-                assert [nodes[it]["remote"]["state"] for it in names] == ["standby", "owner"]
+
+                def copies() -> dict[str, Any]:
+                    return {it["address"]: it["remote"] for it in admin.json("GET", "/api/v2/nodes").json["nodes"]}
+
+                assert [copies()[it]["state"] for it in names] == ["standby", "owner"]
                 assert admin.json("GET", "/api/v2/diagnose").json["findings"] == []
                 assert admin.json("GET", "/api/v2/health").json["unanswered"] == []
                 assert "Standby" in admin.http("GET", "/nodes").body.decode()
+                eventually(lambda: copies()[names[1]]["standbys"] == [names[0]])
+                assert f"standby {names[0]}" in admin.http("GET", "/nodes").body.decode().replace("<wbr>", "")
                 assert "Traceback" not in admin.log
         finally:
             standby.kill()

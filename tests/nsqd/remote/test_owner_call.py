@@ -17,10 +17,13 @@ from nsqd.remote.standby import OwnerSays
 
 
 @contextmanager
-def served(status: int, answer: object, readyz: str = "") -> Iterator[str]:
+def served(status: int, answer: object, readyz: str = "", *, paths: list[str] | None = None) -> Iterator[str]:
+    asked = paths if paths is not None else []
+
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            at_readyz = self.path == "/readyz" and readyz
+            asked.append(self.path)
+            at_readyz = self.path.startswith("/readyz") and readyz
             body = readyz.encode() if at_readyz else json.dumps(answer).encode()
             self.send_response(503 if at_readyz else status)
             self.send_header("content-length", str(len(body)))
@@ -93,3 +96,14 @@ def test_an_owner_that_refuses_connections_is_gone_and_one_that_stands_still_is_
         assert owner_says(owner, "a", after=1.0, timeout=0.01) is OwnerSays.NOTHING
     assert owner_says(owner, "a", after=1.0, timeout=5.0) is OwnerSays.GONE
     assert owner_says(Claimant("host", 1, ""), "a", after=1.0, timeout=5.0) is OwnerSays.NOTHING
+
+
+def test_a_standby_tells_the_owner_where_it_is() -> None:
+    paths: list[str] = []
+    with served(403, {}, "OK", paths=paths) as address:
+        owner_says(Claimant("host", 1, "", address), "aa", after=1.0, timeout=5.0, standby="[::1]:4151")
+        owner_says(Claimant("host", 1, "", address), "aa", after=1.0, timeout=5.0)
+    assert paths == [
+        *("/remote?standby=%5B%3A%3A1%5D%3A4151", "/readyz?standby=%5B%3A%3A1%5D%3A4151"),
+        *("/remote", "/readyz"),
+    ]

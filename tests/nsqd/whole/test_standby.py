@@ -70,18 +70,22 @@ def test_a_standby_says_that_it_lives_and_is_not_ready(machine: Start) -> None:
     assert found["owner_address"] == f"127.0.0.1:{owner.http_address[1]}"
     assert found["chain"]["run"] == owner.http("GET", "/remote").json["run"]
     assert found["waits_for"].startswith("standing by for orders, which process")
+    for document in (owner.http("GET", "/remote").json, owner.stats()["remote"]):
+        assert (document["standby"], document["watched_by"]) == (True, [f"127.0.0.1:{standby.http_address[1]}"])
 
 
 def test_an_owner_that_wants_a_token_is_still_an_owner(machine: Start, tmp_path: Path) -> None:
     """The standby has no token. /readyz is open to all, and tells an owner from a standby."""
     rights = tmp_path / "rights.toml"
     rights.write_text(f'[[allow]]\nname = "ana"\ntoken_sha256 = "{sha256(b"secret").hexdigest()}"\nroles = ["read"]\n')
-    machine("a", f"rights-file={rights}").start()
+    owner = machine("a", f"rights-file={rights}").start()
     standby = machine("b", f"rights-file={rights}").start_waiting()
     eventually(lambda: "which process" in standby.log)
     assert (standby.http("GET", "/remote").status, standby.http("GET", "/readyz").status) == (401, 503)
     found = standby.http("GET", "/remote", headers={"Authorization": "Bearer secret"}).json
     assert (found["state"], found["owner_says"]) == ("standby", "it owns the name, and reaches the store")
+    watched = owner.http("GET", "/remote", headers={"Authorization": "Bearer secret"}).json["watched_by"]
+    assert watched == [f"127.0.0.1:{standby.http_address[1]}"]
 
 
 def test_its_tcp_port_refuses_connections(machine: Start) -> None:
