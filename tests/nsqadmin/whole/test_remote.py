@@ -72,8 +72,8 @@ def test_a_node_that_loses_its_store_and_then_its_machine(tmp_path: Path) -> Non
 def test_a_standby_that_is_listed_is_shown_as_one_and_gets_no_messages(tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()
-    options = (f"remote=file://{shared}", "remote-name=orders-1", "broadcast-address=127.0.0.1")
-    owner, standby = Nsqd(tmp_path / "a", *options), Nsqd(tmp_path / "b", *options, "standby")
+    options = (f"remote=file://{shared}", "remote-name=orders-1", "broadcast-address=127.0.0.1", "standby")
+    owner, standby = (Nsqd(tmp_path / name, *options) for name in ("a", "b"))
     with owner:
         standby.start_waiting()
         try:
