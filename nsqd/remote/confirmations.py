@@ -175,7 +175,7 @@ class Confirmations:
 
     def check(self) -> None:
         """Refuse publishes if the store has stopped answering."""
-        if self._owner.fenced is None and self._clock() - self._owner.silent_since >= self.timeout:
+        if self._owner.fenced is None and self._clock() - self._owner.stalled_since >= self.timeout:
             self._refuse(f"remote: {self._cause}")
 
     @property
@@ -222,6 +222,6 @@ class Confirmations:
         while True:
             await trio.sleep(min(CHECK_INTERVAL, self.timeout / CHECKS_PER_TIMEOUT))
             self._node.raise_bug()
-            if self._clock() - self._owner.silent_since >= self.timeout:
+            if self._clock() - self._owner.stalled_since >= self.timeout:
                 with in_turn(turn):
                     self.check()

@@ -69,7 +69,7 @@ class OwnerSnapshot:
     confirmed: int
     behind_seconds: float
     behind_bytes: int
-    silent_seconds: float
+    silent_seconds: float  # since the last answer of whatever kind, if the store owes one
     slots: int
     slot_bytes: int
     files: int
@@ -120,7 +120,9 @@ class Owner:
         self.fence: Slot | None = None  # who has taken it, if it says so
         self.slots_since_root = 0
         self.bytes_since_root = 0  # in the bodies of these slots
-        self.silent_since = inf  # since when the store hasn't taken what it was asked to; inf: nothing
+        self.stalled_since = (
+            inf  # since when the store has taken nothing of what it was asked to, even if it answers; inf: nothing
+        )
         self.behind_since = inf  # when the oldest change was noticed that isn't confirmed
 
         self._recording = Lock()
@@ -341,7 +343,7 @@ class Owner:
         is_all = not (self._slots or self.is_stopped)
         confirmed = self._builder.position if is_all else self._chain.confirmed_position
         self.confirmed = max(self.confirmed, confirmed)
-        self.silent_since = max(self._slots[0].begun if self._slots else self._gap_since, self._took_last)
+        self.stalled_since = max(self._slots[0].begun if self._slots else self._gap_since, self._took_last)
         self.behind_since = self._slots[0].since if self._slots else min(self._gap_since, self._waiting.since)
         self.fence, self.fenced = self._chain.fence, self._chain.fenced
         if self.fenced is not None:

@@ -125,7 +125,7 @@ class Stage(Enum):
 
     FOLDING = auto()  # folds and the root are being stored
     STORED = auto()  # its commit has to be appended to the chain
-    TOLD = auto()  # the commit is in some slot
+    COMMITTING = auto()  # its commit is on its way into the chain
 
 
 @dataclass(eq=False, slots=True)
@@ -194,7 +194,7 @@ class Roots:
         new = self._new
         if new is None or new.stage is not Stage.STORED:
             return None
-        new.stage = Stage.TOLD
+        new.stage = Stage.COMMITTING
         return Commit(new.run)
 
     def confirmed(self, commit: Commit, now: float) -> None:

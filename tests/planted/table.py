@@ -504,8 +504,8 @@ BUGS: Final = (
         "nsqd/remote/sweep.py",
         (
             (
-                "        new.stage = Stage.TOLD\n",
-                "        new.stage = Stage.TOLD\n        self._let_go(new, self._last)\n",
+                "        new.stage = Stage.COMMITTING\n",
+                "        new.stage = Stage.COMMITTING\n        self._let_go(new, self._last)\n",
             ),
         ),
         ("several machines",),
@@ -514,7 +514,7 @@ BUGS: Final = (
         "a root is committed before it is stored",
         _OK,
         "nsqd/remote/sweep.py",
-        (("new.stage is not Stage.STORED:", "new.stage is Stage.TOLD:"),),
+        (("new.stage is not Stage.STORED:", "new.stage is Stage.COMMITTING:"),),
         ("several machines",),
     ),
     Bug(

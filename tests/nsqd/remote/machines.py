@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
+from typing import Final
 
 from nsqcommon.remote.names import writer_name
 from nsqd.log.data_path import DataPath, write_log_json
@@ -24,6 +25,9 @@ from nsqd.remote.recorder import RecordedFiles
 from nsqd.remote.root_job import RootJob, begin_chain
 from nsqd.remote.sweep import ROOT_SECONDS
 from tests.support.object_stores import MemoryStore, Objects
+
+JOURNAL: Final = "journal.000001"
+LOG: Final = "topics/t.orders/00000000.log"
 
 
 @dataclass

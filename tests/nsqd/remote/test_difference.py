@@ -13,22 +13,9 @@ from nsqd.remote.catalog import Catalog
 from nsqd.remote.claim import Claimed
 from nsqd.remote.difference import Difference, find_difference
 from nsqd.remote.local_files import LocalFiles
-from tests.nsqd.remote.machines import Machine
+from tests.nsqd.remote.machines import JOURNAL, LOG, Machine
 
-LOG = "topics/t.orders/00000000.log"
 NEXT = "topics/t.orders/00000100.log"
-JOURNAL = "journal.000001"
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    first = Machine(tmp_path / "a")
-    first.start()
-    first.send_difference()
-    first.append(JOURNAL, b"journal")
-    first.append(LOG, b"one")
-    first.send()
-    return first
 
 
 def difference_of(machine: Machine) -> Difference:

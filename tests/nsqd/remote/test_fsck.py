@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from nsqcommon.remote.names import Run, fold_name, gone_name, root_name, slot_name
@@ -12,28 +10,20 @@ from nsqd.remote.claiming import read_chain
 from nsqd.remote.fsck import DAY_NS, Leftovers, StoreExamination
 from nsqd.remote.object_store import Created, StoreFault
 from nsqd.remote.sweep import ROOT_SECONDS
-from tests.nsqd.remote.machines import Machine
+from tests.nsqd.remote.machines import JOURNAL, LOG, Machine
 from tests.support.object_stores import MemoryStore
 
-LOG = "topics/t.orders/00000000.log"
-JOURNAL = "journal.000001"
 STRAY = Run(1, "e" * 16)  # a run that was in no chain
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Machine:
+def machine(machine: Machine) -> Machine:
     """Return an owner that has made a root, and died before it had swept anything."""
-    first = Machine(tmp_path / "a")
-    first.start()
-    first.send_difference()
-    first.append(JOURNAL, b"journal")
-    first.append(LOG, b"one")
-    first.send()
-    first.clock.now += ROOT_SECONDS
-    first.job.step()
-    first.append(LOG, b", two")
-    first.send()
-    return first
+    machine.clock.now += ROOT_SECONDS
+    machine.job.step()
+    machine.append(LOG, b", two")
+    machine.send()
+    return machine
 
 
 def read(machine: Machine) -> ChainRead:

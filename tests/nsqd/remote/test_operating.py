@@ -24,22 +24,8 @@ from nsqd.remote.owner_call import OwnerAnswer
 from nsqd.remote.pacing import RateLimit
 from nsqd.remote.stores.folder import FolderStore
 from nsqd.remote.sweep import ROOT_SECONDS
-from tests.nsqd.remote.machines import Machine
+from tests.nsqd.remote.machines import JOURNAL, LOG, Machine
 from tests.support.object_stores import MemoryStore, Objects
-
-LOG = "topics/t.orders/00000000.log"
-JOURNAL = "journal.000001"
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    first = Machine(tmp_path / "a")
-    first.start()
-    first.send_difference()
-    first.append(JOURNAL, b"journal")
-    first.append(LOG, b"one")
-    first.send()
-    return first
 
 
 def run(

@@ -256,17 +256,17 @@ def test_the_run_before_is_stored_before_the_next_counts() -> None:
 
 def test_an_owner_says_since_when_the_store_is_silent_and_how_far_it_is_behind() -> None:
     node = Node()
-    assert node.owner.silent_since == node.owner.behind_since == inf
+    assert node.owner.stalled_since == node.owner.behind_since == inf
     node.write()
     noticed = node.now
     node.next_look()
-    assert (node.owner.silent_since, node.owner.behind_since) == (inf, noticed)
+    assert (node.owner.stalled_since, node.owner.behind_since) == (inf, noticed)
     node.now += LINGER
     request = node.next_request()
     assert request is not None
-    assert (node.owner.silent_since, node.owner.behind_since) == (node.now, noticed)
+    assert (node.owner.stalled_since, node.owner.behind_since) == (node.now, noticed)
     node.answer(request)
-    assert node.owner.silent_since == node.owner.behind_since == inf
+    assert node.owner.stalled_since == node.owner.behind_since == inf
 
 
 def test_an_owner_says_for_how_long_the_store_has_owed_an_answer() -> None:
@@ -296,7 +296,7 @@ def test_a_store_that_takes_one_slot_after_another_is_not_silent() -> None:
         node.now += 8.0
         assert request is not None
         node.answer(request)
-        assert node.owner.silent_since in (node.now, inf)
+        assert node.owner.stalled_since in (node.now, inf)
 
 
 def test_changes_that_a_slot_has_left_over_are_as_old_as_they_are() -> None:
@@ -400,7 +400,7 @@ def test_a_node_that_sends_nothing_because_of_a_gap_is_silent_and_behind() -> No
     node.owner.drop()
     node.now += 60.0
     node.answer_all()
-    assert (node.owner.silent_since, node.owner.behind_since) == (since, since)
+    assert (node.owner.stalled_since, node.owner.behind_since) == (since, since)
 
 
 def test_a_node_that_stores_what_it_has_dropped_is_behind_but_not_silent() -> None:
@@ -411,11 +411,11 @@ def test_a_node_that_stores_what_it_has_dropped_is_behind_but_not_silent() -> No
     node.write(bytes(10))
     node.now += 8.0
     node.owner.took(node.now)
-    assert node.owner.silent_since == node.now
+    assert node.owner.stalled_since == node.now
     assert node.owner.snapshot(node.now).behind_bytes == 1010
     node.owner.jump(Root("node", jump.run, {"log.json": FileEntry(1, (Part("fold/1", 0, 1, 0),))}))
     node.wait(DELAY)
-    assert node.owner.silent_since == inf
+    assert node.owner.stalled_since == inf
     assert node.owner.snapshot(node.now).behind_bytes == 0
 
 

@@ -24,23 +24,10 @@ from nsqd.remote.root_job import NAME, PAUSE, RootJob, begin_chain
 from nsqd.remote.root_making import Storing
 from nsqd.remote.second_names import SecondNames
 from nsqd.remote.sweep import ROOT_SECONDS, UNUSED_FOR
-from tests.nsqd.remote.machines import Machine
+from tests.nsqd.remote.machines import JOURNAL, LOG, Machine
 from tests.support.object_stores import MemoryStore
 
-LOG = "topics/t.orders/00000000.log"
-JOURNAL = "journal.000001"
 LIMIT = 5.0  # seconds until a test gives up waiting
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    first = Machine(tmp_path / "a")
-    first.start()
-    first.send_difference()
-    first.append(JOURNAL, b"journal")
-    first.append(LOG, b"one")
-    first.send()
-    return first
 
 
 def make_root(machine: Machine) -> None:
@@ -428,13 +415,13 @@ def when_stored(machine: Machine, monkeypatch: pytest.MonkeyPatch, prefix: str, 
 
 
 def test_a_store_that_takes_what_was_dropped_is_not_silent(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    silent_since: list[float] = []
+    stalled_since: list[float] = []
     machine.append(LOG, b", two")
     machine.owner.drop()
-    when_stored(machine, monkeypatch, "fold/", lambda: silent_since.append(machine.owner.silent_since))
+    when_stored(machine, monkeypatch, "fold/", lambda: stalled_since.append(machine.owner.stalled_since))
     machine.clock.now += 60.0
     assert machine.job.step()
-    assert silent_since == [machine.clock.now]
+    assert stalled_since == [machine.clock.now]
 
 
 @pytest.mark.usefixtures("small_folds")
