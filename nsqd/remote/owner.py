@@ -120,9 +120,8 @@ class Owner:
         self.fence: Slot | None = None  # who has taken it, if it says so
         self.slots_since_root = 0
         self.bytes_since_root = 0  # in the bodies of these slots
-        self.stalled_since = (
-            inf  # since when the store has taken nothing of what it was asked to, even if it answers; inf: nothing
-        )
+        # Since when the store has taken nothing of what it was asked to, even if it answers; inf: it has all of that.
+        self.stalled_since = inf
         self.behind_since = inf  # when the oldest change was noticed that isn't confirmed
 
         self._recording = Lock()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 from random import Random
+from threading import Lock
 
 import pytest
 
@@ -278,18 +279,20 @@ def test_a_machine_that_could_not_go_on_leaves_the_owner_alone(machine: Machine)
 def test_what_was_fetched_before_the_fence_is_only_added_to(machine: Machine) -> None:
     new = another(machine)
     ranges: list[str] = []
+    lock = Lock()  # the first two objects are fetched at the same time
 
     class GoesOn(MemoryStore):
         """Lets the owner write on after the first fetch, and notes what is fetched."""
 
         def get(self, name: str, start: int = 0, end: int | None = None) -> bytes | None:
             if end is not None:
-                if not ranges:
-                    machine.append(LOG, b"two")
-                    machine.append("topics/t.late/00000000.log", b"late")
-                    machine.unlink(JOURNAL)
-                    machine.send()
-                ranges.append(name)
+                with lock:
+                    if not ranges:
+                        machine.append(LOG, b"two")
+                        machine.append("topics/t.late/00000000.log", b"late")
+                        machine.unlink(JOURNAL)
+                        machine.send()
+                    ranges.append(name)
             return super().get(name, start, end)
 
     new.open_store = lambda on_unknown=ignore: GoesOn(machine.objects, on_unknown=on_unknown)  # type: ignore[method-assign]
