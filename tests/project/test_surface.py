@@ -132,9 +132,11 @@ SHOWN_BY = {
         "remote-interval": "the_next_one_waits_for_the_interval_and_one_without_a_waiting_publisher_for_the_delay",
         "remote-delay": "the_next_one_waits_for_the_interval_and_one_without_a_waiting_publisher_for_the_delay",
     },
+    "tests/nsqd/remote/test_root_job.py": {"remote-rate": "roots_are_limited_unless_somebody_waits_for_them"},
     "tests/nsqd/whole/test_remote.py": {
         "remote": "an_ok_means_that_the_store_has_the_message",
         "remote-name": "a_node_says_how_far_its_copy_goes",
+        "remote-strict": "a_strict_node_refuses_every_topic_until_the_store_answers",
         "remote-timeout": "topics_that_do_not_wait_for_the_store_go_on_without_it",
     },
     "tests/nsqd/whole/test_remote_owner.py": {

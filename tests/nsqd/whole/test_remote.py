@@ -122,6 +122,17 @@ def test_topics_that_do_not_wait_for_the_store_go_on_without_it(tmp_path: Path, 
         assert [body in lines for body in (b'"before"', b'"2"', b'"3"', b'"5"')] == [True, True, False, True]
 
 
+def test_a_strict_node_refuses_every_topic_until_the_store_answers(tmp_path: Path, shared: Path) -> None:
+    with node_at(tmp_path / "a", shared, "remote-strict", "remote-timeout=300ms") as nsqd:
+        with Away(shared):
+            nsqd.post("/pub?topic=fast", b"before the timeout")
+            eventually(lambda: nsqd.http("GET", "/ping").status == 500)
+            refused = nsqd.http("POST", "/pub?topic=fast", b"after it")
+            assert (refused.status, nsqd.http("POST", "/pub?topic=memory%23ephemeral", b"x").status) == (503, 200)
+        eventually(lambda: nsqd.http("POST", "/pub?topic=fast", b"again").status == 200)
+        assert nsqd.topic("fast")["depth"] == 2
+
+
 def test_a_clean_stop_answers_publishers_before_it_closes_their_connections(tmp_path: Path, shared: Path) -> None:
     with node_at(tmp_path / "a", shared, "remote-timeout=30s") as nsqd:
         client = nsqd.connect()
