@@ -7,8 +7,8 @@
     makes slots of changes  recorder, slot_builder
     runs for a node         copy, node (from its start to its end); opening, claiming, settling (own the name, and make
                             the data path what its owner begins with); vigil, owner_call (wait until the owner is gone);
-                            owner, sender (what is sent, and the threads that do); root_job, root_making, second_names;
-                            confirmations (publishers and readers that wait)
+                            owner, sender (what is sent, and the threads that do); root_job, root_making, second_names,
+                            rate_limit; confirmations (publishers and readers that wait)
     stores                  object_store says what a store has to do, `stores/` has a shared folder and the clouds,
                             `location` reads their URLs
     `nsqd remote`           cli, operating, forgetting, fsck; `nsqd remote check`: check, cost

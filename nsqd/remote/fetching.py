@@ -15,13 +15,16 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from math import inf
 from threading import Event
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from nsqcommon.remote.framing import BadObject
 from nsqcommon.remote.root import Part, prove
 from nsqd.remote.daemon_threads import DaemonThreads
 from nsqd.remote.object_store import ObjectStore, StoreFault
-from nsqd.remote.pacing import Line, RateLimit, pause_before
+from nsqd.remote.pacing import Line, pause_before
+
+if TYPE_CHECKING:
+    from nsqd.remote.rate_limit import RateLimit
 
 log = logging.getLogger(__name__)
 

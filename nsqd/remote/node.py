@@ -29,7 +29,8 @@ from nsqd.remote.local_files import LocalFiles, folders_aside
 from nsqd.remote.object_store import ObjectStore, OnUnknown, ignore
 from nsqd.remote.opening import Opening, is_stop_pending
 from nsqd.remote.owner import Owner
-from nsqd.remote.pacing import DEPTH, FULL_SLOT, Pacing, RateLimit
+from nsqd.remote.pacing import DEPTH, FULL_SLOT, Pacing
+from nsqd.remote.rate_limit import RateLimit
 from nsqd.remote.root_job import RootJob, begin_chain
 from nsqd.remote.sender import Sender
 from nsqd.remote.stores.opening import open_store

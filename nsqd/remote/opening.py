@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from nsqd.log.data_path import DataPath
     from nsqd.log.files import Files
     from nsqd.remote.local_mark import LocalMark
-    from nsqd.remote.pacing import RateLimit
+    from nsqd.remote.rate_limit import RateLimit
     from nsqd.remote.vigil import Vigil
 
 log = logging.getLogger(__name__)

@@ -32,7 +32,7 @@ from nsqd.remote.local_files import REMOTE_JSON, LocalFiles
 from nsqd.remote.local_mark import Decision
 from nsqd.remote.object_store import ObjectStore, OnUnknown, StoreFault, ignore
 from nsqd.remote.opening import claimant_of_this_process
-from nsqd.remote.pacing import RateLimit
+from nsqd.remote.rate_limit import RateLimit
 from nsqd.remote.settling import Settling
 from nsqd.remote_options import RATE
 

@@ -19,7 +19,6 @@ so the slowest line that works brings 8 MiB over within the time of a request.
 from __future__ import annotations
 
 from math import inf
-from threading import Lock
 from typing import Final
 
 DEPTH: Final = 8  # slots under way
@@ -57,23 +56,6 @@ class Line:
     def time_for(self, size: int) -> float:
         """Return how long this many bytes should take; `inf` if no line was measured."""
         return size / self._rate if self._rate < inf else inf
-
-
-class RateLimit:
-    """Spaces what nobody waits for an OK of, so that it takes no more than some bytes a second. Threads may share it."""
-
-    def __init__(self, rate: float) -> None:
-        """`rate`: in bytes per second."""
-        self._rate = rate
-        self._lock = Lock()
-        self._free_at = -inf
-
-    def start(self, size: int, now: float) -> float:
-        """Return when a request with this many bytes may start, and have the ones after it wait as long as it takes."""
-        with self._lock:
-            start = max(now, self._free_at)
-            self._free_at = start + size / self._rate
-            return start
 
 
 class Pacing:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from nsqd.remote.claim import Claimed
     from nsqd.remote.local_files import LocalFiles
     from nsqd.remote.owner import Jump, Owner
-    from nsqd.remote.pacing import RateLimit
+    from nsqd.remote.rate_limit import RateLimit
 
 log = logging.getLogger(__name__)
 

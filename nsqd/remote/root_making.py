@@ -29,7 +29,7 @@ from nsqd.remote.catalog import MOST_FOLD, FileToFold, FoldWriter, Piece
 from nsqd.remote.daemon_threads import DaemonThreads
 from nsqd.remote.fetching import LOOK_INTERVAL, Abandoned
 from nsqd.remote.object_store import Created, ObjectStore, StoreFault
-from nsqd.remote.pacing import DEPTH, Line, RateLimit, pause_before
+from nsqd.remote.pacing import DEPTH, Line, pause_before
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from nsqcommon.remote.root import SealedSegment
     from nsqd.remote.fetching import Fetch
     from nsqd.remote.local_files import LocalFiles
+    from nsqd.remote.rate_limit import RateLimit
 
 log = logging.getLogger(__name__)
 

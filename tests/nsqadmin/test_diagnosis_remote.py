@@ -81,7 +81,7 @@ def test_d32_one_name_is_in_use_by_two_nodes() -> None:
     assert finding.verdict == "orders-1 is in use by a:4151 and by b:4151"
 
 
-WATCHED = {"wants_standby": True, "tells_standbys": True}
+WATCHED: dict[str, Any] = {"wants_standby": True, "tells_standbys": True}
 
 
 @pytest.mark.parametrize(

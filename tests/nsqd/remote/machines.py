@@ -20,7 +20,8 @@ from nsqd.remote.object_store import OnUnknown, ignore
 from nsqd.remote.opening import Opening
 from nsqd.remote.owner import Owner
 from nsqd.remote.owner_call import OwnerAnswer
-from nsqd.remote.pacing import Pacing, RateLimit
+from nsqd.remote.pacing import Pacing
+from nsqd.remote.rate_limit import RateLimit
 from nsqd.remote.recorder import RecordedFiles
 from nsqd.remote.root_job import RootJob, begin_chain
 from nsqd.remote.sweep import ROOT_SECONDS

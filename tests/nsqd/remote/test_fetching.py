@@ -9,7 +9,7 @@ from nsqcommon.remote.framing import BadObject
 from nsqcommon.remote.root import Part
 from nsqd.remote.fetching import Abandoned, Fetch, ranges_of
 from nsqd.remote.object_store import StoreFault
-from nsqd.remote.pacing import RateLimit
+from nsqd.remote.rate_limit import RateLimit
 from tests.support.object_stores import MemoryStore, Objects
 
 MB = 1 << 20

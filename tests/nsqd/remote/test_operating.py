@@ -21,7 +21,7 @@ from nsqd.remote.location import StoreLocation
 from nsqd.remote.object_store import FaultKind, Names, ObjectStore, OnUnknown, StoreFault, ignore
 from nsqd.remote.operating import DONE, FAILED, REFUSED, status_of
 from nsqd.remote.owner_call import OwnerAnswer
-from nsqd.remote.pacing import RateLimit
+from nsqd.remote.rate_limit import RateLimit
 from nsqd.remote.stores.folder import FolderStore
 from nsqd.remote.sweep import ROOT_SECONDS
 from tests.nsqd.remote.machines import JOURNAL, LOG, Machine

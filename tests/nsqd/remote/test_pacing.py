@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqd.remote.pacing import FULL_SLOT, LONGEST_PAUSE, SHORTEST_PAUSE, SLOW_FOR, Pacing, RateLimit, pause_before
+from nsqd.remote.pacing import FULL_SLOT, LONGEST_PAUSE, SHORTEST_PAUSE, SLOW_FOR, Pacing, pause_before
 
 
 def new_pacing() -> Pacing:
@@ -75,9 +75,3 @@ def test_pauses_grow_and_have_bounds(attempt: int, chance: float) -> None:
     pause = pause_before(attempt, chance)
     assert SHORTEST_PAUSE <= pause <= LONGEST_PAUSE
     assert pause_before(attempt + 1, chance) >= pause
-
-
-def test_what_nobody_waits_for_takes_no_more_than_its_rate() -> None:
-    limit = RateLimit(1000.0)
-    assert limit.start(5000, 7.0) == 7.0, "the first one leaves at once"
-    assert [limit.start(500, now) for now in (7.0, 8.0, 20.0, 20.0)] == [12.0, 12.5, 20.0, 20.5]

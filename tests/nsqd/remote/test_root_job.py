@@ -19,7 +19,7 @@ from nsqd.remote.fsck import StoreExamination
 from nsqd.remote.local_files import LocalFiles
 from nsqd.remote.local_mark import Decision, decode_mark
 from nsqd.remote.object_store import Created, StoreFault
-from nsqd.remote.pacing import RateLimit
+from nsqd.remote.rate_limit import RateLimit
 from nsqd.remote.root_job import NAME, PAUSE, RootJob, begin_chain
 from nsqd.remote.root_making import Storing
 from nsqd.remote.second_names import SecondNames

@@ -11,7 +11,8 @@ import pytest
 from nsqcommon.remote.framing import BadObject
 from nsqd.remote.fetching import Abandoned
 from nsqd.remote.object_store import Created
-from nsqd.remote.pacing import LARGE, RateLimit
+from nsqd.remote.pacing import LARGE
+from nsqd.remote.rate_limit import RateLimit
 from nsqd.remote.root_making import FOLDS_AT_ONCE, Folds, Storing
 from tests.support.object_stores import MemoryStore, Objects
 

@@ -1,0 +1,23 @@
+"""Bounds what roots and restores take of the line to the store, so that slots and other programs have the rest."""
+
+from __future__ import annotations
+
+from math import inf
+from threading import Lock
+
+
+class RateLimit:
+    """Spaces what nobody waits for an OK of, so that it takes no more than some bytes a second. Threads may share it."""
+
+    def __init__(self, rate: float) -> None:
+        """`rate`: in bytes per second."""
+        self._rate = rate
+        self._lock = Lock()
+        self._free_at = -inf
+
+    def start(self, size: int, now: float) -> float:
+        """Return when a request with this many bytes may start, and have the ones after it wait as long as it takes."""
+        with self._lock:
+            start = max(now, self._free_at)
+            self._free_at = start + size / self._rate
+            return start
