@@ -122,6 +122,7 @@ class Chain:
         self._pending: deque[PendingSlot] = deque()  # in the order of the chain
         self._confirmed: list[PendingSlot] = []
         self._latencies: deque[float] = deque(maxlen=_MEDIAN_OF)  # of small slots
+        self._patience_with_small = 1.0  # by their median
         self._line = Line()
         self._probe: Request | None = None
 
@@ -194,8 +195,9 @@ class Chain:
         """Return what a thread should send now, the earliest slot first; None: nothing."""
         if self.fenced is not None:
             return None
-        for slot in self._sendable():
-            if self._due(slot) <= now:
+        slots, under_way = self._sendable()
+        for slot in slots:
+            if self._due(slot, under_way) <= now:
                 return self._begin(slot, now)
         return None
 
@@ -203,20 +205,17 @@ class Chain:
         """Return when `next_request` has something to send; `inf`: not before an answer or another slot."""
         if self.fenced is not None:
             return inf
-        return min(map(self._due, self._sendable()), default=inf)
+        slots, under_way = self._sendable()
+        return min((self._due(it, under_way) for it in slots), default=inf)
 
-    def _sendable(self) -> Iterator[PendingSlot]:
-        """Yield the slots that aren't stored, and for which the line has room."""
-        under_way = self._bytes_under_way
-        return (
-            it
-            for it in self._pending
-            if not it.is_stored and (it.compares or self._line.may_start(it.size, under_way=under_way))
-        )
-
-    @property
-    def _bytes_under_way(self) -> int:
-        return sum(it.size for it in self._pending for request in it.requests if request.verb is Verb.CREATE)
+    def _sendable(self) -> tuple[list[PendingSlot], int]:
+        """Return the slots that aren't stored and for which the line has room, and how many bytes are under way."""
+        slots = [it for it in self._pending if not it.is_stored]
+        if not any(it.size >= LARGE for it in slots):
+            return slots, 0  # nobody asks how many: the line matters to large slots only
+        under_way = sum(it.size for it in self._pending for request in it.requests if request.verb is Verb.CREATE)
+        may_start = self._line.may_start
+        return [it for it in slots if it.compares or may_start(it.size, under_way=under_way)], under_way
 
     def probe(self, now: float) -> Request | None:
         """Return a request that finds out whether somebody has taken the name while there was nothing to send."""
@@ -225,7 +224,9 @@ class Chain:
         self._probe = Request(Verb.PROBE, slot_name(self.run, self._next_number), now, None)
         return self._probe
 
-    def _due(self, slot: PendingSlot) -> float:
+    def _due(self, slot: PendingSlot, bytes_under_way: int) -> float:
+        if not slot.requests:
+            return slot.due
         # A create may hang for half a minute. The comparison that another one has made necessary doesn't wait for that.
         verb = Verb.COMPARE if slot.compares else Verb.CREATE
         under_way = [it for it in slot.requests if it.verb is verb]
@@ -233,15 +234,14 @@ class Chain:
             return slot.due
         if len(under_way) >= MOST_REQUESTS:
             return inf
-        return max(slot.due, under_way[-1].sent_at + self._patience(slot) * 2.0 ** (len(under_way) - 1))
+        return max(
+            slot.due, under_way[-1].sent_at + self._patience(slot, bytes_under_way) * 2.0 ** (len(under_way) - 1)
+        )
 
-    def _patience(self, slot: PendingSlot) -> float:
+    def _patience(self, slot: PendingSlot, bytes_under_way: int) -> float:
         if slot.size >= LARGE and not slot.compares:
-            return max(1.0, PATIENCE * self._line.time_for(self._bytes_under_way))
-        if not self._latencies:
-            return 1.0
-        median = sorted(self._latencies)[len(self._latencies) // 2]
-        return max(SHORTEST_PATIENCE, PATIENCE * median)
+            return max(1.0, PATIENCE * self._line.time_for(bytes_under_way))
+        return self._patience_with_small
 
     def _begin(self, slot: PendingSlot, now: float) -> Request:
         request = Request(Verb.COMPARE if slot.compares else Verb.CREATE, slot.name, now, slot, slot.data)
@@ -260,7 +260,7 @@ class Chain:
             case Created.CREATED:
                 self._line.arrived(slot.size, time)
                 if slot.size < LARGE:
-                    self._latencies.append(time)
+                    self._note_latency(time)
                 self._store(slot)
             case Created.EXISTS:
                 slot.compares = True
@@ -291,6 +291,11 @@ class Chain:
             self._probe = None
         elif (slot := self._take_answer(request)) is not None:
             self._put_off(slot, now)
+
+    def _note_latency(self, time: float) -> None:
+        self._latencies.append(time)
+        median = sorted(self._latencies)[len(self._latencies) // 2]
+        self._patience_with_small = max(SHORTEST_PATIENCE, PATIENCE * median)
 
     def _take_answer(self, request: Request) -> PendingSlot | None:
         """Return the slot of an answer; None: the answer comes too late to matter."""

@@ -196,7 +196,7 @@ class Owner:
             if self.fenced is not None:
                 return
             self._incoming.append(change)
-            memory = OBJECTS + len(change.data)
+            memory = OBJECTS + change.size
             self._recorded_memory += memory
             self._unnoticed += memory
             must_wake = self._is_idle or self._unnoticed >= FULL_SLOT
@@ -285,7 +285,7 @@ class Owner:
         while self._incoming:
             change = self._incoming.popleft()
             self._builder.add(change)
-            self._taken_memory += OBJECTS + len(change.data)
+            self._taken_memory += OBJECTS + change.size
 
     def _next_start(self, now: float) -> float:
         waiting = self._builder.waiting_bytes

@@ -13,7 +13,7 @@ would have to report that. A file that a start can make again isn't recorded at 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -33,7 +33,7 @@ from nsqd.log.files import Buffers, Files
 
 _NEW: Final = ".tmp"  # what `Files.replace` appends to the name of a new version
 _WHOLE: Final = ".json"
-_LARGE: Final = 16 * 1024  # bytes
+_LARGE: Final = 16 * 1024  # bytes; to copy a buffer of this size costs more than to have one more
 _NOT_SHIPPED: Final = (
     "topology.json",
     "readers.json",
@@ -64,10 +64,19 @@ class Closed:
     file: int
 
 
-@dataclass(frozen=True, slots=True)
 class Recorded:
-    operation: Operation | Closed
-    data: bytes = b""
+    """A change, with its bytes. A large write has them in several buffers."""
+
+    __slots__ = ("data", "operation", "rest")
+
+    def __init__(self, operation: Operation | Closed, data: bytes = b"", rest: Sequence[bytes] = ()) -> None:
+        self.operation = operation
+        self.data = data
+        self.rest = rest  # what comes after `data`
+
+    @property
+    def size(self) -> int:
+        return len(self.data) + sum(map(len, self.rest)) if self.rest else len(self.data)
 
 
 class RecordedFiles(Files):
@@ -136,15 +145,14 @@ class RecordedFiles(Files):
         return written
 
     def _note_large(self, descriptor: int, buffers: Buffers, offset: int, written: int) -> bool:
-        """Record a large write in the buffers that it has, because copying them would cost as much as writing them."""
+        """Record a large write without copying it as a whole, because that would cost as much as writing it."""
         if written != sum(map(len, buffers)):
             return False
+        data, *rest = join_small(buffers)
         with self._lock:
             if (number := self._numbers.get(descriptor)) is None:
                 return False
-            for buffer in filter(None, buffers):
-                self._record(Recorded(Write(number, offset, len(buffer)), buffer))
-                offset += len(buffer)
+            self._record(Recorded(Write(number, offset, written), data, rest))
         return True
 
     def truncate(self, descriptor: int, size: int) -> None:
@@ -240,6 +248,20 @@ class RecordedFiles(Files):
 
     def lock_folder(self, path: Path) -> int:
         return self._files.lock_folder(path)
+
+
+def join_small(buffers: Iterable[bytes]) -> list[bytes]:
+    """Return the same bytes in few buffers, none of which is empty: large ones are not copied, small ones are joined."""
+    found: list[bytes] = []
+    small: list[bytes] = []
+    for buffer in buffers:
+        if len(buffer) < _LARGE:
+            small.append(buffer)
+            continue
+        found += (b"".join(small), buffer) if small else (buffer,)
+        small = []
+    found.append(b"".join(small))
+    return [it for it in found if it]
 
 
 def _is_whole(path: Path) -> bool:

@@ -13,11 +13,11 @@ which has at most 8 MiB of both. And if the header of a slot had too many bytes,
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from google_crc32c import extend as extend_crc32c
-from google_crc32c import value as crc32c
 
 from nsqcommon.remote.checksums import joined_crc
 from nsqcommon.remote.framing import MOST_HEADER
@@ -34,11 +34,10 @@ from nsqcommon.remote.operations import (
     header_length,
 )
 from nsqcommon.remote.slot import MOST_BODY
-from nsqd.remote.recorder import Closed, Recorded
+from nsqd.remote.recorder import Closed, Recorded, join_small
 
 MOST_OPERATIONS: Final = MOST_HEADER // 2  # bytes of a header
 OBJECTS: Final = 250  # bytes of the objects that a change consists of, apart from its data and path
-_LARGE: Final = 16 * 1024  # bytes
 _WORTH_JOINING: Final = 512 * 1024  # bytes for each checksum, which takes a tenth of a millisecond
 
 
@@ -52,18 +51,22 @@ class Content:
     size: int = 0
     header: int = 0  # bytes that the operations take at most
 
-    def add(self, operation: Operation, data: bytes = b"") -> None:
+    def add(self, operation: Operation, data: bytes = b"", rest: Sequence[bytes] = ()) -> None:
         last = self.operations[-1] if self.operations else None
         if isinstance(operation, Write) and isinstance(last, Write) and _follows(operation, last):
             self.operations[-1] = Write(last.file, last.offset, last.length + operation.length)
-            self.crcs[-1] = extend_crc32c(self.crcs[-1], data)
         else:
             self.operations.append(operation)
             self.header += header_length(operation)
-            self.crcs.append(crc32c(data) if data else 0)
+            self.crcs.append(0)
         if data:
+            crc = extend_crc32c(self.crcs[-1], data)
+            for buffer in rest:
+                crc = extend_crc32c(crc, buffer)
+            self.crcs[-1] = crc
             self.body.append(data)
-            self.size += len(data)
+            self.body += rest
+            self.size += body_length(operation)
 
     def has_room(self, most: int) -> bool:
         """Return whether a slot with at most this many bytes of data may have another operation."""
@@ -72,28 +75,18 @@ class Content:
 
     def crc(self) -> int | None:
         """Return the checksum of the body. None: reading the body again is quicker than joining so many checksums."""
-        lengths = list(map(body_length, self.operations))
-        if (len(lengths) - lengths.count(0)) * _WORTH_JOINING > self.size:
+        pieces = [(crc, body_length(it)) for it, crc in zip(self.operations, self.crcs, strict=True)]
+        first, *others = [it for it in pieces if it[1]] or [(0, 0)]
+        if len(others) * _WORTH_JOINING > self.size:
             return None
-        found = 0
-        for crc, length in zip(self.crcs, lengths, strict=True):
-            if length:
-                found = joined_crc(found, crc, length)
+        found, _ = first
+        for crc, length in others:
+            found = joined_crc(found, crc, length)
         return found
 
     def buffers(self) -> list[bytes]:
-        """Return the body in buffers that a store likes: small ones are joined, large ones are not copied."""
-        found: list[bytes] = []
-        small: list[bytes] = []
-        for buffer in self.body:
-            if len(buffer) < _LARGE:
-                small.append(buffer)
-                continue
-            if small:
-                found.append(b"".join(small))
-                small = []
-            found.append(buffer)
-        return [*found, b"".join(small)] if small else found
+        """Return the body in buffers that a store likes."""
+        return join_small(self.body)
 
 
 class SlotBuilder:
@@ -134,8 +127,8 @@ class SlotBuilder:
             change = self._queue.popleft()
             self.waiting_bytes -= size_of(change)
             room = self.most - content.size
-            if isinstance(change.operation, Write) and len(change.data) > room:
-                change = self._split(change.operation, change.data, room)
+            if isinstance(change.operation, Write) and change.size > room:
+                change = self._split(change.operation, (change.data, *change.rest), room)
             elif len(change.data) > room and content.operations:
                 self._put_back(change)
                 break
@@ -144,11 +137,11 @@ class SlotBuilder:
             self._take(change, content)
         return content
 
-    def _split(self, write: Write, data: bytes, room: int) -> Recorded:
+    def _split(self, write: Write, buffers: Sequence[bytes], room: int) -> Recorded:
         """Return the beginning of a write, and leave the rest for the next slot."""
-        rest = Write(write.file, write.offset + room, write.length - room)
-        self._put_back(Recorded(rest, data[room:]))
-        return Recorded(Write(write.file, write.offset, room), data[:room])
+        begun, left = _divide(buffers, room)
+        self._put_back(Recorded(Write(write.file, write.offset + room, write.length - room), left[0], left[1:]))
+        return Recorded(Write(write.file, write.offset, room), begun[0], begun[1:])
 
     def _put_back(self, change: Recorded) -> None:
         self._queue.appendleft(change)
@@ -175,7 +168,7 @@ class SlotBuilder:
                 self._move(source, target)
             case Remove(path) | Replace(path) | UseBlob(path):
                 self._forget(path)
-        content.add(operation, change.data)
+        content.add(operation, change.data, change.rest)
 
     def _forget(self, path: str) -> None:
         for number in self._within(path):
@@ -194,7 +187,19 @@ def size_of(change: Recorded) -> int:
     """Return how many bytes a change adds to a slot at most; at least 1, so that there are some if anything waits."""
     if isinstance(change.operation, Closed):
         return 1
-    return len(change.data) or header_length(change.operation)
+    return change.size or header_length(change.operation)
+
+
+def _divide(buffers: Sequence[bytes], size: int) -> tuple[list[bytes], list[bytes]]:
+    """Return the first `size` bytes, and the others. Both are at least one."""
+    begun: list[bytes] = []
+    for number, buffer in enumerate(buffers):
+        if len(buffer) >= size:
+            left = [buffer[size:], *buffers[number + 1 :]]
+            return [*begun, buffer[:size]], left if left[0] else left[1:]
+        begun.append(buffer)
+        size -= len(buffer)
+    raise AssertionError("there are fewer bytes")
 
 
 def _follows(write: Write, last: Write) -> bool:

@@ -16,7 +16,7 @@ without the one before.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from nsqcommon.remote.framing import BadObject, NewerFormat
@@ -131,7 +131,10 @@ def header_length(operation: Operation) -> int:
 
 def encode_operations(operations: Iterable[Operation]) -> list[list[Any]]:
     return [
-        ["commit", str(it.run)] if isinstance(it, Commit) else [_WORDS[type(it)], *astuple(it)] for it in operations
+        ["commit", str(it.run)]
+        if isinstance(it, Commit)
+        else [_WORDS[type(it)], *[getattr(it, name) for name in it.__slots__]]  # `astuple` would copy each value
+        for it in operations
     ]
 
 

@@ -50,10 +50,11 @@ def test_large_buffers_are_recorded_without_a_copy(tmp_path: Path) -> None:
     recording = Recording(tmp_path)
     descriptor = recording.files.open_to_write(tmp_path / "a.log")
     header, payload = b"header", bytes(100_000)
-    recording.files.write_fully(descriptor, [header, b"", payload], 5)
-    assert recording.operations[1:] == [Write(1, 5, 6), Write(1, 11, 100_000)]
-    assert [it.data for it in recording.changes[1:]] == [header, payload]
-    assert recording.changes[2].data is payload
+    recording.files.write_fully(descriptor, [header, b"", payload, header, header], 5)
+    assert recording.operations[1:] == [Write(1, 5, 100_018)]
+    change = recording.changes[1]
+    assert [change.data, *change.rest] == [header, payload, header + header]
+    assert change.rest[0] is payload
 
 
 def test_a_large_write_that_is_cut_short_is_recorded_as_far_as_it_went(tmp_path: Path) -> None:

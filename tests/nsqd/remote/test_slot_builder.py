@@ -48,6 +48,23 @@ def test_a_write_that_does_not_fit_is_continued_in_the_next_slot() -> None:
     assert builder.waiting_bytes == 0
 
 
+@given(st.lists(st.binary(min_size=1, max_size=9), min_size=1), st.integers(1, 40))
+def test_a_write_of_several_buffers_may_be_cut_anywhere(buffers: list[bytes], most: int) -> None:
+    data, *rest = buffers
+    whole = b"".join(buffers)
+    builder = builder_with(Recorded(OpenFile(1, "a")), Recorded(Write(1, 7, len(whole)), data, rest), most=most)
+    assert builder.waiting_memory >= len(whole)
+    place = 0
+    while builder.waiting_bytes:
+        content = builder.next_content()
+        written = next(it for it in content.operations if isinstance(it, Write))
+        piece = whole[place : place + most]
+        assert (written, b"".join(content.body), content.size) == (Write(1, 7 + place, len(piece)), piece, len(piece))
+        assert content.crcs[-1] == content.crc() == crc32c(piece)
+        place += most
+    assert (place >= len(whole), builder.position, builder.waiting_memory) == (True, 2, 0)
+
+
 def test_a_small_file_is_not_cut_and_may_be_larger_than_a_slot() -> None:
     builder = builder_with(Recorded(OpenFile(1, "a")), Recorded(Replace("b.json", 9), bytes(9)), most=4)
     assert builder.next_content().operations == [OpenFile(1, "a")]
