@@ -220,6 +220,69 @@ def test_patience_follows_the_latency_of_the_store() -> None:
     assert chain.next_due() == 1.0 + 3 * 0.1
 
 
+@dataclass
+class SlowServers:
+    """A store that needs `times` for an answer, each as often as the others. Its slots are sent one after the other."""
+
+    random: Random
+    times: list[float]
+    now: float = 0.0
+    sent: int = 0
+
+    def store(self, chain: Chain) -> float:
+        """Return how long it took until the next slot was confirmed."""
+        append(chain, 1)
+        began, answers = self.now, dict[Request, float]()
+        while not chain.take_confirmed():
+            for request in send_all(chain, self.now):
+                answers[request] = self.now + self.random.choice(self.times)
+                self.sent += 1
+            self.now = min(*answers.values(), chain.next_due())
+            for request in [it for it, answer in answers.items() if answer <= self.now]:
+                del answers[request]
+                chain.created(request, Created.CREATED, self.now)
+        return self.now - began
+
+
+@pytest.mark.parametrize("latency", [0.005, 0.05])
+def test_a_create_in_a_hundred_that_is_slow_holds_up_its_slot_for_little_more_than_another_create(
+    latency: float,
+) -> None:
+    chain, servers = new_chain(), SlowServers(Random(1), [4 * latency] + 99 * [latency])
+    for _ in range(200):
+        servers.store(chain)
+    times = sorted(servers.store(chain) for _ in range(1000))
+    assert times[990] <= 2.45 * latency
+    assert servers.sent <= 1.02 * 1200
+
+
+def test_a_store_whose_answers_take_as_long_as_usual_gets_each_slot_once() -> None:
+    chain, servers = new_chain(), SlowServers(Random(1), [0.01, 0.011, 0.012, 0.013])
+    for _ in range(1000):
+        servers.store(chain)
+    assert servers.sent == 1000
+
+
+@pytest.mark.parametrize("times", [[0.01, 0.01, 0.02], [0.001, 0.004, 0.04], [0.01, 0.04, 0.04]])
+def test_few_slots_are_sent_early_however_much_a_store_varies(times: list[float]) -> None:
+    chain, servers = new_chain(), SlowServers(Random(1), times)
+    for _ in range(1000):
+        servers.store(chain)
+    assert 1010 <= servers.sent <= 1020
+
+
+def test_a_comparison_and_a_large_slot_are_never_early() -> None:
+    chain, servers = new_chain(), SlowServers(Random(1), [0.01])
+    for _ in range(100):
+        servers.store(chain)
+    append(chain, 1, bytes(1 << 20))
+    send(chain, servers.now)
+    append(chain, 2)
+    chain.created(send(chain, servers.now), Created.EXISTS, servers.now)
+    send(chain, servers.now)
+    assert chain.next_due() == servers.now + 0.05
+
+
 def test_only_so_many_slots_are_under_way_and_unconfirmed() -> None:
     chain = new_chain(depth=2)
     append(chain, 1)
