@@ -19,7 +19,7 @@ MOST_LIVES: Final = 300  # in which a planted bug has to be found
 FINDS: Final = {
     "a change of the journal is recorded after that of the log": 0,
     "a short write is recorded whole": 1,
-    "a new name is not recorded": 8,
+    "a new name is not recorded": 34,
     "small files are recorded in pieces": 67,
     "a removal is recorded before the journal that allows it": 0,
 }
