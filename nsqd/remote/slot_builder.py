@@ -63,10 +63,11 @@ class Content:
             crc = extend_crc32c(self.crcs[-1], data)
             for buffer in rest:
                 crc = extend_crc32c(crc, buffer)
+                self.size += len(buffer)
             self.crcs[-1] = crc
+            self.size += len(data)
             self.body.append(data)
             self.body += rest
-            self.size += body_length(operation)
 
     def has_room(self, most: int) -> bool:
         """Return whether a slot with at most this many bytes of data may have another operation."""
@@ -127,8 +128,9 @@ class SlotBuilder:
             change = self._queue.popleft()
             self.waiting_bytes -= size_of(change)
             room = self.most - content.size
-            if isinstance(change.operation, Write) and change.size > room:
-                change = self._split(change.operation, (change.data, *change.rest), room)
+            operation = change.operation
+            if isinstance(operation, Write) and operation.length > room:
+                change = self._split(operation, (change.data, *change.rest), room)
             elif len(change.data) > room and content.operations:
                 self._put_back(change)
                 break
@@ -185,9 +187,10 @@ class SlotBuilder:
 
 def size_of(change: Recorded) -> int:
     """Return how many bytes a change adds to a slot at most; at least 1, so that there are some if anything waits."""
-    if isinstance(change.operation, Closed):
-        return 1
-    return change.size or header_length(change.operation)
+    operation = change.operation
+    if isinstance(operation, Write) and operation.length:
+        return operation.length
+    return 1 if isinstance(operation, Closed) else change.size or header_length(operation)
 
 
 def _divide(buffers: Sequence[bytes], size: int) -> tuple[list[bytes], list[bytes]]:
