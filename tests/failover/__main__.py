@@ -19,6 +19,7 @@ import random
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -47,7 +48,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results: list[dict[str, Any]] = _read(options.results, kind)
     broken, reported = 0, time.monotonic()
     try:
-        with TemporaryDirectory(prefix="failover-") as folder, stores(options.store, Path(folder)) as new_store:
+        with TemporaryDirectory(prefix="failover-") as folder, ExitStack() as running:
+            new_store = running.enter_context(stores(options.store, Path(folder)))
+            if suite.has_spark:
+                running.enter_context(_spark(Path(folder)))
             for seed in range(options.from_seed, options.from_seed + options.count):
                 result = {**kind, **run_life(suite, seed, new_store, standby_after=options.standby)}
                 results.append(result)
@@ -67,6 +71,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     say(summary(results))
     return int(broken > 0)
+
+
+def _spark(folder: Path) -> AbstractContextManager[object]:
+    from tests.support.spark_session import spark_session  # later: it needs packages that may be missing
+
+    return spark_session(folder / "warehouse")
 
 
 def run_life(suite: Suite, seed: int, new_store: NewStore, *, standby_after: str = "") -> dict[str, Any]:
@@ -108,7 +118,7 @@ def summary(results: Sequence[dict[str, Any]]) -> str:
 
 
 _SHOWN_ABOVE: Final = ("suite", "store", "standby", "seed", "seconds", "violation", "failovers", "pauses")
-_SHOWN_AS_MOST: Final = ("oldest_again", "lateness", "longest_zombie", "back_after", "grown_mb", "took")
+_SHOWN_AS_MOST: Final = ("oldest_again", "lateness", "longest_zombie", "back_after", "grown_mb", "took", "spark_back_after")
 _SHOWN_AS_MEDIAN: Final = ("written_rate",)
 
 

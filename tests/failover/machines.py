@@ -68,6 +68,10 @@ class Machines:
     ) -> None:
         self.running.close()
 
+    def start_with(self, *options: str) -> None:
+        """Start each nsqd from now on with these options, too."""
+        self._options = (*self._options, *options)
+
     # Owners
 
     def new_owner(self, *options: str, data_path: Path | None = None, environ: Mapping[str, str] | None = None) -> Nsqd:

@@ -17,27 +17,31 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from bench.ports import take_port
+from bench.ports import HOST, take_port
 from nsqcommon.startup import TakenOver
 from nsqcommon.wire.commands import pub
 from nsqd.remote.local_files import REMOTE_JSON
 from nsqd.remote.local_mark import decode_mark, encode_mark
 from tests.failover.ledger import KILLED_GRACE, Ledger, Violation
 from tests.failover.load import Load
-from tests.failover.machines import NAME, OTHER_TOPICS, VARIANTS, WAITING_TOPICS, Machines
+from tests.failover.machines import KEEPS_ALL, NAME, OTHER_TOPICS, VARIANTS, WAITING_TOPICS, Machines
+from tests.failover.spark_reader import SparkReader
 from tests.failover.stores import KINDS, SERVERS, NewStore, SharedFolder
 from tests.simulation.power_cuts import POWER_CUTS
 from tests.simulation.shim import Effect, Op, Rule, Shim
 from tests.simulation.trace import Replay, read_trace
 from tests.support.client import Client, Refused
 from tests.support.lengths import sized
-from tests.support.process import Nsqd, eventually
+from tests.support.process import Nsqd, Nsqlookupd, eventually
 from tests.support.traffic import BROKEN
 
 # How many messages an owner acknowledges before it is lost. Some are lost while everything begins.
 EARLY: Final = range(1, 40)
 LATE: Final = sized(short=range(50, 150), long=range(100, 900))
 ROUNDS: Final = sized(short=range(1, 2), long=range(1, 5))  # owners that a life loses
+READ_ROUNDS: Final = sized(short=1, long=20)  # owners that a life loses while Spark reads
+IS_DOWN: Final = sized(short=0.0, long=0.2)  # of losses: Spark's query is stopped before, and started again after it
+BY_LOOKUPD: Final = 0.5  # of lives in which Spark reads; in the others, the owners have the same address
 CLAIMANTS: Final = sized(short=4, long=10)
 CLAIMS: Final = sized(short=1, long=2)
 OWNER_IS_CUT_OFF: Final = sized(short=1.0, long=0.6)  # otherwise the next one is, and the owner idle
@@ -67,6 +71,7 @@ class Suite:
     kinds: tuple[str, ...] = KINDS  # stores that it can do this with
     options: tuple[str, ...] = ()
     has_standby: bool = False  # whether it can be lived with --standby
+    has_spark: bool = False  # whether it needs a session of Spark in this process
 
 
 # Owners are lost with their disks
@@ -98,6 +103,53 @@ def _go_on(machines: Machines, nsqd: Nsqd, lost_at: float, chance: random.Random
     outcome.pauses.append(load.first_ok - lost_at)
     load.go_on_for(chance.choice(EARLY))
     load.ended()
+
+
+# Spark reads on
+
+
+def read_by_spark(machines: Machines, chance: random.Random, outcome: Outcome) -> None:
+    """Lose owners with their disks while Spark reads, which has to find each next one by itself."""
+    where = _address_for_spark(machines, chance)
+    nsqd, ledger = machines.first_owner(), machines.ledger
+    reader = machines.running.enter_context(SparkReader(machines.folder, ledger.topics, where))
+    reader.start(nsqd)
+    for _ in range(READ_ROUNDS):
+        machines.stand_by()
+        load = Load(nsqd, ledger, chance, is_refused=machines.store.is_stormy, reads=False)
+        load.go_on_for(chance.choice(chance.choice((EARLY, LATE))))
+        machines.check_waiting()
+        if chance.random() < 0.5:
+            reader.catch_up(nsqd)  # so that it surely has read what only this owner had
+        is_down = chance.random() < IS_DOWN
+        if is_down:
+            reader.stop()
+        lost_at = machines.lose(nsqd)
+        load.ended()
+        ledger.ended(lost_at)
+        nsqd = machines.take_over()
+        if is_down:
+            reader.start(nsqd)
+        _go_on(machines, nsqd, lost_at, chance, outcome)
+        reader.check()
+        if chance.random() < 0.5:
+            reader.catch_up(nsqd)
+            took = round(time.monotonic() - lost_at, 2)
+            outcome.figures["spark_back_after"] = max(took, outcome.figures.get("spark_back_after", 0))
+        machines.store.settle()
+    outcome.figures["spark_rows"] = reader.check_table(nsqd, ledger)
+    machines.check_end(nsqd)
+
+
+def _address_for_spark(machines: Machines, chance: random.Random) -> dict[str, str]:
+    """Return the option that leads Spark to the owner: an nsqlookupd, or an address that each owner gets."""
+    if machines.standby_after or chance.random() < BY_LOOKUPD:  # a standby has an address of its own while it waits
+        lookupd = machines.running.enter_context(Nsqlookupd())
+        machines.start_with(f"lookupd-tcp-address={HOST}:{lookupd.tcp[1]}", f"broadcast-address={HOST}")
+        return {"lookupd": f"{HOST}:{lookupd.http_address[1]}"}
+    address = f"{HOST}:{take_port(machines.running)}"
+    machines.start_with(f"http-address={address}")
+    return {"nsqd": address}
 
 
 # Owners that go on with a disk
@@ -527,6 +579,7 @@ SUITES: Final[Mapping[str, Suite]] = MappingProxyType(
         "living": Suite("another one takes over from an owner that lives, under load", take_from_the_living),
         "rf4": Suite("the store is away for a while", lose_store, options=OF_OUTAGES),
         "rf5": Suite("owners lose their power, and go on with the disk that is left", lose_power, ("file",)),
+        "rf7": Suite("Spark reads while owners are lost with their disks", read_by_spark, KINDS, (KEEPS_ALL,), True, True),
         "rf8": Suite("an object in the store is damaged before each takeover", damage_objects, ("file",)),
         "rf6": Suite("ten processes want the name at once", claim_at_once, has_standby=True),
     }
