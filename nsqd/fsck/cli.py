@@ -50,9 +50,7 @@ def main(
     files: Files | None = None,
     out: TextIO | None = None,
     err: TextIO | None = None,
-    has_topology: bool = True,
 ) -> int:
-    """Run the command. `has_topology`: see `Examination`."""
     arguments = parser().parse_args(argv)
     out, err = out or sys.stdout, err or sys.stderr
     files = files or Files()
@@ -71,9 +69,7 @@ def main(
             return NOT_EXAMINED
         if arguments.new_identity:
             return _give_new_identity(files, folder, out, as_json=arguments.json)
-        return _examine(
-            *(files, folder, out, err), as_json=arguments.json, repair=arguments.repair, has_topology=has_topology
-        )
+        return _examine(files, folder, out, err, as_json=arguments.json, repair=arguments.repair)
     except DataPathError as error:
         err.write(f"nsqd fsck: {error}\n")
     except OSError as error:
@@ -118,11 +114,9 @@ def _give_new_identity(files: Files, folder: Path, out: TextIO, *, as_json: bool
     return CLEAN
 
 
-def _examine(
-    files: Files, folder: Path, out: TextIO, err: TextIO, *, as_json: bool, repair: bool, has_topology: bool
-) -> int:
+def _examine(files: Files, folder: Path, out: TextIO, err: TextIO, *, as_json: bool, repair: bool) -> int:
     progress = FsckProgress(err, time.monotonic)
-    examination = Examination(files, folder, new_id=_new_id, progress=progress.add, has_topology=has_topology)
+    examination = Examination(files, folder, new_id=_new_id, progress=progress.add)
     progress.total = examination.total_bytes()
     found: list[tuple[FsckFinding, str | None]] = []
     for finding in examination.run():

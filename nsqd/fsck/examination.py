@@ -45,10 +45,7 @@ if TYPE_CHECKING:
 
 
 class Examination:
-    """A check of one data path. `progress` is called with the number of bytes read since the last call.
-
-    Without `has_topology` a missing topology.json is no finding, because it wasn't copied with the rest.
-    """
+    """A check of one data path. `progress` is called with the number of bytes read since the last call."""
 
     def __init__(
         self,
@@ -57,11 +54,9 @@ class Examination:
         *,
         new_id: Callable[[], str],
         progress: Callable[[int], None] = lambda size: None,
-        has_topology: bool = True,
     ) -> None:
         self.node = ""
         self.topics = 0
-        self._has_topology = has_topology
         self._files = files
         self._folder = folder
         self._data_path = DataPath(folder, files, new_id=new_id)
@@ -219,7 +214,7 @@ class Examination:
 
     def _examine_topology(self, states: Mapping[str, TopicState]) -> Iterator[FsckFinding]:
         found = yield from read_or_report(self._data_path.read_topology, file=TOPOLOGY_JSON)
-        if found is None or (found.condition is FileCondition.MISSING and not self._has_topology):
+        if found is None:
             return
         known = topology_of(states)
 

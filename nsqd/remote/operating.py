@@ -20,7 +20,7 @@ from nsqcommon.startup import StartupError
 from nsqcommon.wire.log_record import UnknownFlags
 from nsqd.fsck import cli as fsck
 from nsqd.fsck.identity import give_new_identity
-from nsqd.log.data_path import TOPOLOGY_JSON, take_lock
+from nsqd.log.data_path import TOPOLOGY_JSON, Topology, take_lock
 from nsqd.log.files import Files, error_text
 from nsqd.remote.aside import Publisher, messages_aside
 from nsqd.remote.claiming import DamagedChain, InUse, Surroundings, claim_name, read_chain, save_nothing
@@ -262,6 +262,10 @@ def _fetch_all(command: Command, folder: Path, *, limit: RateLimit | None = None
                 raise
             continue  # its owner may have swept what we have read
         break
+    if not command.files.exists(folder / TOPOLOGY_JSON):
+        # Only roots have it, and there may be none yet. The journal has all names, and takes precedence. But a data path
+        # without this file counts as damaged, so a new one gets an empty file, as at the first start.
+        command.files.replace(folder / TOPOLOGY_JSON, Topology().json())
     return read, count
 
 
@@ -289,10 +293,9 @@ def _fsck(command: Command) -> None:
     for subject, text in _summary_of(examination, read, leftovers):
         command.say(f"{subject:<10} {text}")
     if command.asked.to is not None and not damage:
-        fetched, _ = _fetch_all(command, command.asked.to)
+        _fetch_all(command, command.asked.to)
         command.say(f"nsqd fsck {command.asked.to}:")
-        has_topology = TOPOLOGY_JSON in fetched.catalog.files  # only roots have it, and there may be none yet
-        status = fsck.main([str(command.asked.to)], out=command.out, err=command.err, has_topology=has_topology)
+        status = fsck.main([str(command.asked.to)], out=command.out, err=command.err)
         if status != fsck.CLEAN:
             raise Refused(f"the files of {command.name} are damaged as they were stored")
     if damage:

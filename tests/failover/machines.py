@@ -32,7 +32,6 @@ VARIANTS: Final = (
 )
 DRAIN_TIMEOUT: Final = 60.0
 CATCH_UP_TIMEOUT: Final = 10.0
-NO_TOPOLOGY: Final = "topology.json is missing"
 _MOST_BURIED: Final = 5000
 
 
@@ -189,8 +188,7 @@ class Machines:
             *(f"--{it}" for it in options),
         )
         damage = [line for line in done.stdout.splitlines() if line.startswith(("damage", "unreadable"))]
-        # Only roots have topology.json, and a start makes it again. So it is missing until there is a root.
-        if done.returncode not in (0, 1) or any(NO_TOPOLOGY not in line for line in damage):
+        if done.returncode != 0 or damage:
             raise Violation(f"nsqd remote fsck has status {done.returncode}:\n{done.stdout}\n{done.stderr}")
 
     def _publish_the_rest(self, nsqd: Nsqd) -> None:

@@ -15,6 +15,7 @@ from nsqcommon.startup import StartupError
 from nsqd.remote.claim import ChainRead
 from nsqd.remote.claiming import read_chain
 from nsqd.remote.cli import main
+from nsqd.fsck import cli as fsck
 from nsqd.remote.fsck import Damage, StoreExamination
 from nsqd.remote.local_mark import Decision
 from nsqd.remote.location import StoreLocation
@@ -129,6 +130,16 @@ def test_restore_reads_again_if_the_owner_has_swept_meanwhile(machine: Machine, 
     assert run(machine.objects, "restore", f"--to={folder}", kind=Sweeps)[0] == DONE
     assert machine.job.stored == 1
     assert (folder / LOG).read_bytes() == b"one"
+
+
+def test_a_node_without_a_root_is_restored_whole(machine: Machine, tmp_path: Path) -> None:
+    machine.unlink(JOURNAL)
+    machine.delete_topic("orders")
+    machine.send()
+    folder = tmp_path / "restored"
+    assert run(machine.objects, "restore", f"--to={folder}")[0] == DONE
+    out = StringIO()
+    assert fsck.main([str(folder)], out=out, err=StringIO()) == fsck.CLEAN, out.getvalue()
 
 
 def test_a_restored_folder_may_be_another_node(tmp_path: Path, machine: Machine) -> None:
