@@ -41,6 +41,7 @@ LATE: Final = sized(short=range(50, 150), long=range(100, 900))
 ROUNDS: Final = sized(short=range(1, 2), long=range(1, 5))  # owners that a life loses
 READ_ROUNDS: Final = sized(short=1, long=20)  # owners that a life loses while Spark reads
 IS_DOWN: Final = sized(short=0.0, long=0.2)  # of losses: Spark's query is stopped before, and started again after it
+CATCHES_UP: Final = sized(short=1.0, long=0.5)  # of losses: Spark has all that there is just before, and after it
 BY_LOOKUPD: Final = 0.5  # of lives in which Spark reads; in the others, the owners have the same address
 CLAIMANTS: Final = sized(short=4, long=10)
 CLAIMS: Final = sized(short=1, long=2)
@@ -119,7 +120,7 @@ def read_by_spark(machines: Machines, chance: random.Random, outcome: Outcome) -
         load = Load(nsqd, ledger, chance, is_refused=machines.store.is_stormy, reads=False)
         load.go_on_for(chance.choice(chance.choice((EARLY, LATE))))
         machines.check_waiting()
-        if chance.random() < 0.5:
+        if chance.random() < CATCHES_UP:
             reader.catch_up(nsqd)  # so that it surely has read what only this owner had
         is_down = chance.random() < IS_DOWN
         if is_down:
@@ -132,11 +133,12 @@ def read_by_spark(machines: Machines, chance: random.Random, outcome: Outcome) -
             reader.start(nsqd)
         _go_on(machines, nsqd, lost_at, chance, outcome)
         reader.check()
-        if chance.random() < 0.5:
+        if chance.random() < CATCHES_UP:
             reader.catch_up(nsqd)
             took = round(time.monotonic() - lost_at, 2)
             outcome.figures["spark_back_after"] = max(took, outcome.figures.get("spark_back_after", 0))
         machines.store.settle()
+    machines.check_histories(nsqd)
     outcome.figures["spark_rows"] = reader.check_table(nsqd, ledger)
     machines.check_end(nsqd)
 

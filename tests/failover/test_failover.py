@@ -17,6 +17,7 @@ from tests.support.needs import need
 
 _CHANCE = new_chance()
 _NEEDS = {"rf5": "C compiler"}
+HERE = {name: it for name, it in SUITES.items() if not it.has_spark}  # the others: tests/spark/test_failovers.py
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +34,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NewStore]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("suite", "kind"), [("rf1", "moto"), *((name, it.kinds[0]) for name, it in SUITES.items())])
+@pytest.mark.parametrize(("suite", "kind"), [("rf1", "moto"), *((name, it.kinds[0]) for name, it in HERE.items())])
 def test_no_promise_is_broken(suite: str, kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     if suite in _NEEDS:
         need(_NEEDS[suite])
@@ -43,7 +44,7 @@ def test_no_promise_is_broken(suite: str, kind: str, tmp_path: Path, request: py
 
 
 # The short form of the others takes too long for what it adds to this one.
-STANDBYS = sized(short=["rf1"], long=[name for name, it in SUITES.items() if it.has_standby])
+STANDBYS = sized(short=["rf1"], long=[name for name, it in HERE.items() if it.has_standby])
 
 
 @pytest.mark.slow

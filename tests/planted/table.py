@@ -36,6 +36,10 @@ SUITES: Final[dict[str, tuple[str, ...]]] = {
         "tests/failover/test_failover.py",
         "--deselect=tests/failover/test_failover.py::test_a_planted_bug_is_found",
     ),
+    "failovers under Spark": (
+        "tests/spark/test_failovers.py",
+        "--deselect=tests/spark/test_failovers.py::test_a_planted_bug_is_found",
+    ),
     "burying kills": (
         "tests/simulation/test_bury_kills.py",
         "--deselect=tests/simulation/test_bury_kills.py::test_a_planted_bug_is_found",
@@ -136,7 +140,7 @@ BUGS: Final = (
                 "        return self._unsynced.checkpoint\n",
             ),
         ),
-        ("copy of the log", "confirmed lives"),
+        ("copy of the log", "confirmed lives", "failovers under Spark"),
     ),
     Bug(
         "a key is forgotten when its publisher has waited too long for the store",
