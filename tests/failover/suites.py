@@ -42,6 +42,8 @@ ROUNDS: Final = sized(short=range(1, 2), long=range(1, 5))  # owners that a life
 READ_ROUNDS: Final = sized(short=1, long=20)  # owners that a life loses while Spark reads
 IS_DOWN: Final = sized(short=0.0, long=0.2)  # of losses: Spark's query is stopped before, and started again after it
 CATCHES_UP: Final = sized(short=1.0, long=0.5)  # of losses: Spark has all that there is just before, and after it
+IS_AWAY: Final = sized(short=1.0, long=0.3)  # of losses: the store is away by then, so the owner has more than it
+AHEAD: Final = 5  # messages that only such an owner has, at least
 BY_LOOKUPD: Final = 0.5  # of lives in which Spark reads; in the others, the owners have the same address
 CLAIMANTS: Final = sized(short=4, long=10)
 CLAIMS: Final = sized(short=1, long=2)
@@ -117,9 +119,15 @@ def read_by_spark(machines: Machines, chance: random.Random, outcome: Outcome) -
     reader.start(nsqd)
     for _ in range(READ_ROUNDS):
         machines.stand_by()
-        load = Load(nsqd, ledger, chance, is_refused=machines.store.is_stormy, reads=False)
+        is_away = chance.random() < IS_AWAY
+        load = Load(nsqd, ledger, chance, is_refused=is_away or machines.store.is_stormy, reads=False)
         load.go_on_for(chance.choice(chance.choice((EARLY, LATE))))
         machines.check_waiting()
+        ended_at = time.monotonic()
+        if is_away:
+            machines.store.go_away()
+            before = ledger.acknowledged_of(OTHER_TOPICS)
+            load.go_on_until(lambda least=before + AHEAD: ledger.acknowledged_of(OTHER_TOPICS) >= least)
         if chance.random() < CATCHES_UP:
             reader.catch_up(nsqd)  # so that it surely has read what only this owner had
         is_down = chance.random() < IS_DOWN
@@ -127,7 +135,8 @@ def read_by_spark(machines: Machines, chance: random.Random, outcome: Outcome) -
             reader.stop()
         lost_at = machines.lose(nsqd)
         load.ended()
-        ledger.ended(lost_at)
+        ledger.ended(ended_at if is_away else lost_at)
+        machines.store.come_back()
         nsqd = machines.take_over()
         if is_down:
             reader.start(nsqd)
@@ -581,7 +590,7 @@ SUITES: Final[Mapping[str, Suite]] = MappingProxyType(
         "living": Suite("another one takes over from an owner that lives, under load", take_from_the_living),
         "rf4": Suite("the store is away for a while", lose_store, options=OF_OUTAGES),
         "rf5": Suite("owners lose their power, and go on with the disk that is left", lose_power, ("file",)),
-        "rf7": Suite("Spark reads while owners are lost with their disks", read_by_spark, KINDS, (KEEPS_ALL,), True, True),
+        "rf7": Suite("Spark reads while owners are lost with their disks", read_by_spark, KINDS, (KEEPS_ALL, *OF_OUTAGES), True, True),
         "rf8": Suite("an object in the store is damaged before each takeover", damage_objects, ("file",)),
         "rf6": Suite("ten processes want the name at once", claim_at_once, has_standby=True),
     }
