@@ -1,4 +1,8 @@
-"""Clients that find the next owner by nsqlookupd, without a restart, and how long each of them pauses."""
+"""Clients that find the next owner by themselves, without a restart, and how long each of them pauses.
+
+Some ask nsqlookupd. The others know one address, which each owner gets, as a virtual address or a service moves with it:
+docs/how-to/lose-a-machine.md.
+"""
 
 from __future__ import annotations
 
@@ -7,142 +11,147 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import count, pairwise
+from itertools import pairwise
 from math import inf
 from pathlib import Path
+from types import MappingProxyType
+from typing import Final
 
 import pytest
-import trio
 
-import nsqclient
+from bench.ports import HOST, take_port
+from tests.e2e.go_peer import go_peer
 from tests.failover.machines import Machines
+from tests.failover.peers import TOPIC
 from tests.failover.stores import SharedFolder
-from tests.support.process import PYTHONPATH, Nsqd, Nsqlookupd, eventually
+from tests.support.lengths import sized
+from tests.support.process import PYTHONPATH, ROOT, Nsqlookupd, eventually
 
-ROOT = Path(__file__).resolve().parents[2]
+BEFORE: Final = 50  # messages of each producer that were answered when the owner is lost
+AFTER: Final = 50  # and that have to be answered and to arrive then
+RANGE: Final = 1_000_000  # numbers of each producer
+LIMIT: Final = 120.0
+LONGEST: Final = 30.0  # seconds that a client may pause; some hundreds of tests run at the same time
 
-TOPIC = "orders"
-BEFORE = 50  # messages that were answered when the owner is lost
-AFTER = 50  # and that have to be answered and to arrive then
-TICK = 0.01  # seconds between two publishes
-LIMIT = 60.0
-LONGEST = 30.0  # seconds that a client may pause; some hundreds of tests run at the same time
+_LOOKING: Final = sized(
+    short=("trio producer", "trio consumer", "pynsq consumer"),
+    long=(
+        *(f"{kind} producer" for kind in ("trio", "asyncio", "threads", "sockets")),
+        *(f"{kind} consumer" for kind in ("trio", "asyncio", "threads", "pynsq", "go-nsq")),
+    ),
+)
+_FIXED: Final = (
+    *(f"{kind} producer" for kind in ("trio", "asyncio", "threads", "sockets", "pynsq", "go-nsq")),
+    *(f"{kind} consumer" for kind in ("trio", "asyncio", "threads", "pynsq", "go-nsq")),
+)
+CLIENTS: Final[Mapping[str, Sequence[str]]] = MappingProxyType({"lookupd": _LOOKING, "nsqd": _FIXED})
 
 
-@dataclass
-class Arrivals:
-    """When which message was answered, or has arrived."""
+@dataclass(eq=False)
+class Peer:
+    """A client in a process of its own: the numbers that it writes, and when each of them came."""
 
+    name: str
     times: list[float] = field(default_factory=list)
     numbers: set[int] = field(default_factory=set)
 
-    def note(self, number: int, moment: float | None = None) -> None:
-        self.times.append(time.monotonic() if moment is None else moment)
-        self.numbers.add(number)
+    @property
+    def is_producer(self) -> bool:
+        return self.name.endswith("producer")
+
+    def start(self, where: str, address: str, first: int, running: ExitStack) -> None:
+        if self.name.startswith("go-nsq"):
+            command = [str(go_peer("pauses"))]
+        else:
+            command = [sys.executable, "-P", "-m", "tests.failover.peers"]
+        process = subprocess.Popen(
+            [*command, self.name, where, address, str(first)],
+            env={**os.environ, "PYTHONPATH": PYTHONPATH + os.pathsep + str(ROOT)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        running.enter_context(process)
+        running.callback(process.kill)
+        threading.Thread(target=self._read, args=(process,), daemon=True).start()
+
+    def _read(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            self.numbers.add(int(line))
+            self.times.append(time.monotonic())
+
+    def since(self, moment: float) -> int:
+        """Return how many numbers came after this moment."""
+        return sum(it > moment for it in list(self.times))
 
     def pause_at(self, moment: float) -> float:
         """Return how long nothing came, around this moment."""
-        return max(after - before for before, after in pairwise(sorted(self.times)) if after >= moment)
+        return max(after - before for before, after in pairwise(self.times) if after >= moment)
 
 
 @dataclass
-class Cluster:
-    """An owner, its standby, and clients that know only nsqlookupd."""
+class Crowd:
+    """The clients, all at the same node."""
 
-    machines: Machines
-    owner: Nsqd
-    lookupd: str
-    answered: Arrivals = field(default_factory=Arrivals)
-    nsqclients: Arrivals = field(default_factory=Arrivals)
-    pynsqs: Arrivals = field(default_factory=Arrivals)
+    peers: Sequence[Peer]
     lost_at: float = inf
 
-    @property
-    def has_gone_on(self) -> bool:
-        """Whether enough was answered since the loss, and all of it has arrived."""
-        everywhere = self.nsqclients.numbers & self.pynsqs.numbers
-        return sum(it > self.lost_at for it in self.answered.times) >= AFTER and self.answered.numbers <= everywhere
+    def have_begun(self) -> bool:
+        return all(it.since(0) >= (BEFORE if it.is_producer else 1) for it in self.peers)
 
-    async def run(self) -> None:
-        """Lose the owner under load, and return when the clients have gone on."""
-        producers = nsqclient.open_producer(lookupd=self.lookupd, retry_timeout=LIMIT)
-        consumers = nsqclient.open_consumer(TOPIC, "nsqclient", lookupd=self.lookupd)
-        with trio.fail_after(2 * LIMIT):
-            async with producers as producer, consumers as consumer, trio.open_nursery() as nursery:
-                nursery.start_soon(self._consume, consumer)
-                nursery.start_soon(self._publish, producer)
-                await self._until(lambda: len(self.answered.times) >= BEFORE and bool(self.pynsqs.times))
-                self.lost_at = await trio.to_thread.run_sync(self.machines.lose, self.owner)
-                await self._until(lambda: self.has_gone_on)
-                nursery.cancel_scope.cancel()
-
-    async def _until(self, is_so: Callable[[], bool]) -> None:
-        while not is_so():  # noqa: ASYNC110  # other processes give no event to wait for
-            await trio.sleep(TICK)
-
-    async def _publish(self, producer: nsqclient.Producer) -> None:
-        for number in count(1):
-            if sum(it > self.lost_at for it in self.answered.times) >= AFTER:
-                return
-            while not await self._is_published(producer, number):  # noqa: ASYNC110  # as programs do while a node restarts
-                await trio.sleep(TICK)
-            self.answered.note(number)
-            await trio.sleep(TICK)
-
-    async def _is_published(self, producer: nsqclient.Producer, number: int) -> bool:
-        """Publish. Return False if it is certain that it wasn't, because no owner is there at the moment."""
-        try:
-            await producer.publish(TOPIC, b"%d" % number)
-        except (nsqclient.ConnectError, nsqclient.PublishUnsent):
+    def have_gone_on(self) -> bool:
+        """Return whether each producer got answers since the loss, and all that was answered has come to each consumer."""
+        producers = [it for it in self.peers if it.is_producer]
+        if any(it.since(self.lost_at) < AFTER for it in producers):
             return False
-        return True
+        answered = {number for it in producers for number in tuple(it.numbers)}
+        return all(it.since(self.lost_at) and answered <= it.numbers for it in self.peers if not it.is_producer)
 
-    async def _consume(self, consumer: nsqclient.Consumer) -> None:
-        async for message in consumer:
-            self.nsqclients.note(int(message.body))
-            message.finish()
-
-    def read_pynsq(self, lines: Iterable[str]) -> None:
-        for line in lines:
-            moment, number = line.split()
-            self.pynsqs.note(int(number), float(moment))
+    def pauses(self) -> dict[str, float]:
+        return {it.name: round(it.pause_at(self.lost_at), 2) for it in self.peers}
 
 
 @pytest.mark.slow
-def test_clients_find_a_standby_that_has_taken_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("where", sized(short=["lookupd"], long=["lookupd", "nsqd"]))
+def test_clients_go_on_when_another_machine_has_taken_over(
+    where: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    peers = [Peer(name) for name in CLIENTS[where]]
+    if any(it.name.startswith("go-nsq") for it in peers):
+        go_peer("pauses")  # builds it, or skips the test
+    crowd = Crowd(peers)
     with Nsqlookupd() as lookupd, ExitStack() as running:
-        options = (f"lookupd-tcp-address=127.0.0.1:{lookupd.tcp[1]}",)
-        machines = Machines(tmp_path, SharedFolder(tmp_path / "store"), options, standby_after="1s")
+        # On one machine a standby can't wait for an address that is in use. So the next owner of it is started at the loss.
+        standby_after = "1s" if where == "lookupd" else ""
+        machines = Machines(tmp_path, SharedFolder(tmp_path / "store"), standby_after=standby_after)
+        address = f"{HOST}:{lookupd.http_address[1]}"
+        machines.start_with(f"lookupd-tcp-address={HOST}:{lookupd.tcp[1]}")
+        if where == "nsqd":
+            address = f"{HOST}:{take_port(running)}"
+            machines.start_with(f"tcp-address={address}")
         running.enter_context(machines)
-        cluster = Cluster(machines, machines.first_owner(), f"127.0.0.1:{lookupd.http_address[1]}")
-        for channel in ("nsqclient", "pynsq"):
-            cluster.owner.post(f"/channel/create?topic={TOPIC}&channel={channel}")
+        owner = machines.first_owner()
+        for peer in peers:
+            if not peer.is_producer:
+                owner.post(f"/channel/create?topic={TOPIC}&channel={peer.name.partition(' ')[0]}")
         machines.stand_by()
-        eventually(lambda: lookupd.producers(TOPIC) == {cluster.owner.tcp[1]})
-        process = running.enter_context(_pynsq(cluster))
-        running.callback(process.kill)
+        eventually(lambda: lookupd.producers(TOPIC) == {owner.tcp[1]})
+        for number, peer in enumerate(peers, start=1):
+            peer.start(where, address, number * RANGE, running)
         try:
-            trio.run(cluster.run)
+            eventually(crowd.have_begun, LIMIT)
+            crowd.lost_at = machines.lose(owner)
+            if not machines.standby_after:
+                machines.take_over()
+            eventually(crowd.have_gone_on, LIMIT)
         except BaseException:
             sys.stdout.write(machines.log)
+            sys.stdout.write(f"\n{ {it.name: (len(it.numbers), it.since(crowd.lost_at)) for it in peers} }\n")
             raise
-    figures = {"producer": cluster.answered, "consumer": cluster.nsqclients, "pynsq": cluster.pynsqs}
-    pauses = {name: round(it.pause_at(cluster.lost_at), 2) for name, it in figures.items()}
+    pauses = crowd.pauses()
     with capsys.disabled():
-        sys.stdout.write(f"\nseconds without a message: {pauses}\n")
+        sys.stdout.write(f"\nseconds without a message, by {where}: {pauses}\n")
     assert max(pauses.values()) < LONGEST
-
-
-def _pynsq(cluster: Cluster) -> subprocess.Popen[str]:
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "tests.failover.pynsq_consumer", TOPIC, cluster.lookupd],
-        env={**os.environ, "PYTHONPATH": PYTHONPATH + os.pathsep + str(ROOT)},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    threading.Thread(target=cluster.read_pynsq, args=(process.stdout,), daemon=True).start()
-    return process
