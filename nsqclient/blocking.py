@@ -66,8 +66,9 @@ class BlockingProducer:
     """Publishes to one of several nsqds. Any number of threads may use it, one at a time.
 
     `nodes` returns the states of all nsqds by address; it is called for each new connection. A publish whose outcome is unknown
-    is repeated at the same nsqd, with a key by which that recognizes it, for `retry_timeout` seconds. For as long it
-    waits for an nsqd to come back that was there before. An nsqd that was never there is not waited for.
+    is repeated at the same nsqd, with a key by which that recognizes it, for `retry_timeout` seconds; at another address if
+    another machine has taken over. For as long it waits for an nsqd to come back that was there before. An nsqd that was
+    never there is not waited for.
     """
 
     def __init__(self, nodes: Nodes, *, config: Config = Config(), retry_timeout: float = 30.0) -> None:
@@ -159,9 +160,10 @@ class BlockingProducer:
 
     def _connected(self, *, at: _Link | None = None, without: Set[str] = frozenset()) -> _Link:
         """Return an open connection: to the nsqd of `at`, or to any one that is not left out."""
-        current = at or self._current
-        if current is not None and current.address not in without and (current.is_open or at is not None):
-            current.open()
+        if at is not None:
+            return self._connected_to(at)
+        current = self._current
+        if current is not None and current.address not in without and current.is_open:
             return current
         error: NSQError = ConnectError("no nsqd is known")
         for address in self._shuffled(without):
@@ -174,6 +176,27 @@ class BlockingProducer:
             self._current, self._had_one = link, True
             return link
         raise error
+
+    def _connected_to(self, link: _Link) -> _Link:
+        """Return an open connection to this nsqd: at another address if another machine has taken over."""
+        try:
+            link.open()
+        except ConnectError:
+            found = self._successor(link)
+            if found is None:
+                raise
+            self._current = link = found
+        return link
+
+    def _successor(self, link: _Link) -> _Link | None:
+        """Return the connection to whoever has the messages and keys of this nsqd now, if one of the others has them."""
+        for address in self._shuffled({link.address}) if link.log_id else ():
+            other = self._link(address)
+            with suppress(NSQError):
+                other.open()
+                if other.log_id == link.log_id:
+                    return other
+        return None
 
     def _shuffled(self, without: Set[str]) -> Sequence[str]:
         states = self._nodes()
@@ -212,6 +235,7 @@ class _Link:
     def __init__(self, address: str, config: Config) -> None:
         check_target(address)
         self.address = address
+        self.log_id = ""  # whose messages and keys it has, as it said last; "" if it doesn't say that
         self._config = config
         self._socket: socket.socket | None = None
         self._connection: ProducerConnection | None = None
@@ -248,6 +272,7 @@ class _Link:
         if not connection.takes_keys or not connection.takes_headers:
             self._lose(None)
             raise Unsupported(f"nsqd {self.address} does not grant the extensions `keys` and `headers`")
+        self.log_id = connection.terms.http.node if connection.terms.http is not None else ""
         return connection
 
     def publish(self, topic: str, command: bytes, key: bytes) -> None:

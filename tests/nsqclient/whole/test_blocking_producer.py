@@ -78,6 +78,20 @@ def test_a_restart_of_nsqd_is_waited_for(tmp_path: Path) -> None:
         producer.close()
 
 
+def test_a_publish_whose_outcome_is_unknown_follows_its_node_to_another_address(tmp_path: Path) -> None:
+    with Nsqd(tmp_path / "nsqd") as nsqd, Nsqd(tmp_path / "other") as other:
+        producer = BlockingProducer(lambda: {address_of(nsqd): "", address_of(other): "draining"}, retry_timeout=10)
+        producer.publish("topic", b"before")
+        former = nsqd.tcp
+        nsqd.kill()
+        nsqd.start()
+        assert nsqd.tcp != former
+        producer.publish("topic", b"after")
+        assert nsqd.topic("topic")["depth"] == 2
+        assert other.topic("topic") is None, "it doesn't know the publish's key"
+        producer.close()
+
+
 def test_a_child_publishes_on_its_own_connection_under_its_own_names(nsqd: Nsqd, topic: str) -> None:
     producer = BlockingProducer(given_nodes([address_of(nsqd)]))
     producer.publish(topic, b"parent")
