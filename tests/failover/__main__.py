@@ -20,6 +20,8 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -28,7 +30,7 @@ from typing import Any, Final
 import pytest
 
 from tests.failover.stores import KINDS, SERVERS, NewStore, stores
-from tests.failover.suites import SUITES, Suite, live
+from tests.failover.suites import SUITES, Suite, live, restore_all
 
 STANDBY_AFTER: Final = "1s"
 _LINE_EVERY: Final = 10.0  # seconds between two lines about the progress
@@ -44,6 +46,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.standby and not suite.has_standby:
         say(f"{options.suite} can't be lived with a standby")
         return 2
+    if options.size is not None:
+        if suite.live is not restore_all:
+            say(f"{options.suite} has no size")
+            return 2
+        suite = replace(suite, live=partial(restore_all, size=round(options.size * 1e9)))
     kind = {"suite": options.suite, "store": options.store, "standby": options.standby}
     results: list[dict[str, Any]] = _read(options.results, kind)
     broken, reported = 0, time.monotonic()
@@ -118,7 +125,7 @@ def summary(results: Sequence[dict[str, Any]]) -> str:
 
 
 _SHOWN_ABOVE: Final = ("suite", "store", "standby", "seed", "seconds", "violation", "failovers", "pauses")
-_SHOWN_AS_MOST: Final = ("oldest_again", "lateness", "longest_zombie", "back_after", "grown_mb", "took", "spark_back_after")
+_SHOWN_AS_MOST: Final = ("oldest_again", "lateness", "longest_zombie", "back_after", "grown_mb", "took", "spark_back_after", "restore_seconds", "restore_cpu_seconds", "restore_peak_mb")
 _SHOWN_AS_MEDIAN: Final = ("written_rate",)
 
 
@@ -155,6 +162,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="AFTER",
         help=f"wait with --standby, and with --standby-after={STANDBY_AFTER} if you don't say what",
     )
+    parser.add_argument("--size", type=float, metavar="GB", help="of the node that rf9 restores (0.004)")
     parser.add_argument("--from-seed", type=int, default=random.randrange(_MOST_OF_A_SEED), metavar="N")
     parser.add_argument("--count", type=int, default=10, help="lives")
     parser.add_argument("--results", type=Path, metavar="FILE", help="append a line of JSON for each life")

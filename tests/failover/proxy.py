@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import inf
 from types import TracebackType
 from typing import Final
 
@@ -56,6 +57,7 @@ class Weather:
     is_silent: bool = False  # requests are taken, and get no answer while this is so
     loses_answers: bool = False  # requests are carried out, and get no answer
     slows_down: bool = False  # all requests are answered with 503
+    rate: float = inf  # bytes a second, of bodies in both directions together
 
 
 class StoreProxy(HttpServer):
@@ -68,6 +70,7 @@ class StoreProxy(HttpServer):
         self._target = target
         self._chance = chance
         self._lock = threading.Lock()
+        self._free_at = 0.0  # when the wire has carried everything so far
         self._held: list[_Held] = []
         self._idle: list[http.client.HTTPConnection] = []
         self._closed = threading.Event()
@@ -101,6 +104,18 @@ class StoreProxy(HttpServer):
     # In a thread of each connection
 
     def reply(self, request: Request) -> Reply:
+        reply = self._reply(request)
+        self._carry(len(request.body) + len(reply.body))
+        return reply
+
+    def _carry(self, size: int) -> None:
+        """Wait as long as the wire takes for so many bytes, after what others have on it."""
+        with self._lock:
+            self._free_at = max(self._free_at, time.monotonic()) + size / self.weather.rate
+            free_at = self._free_at
+        self._closed.wait(max(0.0, free_at - time.monotonic()))
+
+    def _reply(self, request: Request) -> Reply:
         self.counts[request.method] += 1
         weather = self.weather
         if weather.latency:

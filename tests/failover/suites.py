@@ -25,8 +25,9 @@ from nsqd.remote.local_mark import decode_mark, encode_mark
 from tests.failover.ledger import KILLED_GRACE, Ledger, Violation
 from tests.failover.load import Load
 from tests.failover.machines import KEEPS_ALL, NAME, OTHER_TOPICS, VARIANTS, WAITING_TOPICS, Machines
+from tests.failover.restoring import check_copy, fill, restore
 from tests.failover.spark_reader import SparkReader
-from tests.failover.stores import KINDS, SERVERS, NewStore, SharedFolder
+from tests.failover.stores import KINDS, SERVERS, Bucket, NewStore, SharedFolder
 from tests.simulation.power_cuts import POWER_CUTS
 from tests.simulation.shim import Effect, Op, Rule, Shim
 from tests.simulation.trace import Replay, read_trace
@@ -44,6 +45,10 @@ IS_DOWN: Final = sized(short=0.0, long=0.2)  # of losses: Spark's query is stopp
 CATCHES_UP: Final = sized(short=1.0, long=0.5)  # of losses: Spark has all that there is just before, and after it
 IS_AWAY: Final = sized(short=1.0, long=0.3)  # of losses: the store is away by then, so the owner has more than it
 AHEAD: Final = 5  # messages that only such an owner has, at least
+RESTORED: Final = 4_000_000  # bytes
+GIGABIT: Final = 125e6  # bytes a second
+RESTORE_RATE: Final = 10e9 / 130  # bytes a second: 10 GB in 130 s
+RESTORE_STARTS: Final = 10.0  # seconds that a small one may take on a busy machine
 BY_LOOKUPD: Final = 0.5  # of lives in which Spark reads; in the others, the owners have the same address
 CLAIMANTS: Final = sized(short=4, long=10)
 CLAIMS: Final = sized(short=1, long=2)
@@ -161,6 +166,34 @@ def _address_for_spark(machines: Machines, chance: random.Random) -> dict[str, s
     address = f"{HOST}:{take_port(machines.running)}"
     machines.start_with(f"http-address={address}")
     return {"nsqd": address}
+
+
+# A node that is fetched to an empty disk
+
+
+def restore_all(machines: Machines, chance: random.Random, outcome: Outcome, *, size: int = RESTORED) -> None:
+    """Fetch a whole node over a wire of 1 Gbit/s."""
+    assert isinstance(machines.store, Bucket)
+    (topic, *_) = machines.ledger.waiting_topics
+    nsqd = machines.new_owner("take-over").start()
+    count = fill(nsqd, topic, size)
+    nsqd.kill()
+    number = len(machines.started)
+    store = machines.store.options(number)
+    machines.store.proxies[number].weather.rate = GIGABIT
+    copy = machines.folder / "restored"
+    cost = restore(store, NAME, copy)
+    check_copy(nsqd.data_path, copy)
+    outcome.failovers += 1
+    outcome.figures |= {
+        "restored_messages": count,
+        "restored_mb": sum(it.stat().st_size for it in copy.rglob("*") if it.is_file()) // 1_000_000,
+        "restore_seconds": round(cost.seconds, 2),
+        "restore_cpu_seconds": round(cost.cpu_seconds, 2),
+        "restore_peak_mb": round(cost.peak_bytes / 1e6, 1),
+    }
+    if (allowed := RESTORE_STARTS + size / RESTORE_RATE) < cost.seconds:
+        raise Violation(f"a restore of {size:,} bytes has taken {cost.seconds:.1f} s, and may take {allowed:.1f}")
 
 
 # Owners that go on with a disk
@@ -592,6 +625,7 @@ SUITES: Final[Mapping[str, Suite]] = MappingProxyType(
         "rf5": Suite("owners lose their power, and go on with the disk that is left", lose_power, ("file",)),
         "rf7": Suite("Spark reads while owners are lost with their disks", read_by_spark, KINDS, (KEEPS_ALL, *OF_OUTAGES), True, True),
         "rf8": Suite("an object in the store is damaged before each takeover", damage_objects, ("file",)),
+        "rf9": Suite("a node is fetched to an empty disk", restore_all, ("moto", "ceph"), (KEEPS_ALL,)),
         "rf6": Suite("ten processes want the name at once", claim_at_once, has_standby=True),
     }
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import random
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -159,3 +160,15 @@ def test_faults_have_the_shares_that_they_are_given(proxy: StoreProxy) -> None:
     statuses = [ask(proxy, "PUT", f"/b/{number}", b"")[0] for number in range(200)]
     counts = [statuses.count(status) for status in (503, 409, 200)]
     assert all(30 < count < 130 for count in counts), counts
+
+
+def test_a_wire_carries_so_many_bytes_a_second_for_all_together(proxy: StoreProxy) -> None:
+    ask(proxy, "PUT", "/b/name", bytes(20_000))
+    proxy.weather.rate = 100_000
+    began = time.monotonic()
+    threads = [threading.Thread(target=ask, args=(proxy, "GET", "/b/name")) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert time.monotonic() - began >= 0.4
