@@ -125,7 +125,18 @@ def summary(results: Sequence[dict[str, Any]]) -> str:
 
 
 _SHOWN_ABOVE: Final = ("suite", "store", "standby", "seed", "seconds", "violation", "failovers", "pauses")
-_SHOWN_AS_MOST: Final = ("oldest_again", "lateness", "longest_zombie", "back_after", "grown_mb", "took", "spark_back_after", "restore_seconds", "restore_cpu_seconds", "restore_peak_mb")
+_SHOWN_AS_MOST: Final = (
+    "oldest_again",
+    "lateness",
+    "longest_zombie",
+    "back_after",
+    "grown_mb",
+    "took",
+    "spark_back_after",
+    "restore_seconds",
+    "restore_cpu_seconds",
+    "restore_peak_mb",
+)
 _SHOWN_AS_MEDIAN: Final = ("written_rate",)
 
 

@@ -20,8 +20,7 @@ _CHANCE = new_chance()
 _SUITE = SUITES["rf7"]
 
 # What is said of a planted bug
-_VERDICTS = {"history shows what another machine may not have": "is message|lacks|has lost|was lost with its machine"}
-_MOST_LIVES = 5
+_VERDICTS = {"history shows what another machine may not have": "is message|lacks|has lost"}
 
 
 @pytest.fixture
@@ -43,7 +42,4 @@ def test_nothing_is_missing_or_twice_when_another_machine_takes_over(
 @pytest.mark.parametrize("bug", bugs_for("failovers under Spark"))
 def test_a_planted_bug_is_found(bug: str, spark: SparkSession, tmp_path: Path, new_store: NewStore) -> None:
     with pytest.raises(AssertionError, match=_VERDICTS[bug]):
-        for seed in range(_MOST_LIVES):
-            life = tmp_path / str(seed)
-            life.mkdir()
-            live(_SUITE, life, seed, new_store, with_bug(bug))
+        live(_SUITE, tmp_path, 0, new_store, with_bug(bug))

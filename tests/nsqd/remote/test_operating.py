@@ -12,10 +12,10 @@ import pytest
 from nsqcommon.remote.marks import encode_hint
 from nsqcommon.remote.names import HINT
 from nsqcommon.startup import StartupError
+from nsqd.fsck import cli as fsck
 from nsqd.remote.claim import ChainRead
 from nsqd.remote.claiming import read_chain
 from nsqd.remote.cli import main
-from nsqd.fsck import cli as fsck
 from nsqd.remote.fsck import Damage, StoreExamination
 from nsqd.remote.local_mark import Decision
 from nsqd.remote.location import StoreLocation
