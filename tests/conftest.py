@@ -67,8 +67,8 @@ def real_starts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects tests
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark each test with what it starts."""
-    for item in items:
+    """Mark each test with what it starts, if `-m` asks for it: finding out takes a quarter of the time to collect."""
+    for item in items if config.getoption("markexpr") else ():
         for level in levels(item):
             item.add_marker(level)
     if (seed := config.getoption("--shuffle")) is not None:

@@ -8,14 +8,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from subprocess import run
+from unittest.mock import Mock
 
 import pytest
 
 from nsqd.workers.worker_process import WorkerProcess
 from tests.support import process
 from tests.support.brokers import StartNsqd
-from tests.support.levels import starts_process
-from tests.support.process import Nsqd, Nsqlookupd
+from tests.support.levels import levels, starts_process
+from tests.support.process import ROOT, Nsqd, Nsqlookupd
 
 
 def calls_it() -> None:
@@ -144,11 +145,11 @@ def test_a_helper_that_starts_none_hides_nothing_of_who_names_it() -> None:
 
 
 def test_a_test_has_the_mark_of_its_fixtures(request: pytest.FixtureRequest, start_nsqd: StartNsqd) -> None:
-    assert request.node.get_closest_marker("process")
+    assert "process" in levels(request.node)
 
 
 def test_a_test_that_uses_nothing_of_the_kind_has_no_mark(request: pytest.FixtureRequest) -> None:
-    assert [it for it in ("process", "spark", "browser") if request.node.get_closest_marker(it)] == []
+    assert [*levels(request.node)] == []
 
 
 @pytest.fixture
@@ -169,8 +170,20 @@ def either(request: pytest.FixtureRequest) -> str:
 
 def test_a_fixture_counts_that_a_test_asks_for_while_it_runs(request: pytest.FixtureRequest) -> None:
     request.getfixturevalue("starts_one")
-    assert request.node.get_closest_marker("process")
+    assert "process" in levels(request.node)
 
 
 def test_of_two_fixtures_the_one_counts_that_the_parameter_names(request: pytest.FixtureRequest, either: str) -> None:
-    assert (request.node.get_closest_marker("process") is not None) == (either == "starts_one")
+    assert ("process" in levels(request.node)) == (either == "starts_one")
+
+
+@pytest.mark.parametrize(("expression", "marked"), [("", False), ("not process", True)])
+def test_tests_are_marked_if_somebody_asks_for_marks(
+    request: pytest.FixtureRequest, start_nsqd: StartNsqd, expression: str, marked: bool
+) -> None:
+    conftest = request.config.pluginmanager.get_plugin(str(ROOT / "tests/conftest.py"))
+    assert conftest is not None
+    config = Mock(getoption={"markexpr": expression, "--shuffle": None}.__getitem__)
+    request.node.own_markers[:] = [it for it in request.node.own_markers if it.name != "process"]
+    conftest.pytest_collection_modifyitems(config, [request.node])
+    assert (request.node.get_closest_marker("process") is not None) == marked
