@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from bench.jobs.setup import CONCURRENCY
 from tests.simulation.jobs import scenario
 from tests.simulation.jobs.scenario import WORKERS, Plan
-from tests.support.lengths import sized
-from tests.support.process import PYTHON
+from tests.support import forked
+from tests.support.lengths import IS_LONG, sized
+from tests.support.process import PYTHON, eventually
 
 pytestmark = pytest.mark.slow
 
@@ -19,11 +24,27 @@ COMES_BACK = sized(short="8s", long="1m")  # after this time nsqd gives the jobs
 HELD = 2 * CONCURRENCY  # jobs that a worker may have: as many run as it has fetched ahead
 
 
+class Forked(forked.Popen[bytes]):
+    """A process that is in a session of its own when it has begun. It ends with the zygote instead of with its parent."""
+
+    def __init__(self, command: list[str], *, preexec_fn: object, **more: Any) -> None:
+        super().__init__(command, **more)
+        eventually(self._leads_its_session, 10)
+
+    def _leads_its_session(self) -> bool:
+        try:
+            return os.getsid(self.pid) == self.pid
+        except ProcessLookupError:  # it has ended
+            return True
+
+
 @pytest.mark.parametrize("library", ["celery", "taskiq"])
 def test_jobs_with_an_eta_survive_kills_of_workers_and_nsqd(
     tmp_path: Path, library: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NSQD_MSG_TIMEOUT", COMES_BACK)
+    if not IS_LONG:  # most of what a start costs is imports
+        monkeypatch.setattr("bench.jobs.servers.subprocess", SimpleNamespace(**vars(subprocess) | {"Popen": Forked}))
     plan = Plan(
         library=library,
         broker="nsq",
