@@ -28,7 +28,7 @@ LIMIT = 160  # beyond the 130 s that it waits for the last message at most
 
 def test_a_short_soak_loses_nothing(tmp_path: Path) -> None:
     said: list[str] = []
-    seconds = sized(short=8, long=14)
+    seconds = sized(short=5, long=14)
     operations = {"kill", "replay", "read_history", "pause", "empty", "pass_by", "look"}
     # A busy machine may need longer for them.
     least = {"published": 35 * seconds + 1, **dict.fromkeys(operations, 1)}

@@ -18,6 +18,7 @@ import pytest
 from nsqcommon.wire.history import MSGPACK, End, Gap, HistoryReader, LogRange, StoredBatch
 from tests.support.brokers import StartNsqd
 from tests.support.client import TIMEOUT, Disconnected
+from tests.support.lengths import sized
 from tests.support.process import Answer, Nsqd, eventually
 
 PACKED = {"Accept": MSGPACK}
@@ -575,7 +576,7 @@ def test_what_was_seen_never_changes_whatever_dies(start_nsqd: StartNsqd, ack: s
     with Follower(nsqd, "t") as follower:
         for publisher in publishers:
             publisher.start()
-        for _ in range(5):
+        for _ in range(sized(short=3, long=5)):
             follower.answers = 0
             eventually(lambda: follower.answers > 3 or follower.errors, timeout=30)
             nsqd.kill()

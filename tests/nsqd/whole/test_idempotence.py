@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.lengths import sized
 from tests.support.process import Nsqd, SteadyNsqd, eventually
 
 WINDOW = "idempotence-window=1h"
@@ -110,7 +111,7 @@ def test_a_key_is_known_while_its_message_is_deferred_however_short_the_window_i
 def test_kill_9_between_the_try_and_the_answer_makes_no_duplicate(tmp_path: Path) -> None:
     seed = random.randrange(1 << 32)
     draw = random.Random(seed)
-    count, lives = 2000, 6
+    count, lives = sized(short=(1000, 4), long=(2000, 6))
     published = threading.Event()
     done = 0
 
