@@ -18,10 +18,11 @@ from tests.planted.planting import bugs_for, planted
 # The rarest needs a tenth of the searches; what is tried depends on the modules that are loaded. Many short searches
 # find a bug sooner than one long one, in which Hypothesis tries five variants of each example from the tenth on.
 SEARCHES: Final = 200
-# Searches that find rare bugs come first. If a machine has changed, another one finds the bug, which only takes longer.
+# Searches that find rare bugs come first: one if all tests were collected, and one if only these were. If a machine has
+# changed, another search finds the bug, which only takes longer.
 FINDS: Final = {
-    "what waits for its time is taken back without the journal": 51,
-    "a key is forgotten after half of the window": 16,
+    "what waits for its time is taken back without the journal": (19, 51),
+    "a key is forgotten after half of the window": (16,),
 }
 MACHINES: Final[dict[str, type[RuleBasedStateMachine]]] = {
     "broker model": FailingMachine,
@@ -55,6 +56,6 @@ def first_finding(machine: type[RuleBasedStateMachine], numbers: Iterable[int]) 
 @pytest.mark.parametrize(("suite", "bug"), [(suite, bug) for suite in MACHINES for bug in bugs_for(suite)])
 def test_a_planted_bug_is_found(suite: str, bug: str) -> None:
     with planted(bug):
-        number = first_finding(MACHINES[suite], (FINDS.get(bug, 0), *range(SEARCHES)))
+        number = first_finding(MACHINES[suite], (*FINDS.get(bug, ()), *range(SEARCHES)))
     assert number is not None
     assert first_finding(MACHINES[suite], [number]) is None, "the same search finds something without the bug, too"
