@@ -17,6 +17,7 @@ from xdist.scheduler import Scheduling
 from nsqpipe import shared_classes
 from tests.support import forked
 from tests.support.distribution import FromBothEnds, shuffled
+from tests.support.examples import QUICK, USUAL
 from tests.support.levels import levels
 from tests.support.needs import Unusable, missing, need, needed_by
 from tests.support.skips import SkipReport
@@ -26,8 +27,8 @@ blocked = pytest.StashKey[set[signal.Signals | int]]()  # before a test
 
 # A slow machine is no failure. In CI the examples are the same each time, so that a red run is about the change;
 # elsewhere they are new each time, which is where new failures are to be found.
-settings.register_profile("suite", deadline=None, derandomize="CI" in os.environ)
-settings.register_profile("quick", settings.get_profile("suite"), max_examples=10)  # for scripts/test-quick
+settings.register_profile("suite", deadline=None, derandomize="CI" in os.environ, max_examples=USUAL)
+settings.register_profile("quick", settings.get_profile("suite"), max_examples=QUICK)  # for scripts/test-quick
 settings.load_profile("suite")
 
 # A JVM of a test lives for seconds, too briefly for its best compiler to pay off, and for a collector that works beside

@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from tests.failover.proxy import Fault, StoreProxy, Weather
 from tests.support.engines import BUCKET, KEY, SECRET, Azurite, Ceph
+from tests.support.lying_s3 import HonestS3
 from tests.support.s3 import S3Server
 
 KINDS: Final = ("file", "moto", "ceph", "azurite")
@@ -146,6 +147,12 @@ class Bucket:
 NewStore = Callable[[Path, random.Random, ExitStack], Store]
 
 
+def _start(kind: str, folder: Path, servers: ExitStack) -> str:
+    if kind == "fake":  # of the tests only
+        return servers.enter_context(HonestS3()).url
+    return servers.enter_context(S3Server(folder) if kind == "moto" else Ceph()).endpoint
+
+
 @contextmanager
 def stores(kind: str, folder: Path) -> Iterator[NewStore]:
     """Run a server of this kind, and yield what makes an empty store for each life, in a folder of that life."""
@@ -173,6 +180,9 @@ def _server(kind: str, folder: Path) -> Iterator[Server]:
         case "ceph":
             with Ceph() as ceph:
                 yield Server("s3", urlsplit(ceph.endpoint).netloc, "", keys)
+        case "fake":  # of the tests only
+            with HonestS3() as fake:
+                yield Server("s3", urlsplit(fake.url).netloc, "", keys)
         case _:
             with S3Server(folder) as moto:
                 yield Server("s3", moto.address, "", keys)

@@ -1103,7 +1103,7 @@ LONG = settings(
 OF_A_SEARCH: Final = 10
 
 TestBroker: Any = BrokerMachine.TestCase
-TestBroker.settings = settings(LONG, max_examples=EXAMPLES // 4)
+TestBroker.settings = settings(LONG, max_examples=EXAMPLES // sized(short=8, long=4))
 
 
 class TestBrokerWithMessagesThatFail(TestCase):

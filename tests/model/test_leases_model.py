@@ -15,13 +15,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from nsqd.broker.http_consumers import HttpCaller, HttpConsumer, LeasePoll, StreamingConsumer, ids_in
 from nsqd.broker.leases import Leases, TooMany
 from tests.support.leasing import bounds
+from tests.support.lengths import sized
 from tests.support.node import Node
 
 HOLDERS: Final = st.sampled_from([HttpCaller(holder=name, remote_address=f"{name}:1") for name in ("ana", "ben")])
 SOME: Final = st.integers(0, 1000)  # chooses one of what there is
 IN_CHANNEL: Final = 12
 OF_HOLDER: Final = 8
-EXAMPLES: Final = int(os.environ.get("MODEL_EXAMPLES", "1000")) // 5
+EXAMPLES: Final = int(os.environ.get("MODEL_EXAMPLES", "1000")) // sized(short=10, long=5)
 
 
 class Leasing(RuleBasedStateMachine):

@@ -24,6 +24,7 @@ from nsqd.broker.ledger import Ledger
 from nsqd.broker.reclaimer import Reclaimer
 from tests.model.reference import Place
 from tests.support.fake_store import FakeStore, changes_in
+from tests.support.lengths import sized
 
 ID = 1000  # ids are sequences plus this
 SEQUENCES = st.sets(st.one_of(st.integers(0, 11), st.integers(0, 40)), min_size=1, max_size=8)  # most are there
@@ -313,7 +314,7 @@ EXAMPLES = int(os.environ.get("MODEL_EXAMPLES", "1000"))
 
 TestLedger = LedgerMachine.TestCase
 TestLedger.settings = settings(
-    max_examples=EXAMPLES // 5,
+    max_examples=EXAMPLES // sized(short=10, long=5),
     stateful_step_count=40,
     deadline=None,
     print_blob=True,

@@ -26,7 +26,7 @@ from tests.simulation.data_paths import (
 from tests.simulation.flips import LATE, T, check
 from tests.support.lengths import sized
 
-EVERY = sized(short=3, long=1)  # bytes, between two cuts
+EVERY = sized(short=5, long=1)  # bytes, between two cuts
 NEWER = [b"newer %d" % number for number in range(6)]
 
 

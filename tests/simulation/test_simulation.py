@@ -67,9 +67,7 @@ FINDS: Final[dict[tuple[str, int], tuple[str, ...]]] = {
         "what was taken back is handed over",
         "what times out does not come again",
     ),
-    ("simulate", 13): (
-        "what overflows is lost instead of buried",
-    ),
+    ("simulate", 13): ("what overflows is lost instead of buried",),
     ("simulate", 6): ("the journal does not know what was delivered before a crash",),
     ("simulate", 21): (
         "the neighbour of what is taken back goes as well",

@@ -20,7 +20,7 @@ from tests.support.go_data import deliverable, expected
 from tests.support.lengths import sized
 
 QUEUES: Final[Queues] = {
-    "t": {"a": some(200, attempts=(0, 0, 1)), "b": some(30), "": some(20, first=700)},
+    "t": {"a": some(sized(short=60, long=200), attempts=(0, 0, 1)), "b": some(30), "": some(20, first=700)},
     "u": {"": some(10, first=900)},
 }
 # Each step ends or fails in one of three ways; in the long form in all of them.
