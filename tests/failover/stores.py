@@ -150,7 +150,9 @@ NewStore = Callable[[Path, random.Random, ExitStack], Store]
 def _start(kind: str, folder: Path, servers: ExitStack) -> str:
     if kind == "fake":  # of the tests only
         return servers.enter_context(HonestS3()).url
-    return servers.enter_context(S3Server(folder) if kind == "moto" else Ceph()).endpoint
+    if kind == "moto":
+        return servers.enter_context(S3Server(folder)).endpoint
+    return servers.enter_context(Ceph()).endpoint
 
 
 @contextmanager
