@@ -19,7 +19,6 @@ from nsqd.broker.operator_actions import CancelOutcome
 from nsqd.broker.reclaimer import Reclaimer
 from nsqd.broker.topic import Topic
 from tests.support.fake_store import changes_in
-from tests.support.lengths import sized
 from tests.support.node import Node
 from tests.support.recalling import recalled
 
@@ -641,23 +640,20 @@ def test_the_journal_tells_from_where_on_a_start_looks_for_keys(node: Node) -> N
     assert told() == [-1, 1, ~3]
 
 
-KEYS = sized(short=40_000, long=60_000)
-
-
 @pytest.mark.parametrize("shape", ["%d", "AAAAAAAAAA:%04x", "%064d"])
 def test_a_million_keys_of_any_length_take_less_than_100_megabytes(shape: str) -> None:
     keys, receipt = keys_of(KeyMemory(600 * SECOND, 1_000_000, Reclaimer())), settled()
     tracemalloc.start()
     try:
-        for number in range(KEYS):  # one slice of a million has 125,000, with the same memory for each
+        for number in range(60_000):  # one slice of a million has 125,000, with the same memory for each
             keys.add(shape.encode() % number, SECOND, receipt)
             if number % 1000 == 999:
                 assert keys.find(b"the end of a turn", SECOND) is None
         size, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert len(keys) == KEYS
-    assert size < 100 * KEYS
+    assert len(keys) == 60_000
+    assert size < 6_000_000
 
 
 def later(topic: Topic, number: int, key: bytes, delay_ms: int = 3_600_000) -> Receipt:
