@@ -147,14 +147,6 @@ class Bucket:
 NewStore = Callable[[Path, random.Random, ExitStack], Store]
 
 
-def _start(kind: str, folder: Path, servers: ExitStack) -> str:
-    if kind == "fake":  # of the tests only
-        return servers.enter_context(HonestS3()).url
-    if kind == "moto":
-        return servers.enter_context(S3Server(folder)).endpoint
-    return servers.enter_context(Ceph()).endpoint
-
-
 @contextmanager
 def stores(kind: str, folder: Path) -> Iterator[NewStore]:
     """Run a server of this kind, and yield what makes an empty store for each life, in a folder of that life."""
