@@ -28,8 +28,8 @@ RATE: Final = 100_000_000  # bytes a second
 class RemoteOptions(LogOptions):
     remote: str = option(
         "",
-        "object store that gets a copy of everything written, so that another machine can go on (new: try it, but don't "
-        "rely on it yet): s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or file:///SHARED/FOLDER; empty: none",
+        "object store that gets a copy of everything written, so that another machine can go on: s3://BUCKET/PREFIX, "
+        "gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or file:///SHARED/FOLDER; empty: none",
     )
     remote_name: str = computed_option(
         platform.node,
