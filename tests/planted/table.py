@@ -605,7 +605,10 @@ BUGS: Final = (
         "a store that is slow as a whole gets requests that are given up before it answers",
         _OK,
         "nsqd/remote/stores/time_limits.py",
-        (("self._slowest < _SLOW and name not in self._failed", "True"),),
+        (
+            ("self._slowest < _SLOW if size < LARGE", "True if size < LARGE"),
+            ("is_quick and name not in self._failed", "is_quick"),
+        ),
         ("object stores",),
     ),
     Bug(

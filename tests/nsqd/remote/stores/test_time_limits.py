@@ -39,6 +39,19 @@ def test_large_requests_that_take_long_do_not_make_a_store_slow() -> None:
     assert limits.is_short("a", 1)
 
 
+def test_large_requests_have_little_time_on_a_quick_line() -> None:
+    """Each one that hangs keeps its bytes in memory, although another one has stored the slot long ago."""
+    limits = TimeLimits()
+    limits.answered(LARGE, SHORT / 20)
+    assert limits.is_short("a", LARGE)
+    limits.failed("a")
+    assert not limits.is_short("a", LARGE)
+    limits.answered(LARGE, SHORT / 4)  # so that eight at the same time would need more than that
+    assert not limits.is_short("b", LARGE)
+    limits.answered(1, 0.01)
+    assert not limits.is_short("b", LARGE)
+
+
 def test_names_of_long_ago_are_forgotten() -> None:
     limits = TimeLimits()
     for number in range(1000):
