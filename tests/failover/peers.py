@@ -38,7 +38,8 @@ def tell(number: int) -> None:
 
 
 async def publish_on_trio(where: str, address: str, first: int) -> None:
-    async with nsqclient.open_producer(**{_ARGUMENTS[where]: address}, retry_timeout=RETRY) as producer:
+    options: Any = {_ARGUMENTS[where]: address}
+    async with nsqclient.open_producer(**options, retry_timeout=RETRY) as producer:
         for number in count(first):
             while not await _is_published(producer, number):  # noqa: ASYNC110  # as programs do while a node restarts
                 await trio.sleep(TICK)
@@ -47,7 +48,8 @@ async def publish_on_trio(where: str, address: str, first: int) -> None:
 
 
 async def publish_on_asyncio(where: str, address: str, first: int) -> None:
-    async with aio.open_producer(**{_ARGUMENTS[where]: address}, retry_timeout=RETRY) as producer:
+    options: Any = {_ARGUMENTS[where]: address}
+    async with aio.open_producer(**options, retry_timeout=RETRY) as producer:
         for number in count(first):
             while not await _is_published(producer, number):  # noqa: ASYNC110  # the same
                 await asyncio.sleep(TICK)
