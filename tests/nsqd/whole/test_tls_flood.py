@@ -21,7 +21,6 @@ import pytest
 
 from nsqcommon.handshake import MOST_UNDER_WAY
 from nsqcommon.wire.commands import identify
-from tests.support.brokers import StartNsqd
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.process import Daemon, Nsqd, Nsqlookupd, eventually
 from tests.support.upgraded import UpgradedClient, trusting
@@ -45,6 +44,21 @@ KINDS: Final = ("garbage", "hello", "stall", "silent")
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return make_certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def tls_nsqd(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates) -> Iterator[Nsqd]:
+    """Run one nsqd for all floods, as each has to leave nothing behind."""
+    options = (f"tls-cert={certificates.certificate}", f"tls-key={certificates.key}", "https-address=127.0.0.1:0")
+    with Nsqd(tmp_path_factory.mktemp("nsqd"), *options) as nsqd:
+        yield nsqd
+
+
+@pytest.fixture(scope="module")
+def tls_nsqlookupd(certificates: Certificates) -> Iterator[Nsqlookupd]:
+    with Nsqlookupd(f"tls-cert={certificates.certificate}", f"tls-key={certificates.key}") as lookupd:
+        lookupd.https_address = lookupd.http_address
+        yield lookupd
 
 
 @contextmanager
@@ -109,61 +123,48 @@ def withstands(
     assert "Traceback" not in daemon.log
 
 
-def start_tls_nsqd(start_nsqd: StartNsqd, certificates: Certificates) -> Nsqd:
-    return start_nsqd(
-        f"tls-cert={certificates.certificate}", f"tls-key={certificates.key}", "https-address=127.0.0.1:0"
-    )
-
-
 @pytest.mark.parametrize("kind", KINDS)
-def test_https_is_there_for_the_honest(start_nsqd: StartNsqd, certificates: Certificates, kind: str) -> None:
-    nsqd = start_tls_nsqd(start_nsqd, certificates)
+def test_https_is_there_for_the_honest(tls_nsqd: Nsqd, certificates: Certificates, kind: str) -> None:
     context = trusting(certificates)
-    withstands(nsqd, nsqd.https_address, kind, lambda: ask_over_https(nsqd, context), b"")
+    withstands(tls_nsqd, tls_nsqd.https_address, kind, lambda: ask_over_https(tls_nsqd, context), b"")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_tls_after_identify_is_there_for_the_honest(
-    start_nsqd: StartNsqd, certificates: Certificates, kind: str
-) -> None:
-    nsqd = start_tls_nsqd(start_nsqd, certificates)
+def test_tls_after_identify_is_there_for_the_honest(tls_nsqd: Nsqd, certificates: Certificates, kind: str) -> None:
     context = trusting(certificates)
 
     def shake_hands() -> None:
-        with UpgradedClient(nsqd.tcp) as client:
+        with UpgradedClient(tls_nsqd.tcp) as client:
             client.upgrade(tls=context)
 
-    withstands(nsqd, nsqd.tcp, kind, shake_hands, UPGRADE)
+    withstands(tls_nsqd, tls_nsqd.tcp, kind, shake_hands, UPGRADE)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_tls_of_nsqlookupd_is_there_for_the_honest(certificates: Certificates, kind: str) -> None:
-    with start_tls_nsqlookupd(certificates) as lookupd:
-        context = trusting(certificates)
+def test_tls_of_nsqlookupd_is_there_for_the_honest(
+    tls_nsqlookupd: Nsqlookupd, certificates: Certificates, kind: str
+) -> None:
+    context = trusting(certificates)
 
-        def shake_hands() -> None:
-            connection = socket.create_connection(lookupd.tcp, timeout=LIMIT)
-            with context.wrap_socket(connection, server_hostname="localhost") as secure:
-                secure.sendall(b"  V1PING\n")
-                assert secure.recv(6) == b"\x00\x00\x00\x02OK"
+    def shake_hands() -> None:
+        connection = socket.create_connection(tls_nsqlookupd.tcp, timeout=LIMIT)
+        with context.wrap_socket(connection, server_hostname="localhost") as secure:
+            secure.sendall(b"  V1PING\n")
+            assert secure.recv(6) == b"\x00\x00\x00\x02OK"
 
-        withstands(lookupd, lookupd.tcp, kind, shake_hands, b"")
+    withstands(tls_nsqlookupd, tls_nsqlookupd.tcp, kind, shake_hands, b"")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_https_of_nsqlookupd_is_there_for_the_honest(certificates: Certificates, kind: str) -> None:
-    with start_tls_nsqlookupd(certificates) as lookupd:
-        context = trusting(certificates)
-        lookupd.https_address = lookupd.http_address
+def test_https_of_nsqlookupd_is_there_for_the_honest(
+    tls_nsqlookupd: Nsqlookupd, certificates: Certificates, kind: str
+) -> None:
+    context = trusting(certificates)
 
-        def shake_hands() -> None:
-            assert lookupd.http("GET", "/ping", tls=context, timeout=LIMIT).status == 200
+    def shake_hands() -> None:
+        assert tls_nsqlookupd.http("GET", "/ping", tls=context, timeout=LIMIT).status == 200
 
-        withstands(lookupd, lookupd.http_address, kind, shake_hands, b"")
-
-
-def start_tls_nsqlookupd(certificates: Certificates) -> Nsqlookupd:
-    return Nsqlookupd(f"tls-cert={certificates.certificate}", f"tls-key={certificates.key}")
+    withstands(tls_nsqlookupd, tls_nsqlookupd.http_address, kind, shake_hands, b"")
 
 
 def ask_over_https(nsqd: Nsqd, context: ssl.SSLContext) -> None:
