@@ -252,7 +252,7 @@ def test_a_create_in_a_hundred_that_is_slow_holds_up_its_slot_for_little_more_th
     for _ in range(200):
         servers.store(chain)
     times = sorted(servers.store(chain) for _ in range(1000))
-    assert times[990] <= 2.45 * latency
+    assert times[-3] <= 2.35 * latency  # six are slow
     assert servers.sent <= 1.02 * 1200
 
 
