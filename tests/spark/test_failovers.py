@@ -11,7 +11,7 @@ import pytest
 from tests.failover.stores import NewStore, stores
 from tests.failover.suites import SUITES, live
 from tests.planted.planting import bugs_for, with_bug
-from tests.support.lengths import new_chance
+from tests.support.lengths import IS_LONG, new_chance
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,8 +38,10 @@ def test_nothing_is_missing_or_twice_when_another_machine_takes_over(
     assert outcome.figures["spark_rows"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("bug", bugs_for("failovers under Spark"))
-def test_a_planted_bug_is_found(bug: str, spark: SparkSession, tmp_path: Path, new_store: NewStore) -> None:
-    with pytest.raises(AssertionError, match=_VERDICTS[bug]):
-        live(_SUITE, tmp_path, 0, new_store, with_bug(bug))
+if IS_LONG:  # scripts/test-planted does the same
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("bug", bugs_for("failovers under Spark"))
+    def test_a_planted_bug_is_found(bug: str, spark: SparkSession, tmp_path: Path, new_store: NewStore) -> None:
+        with pytest.raises(AssertionError, match=_VERDICTS[bug]):
+            live(_SUITE, tmp_path, 0, new_store, with_bug(bug))
