@@ -70,6 +70,7 @@ class StoreProxy(HttpServer):
         self._target = target
         self._chance = chance
         self._lock = threading.Lock()
+        self.carried = 0  # bytes of bodies, in both directions
         self._free_at = 0.0  # when the wire has carried everything so far
         self._held: list[_Held] = []
         self._idle: list[http.client.HTTPConnection] = []
@@ -111,6 +112,7 @@ class StoreProxy(HttpServer):
     def _carry(self, size: int) -> None:
         """Wait as long as the wire takes for so many bytes, after what others have on it."""
         with self._lock:
+            self.carried += size
             self._free_at = max(self._free_at, time.monotonic()) + size / self.weather.rate
             free_at = self._free_at
         self._closed.wait(max(0.0, free_at - time.monotonic()))

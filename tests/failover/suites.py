@@ -185,7 +185,8 @@ def restore_all(machines: Machines, chance: random.Random, outcome: Outcome, *, 
     nsqd.kill()
     number = len(machines.started)
     store = machines.store.options(number)
-    machines.store.proxies[number].weather.rate = GIGABIT
+    wire = machines.store.proxies[number]
+    wire.weather.rate = GIGABIT
     copy = machines.folder / "restored"
     cost = restore(store, NAME, copy)
     check_copy(nsqd.data_path, copy)
@@ -193,12 +194,15 @@ def restore_all(machines: Machines, chance: random.Random, outcome: Outcome, *, 
     outcome.figures |= {
         "restored_messages": count,
         "restored_mb": sum(it.stat().st_size for it in copy.rglob("*") if it.is_file()) // 1_000_000,
+        "restore_wire_mb": wire.carried // 1_000_000,
         "restore_seconds": round(cost.seconds, 2),
         "restore_cpu_seconds": round(cost.cpu_seconds, 2),
         "restore_peak_mb": round(cost.peak_bytes / 1e6, 1),
     }
     if (allowed := max(RESTORE_STARTS, size / RESTORE_RATE)) < cost.seconds:
-        raise Violation(f"a restore of {size:,} bytes may take {allowed:.1f} s, and has taken {cost}")
+        raise Violation(
+            f"a restore of {size:,} bytes may take {allowed:.1f} s, and has taken {cost} for {wire.carried:,} bytes"
+        )
 
 
 # Owners that go on with a disk
