@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from nsqpipe.cli import app
 from nsqpipe.session import open_session
+from tests.support.spark import NO_CODEGEN
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
@@ -54,7 +55,8 @@ def copy(spark: SparkSession, nsqd: str, topic: str, options: str, *, batch: int
 
 
 def run(file: str, nsqd: str, checkpoint: str, topic: str, options: str) -> None:
-    spark = open_session("run", master="local[8]")  # tasks of the copy stop, and the jobs have to go on
+    conf = dict(setting.split("=") for setting in NO_CODEGEN)
+    spark = open_session("run", master="local[8]", conf=conf)  # tasks of the copy stop, and the jobs have to go on
     copy(spark, nsqd, topic, options, batch=SMALL_BATCH).option("checkpointLocation", checkpoint).start()
     app(["run", file])
 

@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 from nsqpipe.worker_python import worker_python
 from tests.support.process import SOURCES
+from tests.support.spark import NO_CODEGEN
 from tests.support.spark_workers import workers
 
 if TYPE_CHECKING:
@@ -50,9 +51,7 @@ def _started(warehouse: Path) -> SparkSession:
         .config("spark.connect.grpc.binding.port", "0")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "2")
-        # It writes, compiles and loads classes for each query, which takes longer than these have to run.
-        .config("spark.sql.codegen.wholeStage", "false")
-        .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+        .config(map=dict(setting.split("=") for setting in NO_CODEGEN))
         # A stream that has nothing to do asks its nodes a hundred times a second whether there is something.
         .config("spark.sql.streaming.pollingDelay", "100ms")
         .config("spark.sql.warehouse.dir", str(warehouse))
