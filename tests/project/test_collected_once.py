@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -84,6 +85,41 @@ def test_a_test_that_fails_is_reported(run: Run) -> None:
     assert done.ret == pytest.ExitCode.TESTS_FAILED
     done.assert_outcomes(failed=1)
     done.stdout.fnmatch_lines(["*assert 1 == 2*"])
+
+
+def test_what_a_fixture_says_or_takes_long_for_is_reported_and_nothing_else_of_it(run: Run) -> None:
+    count = """
+def pytest_runtest_logreport(report):
+    if hasattr(report, "node"):
+        print("reported", report.nodeid.rpartition("::")[2], report.when)
+"""
+    fixtures = """
+import time
+@pytest.fixture
+def says():
+    yield
+    print("good bye")
+@pytest.fixture
+def slow():
+    time.sleep(0.1)
+@pytest.fixture
+def fails():
+    yield
+    assert "torn" == "down"
+@pytest.mark.parametrize("number", range(20))
+def test_quick(number): pass
+def test_says(says): pass
+def test_slow(slow): pass
+def test_fails(fails): pass
+"""
+    done = run(fixtures, count)
+    done.assert_outcomes(passed=23, errors=1)
+    reported = [it.partition("reported ")[2] for it in done.outlines if "reported " in it]
+    of_quick = Counter(it.rpartition(" ")[2] for it in reported if it.startswith("test_quick"))
+    assert (of_quick["call"], of_quick["teardown"]) == (20, 0)
+    assert of_quick["setup"] <= 2, "pytest prints something before each worker's first test"
+    assert {"test_says teardown", "test_slow setup", "test_fails teardown"} <= {*reported}
+    done.stdout.fnmatch_lines(["good bye", "*assert 'torn' == 'down'*"])
 
 
 def test_a_worker_that_crashes_is_replaced_by_another_fork(run: Run, pytester: pytest.Pytester) -> None:
