@@ -51,7 +51,7 @@ def _started(warehouse: Path) -> SparkSession:
         .config("spark.connect.grpc.binding.port", "0")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "2")
-        .config(map=dict(setting.split("=") for setting in NO_CODEGEN))
+        .config(map={**NO_CODEGEN})
         # A stream that has nothing to do asks its nodes a hundred times a second whether there is something.
         .config("spark.sql.streaming.pollingDelay", "100ms")
         .config("spark.sql.warehouse.dir", str(warehouse))
