@@ -116,10 +116,10 @@ def test_fails(fails): pass
     done.assert_outcomes(passed=23, errors=1)
     reported = [it.partition("reported ")[2] for it in done.outlines if "reported " in it]
     of_quick = Counter(it.rpartition(" ")[2] for it in reported if it.startswith("test_quick"))
-    assert (of_quick["call"], of_quick["teardown"]) == (20, 0)
-    assert of_quick["setup"] <= 2, "pytest prints something before each worker's first test"
+    assert of_quick["call"] == 20
+    assert max(of_quick["setup"], of_quick["teardown"]) <= 2, "pytest prints something before each worker's first test"
     assert {"test_says teardown", "test_slow setup", "test_fails teardown"} <= {*reported}
-    done.stdout.fnmatch_lines(["good bye", "*assert 'torn' == 'down'*"])
+    done.stdout.fnmatch_lines_random(["good bye", "*assert 'torn' == 'down'*"])
 
 
 def test_a_worker_that_crashes_is_replaced_by_another_fork(run: Run, pytester: pytest.Pytester) -> None:
