@@ -34,6 +34,7 @@ PIECE: Final = 96 * 1024
 _FALLOC_FL_KEEP_SIZE: Final = 1
 _fallocate: Final = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)  # os.posix_fallocate grows the file
 _sync_data: Final = data_sync()
+_UNNAMED: Final = getattr(os, "O_TMPFILE", 0)  # of Linux
 _HAS_CACHED_READS: Final = hasattr(os, "RWF_NOWAIT")
 
 
@@ -188,6 +189,24 @@ class Files:
         return descriptor
 
     # Built on the calls above
+
+    def open_unnamed(self, folder: Path) -> int:
+        """Open a new file on this folder's disk that has no name, so that nothing is left of it when this process dies."""
+        if _UNNAMED:
+            try:
+                return os.open(folder, _UNNAMED | os.O_RDWR | os.O_CLOEXEC, FILE_MODE)
+            except OSError as error:
+                if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):  # this file system has no such files
+                    raise
+        path = folder / "unnamed.tmp"
+        descriptor = self.open_to_write(path)
+        try:
+            self.unlink(path)
+            self.truncate(descriptor, 0)  # a process that died in between may have left it
+        except BaseException:
+            self.close(descriptor)
+            raise
+        return descriptor
 
     def read(self, path: Path) -> bytes:
         descriptor = self.open_to_read(path)

@@ -35,6 +35,7 @@ from nsqcommon.startup import StartupError
 from nsqd.remote.claim import SLOTS_AHEAD, Ask, ChainRead, Claim, Claimed, ClaimRequest
 from nsqd.remote.daemon_threads import DaemonThreads
 from nsqd.remote.fetching import LOOK_INTERVAL
+from nsqd.remote.kept_slots import keep_nothing
 from nsqd.remote.object_store import Created, FaultKind, ObjectStore, OnUnknown, StoreFault, ignore
 from nsqd.remote.owner_call import OwnerAnswer, owner_answers
 from nsqd.remote.pacing import pause_before
@@ -85,6 +86,7 @@ def claim_name(
     save: Callable[[LocalMark], object],
     check: Callable[[], object] = lambda: None,
     prepare: Callable[[ChainRead], object] = lambda read: None,
+    keep: Callable[[str, bytes], object] = keep_nothing,
     takes_over: bool = False,
     vigil: Vigil | None = None,
     surroundings: Surroundings | None = None,
@@ -96,6 +98,7 @@ def claim_name(
 
     `save` writes a mark into the data path, durably. If the name is new, `check` raises StartupError unless the store
     keeps its word. `prepare` gets what this process needs to go on, before the fence; it raises BadObject if it can't.
+    `keep` gets the name and the bytes of each object that was read, in any thread.
 
     Blocks for as long as the store can't be reached. Raises StartupError if another process owns the name, if the chain
     can't be read, if the store refuses our credentials, or if `is_stopped`: then a claim that has put a fence ahead of the
@@ -103,11 +106,16 @@ def claim_name(
     """
     claiming = _Claiming(name, open_store, claim, save, check, surroundings or Surroundings(), vigil)
     claiming.place = place
+    claiming.keep = keep
     return claiming.run(prepare, takes_over=takes_over)
 
 
 def read_chain(
-    name: str, open_store: Callable[[OnUnknown], ObjectStore], *, surroundings: Surroundings | None = None
+    name: str,
+    open_store: Callable[[OnUnknown], ObjectStore],
+    *,
+    keep: Callable[[str, bytes], object] = keep_nothing,
+    surroundings: Surroundings | None = None,
 ) -> ChainRead:
     """Read the chain of a name to its end, without wanting to own it, and change nothing.
 
@@ -120,6 +128,7 @@ def read_chain(
     while True:
         claim = Claim(node="", writer=unused, first_writer=unused, claimant=Claimant(), time_ns=0, may_leap=False)
         claiming = _Claiming(name, open_store, claim, save_nothing, save_nothing, surroundings or Surroundings())
+        claiming.keep = keep
         found = claiming.read()
         store = open_store(ignore)
         if all(store.get(gone_name(it.run)) is None for it in found.path):
@@ -138,6 +147,7 @@ class _Claiming:
         vigil: Vigil | None = None,
     ) -> None:
         self.place = ""
+        self.keep: Callable[[str, bytes], object] = keep_nothing
         self._name = name
         self._claim = claim
         self._save = save
@@ -216,7 +226,10 @@ class _Claiming:
     def _perform(self, request: ClaimRequest) -> bytes | Created | None:
         if request.ask is Ask.CREATE:
             return self._store.create(request.name, request.data)
-        return self._store.get(request.name)
+        found = self._store.get(request.name)
+        if found is not None:
+            self.keep(request.name, found)
+        return found
 
     def _wait(
         self, under_way: dict[Future[bytes | Created | None], tuple[ClaimRequest, float]]

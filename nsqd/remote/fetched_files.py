@@ -5,6 +5,7 @@ A file whose end was added to since then is fetched from there on. Another proce
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -48,10 +49,18 @@ class FetchedFiles:
 
         def take(part: Part, data: bytes) -> None:
             for it in targets[part]:
-                self._local.write_fetched(it.path, data[it.start : it.stop], it.offset)
+                self._write(it, data[it.start : it.stop])
 
         self._fetch.parts(targets, take)
         self._have = {path: tuple(file.pieces) for path, file in wanted.items()}
+
+    def _write(self, target: _Target, data: bytes) -> None:
+        try:
+            self._local.write_fetched(target.path, data, target.offset)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not self._fetch.give_back_kept():
+                raise
+            self._local.write_fetched(target.path, data, target.offset)
 
     def _begin(self, path: str, file: CatalogFile, targets: dict[Part, list[_Target]]) -> None:
         """Note what has to be fetched of a file, and forget it as one that we have until all of it is there."""

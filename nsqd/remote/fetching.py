@@ -1,7 +1,7 @@
 """Gets parts of objects, several requests at a time, and proves each part.
 
 Parts that lie close together in one object come by one request, because a request costs more than some bytes in between.
-For example, a slot has a piece of the journal and one of each topic's log.
+For example, a slot has a piece of the journal and one of each topic's log. Slots that the claim has kept are no requests.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from math import inf
@@ -24,6 +24,7 @@ from nsqd.remote.object_store import ObjectStore, StoreFault
 from nsqd.remote.pacing import Line, pause_before
 
 if TYPE_CHECKING:
+    from nsqd.remote.kept_slots import KeptSlots
     from nsqd.remote.rate_limit import RateLimit
 
 log = logging.getLogger(__name__)
@@ -69,8 +70,10 @@ class Fetch:
         pause: Callable[[float], object] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
         limit: RateLimit | None = None,
+        kept: KeptSlots | None = None,
     ) -> None:
         self._store = store
+        self._kept = kept
         self._limit = limit
         self._is_abandoned = is_abandoned
         self._pause = pause
@@ -78,11 +81,11 @@ class Fetch:
         self._reported = clock()
         self._fault: StoreFault | None = None  # the last one since the last report
         self._line = Line()
-        self.done = 0  # bytes
+        self.done = 0  # bytes from the store
 
     def parts(self, wanted: Iterable[Part], take: Callable[[Part, bytes], object]) -> None:
         """Hand each part with its bytes to `take`, in any order."""
-        waiting = deque(ranges_of(wanted))
+        waiting = deque(self._not_kept(ranges_of(wanted), take))
         total, size = sum(it.size for it in waiting), 0
         under_way: dict[Future[Mapping[Part, bytes]], Range] = {}
         is_over = Event()
@@ -117,6 +120,32 @@ class Fetch:
         self.parts([wanted], lambda _, data: found.append(data))
         return found[0]
 
+    def give_back_kept(self) -> bool:
+        """Ask the store for everything from now on. Return whether the disk has got room by that."""
+        return self._kept is not None and self._kept.close()
+
+    def _not_kept(self, wanted: Iterable[Range], take: Callable[[Part, bytes], object]) -> Iterator[Range]:
+        """Hand over the parts that are kept, and yield the ranges that the store has to be asked for."""
+        for found in wanted:
+            parts = self._kept_parts(found)
+            if parts is None:
+                yield found
+                continue
+            for part, data in parts.items():
+                take(part, data)
+            if self._is_abandoned():
+                raise Abandoned
+
+    def _kept_parts(self, wanted: Range) -> Mapping[Part, bytes] | None:
+        if self._kept is None or (data := self._kept.get(wanted.object, wanted.start, wanted.end)) is None:
+            return None
+        try:
+            return _proved(wanted, data)
+        except BadObject as error:
+            log.warning("asking the store again, because this disk has damaged its copy: %s", error)
+            self._kept.drop(wanted.object)
+            return None
+
     def may_start(self, wanted: Range, *, under_way: int) -> bool:
         """Return whether the line has room for this request while `under_way` bytes are."""
         return not under_way or (under_way < MOST_BYTES and self._line.may_start(wanted.size, under_way=under_way))
@@ -142,7 +171,7 @@ class Fetch:
         if data is None:
             raise BadObject(f"{wanted.object} is missing")
         self._line.arrived(wanted.size, self._clock() - began)
-        return {it: prove(it, _cut_out(data, it.offset - wanted.start, it.length)) for it in wanted.parts}
+        return _proved(wanted, data)
 
     def _report(self, total: int) -> None:
         if (now := self._clock()) >= self._reported + _REPORT_INTERVAL:
@@ -172,6 +201,10 @@ def ranges_of(parts: Iterable[Part]) -> list[Range]:
 
 def _is_near(last: Range, part: Part) -> bool:
     return part.offset <= last.end + _GAP and part.offset + part.length - last.start <= _LARGEST
+
+
+def _proved(wanted: Range, data: bytes) -> Mapping[Part, bytes]:
+    return {it: prove(it, _cut_out(data, it.offset - wanted.start, it.length)) for it in wanted.parts}
 
 
 def _cut_out(data: bytes, start: int, length: int) -> bytes:

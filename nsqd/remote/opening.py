@@ -11,6 +11,7 @@ import platform
 import signal
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ from nsqd.log.files import error_text
 from nsqd.remote.claim import Claim, Claimed
 from nsqd.remote.claiming import Surroundings, claim_name
 from nsqd.remote.fetching import Abandoned, Fetch
+from nsqd.remote.kept_slots import KeptSlots
 from nsqd.remote.local_files import LocalFiles
 from nsqd.remote.object_store import ObjectStore, OnUnknown, StoreFault, ignore
 from nsqd.remote.second_names import SecondNames
@@ -69,11 +71,13 @@ class Opening:
             SecondNames(local).take_away()
             found = load_mark(local)
             timestamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-            fetch = Fetch(self.open_store(ignore), is_abandoned=self._surroundings.is_stopped, limit=self.limit)
             is_new = not has_data(local)
-            settling = Settling(local, fetch, found, boot=boot_id(), timestamp=timestamp, is_new=is_new)
-            claimed = self._claim(local, found, settling)
-            settled = self._settle(claimed, settling)
+            with closing(KeptSlots(local.folder, self.files)) as kept:
+                is_stopped = self._surroundings.is_stopped
+                fetch = Fetch(self.open_store(ignore), is_abandoned=is_stopped, limit=self.limit, kept=kept)
+                settling = Settling(local, fetch, found, boot=boot_id(), timestamp=timestamp, is_new=is_new)
+                claimed = self._claim(local, found, settling, kept)
+                settled = self._settle(claimed, settling)
         except Abandoned as error:
             raise StartupError(f"stopped while fetching {self.name} from the store") from error
         except OSError as error:
@@ -89,7 +93,7 @@ class Opening:
     def _surroundings(self) -> Surroundings:
         return self.surroundings or Surroundings(is_stopped=is_stop_pending)
 
-    def _claim(self, local: LocalFiles, found: LocalMark | None, settling: Settling) -> Claimed:
+    def _claim(self, local: LocalFiles, found: LocalMark | None, settling: Settling, kept: KeptSlots) -> Claimed:
         surroundings = self._surroundings
         claim = Claim(
             node=self.data_path.node or (found.node if found is not None else ""),
@@ -108,6 +112,7 @@ class Opening:
             save=lambda mark: save_mark(local, mark),
             check=self.check,
             prepare=settling.prepare,
+            keep=kept.keep,
             takes_over=self.takes_over,
             vigil=self.vigil,
             surroundings=surroundings,

@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
@@ -28,6 +29,7 @@ from nsqd.remote.cli_arguments import URLS, add_name, add_store, argument
 from nsqd.remote.fetching import Fetch
 from nsqd.remote.forgetting import AnotherForget, claim_to_forget, delete_node
 from nsqd.remote.fsck import DAY_NS, Damage, Leftovers, StoreExamination, parts_by_object
+from nsqd.remote.kept_slots import KeptSlots, keep_nothing
 from nsqd.remote.local_files import REMOTE_JSON, LocalFiles
 from nsqd.remote.local_mark import Decision
 from nsqd.remote.object_store import ObjectStore, OnUnknown, StoreFault, ignore
@@ -177,8 +179,8 @@ class Command:
         asked = self.asked
         return self._open_store(asked.url, dict(asked.remote_option), node=asked.name, on_unknown=on_unknown)
 
-    def read_chain(self) -> ChainRead:
-        return read_chain(self.name, self.open_store, surroundings=Surroundings())
+    def read_chain(self, keep: Callable[[str, bytes], object] = keep_nothing) -> ChainRead:
+        return read_chain(self.name, self.open_store, keep=keep, surroundings=Surroundings())
 
     def say(self, text: str) -> None:
         self.out.write(f"{text}\n")
@@ -252,16 +254,17 @@ def _fetch_all(command: Command, folder: Path, *, limit: RateLimit | None = None
     """Fetch the node's files into an empty folder. Return what they were read from, and how many there are."""
     _make_empty_folder(command.files, folder)
     local = LocalFiles(folder, command.files)
-    settling = Settling(local, Fetch(command.open_store(), limit=limit))
-    for tries_left in reversed(range(_TRIES)):
-        read = command.read_chain()
-        try:
-            count = settling.make_whole(read.node, Decision.ADOPT, read.catalog).fetched
-        except BadObject:
-            if not tries_left:
-                raise
-            continue  # its owner may have swept what we have read
-        break
+    with closing(KeptSlots(folder, command.files)) as kept:
+        settling = Settling(local, Fetch(command.open_store(), limit=limit, kept=kept))
+        for tries_left in reversed(range(_TRIES)):
+            read = command.read_chain(kept.keep)
+            try:
+                count = settling.make_whole(read.node, Decision.ADOPT, read.catalog).fetched
+            except BadObject:
+                if not tries_left:
+                    raise
+                continue  # its owner may have swept what we have read
+            break
     if not command.files.exists(folder / TOPOLOGY_JSON):
         # Only roots have it, and there may be none yet. The journal has all names, and takes precedence. But a data path
         # without this file counts as damaged, so a new one gets an empty file, as at the first start.

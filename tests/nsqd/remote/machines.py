@@ -40,6 +40,7 @@ class Machine:
     pauses: int = 0
     is_stopped: Callable[[], bool] = lambda: False
     limit: RateLimit | None = None
+    disk: Files = field(default_factory=Files)  # that starts use
     writers: list[str] = field(default_factory=list)  # the names that the next claims draw, last first
 
     def __post_init__(self) -> None:
@@ -91,7 +92,7 @@ class Machine:
             name="orders",
             open_store=self.open_store,
             data_path=self.data_path,
-            files=Files(),
+            files=self.disk,
             takes_over=takes_over,
             http_address="127.0.0.1:1",
             surroundings=Surroundings(
