@@ -16,7 +16,8 @@ store is asked for it.
 would begin again. With them the fetch succeeds, and the claim finds out a little later: it asks for the marks of all runs
 of its path after each look, and after its fence. Whether fetched bytes are from a slot that still exists plays no part in
 who owns the name. An owner that was verified has a path from which nothing was swept, and settles by the catalog of that
-path, not by what it has fetched before.
+path, not by what it has fetched before. `nsqd remote restore` owns nothing: it gets the node as it was when the chain was
+read to its end.
 
 **Bounds.** Only large slots are kept: of the small ones requests cost more than bytes, and there may be very many. A standby
 reads on for days behind an owner that is well. So the oldest file is dropped when there are too many bytes, and the files

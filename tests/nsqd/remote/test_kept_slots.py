@@ -7,6 +7,7 @@ import os
 import tracemalloc
 from collections import Counter
 from pathlib import Path
+from threading import Lock
 
 import pytest
 from google_crc32c import value as crc32c
@@ -86,6 +87,33 @@ def test_a_takeover_gets_the_bytes_of_each_large_slot_once(machine: Machine) -> 
     large = large_slots(machine.objects)
     assert len(large) == 3
     assert {name: sent[name] for name in large} == large
+
+
+def test_a_takeover_from_an_owner_that_sweeps_meanwhile_has_what_the_owner_had(machine: Machine) -> None:
+    fill(machine)
+    new = another(machine)
+    lock = Lock()
+
+    class Sweeps(MemoryStore):
+        """Lets the owner write, make a root and sweep when the first part is asked for, of a slot that wasn't kept."""
+
+        def get(self, name: str, start: int = 0, end: int | None = None) -> bytes | None:
+            with lock:
+                if end is not None and not machine.job.stored:
+                    machine.append(LOG, b"the end")
+                    machine.send()
+                    machine.make_root()
+                    while machine.job.step():
+                        machine.send()
+            return super().get(name, start, end)
+
+    before = large_slots(machine.objects)
+    new.open_store = lambda on_unknown=ignore: Sweeps(machine.objects, on_unknown=on_unknown)  # type: ignore[method-assign]
+    claimed = new.start()
+    assert new.content() == machine.content()
+    assert machine.job.stored == 1
+    assert not before.keys() & machine.objects.contents.keys(), "swept"
+    assert {it.run.number for it in claimed.path} == {2}
 
 
 def test_nothing_of_it_is_left_in_the_data_path(machine: Machine) -> None:

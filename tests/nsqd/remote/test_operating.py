@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from io import StringIO
 from pathlib import Path
@@ -17,6 +18,7 @@ from nsqd.remote.claim import ChainRead
 from nsqd.remote.claiming import read_chain
 from nsqd.remote.cli import main
 from nsqd.remote.fsck import Damage, StoreExamination
+from nsqd.remote.kept_slots import SMALLEST
 from nsqd.remote.local_mark import Decision
 from nsqd.remote.location import StoreLocation
 from nsqd.remote.object_store import FaultKind, Names, ObjectStore, OnUnknown, StoreFault, ignore
@@ -130,6 +132,25 @@ def test_restore_reads_again_if_the_owner_has_swept_meanwhile(machine: Machine, 
     assert run(machine.objects, "restore", f"--to={folder}", kind=Sweeps)[0] == DONE
     assert machine.job.stored == 1
     assert (folder / LOG).read_bytes() == b"one"
+
+
+def test_restore_gets_the_bytes_of_a_large_slot_once(machine: Machine, tmp_path: Path) -> None:
+    sent: Counter[str] = Counter()
+
+    class Counts(MemoryStore):
+        def get(self, name: str, start: int = 0, end: int | None = None) -> bytes | None:
+            found = super().get(name, start, end)
+            with self.objects.lock:
+                sent[name] += len(found or b"")
+            return found
+
+    machine.append(LOG, bytes(SMALLEST))
+    machine.send()
+    folder = tmp_path / "restored"
+    assert run(machine.objects, "restore", f"--to={folder}", kind=Counts)[0] == DONE
+    assert (folder / LOG).read_bytes() == b"one" + bytes(SMALLEST)
+    [large] = [it for it, data in machine.objects.contents.items() if len(data) > SMALLEST]
+    assert sent[large] == len(machine.objects.contents[large])
 
 
 def test_a_node_without_a_root_is_restored_whole(machine: Machine, tmp_path: Path) -> None:
