@@ -19,7 +19,8 @@ who owns the name. An owner that was verified has a path from which nothing was 
 path, not by what it has fetched before. `nsqd remote restore` owns nothing: it gets the node as it was when the chain was
 read to its end.
 
-**Bounds.** Only large slots are kept: of the small ones requests cost more than bytes, and there may be very many. A standby
+**Bounds.** Only large slots are kept: of the small ones requests cost more than bytes, and there may be very many. None is
+kept of a writer that had this data path, because a restart needs next to nothing of what its disk has. A standby
 reads on for days behind an owner that is well. So the oldest file is dropped when there are too many bytes, and the files
 never have more bytes than stay free on the disk. A slot that isn't kept costs a request.
 """
@@ -35,6 +36,7 @@ from nsqcommon.remote.names import run_in
 from nsqd.log.files import close_quietly, error_text
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
 
     from nsqcommon.remote.names import Run
@@ -59,10 +61,19 @@ class _KeptFile:
 class KeptSlots:
     """Keeps what the claim's threads have read, until `close`. Any thread may call its methods, and none raises OSError."""
 
-    def __init__(self, folder: Path, files: Files, *, most: int = MOST_KEPT, file_size: int = FILE_SIZE) -> None:
-        """Keep up to `most` bytes in `folder`, in files of `file_size`."""
+    def __init__(
+        self,
+        folder: Path,
+        files: Files,
+        *,
+        own: Collection[str] = (),
+        most: int = MOST_KEPT,
+        file_size: int = FILE_SIZE,
+    ) -> None:
+        """Keep up to `most` bytes in `folder`, in files of `file_size`. `own`: writers whose slots the data path has."""
         self._folder = folder
         self._disk = files
+        self._own = own
         self._most = most
         self._file_size = file_size
         self._lock = Lock()
@@ -83,7 +94,7 @@ class KeptSlots:
         with self._lock:
             if name.startswith(_ROOTS):
                 self._drop_before(run)
-            elif name.startswith(_SLOTS) and SMALLEST <= len(data) <= self._most and self._file_with(name) is None:
+            elif name.startswith(_SLOTS) and run.writer not in self._own and SMALLEST <= len(data) <= self._most:
                 self._keep(name, data)
 
     def get(self, name: str, start: int, end: int) -> bytes | None:
@@ -121,7 +132,7 @@ class KeptSlots:
         return next((it for it in self._files if name in it.places), None)
 
     def _keep(self, name: str, data: bytes) -> None:
-        if self._is_closed:
+        if self._is_closed or self._file_with(name) is not None:
             return
         try:
             file = self._file_for(len(data))

@@ -72,7 +72,7 @@ class Opening:
             found = load_mark(local)
             timestamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
             is_new = not has_data(local)
-            with closing(KeptSlots(local.folder, self.files)) as kept:
+            with closing(KeptSlots(local.folder, self.files, own=found.writers if found is not None else ())) as kept:
                 is_stopped = self._surroundings.is_stopped
                 fetch = Fetch(self.open_store(ignore), is_abandoned=is_stopped, limit=self.limit, kept=kept)
                 settling = Settling(local, fetch, found, boot=boot_id(), timestamp=timestamp, is_new=is_new)

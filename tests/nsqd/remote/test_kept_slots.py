@@ -6,6 +6,7 @@ import errno
 import os
 import tracemalloc
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
 
@@ -114,6 +115,31 @@ def test_a_takeover_from_an_owner_that_sweeps_meanwhile_has_what_the_owner_had(m
     assert machine.job.stored == 1
     assert not before.keys() & machine.objects.contents.keys(), "swept"
     assert {it.run.number for it in claimed.path} == {2}
+
+
+class Unnamed(Files):
+    """Counts the files without a name."""
+
+    opened = 0
+
+    def open_unnamed(self, folder: Path) -> int:
+        self.opened += 1
+        return super().open_unnamed(folder)
+
+
+def test_a_restart_keeps_nothing_of_what_its_disk_has(machine: Machine) -> None:
+    fill(machine)
+    machine.die()
+    machine.disk = disk = Unnamed()
+    machine.start()
+    assert disk.opened == 0
+    other = another(machine)
+    other.start()
+    fill(other)
+    machine.die()
+    machine.start()
+    assert disk.opened == 1
+    assert machine.content() == other.content()
 
 
 def test_nothing_of_it_is_left_in_the_data_path(machine: Machine) -> None:
@@ -249,6 +275,19 @@ def test_small_slots_and_other_objects_are_not_kept(kept: KeptSlots) -> None:
     kept.keep(root_name(RUN), data_of(0))
     kept.keep("node", data_of(0))
     assert kept.size == 0
+
+
+def test_threads_of_a_claim_do_not_disturb_each_other(tmp_path: Path) -> None:
+    kept = KeptSlots(tmp_path, Files(), most=20 * SMALLEST, file_size=2 * SMALLEST)
+
+    def keep_and_get(number: int) -> set[int]:
+        kept.keep(slot(number), data_of(number))
+        return set(kept.get(slot(number), 0, SMALLEST) or b"")
+
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(keep_and_get, range(60)))
+    assert all(it in ({number}, set()) for number, it in enumerate(found)), "a slot may be dropped before it is got"
+    assert 18 * SMALLEST <= kept.size <= 20 * SMALLEST
 
 
 def test_a_slot_that_is_read_again_is_kept_once(kept: KeptSlots) -> None:
