@@ -105,7 +105,7 @@ class KeptSlots:
                 return None
             place, length = file.places[name]
             try:
-                return self._disk.read_fully(file.descriptor, min(end, length) - start, place + start)
+                return self._disk.read_fully(file.descriptor, max(0, min(end, length) - start), place + start)
             except OSError as error:
                 log.warning("asking the store again: %s", error_text("read", self._folder, error))
                 del file.places[name]
