@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from google_crc32c import value as crc32c
 
 from nsqcommon.remote.framing import BadObject
-from nsqcommon.remote.names import Run, fold_name, slot_name
+from nsqcommon.remote.names import SLOTS, Run, fold_name, slot_name
 from nsqcommon.remote.operations import (
     Commit,
     Cut,
@@ -56,9 +56,8 @@ if TYPE_CHECKING:
 
 MOST_FOLD: Final = 8 << 20  # bytes; no object is larger than a slot, so that a slow line brings either over
 FULL_PART: Final = MOST_FOLD // 2  # bytes; a part of this size isn't written again
-_SLOTS: Final = "wal/"
 _LOG_JSON: Final = "/log.json"
-UNSENT: Final = f"{_SLOTS}unsent"  # in the place of an object: the bytes are on the disk only
+UNSENT: Final = f"{SLOTS}unsent"  # in the place of an object: the bytes are on the disk only
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +78,7 @@ class Piece:
 
     @property
     def is_in_slot(self) -> bool:
-        return self.part.object.startswith(_SLOTS)
+        return self.part.object.startswith(SLOTS)
 
 
 @dataclass(eq=False, slots=True)
@@ -335,7 +334,7 @@ def _plan_file(path: str, pieces: Sequence[Piece], dead: frozenset[str]) -> File
     kept: list[Part] = []
     for piece in pieces:
         name = piece.part.object
-        if not piece.is_whole or name.startswith(_SLOTS) or name in dead:
+        if not piece.is_whole or name.startswith(SLOTS) or name in dead:
             break
         kept.append(piece.part)
     size = sum(it.length for it in pieces)

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from nsqd.remote.catalog import Catalog, CatalogFile
     from nsqd.remote.local_files import LocalFiles
 
-_SLOTS: Final = "wal/"
 _WHOLE: Final = ".json"
 _NUMBERS_FROM: Final = 1 << 40  # of files in the difference; the recorder counts from 1
 _OPERATION: Final = 256  # bytes that an operation may take in a slot
@@ -109,7 +108,7 @@ def _kept(file: CatalogFile, same: int) -> tuple[Part, ...]:
     place = 0
     for piece in file.pieces:
         place += piece.length
-        if not piece.is_whole or not piece.part.object or piece.part.object.startswith(_SLOTS) or place > same:
+        if not piece.is_whole or not piece.part.object or piece.is_in_slot or place > same:
             break
         kept.append(piece.part)
     return tuple(kept)
@@ -125,7 +124,7 @@ def _same(file: CatalogFile, path: str, size: int, local: LocalFiles, *, is_grow
     for piece in file.pieces:
         stop = place + piece.length
         is_open = is_growing and stop == file.size
-        if stop > size or piece.part.object.startswith(_SLOTS) or is_open or path.endswith(_WHOLE):
+        if stop > size or piece.is_in_slot or is_open or path.endswith(_WHOLE):
             data = local.read(path, place, stop)
             if len(data) != piece.length or first_difference([piece], data) != piece.length:
                 return place

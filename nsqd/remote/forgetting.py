@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nsqcommon.remote.marks import encode_forgotten
-from nsqcommon.remote.names import HINT, NODE, run_in, writer_name
+from nsqcommon.remote.names import GONE, HINT, NODE, ROOTS, SLOTS, run_in, writer_name
 from nsqd.remote.claim import Claim
 from nsqd.remote.fsck import StoreExamination
 
@@ -59,11 +59,11 @@ def delete_node(store: ObjectStore) -> Deletion:
         after = names[-1]
         if store.get(NODE) != node:
             raise AnotherForget  # after the list, so that no name in it is of the new node
-        runs = {run for it in names if it.startswith(("root/", "wal/")) and (run := run_in(it)) is not None}
+        runs = {run for it in names if it.startswith((ROOTS, SLOTS)) and (run := run_in(it)) is not None}
         for run in sorted(runs):
             examination.mark(run, encode_forgotten(run))
-        fences, _ = examination.fences_among([it for it in names if it.startswith("wal/")])
-        unneeded = [it for it in names if it not in fences and it not in (NODE, HINT) and not it.startswith("gone/")]
+        fences, _ = examination.fences_among([it for it in names if it.startswith(SLOTS)])
+        unneeded = [it for it in names if it not in fences and it not in (NODE, HINT) and not it.startswith(GONE)]
         store.delete(unneeded)
         deleted, kept = deleted + len(unneeded), kept + len(fences)
     store.delete([HINT])

@@ -28,7 +28,19 @@ from google_crc32c import value as crc32c
 
 from nsqcommon.remote.framing import BadObject
 from nsqcommon.remote.marks import encode_gone
-from nsqcommon.remote.names import HINT, NODE, Run, gone_name, root_name, run_in, slot_name, slots_prefix
+from nsqcommon.remote.names import (
+    GONE,
+    HINT,
+    NODE,
+    ROOTS,
+    SLOTS,
+    Run,
+    gone_name,
+    root_name,
+    run_in,
+    slot_name,
+    slots_prefix,
+)
 from nsqcommon.remote.slot import Kind, decode_slot_header
 from nsqd.remote.chain import HEADER_OF_A_FENCE
 from nsqd.remote.object_store import Created, StoreFault
@@ -84,7 +96,7 @@ class StoreExamination:
             yield from found
 
     def _damage_of(self, name: str, parts: Mapping[Part, str]) -> list[Damage]:
-        if name.startswith("wal/"):
+        if name.startswith(SLOTS):
             return [Damage(name, f"is a slot, and the root needs it for {next(iter(parts.values()))}")]
         end = max(it.offset + it.length for it in parts)
         data = self._store.get(name, end - 1 if self._quick else 0, end)
@@ -106,16 +118,14 @@ class StoreExamination:
         needed = {root_name(read.catalog.root.run), *read.catalog.objects, *parts_by_object(read)}
         in_chain = tuple(slots_prefix(it.run) for it in read.path)
         first = read.path[0].run
-        marked = {it for name in names if name.startswith("gone/") and (it := run_in(name)) is not None}
-        rest = [it for it in names if it not in needed and not it.startswith(("gone/", *in_chain))]
+        marked = {it for name in names if name.startswith(GONE) and (it := run_in(name)) is not None}
+        rest = [it for it in names if it not in needed and not it.startswith((GONE, *in_chain))]
         runs = {it: run_in(it) for it in rest if it not in (NODE, HINT)}
         earlier = [it for it, run in runs.items() if run is not None and run.number < first.number]
-        kept, unreadable = self.fences_among([it for it in earlier if it.startswith("wal/")])
+        kept, unreadable = self.fences_among([it for it in earlier if it.startswith(SLOTS)])
         orphans = [it for it in earlier if it not in kept and it not in unreadable]
         # Also runs that have a fence only: a claimant that comes from there must not get as far as a run without slots.
-        unmarked = {
-            run for it in earlier if it.startswith(("wal/", "root/")) and (run := runs[it]) is not None
-        } - marked
+        unmarked = {run for it in earlier if it.startswith((SLOTS, ROOTS)) and (run := runs[it]) is not None} - marked
         return Leftovers(
             tuple(orphans),
             tuple(sorted(unmarked)),

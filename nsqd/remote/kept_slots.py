@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
-from nsqcommon.remote.names import run_in
+from nsqcommon.remote.names import ROOTS, SLOTS, run_in
 from nsqd.log.files import close_quietly, error_text
 
 if TYPE_CHECKING:
@@ -47,8 +47,6 @@ log = logging.getLogger(__name__)
 SMALLEST: Final = 64 << 10  # bytes of a slot that is kept
 FILE_SIZE: Final = 64 << 20
 MOST_KEPT: Final = 2 << 30  # bytes; an owner makes a root after at most half of it
-_SLOTS: Final = "wal/"
-_ROOTS: Final = "root/"
 
 
 @dataclass(eq=False, slots=True)
@@ -92,9 +90,9 @@ class KeptSlots:
         if run is None:
             return
         with self._lock:
-            if name.startswith(_ROOTS):
+            if name.startswith(ROOTS):
                 self._drop_before(run)
-            elif name.startswith(_SLOTS) and run.writer not in self._own and SMALLEST <= len(data) <= self._most:
+            elif name.startswith(SLOTS) and run.writer not in self._own and SMALLEST <= len(data) <= self._most:
                 self._keep(name, data)
 
     def get(self, name: str, start: int, end: int) -> bytes | None:
@@ -182,4 +180,4 @@ def _is_before(slot: str, root: Run) -> bool:
 
 
 def keep_nothing(name: str, data: bytes) -> None:
-    """Keep nothing: who only wants to know about the chain doesn't fetch its files."""
+    """Keep nothing, because this reader of the chain fetches no files."""

@@ -45,7 +45,6 @@ from nsqd.remote.local_mark import Decision
 if TYPE_CHECKING:
     from nsqd.remote.catalog import Catalog, CatalogFile, Piece
 
-_SLOTS: Final = "wal/"
 _WHOLE: Final = ".json"  # files that are replaced as a whole, often by a version of the same size
 _NEW: Final = ".tmp"
 PAGE: Final = 4096  # bytes; a disk loses whole ones
@@ -123,7 +122,7 @@ class _Removals:
         self.has_whole_journal = newest > stored or (newest == stored and is_whole)
 
     def has(self, path: str, file: CatalogFile) -> bool:
-        if not self._same_boot and all(it.part.object.startswith(_SLOTS) for it in file.pieces):
+        if not self._same_boot and all(it.is_in_slot for it in file.pieces):
             return False
         folder, kind = _kind_of(path)
         first = self._first.get((folder, kind))
@@ -163,7 +162,7 @@ def _after_kill(file: CatalogFile, size: int | None, is_certain: bool) -> Fate:
 def _after_power_cut(file: CatalogFile, size: int | None) -> Fate:
     if size is None:
         return Fate.FETCH
-    if any(it.part.object.startswith(_SLOTS) for it in file.pieces):
+    if file.is_in_slots:
         return Fate.COMPARE
     return Fate.KEEP if size >= file.size else Fate.FETCH
 

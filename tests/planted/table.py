@@ -815,8 +815,8 @@ BUGS: Final = (
         "nsqd/remote/catalog.py",
         (
             (
-                "        if not piece.is_whole or name.startswith(_SLOTS) or name in dead:\n",
-                "        if not piece.is_whole or (name.startswith(_SLOTS) and name != UNSENT) or name in dead:\n",
+                "        if not piece.is_whole or name.startswith(SLOTS) or name in dead:\n",
+                "        if not piece.is_whole or (name.startswith(SLOTS) and name != UNSENT) or name in dead:\n",
             ),
         ),
         ("several machines",),

@@ -23,6 +23,9 @@ from nsqcommon.remote.framing import BadObject
 
 NODE: Final = "node"
 HINT: Final = "hint"
+SLOTS: Final = "wal/"  # what the names of all slots begin with
+ROOTS: Final = "root/"
+GONE: Final = "gone/"
 _RUN: Final = re.compile(r"(\d{10,20})-([0-9a-f]{16})")
 _OF_SEGMENT: Final = re.compile(rf"\d+-\d+-({_RUN.pattern})\.log")
 
@@ -78,19 +81,19 @@ def writer_name(random_bits: int) -> str:
 
 
 def slot_name(run: Run, number: int) -> str:
-    return f"wal/{run}/{number:08}"
+    return f"{SLOTS}{run}/{number:08}"
 
 
 def slots_prefix(run: Run) -> str:
-    return f"wal/{run}/"
+    return f"{SLOTS}{run}/"
 
 
 def root_name(run: Run) -> str:
-    return f"root/{run}"
+    return f"{ROOTS}{run}"
 
 
 def gone_name(run: Run) -> str:
-    return f"gone/{run}"
+    return f"{GONE}{run}"
 
 
 def fold_name(run: Run, number: int) -> str:
