@@ -104,9 +104,8 @@ def claim_name(
     can't be read, if the store refuses our credentials, or if `is_stopped`: then a claim that has put a fence ahead of the
     owner's chain is finished first, unless that takes longer than `FINISH`.
     """
-    claiming = _Claiming(name, open_store, claim, save, check, surroundings or Surroundings(), vigil)
-    claiming.place = place
-    claiming.keep = keep
+    surroundings = surroundings or Surroundings()
+    claiming = _Claiming(name, open_store, claim, save, check, surroundings, vigil, keep=keep, place=place)
     return claiming.run(prepare, takes_over=takes_over)
 
 
@@ -127,8 +126,8 @@ def read_chain(
     unused = writer_name(0)
     while True:
         claim = Claim(node="", writer=unused, first_writer=unused, claimant=Claimant(), time_ns=0, may_leap=False)
-        claiming = _Claiming(name, open_store, claim, save_nothing, save_nothing, surroundings or Surroundings())
-        claiming.keep = keep
+        at = surroundings or Surroundings()
+        claiming = _Claiming(name, open_store, claim, save_nothing, save_nothing, at, keep=keep)
         found = claiming.read()
         store = open_store(ignore)
         if all(store.get(gone_name(it.run)) is None for it in found.path):
@@ -145,15 +144,18 @@ class _Claiming:
         check: Callable[[], object],
         surroundings: Surroundings,
         vigil: Vigil | None = None,
+        *,
+        keep: Callable[[str, bytes], object],
+        place: str = "",
     ) -> None:
-        self.place = ""
-        self.keep: Callable[[str, bytes], object] = keep_nothing
         self._name = name
+        self._where = f" in {place}" if place else ""
         self._claim = claim
         self._save = save
         self._check = check
         self._at = surroundings
         self._vigil = vigil
+        self._keep = keep
         self._store = open_store(self._note_fault)
         self._fault: StoreFault | None = None
         self._failures = 0  # in a row
@@ -167,8 +169,7 @@ class _Claiming:
         look = _Look(self._name, claim, self._store, prepare, self._at, self._vigil, takes_over=takes_over)
         self._go_on(lambda: claim.claimed is not None, look.step)
         if claim.claimed is None:
-            where = f" in {self.place}" if self.place else ""
-            raise StartupError(f"{self._name}{where} can't be owned: {claim.fault}")
+            raise StartupError(f"{self._name}{self._where} can't be owned: {claim.fault}")
         return claim.claimed
 
     def read(self) -> ChainRead:
@@ -228,7 +229,7 @@ class _Claiming:
             return self._store.create(request.name, request.data)
         found = self._store.get(request.name)
         if found is not None:
-            self.keep(request.name, found)
+            self._keep(request.name, found)
         return found
 
     def _wait(
