@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
-from math import inf
 from threading import Event
 from typing import TYPE_CHECKING, Final
 
@@ -153,9 +152,10 @@ class Fetch:
     def _get_unless(self, is_over: Event, wanted: Range) -> Mapping[Part, bytes]:
         if wanted.failures:
             self._pause(pause_before(wanted.failures, random.random()))
-        start = self._limit.start(wanted.size, self._clock()) if self._limit is not None else -inf
-        while not is_over.is_set() and (left := start - self._clock()) > 0:
-            self._pause(min(left, LOOK_INTERVAL))
+        for pause in self._limit.pauses(wanted.size, self._clock) if self._limit is not None else ():
+            if is_over.is_set():
+                break
+            self._pause(pause)
         if is_over.is_set():
             raise Abandoned
         return self.get(wanted)

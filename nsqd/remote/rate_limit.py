@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from math import inf
 from threading import Lock
+from typing import Final
+
+_LONGEST_PAUSE: Final = 0.25  # seconds
 
 
 class RateLimit:
@@ -21,3 +25,12 @@ class RateLimit:
             start = max(now, self._free_at)
             self._free_at = start + size / self._rate
             return start
+
+    def pauses(self, size: int, clock: Callable[[], float]) -> Iterator[float]:
+        """Yield how long to pause, again and again, until a request with this many bytes may start.
+
+        Each pause is short, so that you can look in between whether to give up.
+        """
+        start = self.start(size, clock())
+        while (left := start - clock()) > 0:
+            yield min(left, _LONGEST_PAUSE)

@@ -27,7 +27,7 @@ from nsqcommon.remote.names import root_name
 from nsqcommon.remote.root import Root, encode_root
 from nsqd.remote.catalog import MOST_FOLD, FileToFold, FoldWriter, Piece
 from nsqd.remote.daemon_threads import DaemonThreads
-from nsqd.remote.fetching import LOOK_INTERVAL, Abandoned
+from nsqd.remote.fetching import Abandoned
 from nsqd.remote.object_store import Created, ObjectStore, StoreFault
 from nsqd.remote.pacing import DEPTH, Line, pause_before
 
@@ -98,10 +98,9 @@ class Storing:
     def _wait_for_limit(self, size: int) -> None:
         """Raises Abandoned."""
         if self._limit is not None:
-            start = self._limit.start(size, self._clock())
-            while (left := start - self._clock()) > 0:
+            for pause in self._limit.pauses(size, self._clock):
                 self.stop_if_abandoned()
-                self._pause(min(left, LOOK_INTERVAL))
+                self._pause(pause)
 
     @contextmanager
     def _place_on_line(self, size: int) -> Iterator[None]:
