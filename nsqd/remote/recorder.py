@@ -64,15 +64,13 @@ class Closed:
     file: int
 
 
+@dataclass(eq=False, slots=True)
 class Recorded:
     """A change, with its bytes. A large write has them in several buffers."""
 
-    __slots__ = ("data", "operation", "rest")
-
-    def __init__(self, operation: Operation | Closed, data: bytes = b"", rest: Sequence[bytes] = ()) -> None:
-        self.operation = operation
-        self.data = data
-        self.rest = rest  # what comes after `data`
+    operation: Operation | Closed
+    data: bytes = b""
+    rest: Sequence[bytes] = ()  # what comes after `data`
 
     @property
     def size(self) -> int:
