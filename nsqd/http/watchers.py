@@ -1,6 +1,7 @@
 """Which standbys wait for the end of this node's owner. They ask it all the time how it is, and say where they are.
 
-A standby that is gone is forgotten after a while. One name may be made up by anybody who can ask, so they are few and short.
+A standby that is gone is forgotten after a while. Anybody who can ask may make up an address, so we keep only a few, and no
+long ones.
 """
 
 from __future__ import annotations

@@ -55,8 +55,8 @@ def copy(spark: SparkSession, nsqd: str, topic: str, options: str, *, batch: int
 
 
 def run(file: str, nsqd: str, checkpoint: str, topic: str, options: str) -> None:
-    conf = {**NO_CODEGEN}
-    spark = open_session("run", master="local[8]", conf=conf)  # tasks of the copy stop, and the jobs have to go on
+    # Tasks of the copy stop, and the jobs have to go on.
+    spark = open_session("run", master="local[8]", conf={**NO_CODEGEN})
     copy(spark, nsqd, topic, options, batch=SMALL_BATCH).option("checkpointLocation", checkpoint).start()
     app(["run", file])
 
