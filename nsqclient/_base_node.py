@@ -140,7 +140,7 @@ class BaseNode(ABC):
 
     def _opened(self, connection: ProducerConnection) -> None:
         self.connection = connection
-        self.log_id = connection.terms.http.node if connection.terms.http is not None else ""
+        self.log_id = connection.log_id
         self._failures = 0
         self._end_try()
         self._shared.connection_changed(self, True)

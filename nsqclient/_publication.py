@@ -116,6 +116,11 @@ class ProducerConnection(Connection):
         return HEADERS in self.terms.extensions
 
     @property
+    def log_id(self) -> str:
+        """Whose messages and keys this nsqd has; "" if it doesn't say that."""
+        return self.terms.http.node if self.terms.http is not None else ""
+
+    @property
     def has_room(self) -> bool:
         """Whether another publish may be queued; otherwise wait for `on_room`."""
         return len(self.pending) < self._max_pending and self.pending_bytes < MOST_PENDING_BYTES

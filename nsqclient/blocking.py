@@ -272,7 +272,7 @@ class _Link:
         if not connection.takes_keys or not connection.takes_headers:
             self._lose(None)
             raise Unsupported(f"nsqd {self.address} does not grant the extensions `keys` and `headers`")
-        self.log_id = connection.terms.http.node if connection.terms.http is not None else ""
+        self.log_id = connection.log_id
         return connection
 
     def publish(self, topic: str, command: bytes, key: bytes) -> None:
