@@ -144,7 +144,7 @@ FORMS: Final = (
         _failovers("rf1", "--store=ceph"),
         6,
         environ={LONG: "1"},
-        needs=("obstore",),
+        needs=("obstore", "Ceph"),
     ),
     Form(
         "failover-lost-azurite",
@@ -153,7 +153,7 @@ FORMS: Final = (
         _failovers("rf1", "--store=azurite"),
         6,
         environ={LONG: "1"},
-        needs=("obstore",),
+        needs=("obstore", "Azurite"),
     ),
     Form("failover-disks", "owners end, and go on with a disk", 20, _failovers("disks"), 8, environ={LONG: "1"}),
     Form(

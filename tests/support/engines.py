@@ -23,16 +23,14 @@ from urllib.request import Request, urlopen
 import pytest
 
 from bench.ports import HOST, take_port
-from tests.support.process import ROOT, eventually
+from tests.support.needs import AZURITE, CEPH, missing
+from tests.support.process import eventually
 
 BUCKET: Final = "lake"
 KEY: Final = "tests"
 SECRET: Final = "the-secret-of-the-tests"
 
-_ENGINES: Final = ROOT / "build" / "object-stores"
-_CEPH: Final = _ENGINES / "ceph"
-_AZURITE: Final = _ENGINES / "azurite" / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
-_LIBRARIES: Final = [*(_CEPH / it for it in ("usr/lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu/ceph"))]
+_LIBRARIES: Final = [*(CEPH / it for it in ("usr/lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu/ceph"))]
 _LIMIT: Final = 120.0  # seconds to start, on a busy machine
 _FSID: Final = "11111111-2222-3333-4444-555555555555"
 # What Azurite knows: its documents have both.
@@ -94,19 +92,24 @@ class _Engine:
             return probe.connect_ex((HOST, port)) == 0
 
 
+def _skip_without(engine: str) -> None:
+    """Skip the test, also in CI: only long forms start these."""
+    if lacks := missing(engine):
+        pytest.skip(f"{lacks}: scripts/bring-object-stores")
+
+
 class Ceph(_Engine):
     """A monitor, one disk in memory, and the gateway that speaks S3. Nothing authenticates but the gateway's users."""
 
     def __init__(self) -> None:
-        if not (_CEPH / "usr" / "bin" / "radosgw").exists():
-            pytest.skip("no Ceph: scripts/bring-object-stores")
+        _skip_without("Ceph")
         super().__init__()
         self._monitor, self._gateway = take_port(), take_port()
         self.endpoint = f"http://{HOST}:{self._gateway}"
 
     @property
     def environ(self) -> Mapping[str, str]:
-        libraries = ":".join(map(str, [*_LIBRARIES, _CEPH / "lib" / "x86_64-linux-gnu"]))
+        libraries = ":".join(map(str, [*_LIBRARIES, CEPH / "lib" / "x86_64-linux-gnu"]))
         return {**os.environ, "LD_LIBRARY_PATH": libraries, "CEPH_CONF": str(self.folder / "ceph.conf")}
 
     def _start(self) -> None:
@@ -129,10 +132,10 @@ class Ceph(_Engine):
         self._make_bucket()
 
     def _call(self, program: str, *words: str) -> None:
-        self.run(str(_CEPH / "usr" / "bin" / program), *words)
+        self.run(str(CEPH / "usr" / "bin" / program), *words)
 
     def _serve(self, program: str, *words: str) -> None:
-        self.spawn(str(_CEPH / "usr" / "bin" / program), *words)
+        self.spawn(str(CEPH / "usr" / "bin" / program), *words)
 
     def _make_bucket(self) -> None:
         """Create the bucket, signed in the old way, which fits in a few lines and which Ceph still accepts."""
@@ -188,8 +191,7 @@ class Azurite(_Engine):
     """Azure's emulator, with all blobs in memory."""
 
     def __init__(self) -> None:
-        if not _AZURITE.exists() or shutil.which("node") is None:
-            pytest.skip("no Azurite: scripts/bring-object-stores")
+        _skip_without("Azurite")
         super().__init__()
         self._port = take_port()
         self.endpoint = f"http://{HOST}:{self._port}/{_AZURE_ACCOUNT}"
@@ -197,7 +199,7 @@ class Azurite(_Engine):
 
     def _start(self) -> None:
         words = ("--silent", "--skipApiVersionCheck", "--inMemoryPersistence", "--disableTelemetry")
-        self.spawn("node", str(_AZURITE), "--blobPort", str(self._port), *words)
+        self.spawn("node", str(AZURITE), "--blobPort", str(self._port), *words)
         self.wait_for(self._port)
         self._make_container()
 

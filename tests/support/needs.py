@@ -22,6 +22,9 @@ from typing import Final
 import pytest
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
+# scripts/bring-object-stores brings these.
+CEPH: Final = _ROOT / "build/object-stores/ceph"
+AZURITE: Final = _ROOT / "build/object-stores/azurite/node_modules/azurite/dist/src/blob/main.js"
 
 
 def faketime(*, threads: bool = False) -> Path | None:
@@ -46,10 +49,16 @@ def _commands(*names: str) -> Callable[[], bool]:
     return lambda: all(map(shutil.which, names))
 
 
+def _azurite() -> bool:
+    return AZURITE.exists() and shutil.which("node") is not None
+
+
 NAMED: Final[Mapping[str, Callable[[], object]]] = {
     "axe-core": _npm("browser/node_modules/axe-core"),
+    "Azurite": _azurite,
     "browser": _commands("chromium", "chromedriver"),
     "C compiler": _commands("cc"),
+    "Ceph": (CEPH / "usr/bin/radosgw").exists,
     "Go": _commands("go"),
     "Java": _commands("java"),
     "libfaketime": faketime,
