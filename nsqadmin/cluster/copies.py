@@ -30,8 +30,8 @@ def read_copy(raw: Any) -> RemoteCopy | None:
     check_numbers(*numbers)
     asides = raw.get("aside") or ()
     check_count(len(asides), _MOST_ASIDES, "folders aside")
-    standbys = raw.get("watched_by")
-    check_count(len(standbys or ()), _MOST_STANDBYS, "standbys")
+    standbys = raw.get("watched_by") or ()
+    check_count(len(standbys), _MOST_STANDBYS, "standbys")
     started = raw.get("started")
     return RemoteCopy(
         store=text(raw.get("store")),
@@ -44,8 +44,7 @@ def read_copy(raw: Any) -> RemoteCopy | None:
         is_adopted=isinstance(started, dict) and started.get("decision") == _ADOPTED,
         asides=tuple(text(it) for it in asides),
         wants_standby=raw.get("standby") is True,
-        standbys=tuple(text(it) for it in standbys or ()),
-        tells_standbys=standbys is not None,
+        standbys=tuple(text(it) for it in standbys),
     )
 
 

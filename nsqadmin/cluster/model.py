@@ -123,7 +123,6 @@ class RemoteCopy:
     asides: tuple[str, ...] = ()  # folders with files that went aside at a start
     wants_standby: bool = False  # it was started with --standby, so that another machine should wait for its end
     standbys: tuple[str, ...] = ()  # the addresses of those that have asked it lately how it is
-    tells_standbys: bool = False  # otherwise there may be some
 
     @property
     def key(self) -> tuple[str, str]:

@@ -109,7 +109,7 @@ def _used_twice(node: Node, copy: RemoteCopy, snapshot: Snapshot) -> Iterable[Fi
 
 def _unwatched(node: Node, copy: RemoteCopy, snapshot: Snapshot) -> Iterable[Finding]:
     """Find a node that no standby waits for, although one should. Without --standby, others may start it elsewhere."""
-    if not copy.wants_standby or not copy.tells_standbys or copy.standbys or not copy.is_owned:
+    if not copy.wants_standby or copy.standbys or not copy.is_owned:
         return
     if node.start_time is None or snapshot.taken_at - node.start_time < _SETTLED:
         return

@@ -81,7 +81,7 @@ def test_d32_one_name_is_in_use_by_two_nodes() -> None:
     assert finding.verdict == "orders-1 is in use by a:4151 and by b:4151"
 
 
-WATCHED: dict[str, Any] = {"wants_standby": True, "tells_standbys": True}
+WATCHED: dict[str, Any] = {"wants_standby": True}
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,6 @@ WATCHED: dict[str, Any] = {"wants_standby": True, "tells_standbys": True}
         (59.0, WATCHED, []),
         (7200.0, WATCHED | {"standbys": ("b:4151",)}, []),
         (7200.0, WATCHED | {"state": "standby"}, []),
-        (7200.0, WATCHED | {"tells_standbys": False}, []),
         (7200.0, WATCHED | {"wants_standby": False}, []),
     ],
 )
@@ -180,7 +179,6 @@ def test_what_a_node_says_about_its_copy_is_read() -> None:
         asides=("/data/aside-1",),
         wants_standby=True,
         standbys=("b:4151",),
-        tells_standbys=True,
     )
     assert read_copy(None) is None
     assert read_copy({}) == RemoteCopy()
