@@ -196,12 +196,8 @@ class Files:
             try:
                 return os.open(folder, _UNNAMED | os.O_RDWR | os.O_CLOEXEC, FILE_MODE)
             except OSError as error:
-                if error.errno not in (
-                    errno.EOPNOTSUPP,
-                    errno.EISDIR,
-                    errno.EINVAL,
-                ):  # this file system has no such files
-                    raise
+                if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
+                    raise  # these say that this file system has no such files
         path = folder / "unnamed.tmp"
         descriptor = self.open_to_write(path)
         try:
