@@ -176,13 +176,15 @@ def _nonblocking(sock: socket.socket) -> socket.socket:
 async def bench() -> AsyncIterator[Bench]:
     poller = Poller(FakeTurn)
     made = Bench(poller, poller.turn)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(poller.run)
-        yield made
-        nursery.cancel_scope.cancel()
-    poller.close_all()
-    for peer in made.peers:
-        peer.close()
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(poller.run)
+            yield made
+            nursery.cancel_scope.cancel()
+    finally:  # also of a test that failed, or the next one is blamed for its sockets
+        poller.close_all()
+        for peer in made.peers:
+            peer.close()
 
 
 async def hear(peer: trio.SocketStream, length: int) -> bytes:
@@ -735,6 +737,12 @@ async def test_one_who_joins_a_crowd_that_is_always_ready_waits_for_one_round() 
             clock.jump(0.003)
             self.peer.send(b"more")
 
+    class Newcomer(Echo):
+        served_before: int | None = None
+
+        def receive(self, data: bytes, now: float) -> None:
+            self.served_before = len(served)  # here, because a turn or two may pass before the test runs again
+
     async with bench() as b:
         for _ in range(crowd):
             ours, theirs = socket.socketpair()
@@ -747,12 +755,12 @@ async def test_one_who_joins_a_crowd_that_is_always_ready_waits_for_one_round() 
         while len(served) < 10 * crowd:
             await trio.lowlevel.checkpoint()
         assert {served.count(each) for each in served} <= {9, 10, 11}
-        _, newcomer = b.connect()
+        newcomer = b.connect_to(Newcomer, inf)
         before = len(served)
         b.peers[-1].send(b"hello")
-        while not newcomer.heard:
+        while newcomer.served_before is None:
             await trio.lowlevel.checkpoint()
-        assert len(served) - before <= crowd + 5
+        assert newcomer.served_before - before <= crowd
 
 
 @jumping
