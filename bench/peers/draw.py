@@ -30,7 +30,7 @@ def draw(result: Result, root: Path) -> None:
 def drawn(result: Result, root: Path) -> Iterator[tuple[Path, str]]:
     """Yield each file, by its path below the root, and what it should be."""
     yield PICTURE, chart.svg(result)
-    for page, tables_of in ((README, tables.sentence), (PAGE, tables.page)):
+    for page, tables_of in ((README, tables.sentence), (PAGE, tables.document)):
         text = (root / page).read_text(encoding="utf-8")
         if BEGIN in text:
             yield page, filled(text, f"{_picture(page)}\n\n{tables_of(result)}\n\n{_source(result, root, page)}")

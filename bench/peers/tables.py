@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from bench.peers.loads import START, Figure
-from bench.peers.result import Ahead, Group, Measured, Peer, Result
+from bench.peers.result import Ahead, Group, Peer, Result
 from bench.peers.variants import SURVIVES, Promise
 
 NOBODY: Final = "all alike"
@@ -15,10 +15,16 @@ _SURVIVES: Final = {Promise.WRITTEN: "survive `kill -9`", Promise.SYNCED: "survi
 
 
 def page(result: Result) -> str:
-    """Return all that the page of the documents says of a run."""
+    """Return everything that a run has measured, for the terminal."""
     parts = [provenance(result), summary(result), brokers(result)]
     parts += [f"**{group.words}**\n\n{table(result, group)}" for group in result.groups() if group.figures]
     return "\n\n".join([*parts, left_out(result)]).strip()
+
+
+def document(result: Result) -> str:
+    """Return the figures for the page of the documents: medians alone, without rare percentiles."""
+    parts = [f"**{group.words}**\n\n{table(result, group, short=True)}" for group in result.groups() if group.figures]
+    return "\n\n".join([provenance(result), *parts, brokers(result), left_out(result)]).strip()
 
 
 def sentence(result: Result) -> str:
@@ -71,20 +77,24 @@ def summary(result: Result) -> str:
     return "\n".join(lines)
 
 
-def table(result: Result, group: Group) -> str:
+def table(result: Result, group: Group, *, short: bool = False) -> str:
     lines = [
         _line(["", *(peer.label for peer in group.peers), "ahead"]),
         _line(["---", *(["---:"] * len(group.peers)), "---"]),
     ]
-    for figure in group.figures:
-        cells = [_cell(result, figure, peer) for peer in group.peers]
+    for figure in _without_rare(group.figures) if short else group.figures:
+        cells = [_cell(result, figure, peer, median_only=short) for peer in group.peers]
         lines.append(_line([f"{figure.text}, {figure.unit}", *cells, _ahead(result, figure, group)]))
     return "\n".join(lines)
 
 
 def brokers(result: Result) -> str:
+    """Say what each broker was told. Builds of one version with the same settings share a line."""
+    labels: dict[tuple[str, str], list[str]] = {}
+    for peer in result.peers:
+        labels.setdefault((peer.version, peer.durability), []).append(peer.label)
     lines = _head(["", "version", "durability"])
-    lines += [_line([peer.label, peer.version, peer.durability]) for peer in result.peers]
+    lines += [_line(["; ".join(those), version, told]) for (version, told), those in labels.items()]
     return "\n".join(lines)
 
 
@@ -105,18 +115,17 @@ def left_out(result: Result) -> str:
     return "\n".join(["Not measured:", "", *(f"- {it['peer']}: {it['why']}" for it in whole)]) if whole else ""
 
 
-def _cell(result: Result, figure: Figure, peer: Peer) -> str:
+def _cell(result: Result, figure: Figure, peer: Peer, *, median_only: bool) -> str:
     measured = result.figures.get((figure.name, peer.name))
     if measured is None:
         return result.why_missing(figure, peer) or "–"
-    spread = f" ({number(measured.low, figure)} to {number(measured.high, figure)})" if _has_spread(measured) else ""
+    if median_only:
+        return number(measured.median, figure)
+    has_spread = measured.low < measured.high
+    spread = f" ({number(measured.low, figure)} to {number(measured.high, figure)})" if has_spread else ""
     ratio = f", {_times(measured.ratio)}" if measured.ratio is not None else ""
     note = f" ({measured.note})" if measured.note else ""
     return f"{number(measured.median, figure)}{ratio}{spread}{note}"
-
-
-def _has_spread(measured: Measured) -> bool:
-    return measured.low < measured.high
 
 
 def _ahead(result: Result, figure: Figure, group: Group, *, with_figure: bool = False) -> str:

@@ -129,6 +129,20 @@ def test_a_cell_has_median_ratio_and_spread_or_why_it_is_missing() -> None:
     assert "| falls behind |" in line
 
 
+def test_the_document_has_medians_alone() -> None:
+    words = tables.document(
+        result_with(row("pub2", "nsqd-pure", 1000, 1100, 1200), row("pub2", "nats", 550, ratio=0.5))
+    )
+    assert (
+        f"| {RATE.text}, {RATE.unit} | 1,100 | – | – | – | 550 | – | **nsqd, pure** (2.00× NATS JetStream) |" in words
+    )
+
+
+def test_builds_with_the_same_settings_share_a_line() -> None:
+    result = result_with(row("pub2", "nsqd-pure", 1), row("pub2", "nsqd-compiled", 2))
+    assert "| nsqd, pure; nsqd, compiled |" in tables.brokers(result)
+
+
 def test_a_broker_that_was_not_measured_is_named_with_the_reason() -> None:
     result = result_with(row("pub2", "nsqd-pure", 1), missing=({"peer": "go-nsqd", "load": "", "why": "not there"},))
     assert "- go-nsqd: not there" in tables.page(result)
