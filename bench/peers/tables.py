@@ -16,15 +16,17 @@ _SURVIVES: Final = {Promise.WRITTEN: "survive `kill -9`", Promise.SYNCED: "survi
 
 def page(result: Result) -> str:
     """Return everything that a run has measured, for the terminal."""
-    parts = [provenance(result), summary(result), brokers(result)]
+    parts = [provenance(result), summary(result), brokers(result.peers)]
     parts += [f"**{group.words}**\n\n{table(result, group)}" for group in result.groups() if group.figures]
     return "\n\n".join([*parts, left_out(result)]).strip()
 
 
 def document(result: Result) -> str:
-    """Return the figures for the page of the documents: medians alone, without rare percentiles."""
-    parts = [f"**{group.words}**\n\n{table(result, group, short=True)}" for group in result.groups() if group.figures]
-    return "\n\n".join([provenance(result), *parts, brokers(result), left_out(result)]).strip()
+    """Return the figures for the page of the documents: medians of what survives kill -9, without rare percentiles."""
+    groups = [it for it in result.groups() if it.figures and it.name != Promise.MEMORY]
+    parts = [f"**{group.words}**\n\n{table(result, group, short=True)}" for group in groups]
+    told = brokers([peer for peer in result.peers if peer.promise in SURVIVES])
+    return "\n\n".join([provenance(result), *parts, told, left_out(result)]).strip()
 
 
 def sentence(result: Result) -> str:
@@ -88,10 +90,10 @@ def table(result: Result, group: Group, *, short: bool = False) -> str:
     return "\n".join(lines)
 
 
-def brokers(result: Result) -> str:
+def brokers(peers: Sequence[Peer]) -> str:
     """Say what each broker was told. Builds of one version with the same settings share a line."""
     labels: dict[tuple[str, str], list[str]] = {}
-    for peer in result.peers:
+    for peer in peers:
         labels.setdefault((peer.version, peer.durability), []).append(peer.label)
     lines = _head(["", "version", "durability"])
     lines += [_line(["; ".join(those), version, told]) for (version, told), those in labels.items()]

@@ -138,9 +138,14 @@ def test_the_document_has_medians_alone() -> None:
     )
 
 
+def test_the_document_has_nothing_that_a_kill_takes() -> None:
+    words = tables.document(result_with(row("pub2", "nsqd-pure", 1), row("pub2", "redis-default", 2)))
+    assert "Redis, as installed" not in words
+
+
 def test_builds_with_the_same_settings_share_a_line() -> None:
     result = result_with(row("pub2", "nsqd-pure", 1), row("pub2", "nsqd-compiled", 2))
-    assert "| nsqd, pure; nsqd, compiled |" in tables.brokers(result)
+    assert "| nsqd, pure; nsqd, compiled |" in tables.brokers(result.peers)
 
 
 def test_a_broker_that_was_not_measured_is_named_with_the_reason() -> None:
