@@ -4,7 +4,7 @@ python -m tests.e2e.peers.celery_suites --kombu ../kombu --celery ../celery [--r
 
 Results are in SQLite, or in a Redis, whose keys the tests may delete. Most tests of canvases want a Redis.
 Both are checkouts of these projects, of which only the tests are used: kombu and Celery themselves are the installed ones.
-The tests need pytest-timeout and pydantic; docs/how-to/celery.md says which ones are left out, and why.
+The tests need pytest-timeout and pydantic; bench/results/job-suites-2026-11.md says which ones are left out, and why.
 """
 
 from __future__ import annotations
