@@ -122,7 +122,7 @@ def test_services_are_given_options_that_exist(name: str) -> None:
         page = (ROOT / "docs" / "reference" / "nsqpipe.md").read_text(encoding="utf-8")
         verb, *arguments = service["command"]
         (section,) = re.findall(rf"^### nsqpipe {verb}\n(.*?)(?=^### )", page, re.DOTALL | re.MULTILINE)
-        flags = set(re.findall(r"^\| `--([\w-]+)` ", section, re.MULTILINE))
+        flags = set(re.findall(r"`--([\w-]+)`", section))
     else:
         arguments = service["command"]
         flags = {it.flag for it in table_of(OPTIONS[program])}
