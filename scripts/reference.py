@@ -129,7 +129,7 @@ SHARED_BY: Final = 3
 def tools_page() -> str:
     counts = Counter(reference_line(row, in_file=False) for tool in TOOLS for row in table_of(tool.Options))
     shared = {line for line, count in counts.items() if count >= SHARED_BY}
-    rows = {row.flag: row for tool in TOOLS for row in table_of(tool.Options) if _is_in(row, shared)}
+    rows = {reference_line(row, in_file=False): row for tool in TOOLS for row in table_of(tool.Options) if _is_in(row, shared)}
     parts = [ABOUT_TOOLS + reference_table(rows.values()) + ABOUT_OPTS]
     for tool in TOOLS:
         name = tool.__name__.rpartition(".")[2]
