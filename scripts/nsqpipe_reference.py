@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from nsqpipe.cli import COMMANDS
@@ -10,7 +11,7 @@ from nsqpipe.command_line import ordered
 from nsqpipe.metric_names import TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Container
+    from collections.abc import Container, Iterable
 
     from nsqpipe.settings import Job, Setting
 
@@ -197,31 +198,47 @@ Driver and workers use the interpreter that runs it, unless `spark.pyspark.pytho
 ABOUT_COMMANDS: Final = """
 ## Commands
 
-Options of several commands, which mean the same in each:
-
-| Option | Default | |
-| --- | --- | --- |
+Options that mean the same in several commands:
 """
 # What this many commands say alike is said once, above all of them.
 SHARED_BY: Final = 3
+GROUPS: Final[Mapping[str, frozenset[str]]] = {
+    "source": frozenset({"--lookupd", "--nsqd", "--require-all", "--nodes", "--source-option"}),
+    "decoder": frozenset(
+        {"--decoder", "--schema", "--avro-schema", "--registry", "--descriptors", "--message", "--confluent"}
+    ),
+    "Spark": frozenset({"--master", "--remote", "--conf", "--log", "--quiet"}),
+}
+_IN_GROUPS: Final = frozenset[str]().union(*GROUPS.values())
 
 
 def page() -> str:
     jobs = [job for job, _ in COMMANDS.values()]
     counts = Counter(row_of(it) for job in jobs for it in ordered(job))
-    shared = {row: None for job in jobs for it in ordered(job) if counts[row := row_of(it)] >= SHARED_BY}
+    shared = {row: it.flag for job in jobs for it in ordered(job) if counts[row := row_of(it)] >= SHARED_BY}
     parts = [ABOUT, *(f"| `{name}` | {kind} | {meaning} |\n" for name, (kind, meaning) in TABLES.items())]
-    parts += [ABOUT_COMMANDS, *sorted(shared)]
+    parts.append(ABOUT_COMMANDS)
+    for name, flags in GROUPS.items():
+        parts.append(_table(f"{name[0].upper()}{name[1:]} option", (row for row, it in shared.items() if it in flags)))
+    parts.append(_table("Other option", (row for row, it in shared.items() if it not in _IN_GROUPS)))
     parts += [_section(name, job, shared) for name, (job, _) in COMMANDS.items()]
     return "".join(parts)
 
 
 def _section(name: str, job: type[Job], shared: Container[str]) -> str:
     options = ordered(job)
-    rows = "".join(row for it in options if (row := row_of(it)) not in shared)
-    table = f"| Option | Default | |\n| --- | --- | --- |\n{rows}\n" if rows else ""
-    also = ", ".join(f"`{it.flag}`" for it in options if row_of(it) in shared)
-    return f"\n### nsqpipe {name}\n\n{job.__doc__}\n\n{table}" + (f"[Also](#commands) {also}.\n" if also else "")
+    table = _table("Option", (row for it in options if (row := row_of(it)) not in shared))
+    flags = [it.flag for it in options if row_of(it) in shared]
+    groups = [name for name, members in GROUPS.items() if members <= {*flags}]
+    named = frozenset[str]().union(*(GROUPS[it] for it in groups))
+    also = [f"[{it} options](#commands)" for it in groups]
+    also += [f"`{it}`" for it in flags if it not in named]
+    return f"\n### nsqpipe {name}\n\n{job.__doc__}\n{table}" + (f"\nAlso {', '.join(also)}.\n" if also else "")
+
+
+def _table(title: str, rows: Iterable[str]) -> str:
+    text = "".join(rows)
+    return f"\n| {title} | Default | |\n| --- | --- | --- |\n{text}" if text else ""
 
 
 def row_of(it: Setting) -> str:

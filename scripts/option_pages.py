@@ -17,7 +17,7 @@ def reference_page(options_class: type[BaseOptions], program: str, *, about: str
         about.strip(),
         "",
         *_table_lines(table_of(options_class), in_file=True),
-        *(f"| `--{flag}` | {word or 'bool'} | | {text} |" for flag, word, text, _ in EVERYWHERE),
+        *(f"{f'| `--{flag}` {word}'.rstrip()} | | {text} |" for flag, word, text, _ in EVERYWHERE),
     ]
     return "\n".join(lines) + "\n"
 
@@ -29,15 +29,15 @@ def reference_table(options: Iterable[Option]) -> str:
 
 def _table_lines(options: Iterable[Option], *, in_file: bool) -> list[str]:
     return [
-        "| Flag | Type | Default | Meaning |",
-        "| --- | --- | --- | --- |",
+        "| Flag and type | Default | Meaning |",
+        "| --- | --- | --- |",
         *(reference_line(row, in_file=in_file) for row in sorted(options, key=lambda row: row.flag)),
     ]
 
 
 def reference_line(row: Option, *, in_file: bool) -> str:
-    """Return an option's row. That a list may be given several times is said above the table, once."""
-    word = "list" if row.kind.is_repeated else row.kind.word or "bool"
+    """Return an option's row. What a list is, and a flag without a type, is said above the table, once."""
+    word = "list" if row.kind.is_repeated else row.kind.word
     default = row.shown_default().replace("\n", "\\n")
     shown = "" if not default else default if row.default_shown else f"`{default}`"
     text = help_text(row).removesuffix(" (may be given multiple times)")
@@ -45,5 +45,5 @@ def reference_line(row: Option, *, in_file: bool) -> str:
         text += f". Key: `{row.key}`"
     if row.at_run_time:
         text += ". Can be changed at run time"
-    cells = (f"`--{row.flag}`", word, shown, text)
+    cells = (f"`--{row.flag}` {word or ''}".rstrip(), shown, text)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

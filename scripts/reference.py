@@ -36,7 +36,7 @@ ABOUT_NSQD: Final = """\
 nsqd --data-path=/var/lib/nsq --ack=synced --lookupd-tcp-address=10.0.0.5:4160
 ```
 
-A flag has one dash or two. Its value follows `=` or is the next argument; that of a bool only follows `=`.
+A flag has one dash or two. Its value follows `=` or is the next argument. A flag without a type in the table is a bool: `--flag` or `--flag=false`.
 You can give a list several times. The first argument that isn't a flag ends the flags, as in NSQ.
 
 If a flag is absent, its value comes from the environment, then from the TOML file of `--config`, then from the default.
@@ -85,7 +85,7 @@ nsq_tail --topic=orders --nsqd-tcp-address=127.0.0.1:4150 -n 10
 
 ## Common to all tools
 
-A flag has one dash or two. Its value follows `=` or is the next argument; that of a bool only follows `=`.
+A flag has one dash or two. Its value follows `=` or is the next argument. A flag without a type in the table is a bool: `--flag` or `--flag=false`.
 You can give a list several times; of any other flag the last one counts.
 Durations are Go's: `300ms`, `1.5h`, `1m30s`.
 Tools read no configuration file and no environment variables. Each has `--help` and `--version`.
@@ -129,7 +129,12 @@ SHARED_BY: Final = 3
 def tools_page() -> str:
     counts = Counter(reference_line(row, in_file=False) for tool in TOOLS for row in table_of(tool.Options))
     shared = {line for line, count in counts.items() if count >= SHARED_BY}
-    rows = {reference_line(row, in_file=False): row for tool in TOOLS for row in table_of(tool.Options) if _is_in(row, shared)}
+    rows = {
+        reference_line(row, in_file=False): row
+        for tool in TOOLS
+        for row in table_of(tool.Options)
+        if _is_in(row, shared)
+    }
     parts = [ABOUT_TOOLS + reference_table(rows.values()) + ABOUT_OPTS]
     for tool in TOOLS:
         name = tool.__name__.rpartition(".")[2]
