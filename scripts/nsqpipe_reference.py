@@ -39,7 +39,6 @@ You need `pip install 'nsq-suite[spark]'` and Java 17 or later; `nsqpipe doctor`
 ## Configuration
 
 `nsqpipe --config FILE COMMAND` takes options from a TOML file with a table for each command; the command line overrides it.
-A name that no command has is an error.
 `nsqpipe --install-completion` teaches your shell commands and options.
 
 ```toml
@@ -65,38 +64,34 @@ checkpoint = "/data/tables/raw.checkpoint"
 | `[land.NAME]`, `[aggregate.NAME]` | one job: the settings of its command, except those of `[run]` and `--show` |
 
 Keys are names of options, with `-` or `_`. A repeatable option takes a list or one value, and `NAME=VALUE` options also a table.
-Relative paths start where `nsqpipe` is started.
-All mistakes in the file are reported together, then all jobs are checked; `--dry-run` ends there.
-Two jobs may not share a table, quarantine, results file or checkpoint; only one aggregate may keep the default checkpoint.
+Relative paths start where you start `nsqpipe`. `--dry-run` only checks the file and all jobs.
+Jobs may not share a table, quarantine, results file or checkpoint; only one aggregate may keep the default checkpoint.
 
 Progress, metrics and errors name streams after their job: `orders.land`, `orders.quarantine`, `per_minute.aggregate`, `per_minute.windows`.
 A job fails with the first of its streams, or when rows are late and its `late` is `error`.
-Then all jobs stop (`--on-failure stop`), or the others go on (`--on-failure go-on`); either way the exit status is 1, and each failed job has a line that says why.
-A job that failed isn't retried. Killed and restarted, each job goes on from its own checkpoint and table.
+Then all jobs stop (`--on-failure stop`), or the others go on (`--on-failure go-on`) and the failed one isn't retried; either way the exit status is 1.
+Killed and restarted, each job goes on from its own checkpoint and table.
 
 ## Before, during and after a run
 
-Before Spark starts, one line says what can be known to be wrong: nodes that don't answer or lack the topic, options, files, the table's format and columns, rules, schemas, a checkpoint of another topic.
+Before Spark starts, one line says what is wrong: nodes that don't answer or lack the topic, options, files, the table's format and columns, rules, schemas, the checkpoint.
 
-On a terminal one line is rewritten each second: rows read, rate, rows behind, time left, and tasks of the running batch; elsewhere there's a line every ten seconds.
-The last line says what was done, even after a signal or a failure. `--quiet` turns all of this off:
+While it runs, a line says rows read, rate, rows behind and time left. The last line says what was done, even after a signal or a failure; `--quiet` turns both off:
 
 ```text
 land: 100,001 rows read in 12.5 s, 100,000 landed in 2 files, 1 quarantined in 1 file, 0 late, 0 behind; table data/orders
 ```
-
-Rows read are counted by offsets, rows landed and quarantined by how much the tables grew; of a Parquet table only files are counted.
 
 ## Tables
 
 A table has `topic`, `node`, `sequence`, `id`, `timestamp`, `body`, `date` and `hour` (UTC), and is partitioned by `topic`, `date`, `hour`.
 With a decoder it also has `value` with the fields of `--schema`. `--drop-body` leaves `body` out; such a table can't be replayed.
 The quarantine has the same columns with `error` instead of `value` ([causes](decoders.md#causes)). Tables may share one.
-If a crash left rows in the quarantine whose batch the table lacks, the next run needs the same decoder and rules, or another `--quarantine`.
+After a crash, run again with the same decoder and rules, or with another `--quarantine`.
 
 A batch makes a file in each partition that it touches. Without `--every`, `land` waits for 100,000 rows or 60 seconds (`--source-option minRowsPerTrigger=0` turns that off), and takes at most 2,000,000 rows or 1 GiB ([limited batches](spark.md#limited-batches)).
 
-- **`delta`**: executors write Parquet, the driver commits with `deltalake`; no jar. Each commit also stores how far the table goes in each lane, so nothing is added twice, even without the checkpoint. Any reader of Delta sees whole batches.
+- **`delta`**: executors write Parquet, the driver commits. Each commit also stores how far the table goes in each lane, so nothing is added twice, even without the checkpoint. Any reader sees whole batches.
 - **`iceberg`**: the same with `pyiceberg`; how far the table goes is in properties, which outlive every snapshot. `--table` is `NAMESPACE.TABLE` in a [catalog](../how-to/spark.md#iceberg). Only `land`, `run` and `lag` support it.
 - **`parquet`**: Spark's file sink. Only Spark knows which files count (`_spark_metadata`): other tools may see leftovers of a crash. No `compact`, `dedupe` and `backfill`.
 
@@ -152,17 +147,17 @@ then = "quarantine"          # or "count": only counted, in the metrics
    "size_p50": 200, "size_p95": 210, "size_p99": 400, "gap_us_p50": 48000, "gap_us_p95": 61000, "gap_us_p99": 90000}]}}
 ```
 
-The `rate` of an open window is that of the part before `updated`. Percentiles are within a hundredth of their rank; gaps are times between two messages that the same task read.
+The `rate` of an open window is that of the part before `updated`. Percentiles are within a hundredth of their rank; a gap is the time between two messages.
 `--table` gets each window once, when the watermark has passed it.
 
-A message that comes after the watermark closed its window, because its node was away for longer than `--watermark` for example, is *late* and is dropped. Limited batches don't make messages late.
-`nsq_query_late_rows_total` and the job's last line count late messages; `--late error` ends the job with status 1. The number is a lower bound, and 0 only if there was none.
+A message that comes after the watermark closed its window, because its node was away for longer than `--watermark` for example, is *late* and is dropped.
+`nsq_query_late_rows_total` and the job's last line count late messages; `--late error` ends the job with status 1. It is a lower bound.
 
 ## Replays
 
 A replay is sent in slices of 200,000 messages, or two seconds' worth at `--rate`; if `--where` selects few messages, slices are joined.
-The progress file says which slices are sent. It belongs to the table, the destination and the selected range: another replay needs another file.
-After a kill in the middle of a slice, the next run sends that slice again; with `--exactly-once` nsqd drops the part that it already has.
+The progress file belongs to the table, the destination and the selected range: another replay needs another file.
+After a kill, the next run repeats the slice that was cut off; with `--exactly-once` nsqd drops the part that it already has.
 
 ## Where it runs
 
@@ -171,8 +166,8 @@ After a kill in the middle of a slice, the next run sends that slice again; with
 | `local[*]`, the default | in this process; enough for a folder on this machine |
 | `spark://host:7077`, `k8s://https://host:6443`, `yarn` | with `nsqpipe submit`: [recipes, and which were tested](../how-to/spark.md#on-a-cluster) |
 
-`nsqpipe submit` sends our packages to the workers; their dependencies have to be installed there, and all workers must be able to write to tables and checkpoints.
-Driver and workers use the interpreter that runs it, unless `spark.pyspark.python` or `PYSPARK_PYTHON` names another for the workers.
+`nsqpipe submit` sends our packages to the workers; you install their dependencies, and all workers must be able to write to tables and checkpoints.
+`spark.pyspark.python` or `PYSPARK_PYTHON` names another interpreter for the workers.
 
 `--conf`, spark-submit and `spark-defaults.conf` override our defaults:
 
