@@ -193,7 +193,7 @@ After a kill, the next run repeats the slice that was cut off; with `--exactly-o
 ABOUT_COMMANDS: Final = """
 ## Commands
 
-Options that mean the same in several commands:
+An option is shown with its default, if it has one. These mean the same in several commands:
 """
 # What this many commands say alike is said once, above all of them.
 SHARED_BY: Final = 3
@@ -233,9 +233,10 @@ def _section(name: str, job: type[Job], shared: Container[str]) -> str:
 
 def _table(title: str, rows: Iterable[str]) -> str:
     text = "".join(rows)
-    return f"\n| {title} | Default | |\n| --- | --- | --- |\n{text}" if text else ""
+    return f"\n| {title} | |\n| --- | --- |\n{text}" if text else ""
 
 
 def row_of(it: Setting) -> str:
-    default = "required" if it.is_required else f"`{it.shown_default()}`" if it.shown_default() else ""
-    return f"| `{it.flag or it.name.upper()}` | {default} | {it.help.replace('|', '&#124;')} |\n"
+    name, default = it.flag or it.name.upper(), it.shown_default()
+    shown = f"`{name}`, required" if it.is_required else f"`{name} {default}`" if default else f"`{name}`"
+    return f"| {shown} | {it.help.replace('|', '&#124;')} |\n"

@@ -17,7 +17,7 @@ def reference_page(options_class: type[BaseOptions], program: str, *, about: str
         about.strip(),
         "",
         *_table_lines(table_of(options_class), in_file=True),
-        *(f"{f'| `--{flag}` {word}'.rstrip()} | | {text} |" for flag, word, text, _ in EVERYWHERE),
+        *(f"{f'| `--{flag}` {word}'.rstrip()} | {text} |" for flag, word, text, _ in EVERYWHERE),
     ]
     return "\n".join(lines) + "\n"
 
@@ -29,8 +29,8 @@ def reference_table(options: Iterable[Option]) -> str:
 
 def _table_lines(options: Iterable[Option], *, in_file: bool) -> list[str]:
     return [
-        "| Flag and type | Default | Meaning |",
-        "| --- | --- | --- |",
+        "| Flag with its default, type | Meaning |",
+        "| --- | --- |",
         *(reference_line(row, in_file=in_file) for row in sorted(options, key=lambda row: row.flag)),
     ]
 
@@ -39,11 +39,12 @@ def reference_line(row: Option, *, in_file: bool) -> str:
     """Return an option's row. What a list is, and a flag without a type, is said above the table, once."""
     word = "list" if row.kind.is_repeated else row.kind.word
     default = row.shown_default().replace("\n", "\\n")
-    shown = "" if not default else default if row.default_shown else f"`{default}`"
+    flag = f"`--{row.flag}={default}`" if default and not row.default_shown else f"`--{row.flag}`"
+    cells = [" ".join(filter(None, (flag, word, row.default_shown and f"({row.default_shown})")))]
     text = help_text(row).removesuffix(" (may be given multiple times)")
     if in_file and row.key != row.flag.replace("-", "_"):
         text += f". Key: `{row.key}`"
     if row.at_run_time:
         text += ". Can be changed at run time"
-    cells = (f"`--{row.flag}` {word or ''}".rstrip(), shown, text)
+    cells.append(text)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

@@ -40,8 +40,7 @@ def test_each_setting_of_a_job_is_in_its_help_and_in_the_reference(name: str) ->
         if it.flag:
             assert f"{it.flag} " in said
             assert it.flag in flags_of(name)
-            assert f"| `{it.flag}` |" in rows_of(name)
-            assert it.help.replace("|", "&#124;") in rows_of(name)
+            assert f" | {it.help.replace('|', '&#124;')} |\n" in rows_of(name)
 
 
 def parsed(name: str, words: list[str]) -> Job:

@@ -18,7 +18,7 @@ class Options(BaseOptions):
 def test_the_reference_page_has_a_line_for_each_flag() -> None:
     page = reference_page(Options, "thing", about="About it.")
     assert "# Options of thing" in page
-    assert "| `--mode` fast\\|safe | `fast` | in which way |\n" in page
-    assert "| `--node-id` int | `5` | which node. Key: `id` |\n" in page
-    assert "| `--peer` list |  | whom to ask |\n" in page
-    assert "| `--version` | | print the version and exit |\n" in page
+    assert "| `--mode=fast` fast\\|safe | in which way |\n" in page
+    assert "| `--node-id=5` int | which node. Key: `id` |\n" in page
+    assert "| `--peer` list | whom to ask |\n" in page
+    assert "| `--version` | print the version and exit |\n" in page

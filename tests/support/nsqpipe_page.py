@@ -21,7 +21,7 @@ def flags_of(command: str) -> set[str]:
     own, _, also = _section(command).partition("\nAlso ")
     groups = (_COMMON.partition(f"| {it.capitalize()} option |")[2] for it in re.findall(r"\[(\w+) options\]", also))
     found = [own, *(group.partition("\n\n")[0] for group in groups)]
-    return {*re.findall(r"^\| `(--[\w-]+)` ", "\n".join(found), re.MULTILINE), *re.findall(r"`(--[\w-]+)`", also)}
+    return {*re.findall(r"^\| `(--[\w-]+)[ `]", "\n".join(found), re.MULTILINE), *re.findall(r"`(--[\w-]+)`", also)}
 
 
 def _section(command: str) -> str:
