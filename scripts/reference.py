@@ -75,9 +75,7 @@ ABOUT_TOOLS: Final = """\
 <!-- Written by scripts/make-reference from the tables of flags. Change the tables, not this page. -->
 
 NSQ's tools with their names and flags ([differences](differences.md#command-line-tools)), and `nsq_replay`, `nsq_dead`, `nsq_deferred`, `nsq_bench` and `outbox_to_nsq`, which NSQ doesn't have.
-`TOOL --help` prints the same.
-
-How to use them: [archive into files](../how-to/archive-to-files.md), [replay](../how-to/replay.md), [failed messages](../how-to/failed-messages.md), [delayed messages](../how-to/delayed-messages.md), [measure](../how-to/measure.md).
+`TOOL --help` prints the same. How to: [archive into files](../how-to/archive-to-files.md), [replay](../how-to/replay.md), [failed messages](../how-to/failed-messages.md), [delayed messages](../how-to/delayed-messages.md), [measure](../how-to/measure.md).
 
 ```text
 nsq_tail --topic=orders --nsqd-tcp-address=127.0.0.1:4150 -n 10
