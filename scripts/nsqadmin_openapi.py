@@ -5,6 +5,8 @@ The upper part, paths and all other schemas, is written by people and kept as it
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from enum import StrEnum
@@ -15,22 +17,68 @@ from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
 import yaml
 
+from nsqadmin.actions import plan as actions
 from nsqadmin.actions.undo import Undone
-from nsqadmin.cluster.model import Producer
+from nsqadmin.cluster import model
 from nsqadmin.incidents.model import Mark, Numbers
-from nsqadmin.messages.model import Message
-from nsqadmin.messages.recalling import RecallWanted
-from nsqadmin.messages.taking import Wanted
-from scripts.nsqadmin_reference import PARTS, about, comments_of
+from nsqadmin.messages import burials, deferrals, recalling, taking
+from nsqadmin.messages import model as messages
 
 PATH: Final = Path("docs/reference/openapi/nsqadmin.yaml")
 BORDER: Final = "    # Below this line: written by scripts/make-reference from the records in the code. Change their comments there.\n"
-# Schemas that people have written, because these records are not sent field by field.
-_BY_HAND: Final = frozenset({Message})
-_NOT_SENT: Final = frozenset({Producer})  # but in the file of `/api/v2/snapshot`, which has no schema
-# What PARTS lacks: docs/reference/nsqadmin-api.md describes these beside their endpoints.
-_MORE: Final[tuple[type, ...]] = (Undone, Mark, Numbers, RecallWanted, Wanted)
+# The schemas in their order. messages.Message isn't sent field by field, so its schema is in the upper part.
+_RECORDS: Final[tuple[type, ...]] = (
+    model.Totals,
+    model.Rates,
+    model.Node,
+    model.RemoteCopy,
+    model.Memory,
+    model.Lookupd,
+    model.Silent,
+    model.Unanswered,
+    model.Topic,
+    model.TopicNode,
+    model.Reader,
+    model.ReaderNode,
+    model.Untold,
+    model.Channel,
+    model.ChannelNode,
+    model.Client,
+    model.Latency,
+    model.Percentile,
+    model.Finding,
+    model.Evidence,
+    model.Series,
+    model.Activity,
+    actions.Action,
+    actions.Plan,
+    actions.Consequence,
+    actions.Call,
+    actions.Receipt,
+    actions.Step,
+    messages.Gap,
+    messages.NodeLog,
+    messages.Published,
+    messages.ReplayPlan,
+    messages.ReplayReceipt,
+    messages.Redelivered,
+    burials.NodeSummary,
+    burials.NodeReason,
+    burials.Job,
+    taking.Share,
+    taking.LeftOut,
+    taking.Taken,
+    deferrals.NodeDeferred,
+    recalling.RecallShare,
+    recalling.Recalled,
+    Undone,
+    Mark,
+    Numbers,
+    recalling.RecallWanted,
+    taking.Wanted,
+)
 _NUMBERS: Final[Mapping[Any, str]] = {str: "string", int: "integer", float: "number", bool: "boolean"}
+_COMMENTED: Final = re.compile(r"^    (\w+): .*?  # (.*)$", re.MULTILINE)
 
 
 def page(root: Path) -> str:
@@ -41,15 +89,14 @@ def page(root: Path) -> str:
 
 
 def _schemas() -> Iterator[tuple[str, object]]:
-    for kind in (*(kind for kinds in PARTS.values() for kind in kinds), *_MORE):
-        if kind not in _BY_HAND | _NOT_SENT:
-            yield kind.__name__, _record(kind)
+    for kind in _RECORDS:
+        yield kind.__name__, _record(kind)
 
 
 def _record(kind: type) -> dict[str, object]:
     assert is_dataclass(kind)
-    comments, hints = comments_of(kind), get_type_hints(kind)
-    said = {"description": text} if (text := about(kind).strip()) else {}
+    comments, hints = _comments(kind), get_type_hints(kind)
+    said = {"description": text} if (text := _about(kind)) else {}
     return {
         "type": "object",
         **said,
@@ -83,3 +130,19 @@ def _schema(hint: Any) -> dict[str, Any]:
 def _or_null(schema: dict[str, Any]) -> dict[str, Any]:
     plain = schema.get("type") in _NUMBERS.values() and "enum" not in schema
     return {"type": [schema["type"], "null"]} if plain else {"oneOf": [schema, {"type": "null"}]}
+
+
+def _about(kind: type) -> str:
+    """Return what the record's docstring says of it, in words of JSON."""
+    text = inspect.getdoc(kind) or ""
+    says_nothing = text.startswith(f"{kind.__name__}(")  # a dataclass without a docstring makes one
+    return "" if says_nothing else _in_json(text).strip()
+
+
+def _comments(kind: type) -> dict[str, str]:
+    """Return the comment beside each field, in words of JSON."""
+    return {name: _in_json(text) for name, text in _COMMENTED.findall(inspect.getsource(kind))}
+
+
+def _in_json(text: str) -> str:
+    return re.sub(r"\bNone\b", "null", text)

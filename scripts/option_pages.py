@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from nsqcommon.options import EVERYWHERE, BaseOptions, Option, help_text, table_of
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 
 def reference_page(options_class: type[BaseOptions], program: str, *, about: str) -> str:
@@ -19,34 +16,35 @@ def reference_page(options_class: type[BaseOptions], program: str, *, about: str
         "",
         about.strip(),
         "",
-        *_table_lines(options_class, in_file=True),
-        *(f"| `--{flag}` | {word or 'bool'} | | {text} |" for flag, word, text, _ in EVERYWHERE),
+        *_table_lines(table_of(options_class), in_file=True),
+        *(f"{f'| `--{flag}` {word}'.rstrip()} | {text} |" for flag, word, text, _ in EVERYWHERE),
     ]
     return "\n".join(lines) + "\n"
 
 
-def reference_table(options_class: type[DataclassInstance]) -> str:
+def reference_table(options: Iterable[Option]) -> str:
     """Return the table alone, as a tool shows it."""
-    return "\n".join(_table_lines(options_class, in_file=False)) + "\n"
+    return "\n".join(_table_lines(options, in_file=False)) + "\n"
 
 
-def _table_lines(options_class: type[DataclassInstance], *, in_file: bool) -> list[str]:
-    rows = sorted(table_of(options_class), key=lambda row: row.flag)
+def _table_lines(options: Iterable[Option], *, in_file: bool) -> list[str]:
     return [
-        "| Flag | Type | Default | Meaning |",
-        "| --- | --- | --- | --- |",
-        *(_reference_line(row, in_file=in_file) for row in rows),
+        "| Flag with its default, type | Meaning |",
+        "| --- | --- |",
+        *(reference_line(row, in_file=in_file) for row in sorted(options, key=lambda row: row.flag)),
     ]
 
 
-def _reference_line(row: Option, *, in_file: bool) -> str:
-    word = "list" if row.kind.is_repeated else row.kind.word or "bool"
+def reference_line(row: Option, *, in_file: bool) -> str:
+    """Return an option's row. What a list is, and a flag without a type, is said above the table, once."""
+    word = "list" if row.kind.is_repeated else row.kind.word
     default = row.shown_default().replace("\n", "\\n")
-    shown = "" if not default else default if row.default_shown else f"`{default}`"
-    text = help_text(row)
+    flag = f"`--{row.flag}={default}`" if default and not row.default_shown else f"`--{row.flag}`"
+    cells = [" ".join(filter(None, (flag, word, row.default_shown and f"({row.default_shown})")))]
+    text = help_text(row).removesuffix(" (may be given multiple times)")
     if in_file and row.key != row.flag.replace("-", "_"):
-        text += f". In the file and under `/config/`: `{row.key}`"
+        text += f". Key: `{row.key}`"
     if row.at_run_time:
         text += ". Can be changed at run time"
-    cells = (f"`--{row.flag}`", word, shown, text)
+    cells.append(text)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Final
 
 from nsqadmin.options import Options as AdminOptions
 from nsqclient import Config
 from nsqclient._config import OPTIONS as CLIENT_OPTIONS
+from nsqcommon.options import Option, table_of
 from nsqd.options import Options
 from nsqlookupd.options import Options as LookupOptions
 from nsqtools import (
@@ -24,46 +26,47 @@ from nsqtools import (
     outbox_to_nsq,
     to_nsq,
 )
-from scripts import nsqadmin_openapi, nsqadmin_reference, nsqpipe_reference
-from scripts.option_pages import reference_page, reference_table
+from scripts import nsqadmin_openapi, nsqpipe_reference
+from scripts.option_pages import reference_line, reference_page, reference_table
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 
 ABOUT_NSQD: Final = """\
-Every flag may be written with one dash or two, as `--flag=value` or `--flag value`; a flag of type bool only as `--flag` or `--flag=value`.
-The first argument that is not a flag ends the flags, as in NSQ.
+```text
+nsqd --data-path=/var/lib/nsq --ack=synced --lookupd-tcp-address=10.0.0.5:4160
+```
 
-If a flag is absent, its value comes from the environment variable, then from the TOML file named by `--config`, then from the default.
-The variable is `NSQD_` and the flag in capitals, with `_` for `-`: `NSQD_TCP_ADDRESS`; a list is written with commas.
-The key in the TOML file and under `/config/` is the flag with `_` for `-`, unless the table says otherwise; a warning names unknown keys.
+A flag has one dash or two. Its value follows `=` or is the next argument. A flag without a type in the table is a bool: `--flag` or `--flag=false`.
+You can give a list several times. The first argument that isn't a flag ends the flags, as in NSQ.
 
-A duration is written as Go writes it: `300ms`, `1.5h`, `1m30s500ms`. In the TOML file an integer is milliseconds.
-Whole numbers may be written as `0x`, `0o` or `0b`, and with `_` between the digits.
+If a flag is absent, its value comes from the environment, then from the TOML file of `--config`, then from the default.
+The environment variable of `--tcp-address` is `NSQD_TCP_ADDRESS`; a list has commas.
+The key in the TOML file and under `/config/` is the flag with `_` for `-`, unless the table has another one; a warning names unknown keys.
+
+Durations are Go's: `300ms`, `1.5h`, `1m30s500ms`. In the TOML file an integer is milliseconds.
+Whole numbers may be `0x`, `0o` or `0b`, with `_` between the digits.
 """
 
 ABOUT_NSQLOOKUPD: Final = """\
-Flags, environment (`NSQLOOKUPD_` and the flag in capitals, with `_` for `-`), TOML file and durations are read [as nsqd reads them](nsqd-options.md).
-
+Flags, environment (`NSQLOOKUPD_TCP_ADDRESS`), TOML file and durations work [as in nsqd](nsqd-options.md).
 nsqlookupd keeps nothing on disk: after a restart every nsqd registers again.
-`/lookup` can wait for a change, which saves consumers from polling: [how and why](../decisions/0002-lookup-that-waits.md).
 
-Deliberate differences from NSQ:
+These differ from NSQ on purpose; [more](differences.md#between-nsqd-and-nsqlookupd):
 
 - Lists are sorted.
-- An ephemeral topic or channel is removed when the last nsqd that has it disconnects.
-- An IPv6 node can be tombstoned with or without brackets.
-- `POST /topic/delete?topic=*` is refused, and `*` is not a wildcard anywhere else.
-- A negative size before the body of an IDENTIFY gets an error, and does not end the process.
-- That body has at most 64 KiB, and so has the line of a command.
+- You can tombstone an IPv6 node with or without brackets.
+- `POST /topic/delete?topic=*` is refused; `*` isn't a wildcard anywhere.
+- A negative size before the body of an IDENTIFY gets an error, and doesn't end the process.
+- That body and the line of a command have at most 64 KiB.
 - `/debug` shows 0 as the time of a tombstone that never was.
 - There is no `/debug/pprof`.
 """
 
 ABOUT_NSQADMIN: Final = """\
-Flags, environment (`NSQADMIN_` and the flag in capitals, with `_` for `-`), TOML file and durations are read [as nsqd reads them](nsqd-options.md).
+Flags, environment (`NSQADMIN_HTTP_ADDRESS`), TOML file and durations work [as in nsqd](nsqd-options.md).
 
-Exactly one of `--lookupd-http-address`, `--nsqd-http-address` and `--snapshot` has to be given; the first two may be repeated.
-The names in addresses need not be resolvable at the start.
+Give exactly one of `--lookupd-http-address`, `--nsqd-http-address` and `--snapshot`.
+The names in addresses need not resolve at the start.
 """
 
 ABOUT_TOOLS: Final = """\
@@ -71,72 +74,95 @@ ABOUT_TOOLS: Final = """\
 
 <!-- Written by scripts/make-reference from the tables of flags. Change the tables, not this page. -->
 
-NSQ's tools with their names and flags, and `nsq_replay`, `nsq_dead`, `nsq_deferred`, `nsq_bench` and `outbox_to_nsq`, which NSQ does not have.
-`TOOL --help` prints the same. [Differences](differences.md#command-line-tools) lists where they behave differently from NSQ's.
+NSQ's tools with their names and flags ([differences](differences.md#command-line-tools)), and `nsq_replay`, `nsq_dead`, `nsq_deferred`, `nsq_bench` and `outbox_to_nsq`, which NSQ doesn't have.
+`TOOL --help` prints the same. How to: [archive into files](../how-to/archive-to-files.md), [replay](../how-to/replay.md), [failed messages](../how-to/failed-messages.md), [delayed messages](../how-to/delayed-messages.md), [measure](../how-to/measure.md).
 
-How to use them: [archive into files](../how-to/archive-to-files.md), [read and replay history](../how-to/replay.md), [deal with messages that fail](../how-to/failed-messages.md), [measure](../how-to/measure.md).
+```text
+nsq_tail --topic=orders --nsqd-tcp-address=127.0.0.1:4150 -n 10
+```
 
 ## Common to all tools
 
-A flag has one dash or two. Its value follows `=` or is the next argument; the value of a flag of type bool only follows `=`.
-A flag that may be given multiple times accumulates values; of any other flag the last one counts.
-Tools read no configuration file and no environment variables.
-Durations are written as in Go: `300ms`, `1.5h`, `1m30s`.
-Every tool has `--help` and `--version`.
-
-After the first SIGINT or SIGTERM, a tool that publishes or forwards waits up to five seconds for work under way, and then gives it up.
-A message that a forwarding tool gives up is delivered again, so its destination may get it twice.
+A flag has one dash or two. Its value follows `=` or is the next argument. A flag without a type in the table is a bool: `--flag` or `--flag=false`.
+You can give a list several times; of any other flag the last one counts.
+Durations are Go's: `300ms`, `1.5h`, `1m30s`.
+Tools read no configuration file and no environment variables. Each has `--help` and `--version`.
 
 Standard output carries data only; all messages go to standard error.
+After the first SIGINT or SIGTERM, a tool that publishes or forwards waits up to five seconds for work under way.
+A message that a forwarding tool then gives up is delivered again, so its destination may get it twice.
 
 | Exit status | When |
 | --- | --- |
 | 0 | normal end, also after the first SIGINT or SIGTERM |
-| 1 | a setting cannot be used, or something failed; the last line on standard error says what |
-| 2 | the command line is wrong; the reason and all flags are on standard error |
-| 3 | `nsq_replay`: the range was not replayed completely, because it was stopped or parts can no longer be read; `nsq_dead`, `nsq_deferred`: not everything was done or seen |
-| 130, 143 | the second SIGINT or SIGTERM, which ends the tool at once |
+| 1 | a setting is unusable, or something failed; the last line on standard error says what |
+| 2 | the command line is wrong |
+| 3 | `nsq_replay`, `nsq_dead`, `nsq_deferred`: not everything was done or seen |
+| 130, 143 | the second SIGINT or SIGTERM |
 | 141 | the reader of standard output has gone |
 
-`--consumer-opt` and `--producer-opt` take a [setting of the client library](client-options.md): `name,value`, or `name` alone for true.
-The names are
-{client_options}.
-`-` and `_` are the same in names.
-The user agent is always that of the tool.
+Flags of several tools, which have the same meaning in each:
+
 """
+ABOUT_OPTS: Final = """
+`--consumer-opt` and `--producer-opt` take a [setting of the client library](client-options.md), such as `--consumer-opt=max_attempts,10` or `--producer-opt=tls_v1`; the user agent is always the tool's.
+"""
+TOOLS: Final = (
+    nsq_bench,
+    nsq_dead,
+    nsq_deferred,
+    nsq_replay,
+    nsq_stat,
+    nsq_tail,
+    nsq_to_file,
+    nsq_to_http,
+    nsq_to_nsq,
+    outbox_to_nsq,
+    to_nsq,
+)
+# What this many tools say alike is said once, above all of them.
+SHARED_BY: Final = 3
 
 
 def tools_page() -> str:
-    names = ", ".join(f"`{name}`" for name in sorted(CLIENT_OPTIONS))
-    parts = [ABOUT_TOOLS.format(client_options=names)]
-    for tool in (
-        nsq_bench,
-        nsq_dead,
-        nsq_deferred,
-        nsq_replay,
-        nsq_stat,
-        nsq_tail,
-        nsq_to_file,
-        nsq_to_http,
-        nsq_to_nsq,
-        outbox_to_nsq,
-        to_nsq,
-    ):
+    counts = Counter(reference_line(row, in_file=False) for tool in TOOLS for row in table_of(tool.Options))
+    shared = {line for line, count in counts.items() if count >= SHARED_BY}
+    rows = {
+        reference_line(row, in_file=False): row
+        for tool in TOOLS
+        for row in table_of(tool.Options)
+        if _is_in(row, shared)
+    }
+    parts = [ABOUT_TOOLS + reference_table(rows.values()) + ABOUT_OPTS]
+    for tool in TOOLS:
         name = tool.__name__.rpartition(".")[2]
         about = tool.ABOUT.strip().replace("<", "\\<")
-        parts.append(f"## {name}\n\n{about}\n\n{reference_table(tool.Options)}")
+        options = table_of(tool.Options)
+        table = reference_table(it for it in options if not _is_in(it, shared))
+        also = ", ".join(f"`--{flag}`" for flag in sorted(it.flag for it in options if _is_in(it, shared)))
+        more = f"\n[Also](#common-to-all-tools) {also}.\n" if also else ""
+        parts.append(f"## {name}\n\n{about}\n\n{table}{more}")
     return "\n".join(parts)
+
+
+def _is_in(row: Option, lines: Set[str]) -> bool:
+    return reference_line(row, in_file=False) in lines
 
 
 ABOUT_CLIENT: Final = """\
 # Settings of nsqclient
 
 In code, settings are fields of `nsqclient.Config`; times are in seconds.
-`Config.from_options` and the tools' `--consumer-opt` and `--producer-opt` take NSQ's names and texts: durations are written as in Go, `-` and `_` are the same, and errors have NSQ's words.
-How to use them: [Publish and consume from Python](../how-to/python-client.md).
+`Config.from_options` and the tools' `--consumer-opt` and `--producer-opt` take NSQ's names and texts: durations are Go's, `-` and `_` are the same.
 
-| option | field | default | from | to | |
-| --- | --- | --- | --- | --- | --- |
+```python
+config = nsqclient.Config(max_in_flight=100, max_attempts=10)
+```
+
+How to use it: [Publish and consume from Python](../how-to/python-client.md).
+
+| option (field, if it has another name) | default | range | |
+| --- | --- | --- | --- |
 """
 ABOUT_CODE_ONLY: Final = """
 Only in code:
@@ -159,10 +185,17 @@ def client_page() -> str:
     plain = Config()
     lines = []
     for name, option in sorted(CLIENT_OPTIONS.items()):
-        bounds = " | ".join("" if bound is None else f"{bound:g}" for bound in (option.least, option.most))
-        lines.append(f"| `{name}` | `{option.field}` | `{getattr(plain, option.field)}` | {bounds} | {option.help} |")
+        field = "" if option.field == name else f" (`{option.field}`)"
+        default = getattr(plain, option.field)
+        lines.append(f"| `{name}`{field} | `{default}` | {_range(option.least, option.most)} | {option.help} |")
     only = [f"| `{name}` | `{getattr(plain, name)}` | {text} |" for name, text in CODE_ONLY.items()]
     return ABOUT_CLIENT + "\n".join(lines) + "\n" + ABOUT_CODE_ONLY + "\n".join(only) + "\n"
+
+
+def _range(least: float | None, most: float | None) -> str:
+    if most is None:
+        return "" if least is None else f"≥{least:g}"
+    return f"≤{most:g}" if least is None else f"{least:g}–{most:g}"
 
 
 def pages() -> Mapping[Path, str]:
@@ -172,7 +205,6 @@ def pages() -> Mapping[Path, str]:
             LookupOptions, "nsqlookupd", about=ABOUT_NSQLOOKUPD
         ),
         Path("docs/reference/nsqadmin-options.md"): reference_page(AdminOptions, "nsqadmin", about=ABOUT_NSQADMIN),
-        Path("docs/reference/nsqadmin-records.md"): nsqadmin_reference.page(),
         nsqadmin_openapi.PATH: nsqadmin_openapi.page(ROOT),
         Path("docs/reference/tools.md"): tools_page(),
         Path("docs/reference/client-options.md"): client_page(),

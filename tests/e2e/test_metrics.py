@@ -15,8 +15,19 @@ def documented(program: str) -> dict[str, tuple[str, set[str], str]]:
     (section,) = re.findall(
         rf"^## {program}\n(.*?)(?=^## |\Z)", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
     )
-    rows = re.findall(r"^\| `(\w+)` \| (\w+) \| (.*?) \| (.*) \|$", section, re.MULTILINE)
-    return {name: (kind, set(re.findall(r"`(\w+)`", labels)), text) for name, kind, labels, text in rows}
+    found, shared = dict[str, tuple[str, set[str], str]](), set[str]()
+    for line in section.splitlines():
+        if title := re.match(r"\| Metric(.*?) \| Kind \| Meaning \|$", line):
+            shared = labels_in(title[1])
+        elif row := re.match(r"\| `(\w+)`(.*?) \| (\w+) \| (.*) \|$", line):
+            name, more, kind, text = row.groups()
+            found[name] = kind, shared | labels_in(more), text
+    return found
+
+
+def labels_in(text: str) -> set[str]:
+    """Return the labels of "Metric of each `topic`", or of "by `cause`"."""
+    return set(re.findall(r"`(\w+)`", text))
 
 
 def exported(daemon: Daemon, *, sometimes: Container[str] = ()) -> dict[str, tuple[str, set[str], str]]:

@@ -21,6 +21,7 @@ from nsqcommon.options import table_of
 from nsqd.options import Options as NsqdOptions
 from nsqlookupd.options import Options as LookupOptions
 from tests.support.kubernetes import InvalidObject, check_object
+from tests.support.nsqpipe_page import flags_of
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 DEPLOY: Final = ROOT / "deploy"
@@ -119,10 +120,8 @@ def test_services_are_given_options_that_exist(name: str) -> None:
     service = services()[name]
     program = service["build"]["target"]
     if program == "pipeline":
-        page = (ROOT / "docs" / "reference" / "nsqpipe.md").read_text(encoding="utf-8")
         verb, *arguments = service["command"]
-        (section,) = re.findall(rf"^### nsqpipe {verb}\n(.*?)(?=^### )", page, re.DOTALL | re.MULTILINE)
-        flags = set(re.findall(r"^\| `--([\w-]+)` ", section, re.MULTILINE))
+        flags = {it.removeprefix("--") for it in flags_of(verb)}
     else:
         arguments = service["command"]
         flags = {it.flag for it in table_of(OPTIONS[program])}

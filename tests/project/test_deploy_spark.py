@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from tests.support.kubernetes import check_object
+from tests.support.nsqpipe_page import flags_of
 from tests.support.process import ROOT
 
 FOLDER: Final = ROOT / "deploy" / "spark"
@@ -40,10 +41,9 @@ def test_the_pod_is_told_options_that_exist() -> None:
     verb, *arguments = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
     assert verb == "submit"
     border = arguments.index("--")
-    page = (ROOT / "docs" / "reference" / "nsqpipe.md").read_text(encoding="utf-8")
     for name, words in (("submit", arguments[:border]), (arguments[border + 1], arguments[border + 2 :])):
-        section = page.partition(f"### nsqpipe {name}\n")[2].partition("\n### ")[0]
-        assert [word for word in words if f"| `{word.partition('=')[0]}` |" not in section] == []
+        known = flags_of(name)
+        assert [word for word in words if word.partition("=")[0] not in known] == []
 
 
 def run(folder: Path, *words: str, **environ: str) -> list[str]:
