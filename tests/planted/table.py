@@ -91,8 +91,8 @@ class Bug:
 
 
 _BURIED: Final = "A buried message stays"
-_NO_BOUND: Final = "No bound drops what somebody has had or asked for."
-_POLICY: Final = "says so (it has expired, or is too much), which is counted by its cause."
+_NO_BOUND: Final = "No limit drops a message that a consumer has received or an operator has asked for."
+_POLICY: Final = "says so (it has expired, or exceeds a limit), which is counted by its cause."
 _ONE_PLACE: Final = "A message is in exactly one place"
 _ANSWERED: Final = "a power cut does not bring it back once such a command was answered"
 _OK: Final = "A message that was answered with `OK` is not lost"
