@@ -294,7 +294,8 @@ class Nsqd(Daemon):
 
     def _arguments(self) -> Sequence[str]:
         self.data_path.mkdir(parents=True, exist_ok=True)
-        return f"--data-path={self.data_path}", "--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0"
+        addresses = (f"--{kind}-address=127.0.0.1:0" for kind in ("tcp", "http", "https"))  # HTTPS only with --tls-cert
+        return f"--data-path={self.data_path}", *addresses
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
