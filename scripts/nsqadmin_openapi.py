@@ -6,7 +6,7 @@ The upper part, paths and all other schemas, is written by people and kept as it
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from enum import StrEnum
 from pathlib import Path
 from textwrap import indent
@@ -17,6 +17,7 @@ import yaml
 
 from nsqadmin.actions.undo import Undone
 from nsqadmin.cluster.model import Producer
+from nsqadmin.cluster.recording import members_of
 from nsqadmin.incidents.model import Mark, Numbers
 from nsqadmin.messages.model import Message
 from nsqadmin.messages.recalling import RecallWanted
@@ -53,8 +54,8 @@ def _record(kind: type) -> dict[str, object]:
     return {
         "type": "object",
         **said,
-        "required": [it.name for it in fields(kind)],
-        "properties": {it.name: _described(_schema(hints[it.name]), comments.get(it.name, "")) for it in fields(kind)},
+        "required": members_of(kind),
+        "properties": {name: _described(_schema(hints[name]), comments.get(name, "")) for name in members_of(kind)},
     }
 
 

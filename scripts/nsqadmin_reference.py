@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from enum import StrEnum
 from types import NoneType, UnionType
 from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
 from nsqadmin.actions import plan as actions
 from nsqadmin.cluster import model
+from nsqadmin.cluster.recording import members_of
 from nsqadmin.messages import burials, deferrals, recalling, taking
 from nsqadmin.messages import model as messages
 
@@ -102,8 +103,7 @@ def _record(kind: type) -> str:
     comments = comments_of(kind)
     hints = get_type_hints(kind)
     rows = "".join(
-        f"| `{field.name}` | {_type_of(hints[field.name])} | {_escaped(comments.get(field.name, ''))} |\n"
-        for field in fields(kind)
+        f"| `{name}` | {_type_of(hints[name])} | {_escaped(comments.get(name, ''))} |\n" for name in members_of(kind)
     )
     return f"\n### {kind.__name__}\n\n{_about(kind)}| field | type | |\n| --- | --- | --- |\n{rows}"
 
@@ -122,7 +122,8 @@ def about(kind: type) -> str:
 
 def comments_of(kind: type) -> dict[str, str]:
     """Return the comment beside each field, in words of JSON."""
-    return {name: _in_json(text) for name, text in _COMMENTED.findall(inspect.getsource(kind))}
+    sources = [inspect.getsource(it) for it in reversed(kind.__mro__) if is_dataclass(it)]
+    return {name: _in_json(text) for source in sources for name, text in _COMMENTED.findall(source)}
 
 
 def _type_of(hint: Any) -> str:
