@@ -75,3 +75,11 @@ def test_what_is_positional_is_read_from_the_broker(node: Node) -> None:
     (found,) = topic.channels
     assert (found.requeue_count, found.timeout_count, found.kick_count) == (2, 3, 4)
     assert all(it.name in OF_CHANNELS for it in fields(ChannelSnapshot) if not it.kw_only)
+
+
+def test_what_is_not_positional_is_computed() -> None:
+    """Otherwise nothing fills it. A new number that the broker counts has to be positional: `kw_only=False`."""
+    lengths = {"in_flight_count", "deferred_count", "buried_count", "client_count"}
+    by_locality = {"zone_local_msg_count", "region_local_msg_count", "global_msg_count"}
+    assert {it.name for it in fields(ChannelSnapshot) if it.kw_only} & OF_CHANNELS.keys() == lengths | by_locality
+    assert not {it.name for it in fields(TopicSnapshot) if it.kw_only} & OF_TOPICS.keys()
