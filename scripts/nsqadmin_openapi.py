@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from enum import StrEnum
 from pathlib import Path
 from textwrap import indent
@@ -20,6 +20,7 @@ import yaml
 from nsqadmin.actions import plan as actions
 from nsqadmin.actions.undo import Undone
 from nsqadmin.cluster import model
+from nsqadmin.cluster.recording import members_of
 from nsqadmin.incidents.model import Mark, Numbers
 from nsqadmin.messages import burials, deferrals, recalling, taking
 from nsqadmin.messages import model as messages
@@ -100,8 +101,8 @@ def _record(kind: type) -> dict[str, object]:
     return {
         "type": "object",
         **said,
-        "required": [it.name for it in fields(kind)],
-        "properties": {it.name: _described(_schema(hints[it.name]), comments.get(it.name, "")) for it in fields(kind)},
+        "required": members_of(kind),
+        "properties": {name: _described(_schema(hints[name]), comments.get(name, "")) for name in members_of(kind)},
     }
 
 
@@ -141,7 +142,8 @@ def _about(kind: type) -> str:
 
 def _comments(kind: type) -> dict[str, str]:
     """Return the comment beside each field, in words of JSON."""
-    return {name: _in_json(text) for name, text in _COMMENTED.findall(inspect.getsource(kind))}
+    sources = [inspect.getsource(it) for it in reversed(kind.__mro__) if is_dataclass(it)]
+    return {name: _in_json(text) for source in sources for name, text in _COMMENTED.findall(source)}
 
 
 def _in_json(text: str) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from operator import add, attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nsqadmin.cluster.ages import Ages
+from nsqadmin.cluster.measures import ChannelNumbers, TopicNumbers
 from nsqadmin.cluster.model import (
     UNKNOWN_RATES,
     Channel,
@@ -20,7 +22,7 @@ from nsqadmin.cluster.model import (
 )
 
 if TYPE_CHECKING:
-    from nsqadmin.cluster.model import Counts
+    from nsqadmin.cluster.model import ChannelNode, Counts, TopicNode
     from nsqadmin.cluster.node_stats import ChannelPart, NodeAnswer, TopicPart
 
 _STANDSTILL: Final = 0.01  # messages a second; a channel that shrinks more slowly gets no drain time
@@ -50,6 +52,25 @@ class _Merged:
     parts: tuple[TopicPart, ...]
     registered: _Registered
     topic: Topic
+
+
+class _Sums:
+    """Adds up numbers over nodes, in the order in which the model's records take them."""
+
+    def __init__(self, numbers: type[TopicNumbers | ChannelNumbers]) -> None:
+        self._read = attrgetter(*(it.name for it in fields(numbers)))
+
+    def over(self, rows: Sequence[TopicNode | ChannelNode]) -> tuple[int, ...]:
+        if not rows:
+            return ()  # and so zeros
+        sums: tuple[int, ...] = self._read(rows[0])
+        for row in rows[1:]:
+            sums = tuple(map(add, sums, self._read(row)))
+        return sums
+
+
+_OF_TOPICS: Final = _Sums(TopicNumbers)
+_OF_CHANNELS: Final = _Sums(ChannelNumbers)
 
 
 class Merger:
@@ -104,15 +125,11 @@ class Merger:
             for channel, channel_part in part.channels.items():
                 by_name.setdefault(channel, []).append(channel_part)
         return Topic(
+            *_OF_TOPICS.over(rows),
             name=name,
             nodes=rows,
             silent=silent,
             channels=tuple(self._build_channel(name, channel, by_name[channel], silent) for channel in sorted(by_name)),
-            depth=sum(row.depth for row in rows),
-            backend_depth=sum(row.backend_depth for row in rows),
-            message_count=sum(row.message_count for row in rows),
-            message_bytes=sum(row.message_bytes for row in rows),
-            repeat_count=sum(row.repeat_count for row in rows),
             paused=_paused([row.paused for row in rows]),
             latency=merged_latency([row.latency for row in rows]),
             policy_counts=_added_up(row.policy_counts for row in rows),
@@ -130,25 +147,15 @@ class Merger:
         ready = None
         if all(row.clients is not None for row in rows):
             ready = sum(client.ready_count for row in rows for client in row.clients or ())
-        deferred = sum(row.deferred_count for row in rows)
-        in_flight = sum(row.in_flight_count for row in rows)
         age = self._ages.of_channel(topic, name, rows, silent_here)
         return Channel(
+            *_OF_CHANNELS.over(rows),
             topic=topic,
             name=name,
             nodes=rows,
             silent=silent_here,
-            depth=depth,
-            backend_depth=sum(row.backend_depth for row in rows),
-            in_flight_count=in_flight,
-            deferred_count=deferred,
-            message_count=sum(row.message_count for row in rows),
-            requeue_count=sum(row.requeue_count for row in rows),
-            buried_count=sum(row.buried_count for row in rows),
             policy_counts=_added_up(row.policy_counts for row in rows),
             policy_recent=_added_up(row.policy_recent for row in rows),
-            timeout_count=sum(row.timeout_count for row in rows),
-            client_count=sum(row.client_count for row in rows),
             paused=_paused([row.paused for row in rows]),
             latency=merged_latency([row.latency for row in rows]),
             rates=rates,

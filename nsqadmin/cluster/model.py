@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
+from nsqadmin.cluster.measures import ChannelNumbers, TopicNumbers, number
 from nsqcommon.wire.names import is_ephemeral
 
 Counts = tuple[tuple[str, int], ...]  # by cause
@@ -299,59 +300,41 @@ class Producer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChannelNode:
+class ChannelNode(ChannelNumbers):
     """A channel on one node."""
 
+    NUMBERS_AFTER = ("node", "oldest_at")
+
     node: str
-    depth: int = 0
-    backend_depth: int = 0
-    in_flight_count: int = 0
-    deferred_count: int = 0
-    message_count: int = 0
-    requeue_count: int = 0
-    timeout_count: int = 0
-    client_count: int = 0
-    zone_local_count: int = 0
-    region_local_count: int = 0
-    global_count: int = 0
+    zone_local_count: int = number(key="zone_local_msg_count", is_live=False)
+    region_local_count: int = number(key="region_local_msg_count", is_live=False)
+    global_count: int = number(key="global_msg_count", is_live=False)
     paused: bool = False
     latency: Latency | None = None
     oldest_at: float | None = None  # when its oldest waiting message was published, if the node tells it (ours does)
-    buried_count: int = 0
     paused_why: str = ""  # if it has paused itself
     policy_counts: Counts = ()
     policy_recent: Counts = ()  # of the last five minutes
     expires_at: float | None = None  # when the policy deletes it, if nobody uses it until then
     clients: tuple[Client, ...] | None = None  # None: not asked for in this sweep
 
-    @property
-    def memory_depth(self) -> int:
-        return self.depth - self.backend_depth
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Channel:
+class Channel(ChannelNumbers):
     """A channel on all of its nodes. The numbers are sums; those of `silent` nodes are their last known ones.
 
     Rates of a silent node are unknown, so a sum of rates with such a node is a lower bound.
     """
 
+    NUMBERS_AFTER = ("silent", "rates")
+
     topic: str
     name: str
     nodes: tuple[ChannelNode, ...] = ()
     silent: tuple[str, ...] = ()  # those of its nodes that do not answer now
-    depth: int = 0
-    backend_depth: int = 0
-    in_flight_count: int = 0
-    deferred_count: int = 0
-    message_count: int = 0
-    requeue_count: int = 0
-    timeout_count: int = 0
-    client_count: int = 0
     paused: Paused = Paused.NO
     latency: Latency | None = None
     rates: Rates = UNKNOWN_RATES
-    buried_count: int = 0
     policy_counts: Counts = ()
     policy_recent: Counts = ()
     ready_count: int | None = None  # the sum of its consumers' ready counts; None where clients were not asked for
@@ -361,10 +344,6 @@ class Channel:
         False  # `oldest_age` is a lower bound: some node does not tell, or we have not watched enough
     )
     drain_time: float | None = None  # until it is empty at the present rates; None: not known, or it does not shrink
-
-    @property
-    def memory_depth(self) -> int:
-        return self.depth - self.backend_depth
 
     @property
     def is_ephemeral(self) -> bool:
@@ -396,15 +375,12 @@ class Channel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicNode:
+class TopicNode(TopicNumbers):
     """A topic on one node."""
 
+    NUMBERS_AFTER = ("node", "node")
+
     node: str
-    depth: int = 0  # messages that wait for a first channel, or for the end of the topic's pause
-    backend_depth: int = 0
-    message_count: int = 0
-    message_bytes: int = 0
-    repeat_count: int = 0  # publishes whose key was known, so that they were not made again
     paused: bool = False
     ack: str = ""  # the topic's --ack there; empty: the node keeps no copy in a store, and so does not tell
     tombstoned: bool = False
@@ -413,10 +389,6 @@ class TopicNode:
     policy_recent: Counts = ()  # of the last five minutes
     expires_at: float | None = None  # when the policy deletes it, if nobody uses it until then
     has_log: bool = False  # this node keeps the topic's history, and it can be read
-
-    @property
-    def memory_depth(self) -> int:
-        return self.depth - self.backend_depth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -482,18 +454,15 @@ class Untold:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Topic:
+class Topic(TopicNumbers):
     """A topic on all of its nodes. The numbers are sums, as those of `Channel` are."""
+
+    NUMBERS_AFTER = ("channels", "channels")
 
     name: str
     nodes: tuple[TopicNode, ...] = ()
     silent: tuple[str, ...] = ()  # those of its nodes that do not answer now
     channels: tuple[Channel, ...] = ()
-    depth: int = 0
-    backend_depth: int = 0
-    message_count: int = 0
-    message_bytes: int = 0
-    repeat_count: int = 0  # publishes whose key was known, so that they were not made again
     paused: Paused = Paused.NO
     latency: Latency | None = None
     rates: Rates = UNKNOWN_RATES
@@ -503,10 +472,6 @@ class Topic:
     registered_channels: tuple[str, ...] = ()  # channels that an nsqlookupd lists; asked for inactive topics only
     readers: tuple[Reader, ...] | None = None  # asked for only while a viewer looks at the topic; None: not asked for
     readers_untold: tuple[Untold, ...] = ()
-
-    @property
-    def memory_depth(self) -> int:
-        return self.depth - self.backend_depth
 
     @property
     def is_ephemeral(self) -> bool:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from nsqadmin.cluster.connections import ClientKey, read_clients, read_producers, with_rates
 from nsqadmin.cluster.copies import read_copy
+from nsqadmin.cluster.measures import measures_of
 from nsqadmin.cluster.model import (
     UNKNOWN_RATES,
     ChannelNode,
@@ -49,21 +50,9 @@ _MOST_TOPICS: Final = 50_000
 _MOST_CHANNELS: Final = 200_000
 _MOST_PERCENTILES: Final = 100
 _LOCALITIES: Final = ("zone_local_msg_count", "region_local_msg_count", "global_msg_count")
-# The numbers of a channel: our name, and the one in /stats.
-_CHANNEL_NUMBERS: Final[Mapping[str, str]] = {
-    "depth": "depth",
-    "backend_depth": "backend_depth",
-    "in_flight_count": "in_flight_count",
-    "deferred_count": "deferred_count",
-    "message_count": "message_count",
-    "requeue_count": "requeue_count",
-    "timeout_count": "timeout_count",
-    "client_count": "client_count",
-    "zone_local_count": "zone_local_msg_count",
-    "region_local_count": "region_local_msg_count",
-    "global_count": "global_msg_count",
-    "buried_count": "buried_count",
-}
+# The measures of topics and channels: our name, and the one in /stats.
+_TOPIC_NUMBERS: Final = [(it.name, it.key) for it in measures_of(TopicNode)]
+_CHANNEL_NUMBERS: Final = [(it.name, it.key) for it in measures_of(ChannelNode)]
 _STILL: Final = Rates(incoming=0.0, finished=0.0, requeued=0.0, timed_out=0.0, failed=0.0)
 _SILENT: Final = Rates(incoming=0.0, bytes=0.0)
 
@@ -266,13 +255,11 @@ class _TopicReader:
             return _unchanged(before, self.at)
         counts = read_counts(raw.get("policy_counts"))
         readings, recent = self._lately(before, counts)
+        numbers: dict[str, Any] = {name: raw.get(key) or 0 for name, key in _TOPIC_NUMBERS}
+        check_numbers(*numbers.values(), *(raw.get(key) or 0 for key in _LOCALITIES))
         row = TopicNode(
             node=self.node,
-            depth=raw.get("depth") or 0,
-            backend_depth=raw.get("backend_depth") or 0,
-            message_count=raw.get("message_count") or 0,
-            message_bytes=raw.get("message_bytes") or 0,
-            repeat_count=raw.get("repeat_count") or 0,
+            **numbers,
             paused=bool(raw.get("paused")),
             ack=text(raw.get("ack")),
             latency=read_latency(raw.get("e2e_processing_latency")),
@@ -280,14 +267,6 @@ class _TopicReader:
             policy_recent=recent,
             expires_at=_moment(raw.get("expires_at"), self.skew),
             has_log=self.has_history,
-        )
-        check_numbers(
-            row.depth,
-            row.backend_depth,
-            row.message_count,
-            row.message_bytes,
-            row.repeat_count,
-            *(raw.get(key) or 0 for key in _LOCALITIES),
         )
         known = before.channels if before is not None else {}
         channels = {}
@@ -327,7 +306,7 @@ class _TopicReader:
 
     def _channel_row(self, raw: Json) -> ChannelNode:
         """Read the channel's own numbers, without its clients and what is counted since the answer before."""
-        numbers: dict[str, Any] = {name: raw.get(key) or 0 for name, key in _CHANNEL_NUMBERS.items()}
+        numbers: dict[str, Any] = {name: raw.get(key) or 0 for name, key in _CHANNEL_NUMBERS}
         check_numbers(*numbers.values())
         return ChannelNode(
             node=self.node,

@@ -6,6 +6,7 @@ Absent fields get their defaults and unknown ones are ignored, so that the file 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 from collections.abc import Mapping
 from enum import StrEnum
@@ -63,7 +64,29 @@ def _shown(kind: type) -> tuple[str, ...]:
 @cache
 def _hints(kind: type) -> Mapping[str, Any]:
     hints = get_type_hints(kind)
-    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+    return {name: hints[name] for name in members_of(kind)}
+
+
+def members_of(kind: type) -> list[str]:
+    """Return the names of a record's fields in the order of its JSON.
+
+    That is the order in which they are declared, but a record that inherits numbers says where these are: NSQ's come
+    after the first field of its NUMBERS_AFTER, and ours after the second.
+    """
+    fields = dataclasses.fields(kind)
+    places: tuple[str, str] | None = getattr(kind, "NUMBERS_AFTER", None)
+    if places is None:
+        return [it.name for it in fields]
+    own = inspect.get_annotations(kind)
+    inherited = [it for it in fields if it.name not in own]
+    members: list[str] = []
+    for it in fields:
+        if it.name in own:
+            members.append(it.name)
+            for place, is_nsqs in zip(places, (True, False), strict=True):
+                if it.name == place:
+                    members += [it.name for it in inherited if it.metadata["measure"].is_nsqs is is_nsqs]
+    return members
 
 
 def _decoded(kind: Any, value: object, where: str) -> Any:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from starlette.responses import Response
 
-from nsqadmin.cluster.model import Severity
+from nsqadmin.cluster.measures import measures_of
+from nsqadmin.cluster.model import Channel, Severity, Topic
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import identity_of, text_answer
 from nsqcommon.prometheus import CONTENT_TYPE, Metric, Sample, counter, exposition, gauge
@@ -18,33 +19,15 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from nsqadmin.cluster.model import Channel, Snapshot, Topic
+    from nsqadmin.cluster.model import Snapshot
     from nsqadmin.incidents.model import Open
     from nsqadmin.services import Services
 
     OfTopics = Sequence[tuple[Topic, Mapping[str, str]]]  # with their labels
     OfChannels = Sequence[tuple[Channel, Mapping[str, str]]]
 
-_OF_TOPICS: Final[tuple[tuple[str, str, Callable[[Topic], int]], ...]] = (
-    ("nsq_topic_depth", "Messages that no channel has got yet.", lambda it: it.depth),
-    ("nsq_topic_messages", "Messages since the nodes started.", lambda it: it.message_count),
-    (
-        "nsq_topic_repeats",
-        "Publishes since the nodes started whose key was known, so that they were not made again.",
-        lambda it: it.repeat_count,
-    ),
-)
-_OF_CHANNELS: Final[tuple[tuple[str, str, Callable[[Channel], int]], ...]] = (
-    ("nsq_channel_depth", "Waiting messages.", lambda it: it.depth),
-    ("nsq_channel_in_flight", "Messages being handled.", lambda it: it.in_flight_count),
-    ("nsq_channel_deferred", "Messages that wait for their delay.", lambda it: it.deferred_count),
-    (
-        "nsq_channel_buried",
-        "Messages that have failed for good and are delivered to nobody.",
-        lambda it: it.buried_count,
-    ),
-    ("nsq_channel_clients", "Connected consumers.", lambda it: it.client_count),
-)
+_OF_TOPICS: Final = [(f"nsq_topic_{it.metric}", it.help, it.read) for it in measures_of(Topic) if it.metric]
+_OF_CHANNELS: Final = [(f"nsq_channel_{it.metric}", it.help, it.read) for it in measures_of(Channel) if it.metric]
 _TIMES_OF_CHANNELS: Final[tuple[tuple[str, str, Callable[[Channel], float | None]], ...]] = (
     (
         "nsq_channel_oldest_age_seconds",

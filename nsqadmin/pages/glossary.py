@@ -1,9 +1,16 @@
-"""The glossary: what each number means, in a sentence or two, for every "?" in a table and for the help page."""
+"""The glossary: what each number means, in a sentence or two, for every "?" in a table and for the help page.
+
+What nsqd counts is explained in its measure.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
+
+from nsqadmin.cluster.measures import measures_of
+from nsqadmin.cluster.model import Channel, Topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,23 +19,11 @@ class Entry:
     text: str
 
 
-GLOSSARY: Final[dict[str, Entry]] = {
+_WORDS: Final[Mapping[str, Entry]] = {
     "topic": Entry("Topic", "A named stream that producers publish to. It exists on each nsqd that was published to."),
     "channel": Entry(
         "Channel",
         "A named queue below a topic. Each channel gets a copy of every message; the consumers of one channel share them.",
-    ),
-    "depth": Entry(
-        "Depth",
-        "Messages that wait to be delivered. It does not include those that a consumer is handling (in flight) and those with a delay (deferred).",
-    ),
-    "topic-depth": Entry(
-        "Waiting in topic",
-        "Messages that no channel has got yet, because the topic has no channel or is paused. Messages in a channel are counted there.",
-    ),
-    "disk": Entry(
-        "On disk",
-        "The part of the depth that is no longer in memory and has to be read from disk first. A Python nsqd keeps every message on disk, and counts here those that are not in its cache.",
     ),
     "copy": Entry(
         "Copy",
@@ -38,34 +33,9 @@ GLOSSARY: Final[dict[str, Entry]] = {
         "OK means",
         "The topic's --ack: how safe a message is when its publisher gets OK. Known of nodes that keep a copy in an object store.",
     ),
-    "in-flight": Entry(
-        "In flight",
-        "Messages that were sent to a consumer and are neither finished, requeued nor timed out.",
-    ),
     "ready": Entry(
         "Ready (RDY)",
         "How many messages the consumers allow to be in flight. With 0, a consumer is connected but gets nothing.",
-    ),
-    "deferred": Entry(
-        "Deferred",
-        "Messages that were published or requeued with a delay, which is not over yet. The depth does not include them.",
-    ),
-    "buried": Entry(
-        "Buried",
-        "Messages that have failed for good. They stay in the channel with the reason, are delivered to nobody, and are no part of the depth, until somebody kicks them back into the channel or discards them. Only a Python nsqd buries messages.",
-    ),
-    "requeued": Entry("Requeued", "Messages that consumers have given back, usually because handling them failed."),
-    "timed-out": Entry(
-        "Timed out",
-        "Messages that a consumer has kept longer than msg_timeout without an answer; they are delivered again.",
-    ),
-    "messages": Entry(
-        "Messages",
-        "All messages since this nsqd started. After a restart it starts from the messages that were left over.",
-    ),
-    "repeats": Entry(
-        "Repeats",
-        "Publishes since this nsqd started whose key it knew: a producer sent them again, and they were not made again.",
     ),
     "in-rate": Entry("In", "Messages that arrive each second, between the last two samples."),
     "out-rate": Entry(
@@ -172,3 +142,31 @@ GLOSSARY: Final[dict[str, Entry]] = {
         "When the nodes were asked for these numbers. nsqadmin asks them every few seconds, once for all browsers.",
     ),
 }
+_FIRST: Final = (
+    "topic",
+    "channel",
+    "depth",
+    "topic-depth",
+    "disk",
+    "copy",
+    "ack",
+    "in-flight",
+    "ready",
+    "deferred",
+    "buried",
+    "requeued",
+    "timed-out",
+    "messages",
+    "repeats",
+)
+
+
+def _glossary() -> Iterator[tuple[str, Entry]]:
+    """Yield the entries in the order of the help page: the words that one needs first, other measures, other words."""
+    numbers = (*measures_of(Channel), *measures_of(Topic))
+    entries = {**{it.word: Entry(it.label, it.words) for it in numbers if it.words}, **_WORDS}
+    for word in dict.fromkeys((*_FIRST, *entries)):
+        yield word, entries[word]
+
+
+GLOSSARY: Final = dict(_glossary())

@@ -21,7 +21,7 @@ from nsqadmin.pages.links import Links
 from nsqadmin.pages.rights import ACTION_WORDS, right_of
 from nsqadmin.pages.silence import parts_of
 from nsqadmin.pages.status import HEALTH, Standing, State
-from nsqadmin.pages.tables import Sorting, page_number, part_of
+from nsqadmin.pages.tables import Sorting, number_columns, page_number, part_of
 from nsqcommon.version import suite_version
 
 if TYPE_CHECKING:
@@ -116,6 +116,7 @@ class Painter:
             "sorting": partial(Sorting, request),
             "page_number": page_number(request),
             "part_of": part_of,
+            "number_columns": number_columns,
         }
         html = self._templates.get_template(template).render({**context, **shown})
         return HTMLResponse(html.encode("utf-8", "replace"), status)  # nodes may send names that are not valid text

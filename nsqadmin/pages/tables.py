@@ -10,11 +10,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from urllib.parse import quote, urlencode
 
+from nsqadmin.cluster.measures import measures_of
 from nsqadmin.cluster.merge import version_key
+from nsqadmin.cluster.model import Channel, Topic
 from nsqadmin.pages.status import HEALTH
 
 if TYPE_CHECKING:
     from starlette.requests import Request
+
+    from nsqadmin.cluster.measures import Measure
 
 T = TypeVar("T")
 Value = float | int | str | tuple[Any, ...] | None
@@ -47,12 +51,14 @@ def _negative(path: str) -> Key:
     return lambda row: -value if isinstance(value := read(row), int | float) and value else None
 
 
-_OF_NODES: Final[Mapping[str, Key]] = {
-    "node": of_the("node"),
-    "depth": of_the("depth"),
-    "disk": of_the("backend_depth"),
-    "messages": of_the("message_count"),
-}
+def _over_channels(read: Callable[[Any], int]) -> Key:
+    """Return a key for a topic on a node: the sum over its channels there."""
+    return lambda row: sum(read(on) for _, on in row.channels)
+
+
+_OF_TOPIC: Final = {it.column: it.read for it in measures_of(Topic) if it.column}
+_CHANNEL_COLUMNS: Final = [it for it in measures_of(Channel) if it.column]
+_OF_CHANNEL: Final = {it.column: it.read for it in _CHANNEL_COLUMNS}
 # By table and column. What a column shows is in the template of the table; this says how it is ordered.
 KEYS: Final[Mapping[str, Mapping[str, Key]]] = {
     "consumers": {
@@ -82,40 +88,22 @@ KEYS: Final[Mapping[str, Mapping[str, Key]]] = {
         "requeued": of_the("requeued"),
     },
     "channels": {
+        **_OF_CHANNEL,
         "name": of_the("name"),
-        "depth": of_the("depth"),
-        "disk": of_the("backend_depth"),
         "in": of_the("rates.incoming"),
         "out": of_the("rates.finished"),
         "drain": of_the("drain_time"),
         "lag": of_the("oldest_age"),
-        "inflight": of_the("in_flight_count"),
-        "deferred": of_the("deferred_count"),
-        "buried": of_the("buried_count"),
         "failures": of_the("rates.failed"),
-        "messages": of_the("message_count"),
-        "consumers": of_the("client_count"),
     },
-    "channel-nodes": {
-        **_OF_NODES,
-        "inflight": of_the("in_flight_count"),
-        "deferred": of_the("deferred_count"),
-        "buried": of_the("buried_count"),
-        "requeued": of_the("requeue_count"),
-        "timed-out": of_the("timeout_count"),
-        "consumers": of_the("client_count"),
-    },
-    "topic-nodes": {**_OF_NODES, "data": of_the("message_bytes")},
+    "channel-nodes": {**_OF_CHANNEL, "node": of_the("node")},
+    "topic-nodes": {**_OF_TOPIC, "node": of_the("node")},
     "node-topics": {
+        **{column: _over_channels(read) for column, read in _OF_CHANNEL.items()},
         "name": of_the("topic.name"),
         "depth": lambda row: row.on.depth + sum(on.depth for _, on in row.channels),
         "disk": lambda row: row.on.backend_depth + sum(on.backend_depth for _, on in row.channels),
-        "inflight": lambda row: sum(on.in_flight_count for _, on in row.channels),
-        "deferred": lambda row: sum(on.deferred_count for _, on in row.channels),
-        "requeued": lambda row: sum(on.requeue_count for _, on in row.channels),
-        "timed-out": lambda row: sum(on.timeout_count for _, on in row.channels),
         "messages": of_the("on.message_count"),
-        "consumers": lambda row: sum(on.client_count for _, on in row.channels),
     },
     "producers": {
         "producer": of_the("producer.hostname"),
@@ -192,6 +180,11 @@ def sorted_rows(rows: Iterable[T], key: Callable[[T], Value], sort: str) -> list
     known: list[tuple[Any, T]] = [pair for pair in values if pair[0] is not None]
     known.sort(key=lambda pair: pair[0], reverse=sort.startswith("-"))
     return [row for _, row in known] + [row for value, row in values if value is None]
+
+
+def number_columns(channel: Channel) -> list[Measure]:
+    """Return the measures that a table of the channel's nodes has columns for: ours only if one is not 0."""
+    return [it for it in _CHANNEL_COLUMNS if it.is_nsqs or it.read(channel)]
 
 
 # Pages

@@ -7,15 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
 
 from nsqd.broker.consumer import Consumer, Locality
-from nsqd.broker.stats_records import NO_LATENCY, BrokerSnapshot, ChannelSnapshot, ClientSnapshot, TopicSnapshot
+from nsqd.broker.stats_records import (
+    NO_LATENCY,
+    BrokerSnapshot,
+    ChannelSnapshot,
+    ClientSnapshot,
+    TopicSnapshot,
+    paths_of,
+)
 
 if TYPE_CHECKING:
     from nsqd.broker.broker import Broker
     from nsqd.broker.channel import Channel
     from nsqd.broker.topic import Topic
+
+_read_topic: Final = attrgetter(*paths_of(TopicSnapshot))
+_read_channel: Final = attrgetter(*paths_of(ChannelSnapshot))
 
 
 def snapshot(
@@ -76,15 +87,11 @@ def _topic_with_channels(
 
 def _topic_snapshot(topic: Topic, channels: Sequence[ChannelSnapshot], ages_at: float | None) -> TopicSnapshot:
     return TopicSnapshot(
+        *_read_topic(topic),
         topic_name=topic.name,
         channels=tuple(channels),
-        depth=topic.depth,
-        backend_depth=topic.backend_depth,
-        message_count=topic.message_count,
-        message_bytes=topic.message_bytes,
         paused=topic.paused,
         policy_counts=dict(topic.policy_counts),
-        repeat_count=topic.repeat_count,
         expires_at=topic.expires_at() if ages_at is not None else None,
         e2e_processing_latency=topic.latency(),
     )
@@ -104,25 +111,18 @@ def _channel_with_clients(
 def _channel_snapshot(
     channel: Channel, since: Mapping[Consumer, float], *, clients: bool, ages_at: float | None
 ) -> ChannelSnapshot:
-    ledger, buried, taken = channel.ledger, channel.buried_queue, channel.taken_by_locality
+    ledger, taken = channel.ledger, channel.taken_by_locality
     return ChannelSnapshot(
+        *_read_channel(channel),
         channel_name=channel.name,
-        depth=ledger.depth,
-        backend_depth=ledger.backend_depth,
         in_flight_count=len(channel.in_flight),
         deferred_count=len(ledger.deferred),
         buried_count=len(ledger.buried),
-        bury_count=buried.bury_count,
-        kick_count=buried.kick_count,
-        discard_count=buried.discard_count,
         paused_why=channel.paused_why,
         policy_counts=dict(channel.policy_counts),
-        message_count=ledger.message_count,
         zone_local_msg_count=taken[Locality.SAME_ZONE],
         region_local_msg_count=taken[Locality.SAME_REGION],
         global_msg_count=taken[Locality.ELSEWHERE],
-        requeue_count=channel.requeue_count,
-        timeout_count=channel.timeout_count,
         client_count=len(channel.consumers),
         clients=_clients_of(channel, since, ages_at) if clients else None,
         paused=channel.paused,

@@ -1,14 +1,15 @@
-"""Snapshots of the broker's state: frozen records, with the fields in the order of `/stats`.
+"""Snapshots of the broker's state: frozen records, whose fields are the table of measures.
 
-HTTP, statsd and tests all read these records. stats.py collects them. `None` and an empty sequence differ, because NSQ
-prints `null` for the one and `[]` for the other.
+HTTP, statsd and tests all read these records. stats.py collects them. NSQ's numbers are in the order of `/stats`.
+`None` and an empty sequence differ, because NSQ prints `null` for the one and `[]` for the other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Final, NamedTuple
+from enum import Enum, auto
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,62 +56,141 @@ class ClientSnapshot:
     oldest_in_flight_ms: int | None = None  # age of its oldest delivery; None: not requested, or nothing in flight
 
 
-class Counter(NamedTuple):
-    """Where a channel's counter is shown. Use it as `field(default=0, metadata=Counter(...).shown())`."""
+class Json(Enum):
+    """Whether a measure is a member of `/stats`. It has the name of its field there."""
 
-    metric: str = ""  # nsqd_channel_<metric>_total in /metrics; empty: not there
-    text: str = ""  # the metric's help text
-    in_json: bool = False  # in /stats under the field's name, unless it is 0
+    ALWAYS = auto()  # as in NSQ
+    IF_SET = auto()  # unless it is 0, as in NSQ
+    OURS = auto()  # after NSQ's members, unless it is 0
+    NEVER = auto()
 
-    def shown(self) -> dict[str, Counter]:
-        return {"counter": self}
+
+class Measure(NamedTuple):
+    """One number of a topic or channel: where the broker has it, and where we show it.
+
+    `counter` or `gauge` is the metadata of its field. stats.py, JSON, `/metrics` and statsd all go by these fields, so a
+    number that NSQ doesn't have takes one field below, and the code that counts it. Only the text form of `/stats` is
+    written by hand, because its lines are NSQ's.
+
+    A field that is positional is read at `of`: stats.py passes all of them at once. It computes the others.
+    """
+
+    metric: str  # nsqd_topic_<metric> or nsqd_channel_<metric> in /metrics, and _total for a counter; empty: not there
+    help: str  # the metric's text
+    is_counter: bool
+    of: str  # its path from the Topic or Channel; empty: the field's name
+    json: Json
+    statsd: str | None  # None: the field's name; empty: we don't push it
+
+
+def counter(
+    metric: str, help: str, *, of: str = "", json: Json = Json.OURS, statsd: str | None = None
+) -> dict[str, Measure]:
+    """Describe a number that only grows."""
+    return {"measure": Measure(metric, help, True, of, json, statsd)}
+
+
+def gauge(
+    metric: str, help: str, *, of: str = "", json: Json = Json.OURS, statsd: str | None = None
+) -> dict[str, Measure]:
+    return {"measure": Measure(metric, help, False, of, json, statsd)}
+
+
+def measures_of(record: type) -> Mapping[str, Measure]:
+    """Return the measures by field, in the order of the fields."""
+    return {it.name: it.metadata["measure"] for it in fields(record) if "measure" in it.metadata}
+
+
+def paths_of(record: type) -> Sequence[str]:
+    """Return the paths of the positional measures, in the order in which the record takes them."""
+    return [it.metadata["measure"].of or it.name for it in fields(record) if not it.kw_only]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelSnapshot:
-    """To add a counter that NSQ doesn't have, add a line here and one in `_channel_snapshot` of stats.py. That is all."""
-
     channel_name: str
-    depth: int
-    backend_depth: int
-    in_flight_count: int
-    deferred_count: int
-    message_count: int = field(metadata=Counter("messages", "Messages that the channel got.").shown())
-    zone_local_msg_count: int = field(default=0, metadata=Counter(in_json=True).shown())
-    region_local_msg_count: int = field(default=0, metadata=Counter(in_json=True).shown())
-    global_msg_count: int = field(default=0, metadata=Counter(in_json=True).shown())
-    requeue_count: int = field(metadata=Counter("requeues", "Messages that consumers put back.").shown())
-    timeout_count: int = field(metadata=Counter("timeouts", "Messages that were not finished in time.").shown())
-    bury_count: int = field(default=0, metadata=Counter("burials", "Messages that were buried.").shown())
-    kick_count: int = field(
-        default=0, metadata=Counter("kicks", "Buried messages that were given back to the channel.").shown()
+    depth: int = field(
+        kw_only=False, metadata=gauge("depth", "Messages waiting for a consumer.", of="ledger.depth", json=Json.ALWAYS)
     )
-    discard_count: int = field(default=0, metadata=Counter("discards", "Buried messages that were discarded.").shown())
-    client_count: int
+    backend_depth: int = field(
+        kw_only=False,
+        metadata=gauge(
+            "backend_depth", "The part of the depth that is only on disk.", of="ledger.backend_depth", json=Json.ALWAYS
+        ),
+    )
+    in_flight_count: int = field(
+        metadata=gauge("in_flight", "Messages delivered to consumers and not answered yet.", json=Json.ALWAYS)
+    )
+    deferred_count: int = field(
+        metadata=gauge("deferred", "Deferred messages: they are delivered later.", json=Json.ALWAYS)
+    )
+    buried_count: int = field(default=0, metadata=gauge("buried", "Buried messages: they wait for an operator."))
+    message_count: int = field(
+        kw_only=False,
+        metadata=counter("messages", "Messages that the channel got.", of="ledger.message_count", json=Json.ALWAYS),
+    )
+    zone_local_msg_count: int = field(default=0, metadata=counter("", "", json=Json.IF_SET, statsd=""))
+    region_local_msg_count: int = field(default=0, metadata=counter("", "", json=Json.IF_SET, statsd=""))
+    global_msg_count: int = field(default=0, metadata=counter("", "", json=Json.IF_SET, statsd=""))
+    requeue_count: int = field(
+        kw_only=False, metadata=counter("requeues", "Messages that consumers put back.", json=Json.ALWAYS)
+    )
+    timeout_count: int = field(
+        kw_only=False, metadata=counter("timeouts", "Messages that were not finished in time.", json=Json.ALWAYS)
+    )
+    bury_count: int = field(
+        default=0,
+        kw_only=False,
+        metadata=counter("burials", "Messages that were buried.", of="buried_queue.bury_count", json=Json.NEVER),
+    )
+    kick_count: int = field(
+        default=0,
+        kw_only=False,
+        metadata=counter(
+            "kicks",
+            "Buried messages that were given back to the channel.",
+            of="buried_queue.kick_count",
+            json=Json.NEVER,
+        ),
+    )
+    discard_count: int = field(
+        default=0,
+        kw_only=False,
+        metadata=counter(
+            "discards", "Buried messages that were discarded.", of="buried_queue.discard_count", json=Json.NEVER
+        ),
+    )
+    client_count: int = field(metadata=gauge("clients", "Consumers.", json=Json.ALWAYS, statsd="clients"))
     clients: Sequence[ClientSnapshot] | None  # None: not requested
     paused: bool
     e2e_processing_latency: LatencySnapshot
-    buried_count: int = 0
     paused_why: str = ""  # the reason of an automatic pause
     policy_counts: Mapping[str, int] = field(default_factory=dict)  # messages that the policy acted on, by cause
     oldest_timestamp: int | None = None  # of the oldest waiting message; None: not requested, or not known
     expires_at: int | None = None  # when the policy deletes the unused channel; None: not requested, or never
 
 
-CHANNEL_COUNTERS: Final[Sequence[tuple[str, Counter]]] = tuple(
-    (it.name, it.metadata["counter"]) for it in fields(ChannelSnapshot) if "counter" in it.metadata
-)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSnapshot:
     topic_name: str
     channels: Sequence[ChannelSnapshot]
-    depth: int
-    backend_depth: int
-    message_count: int
-    message_bytes: int
-    repeat_count: int = 0  # publishes that were ignored because their key was known
+    depth: int = field(
+        kw_only=False, metadata=gauge("depth", "Messages that no channel has received yet.", json=Json.ALWAYS)
+    )
+    backend_depth: int = field(
+        kw_only=False, metadata=gauge("backend_depth", "The part of the depth that is only on disk.", json=Json.ALWAYS)
+    )
+    message_count: int = field(
+        kw_only=False, metadata=counter("messages", "Messages published to the topic.", json=Json.ALWAYS)
+    )
+    message_bytes: int = field(
+        kw_only=False, metadata=counter("message_bytes", "Bytes in the bodies of these messages.", json=Json.ALWAYS)
+    )
+    repeat_count: int = field(
+        default=0,
+        kw_only=False,
+        metadata=counter("repeats", "Publishes that were skipped because their idempotence key was known.", statsd=""),
+    )
     paused: bool
     policy_counts: Mapping[str, int] = field(default_factory=dict)
     expires_at: int | None = None

@@ -4,45 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from nsqcommon.prometheus import Metric, Sample, counter, gauge, histogram
 from nsqcommon.version import NSQ_VERSION, suite_version
-from nsqd.broker.stats_records import CHANNEL_COUNTERS
+from nsqd.broker.stats_records import ChannelSnapshot, TopicSnapshot, measures_of
 from nsqd.broker.store import RemoteState
 from nsqd.readers import silence
 
 if TYPE_CHECKING:
     from nsqd.broker.broker import Broker
-    from nsqd.broker.stats_records import ChannelSnapshot, LatencySnapshot, TopicSnapshot
+    from nsqd.broker.stats_records import LatencySnapshot
     from nsqd.broker.store import DiskSnapshot, RemoteSnapshot
     from nsqd.readers import LogConsumer
     from nsqd.stats.memory import MemorySnapshot
 
 _NANOSECONDS: Final = 1_000_000_000
-
-_TOPIC_COUNTERS: Final[tuple[tuple[str, str, Callable[[TopicSnapshot], int]], ...]] = (
-    ("messages", "Messages published to the topic.", lambda it: it.message_count),
-    ("message_bytes", "Bytes in the bodies of these messages.", lambda it: it.message_bytes),
-    ("repeats", "Publishes that were skipped because their idempotence key was known.", lambda it: it.repeat_count),
-)
-_TOPIC_GAUGES: Final[tuple[tuple[str, str, Callable[[TopicSnapshot], int]], ...]] = (
-    ("depth", "Messages that no channel has received yet.", lambda it: it.depth),
-    ("backend_depth", "The part of the depth that is only on disk.", lambda it: it.backend_depth),
-    ("paused", "1 while the topic is paused.", lambda it: int(it.paused)),
-)
-_CHANNEL_COUNTERS: Final[tuple[tuple[str, str, Callable[[ChannelSnapshot], int]], ...]] = tuple(
-    (counter.metric, counter.text, attrgetter(name)) for name, counter in CHANNEL_COUNTERS if counter.metric
-)
-_CHANNEL_GAUGES: Final[tuple[tuple[str, str, Callable[[ChannelSnapshot], int]], ...]] = (
-    ("depth", "Messages waiting for a consumer.", lambda it: it.depth),
-    ("backend_depth", "The part of the depth that is only on disk.", lambda it: it.backend_depth),
-    ("in_flight", "Messages delivered to consumers and not answered yet.", lambda it: it.in_flight_count),
-    ("deferred", "Deferred messages: they are delivered later.", lambda it: it.deferred_count),
-    ("buried", "Buried messages: they wait for an operator.", lambda it: it.buried_count),
-    ("clients", "Consumers.", lambda it: it.client_count),
-    ("paused", "1 while the channel is paused.", lambda it: int(it.paused)),
-)
 
 
 def nsqd_metrics(
@@ -202,15 +179,12 @@ def _of_publishes(broker: Broker, policy_error: str, policy_is_copy: bool) -> li
 
 
 def _of_topics(topics: Sequence[TopicSnapshot]) -> list[Metric]:
+    def figures(read: Callable[[TopicSnapshot], int]) -> Figures:
+        return ((_of(topic), read(topic)) for topic in topics)
+
     return [
-        *(
-            _family("counter", f"nsqd_topic_{name}_total", text, _of_each_topic(topics, read))
-            for name, text, read in _TOPIC_COUNTERS
-        ),
-        *(
-            _family("gauge", f"nsqd_topic_{name}", text, _of_each_topic(topics, read))
-            for name, text, read in _TOPIC_GAUGES
-        ),
+        *_measured("nsqd_topic_", TopicSnapshot, figures),
+        _family("gauge", "nsqd_topic_paused", "1 while the topic is paused.", figures(lambda it: int(it.paused))),
         _family(
             "counter",
             "nsqd_topic_policy_total",
@@ -220,26 +194,13 @@ def _of_topics(topics: Sequence[TopicSnapshot]) -> list[Metric]:
     ]
 
 
-def _of_each_topic(topics: Iterable[TopicSnapshot], read: Callable[[TopicSnapshot], int]) -> Figures:
-    return ((_of(topic), read(topic)) for topic in topics)
-
-
-def _of_each_channel(
-    channels: Iterable[tuple[str, ChannelSnapshot]], read: Callable[[ChannelSnapshot], int]
-) -> Figures:
-    return ((_in(topic, channel), read(channel)) for topic, channel in channels)
-
-
 def _of_channels(channels: Sequence[tuple[str, ChannelSnapshot]]) -> list[Metric]:
+    def figures(read: Callable[[ChannelSnapshot], int]) -> Figures:
+        return ((_in(topic, channel), read(channel)) for topic, channel in channels)
+
     return [
-        *(
-            _family("counter", f"nsqd_channel_{name}_total", text, _of_each_channel(channels, read))
-            for name, text, read in _CHANNEL_COUNTERS
-        ),
-        *(
-            _family("gauge", f"nsqd_channel_{name}", text, _of_each_channel(channels, read))
-            for name, text, read in _CHANNEL_GAUGES
-        ),
+        *_measured("nsqd_channel_", ChannelSnapshot, figures),
+        _family("gauge", "nsqd_channel_paused", "1 while the channel is paused.", figures(lambda it: int(it.paused))),
         _family(
             "counter",
             "nsqd_channel_policy_total",
@@ -247,6 +208,17 @@ def _of_channels(channels: Sequence[tuple[str, ChannelSnapshot]]) -> list[Metric
             (({**_in(t, c), "cause": cause}, count) for t, c in channels for cause, count in c.policy_counts.items()),
         ),
     ]
+
+
+def _measured(prefix: str, record: type, figures: Callable[[Callable[[Any], int]], Figures]) -> Iterator[Metric]:
+    """Yield the metrics of a record's measures: the counters, then the gauges."""
+    measures = measures_of(record)
+    for name, it in measures.items():
+        if it.metric and it.is_counter:
+            yield _family("counter", f"{prefix}{it.metric}_total", it.help, figures(attrgetter(name)))
+    for name, it in measures.items():
+        if it.metric and not it.is_counter:
+            yield _family("gauge", f"{prefix}{it.metric}", it.help, figures(attrgetter(name)))
 
 
 def _of_readers(lags: Sequence[tuple[str, LogConsumer, int]], timestamp: int) -> list[Metric]:

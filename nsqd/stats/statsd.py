@@ -3,14 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import chain
-from typing import TYPE_CHECKING
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final
 
 from nsqcommon.wire.names import is_ephemeral
+from nsqd.broker.stats_records import ChannelSnapshot, Json, TopicSnapshot, measures_of
 
 if TYPE_CHECKING:
-    from nsqd.broker.stats_records import BrokerSnapshot, ChannelSnapshot, LatencySnapshot, TopicSnapshot
+    from collections.abc import Callable
+
+    from nsqd.broker.stats_records import BrokerSnapshot, LatencySnapshot
     from nsqd.stats.memory import MemorySnapshot
+
+    Rows = list[tuple[str, Callable[[Any], int], bool]]
+
+
+class _Pushed:
+    """The measures of topics or channels that we push: name, how to read it, and whether it's a counter."""
+
+    def __init__(self, record: type[TopicSnapshot | ChannelSnapshot]) -> None:
+        measures = {name: it for name, it in measures_of(record).items() if it.statsd != ""}
+        # NSQ begins with what was published. Otherwise it has the order of /stats.
+        names = sorted(measures, key=lambda name: not name.startswith("message_"))
+        self.nsqs: Rows = []
+        self.ours: Rows = []
+        for name in names:
+            it = measures[name]
+            rows = self.nsqs if it.json is Json.ALWAYS else self.ours
+            rows.append((it.statsd or name, attrgetter(name), it.is_counter))
+
+
+_OF_TOPICS: Final = _Pushed(TopicSnapshot)
+_OF_CHANNELS: Final = _Pushed(ChannelSnapshot)
+_OF_MEMORY: Final = (
+    "heap_objects",
+    "heap_idle_bytes",
+    "heap_in_use_bytes",
+    "heap_released_bytes",
+    "gc_pause_usec_100",
+    "gc_pause_usec_99",
+    "gc_pause_usec_95",
+    "next_gc_bytes",
+)
 
 
 def full_prefix(prefix: str, address: str, port: int) -> str:
@@ -34,64 +68,52 @@ class StatsdLines:
         Forgets deleted topics and channels, so that their counters start from 0 if they are created again.
         """
         last, self._last_values = self._last_values, {}
-        of_topics = chain.from_iterable(map(self._of_topic, snapshot.topics or ()))
-        for name, value, is_counter in chain(of_topics, _of_memory(memory) if memory is not None else ()):
-            yield self._line(name, value, is_counter, last)
+        for topic in snapshot.topics or ():
+            yield from self._of_topic(topic, last)
+        if memory is not None:
+            yield from self._of_memory(memory, last)
 
-    def _line(self, name: str, value: int, is_counter: bool, last: dict[str, int]) -> str:
-        if not is_counter:
-            return f"{self._prefix}{name}:{value}|g\n"
+    def _of_topic(self, topic: TopicSnapshot, last: dict[str, int]) -> Iterator[str]:
+        if self._exclude_ephemeral and is_ephemeral(topic.topic_name):
+            return
+        of_topic = f"{self._prefix}topic.{topic.topic_name}."
+        yield from self._measures(of_topic, topic, _OF_TOPICS, last)
+        yield from _of_latency(of_topic, topic.e2e_processing_latency)
+        for channel in topic.channels:
+            if not (self._exclude_ephemeral and is_ephemeral(channel.channel_name)):
+                of_channel = f"{of_topic}channel.{channel.channel_name}."
+                yield from self._measures(of_channel, channel, _OF_CHANNELS, last)
+                yield from _of_latency(of_channel, channel.e2e_processing_latency)
+
+    def _measures(
+        self, prefix: str, snapshot: TopicSnapshot | ChannelSnapshot, pushed: _Pushed, last: dict[str, int]
+    ) -> Iterator[str]:
+        rows = pushed.nsqs
+        for _, read, _ in pushed.ours:
+            if read(snapshot):  # then all of ours, so that gauges fall to 0 again
+                rows = rows + pushed.ours
+                break
+        for name, read, is_counter in rows:
+            if is_counter:
+                yield self._counter(prefix + name, read(snapshot), last)
+            else:
+                yield f"{prefix}{name}:{read(snapshot)}|g\n"
+
+    def _of_memory(self, memory: MemorySnapshot, last: dict[str, int]) -> Iterator[str]:
+        for name in _OF_MEMORY:
+            yield f"{self._prefix}mem.{name}:{getattr(memory, name)}|g\n"
+        yield self._counter(f"{self._prefix}mem.gc_runs", memory.gc_total_runs, last)
+
+    def _counter(self, name: str, value: int, last: dict[str, int]) -> str:
         self._last_values[name] = value
         before = last.get(name, 0)
         grown = value - before if value >= before else value  # smaller if the topic was deleted and created again
-        return f"{self._prefix}{name}:{grown}|c\n"
-
-    def _of_topic(self, topic: TopicSnapshot) -> Iterator[tuple[str, int, bool]]:
-        if self._exclude_ephemeral and is_ephemeral(topic.topic_name):
-            return
-        prefix = f"topic.{topic.topic_name}."
-        yield prefix + "message_count", topic.message_count, True
-        yield prefix + "message_bytes", topic.message_bytes, True
-        yield prefix + "depth", topic.depth, False
-        yield prefix + "backend_depth", topic.backend_depth, False
-        yield from _of_latency(prefix, topic.e2e_processing_latency)
-        for channel in topic.channels:
-            if not (self._exclude_ephemeral and is_ephemeral(channel.channel_name)):
-                yield from _of_channel(f"{prefix}channel.{channel.channel_name}.", channel)
+        return f"{name}:{grown}|c\n"
 
 
-def _of_channel(prefix: str, channel: ChannelSnapshot) -> Iterator[tuple[str, int, bool]]:
-    yield prefix + "message_count", channel.message_count, True
-    yield prefix + "depth", channel.depth, False
-    yield prefix + "backend_depth", channel.backend_depth, False
-    yield prefix + "in_flight_count", channel.in_flight_count, False
-    yield prefix + "deferred_count", channel.deferred_count, False
-    yield prefix + "requeue_count", channel.requeue_count, True
-    yield prefix + "timeout_count", channel.timeout_count, True
-    yield prefix + "clients", channel.client_count, False
-    if channel.buried_count or channel.bury_count or channel.kick_count or channel.discard_count:  # not in NSQ
-        yield prefix + "buried_count", channel.buried_count, False
-        yield prefix + "bury_count", channel.bury_count, True
-        yield prefix + "kick_count", channel.kick_count, True
-        yield prefix + "discard_count", channel.discard_count, True
-    yield from _of_latency(prefix, channel.e2e_processing_latency)
-
-
-def _of_latency(prefix: str, latency: LatencySnapshot) -> Iterator[tuple[str, int, bool]]:
+def _of_latency(prefix: str, latency: LatencySnapshot) -> Iterator[str]:
     for quantile, value in latency.percentiles or ():
-        yield f"{prefix}e2e_processing_latency_{quantile * 100:.0f}", int(value), False
-
-
-def _of_memory(memory: MemorySnapshot) -> Iterator[tuple[str, int, bool]]:
-    yield "mem.heap_objects", memory.heap_objects, False
-    yield "mem.heap_idle_bytes", memory.heap_idle_bytes, False
-    yield "mem.heap_in_use_bytes", memory.heap_in_use_bytes, False
-    yield "mem.heap_released_bytes", memory.heap_released_bytes, False
-    yield "mem.gc_pause_usec_100", memory.gc_pause_usec_100, False
-    yield "mem.gc_pause_usec_99", memory.gc_pause_usec_99, False
-    yield "mem.gc_pause_usec_95", memory.gc_pause_usec_95, False
-    yield "mem.next_gc_bytes", memory.next_gc_bytes, False
-    yield "mem.gc_runs", memory.gc_total_runs, True
+        yield f"{prefix}e2e_processing_latency_{quantile * 100:.0f}:{int(value)}|g\n"
 
 
 def packets(lines: Iterable[str], most_bytes: int) -> list[bytes]:

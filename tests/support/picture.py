@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nsqadmin.access.policy import Identity, Right, Role
+from nsqadmin.cluster.measures import measures_of
 from nsqadmin.cluster.model import (
     Channel,
     ChannelNode,
@@ -59,20 +60,7 @@ def channel(
 ) -> Channel:
     rows = rows or (channel_node(),)
     paused = [row.paused for row in rows]
-    sums = {
-        field: sum(getattr(row, field) for row in rows)
-        for field in (
-            "depth",
-            "backend_depth",
-            "in_flight_count",
-            "deferred_count",
-            "buried_count",
-            "message_count",
-            "requeue_count",
-            "timeout_count",
-            "client_count",
-        )
-    }
+    sums = {it.name: sum(it.read(row) for row in rows) for it in measures_of(Channel)}
     known: dict[str, Any] = {
         **sums,
         "paused": Paused.YES if all(paused) else Paused.PARTLY if any(paused) else Paused.NO,

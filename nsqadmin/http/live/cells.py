@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
 
+from nsqadmin.cluster.measures import measures_of
 from nsqadmin.cluster.model import Channel, Lookupd, Node, Severity, Snapshot, Topic
+
+if TYPE_CHECKING:
+    from nsqadmin.cluster.measures import ChannelNumbers, Measure, TopicNumbers
 
 Value = float | int | str | None
 Cells = dict[str, Value]
@@ -13,6 +18,23 @@ Cells = dict[str, Value]
 SCOPES: Final = ("overview", "topics", "nodes", "consumers", "lookup", "counter")
 _WITH_NAME: Final = ("topic", "channel", "node")
 _TOP: Final = 40  # topics; the lists of the overview are never longer
+
+
+class _Numbers:
+    """The cells of measures."""
+
+    def __init__(self, measures: Iterable[Measure]) -> None:
+        live = [it for it in measures if it.is_live]
+        self._ends = [f"/{it.cell}" for it in live]
+        self._read = attrgetter(*(it.name for it in live))
+
+    def put(self, cells: Cells, key: str, record: TopicNumbers | ChannelNumbers) -> None:
+        cells.update(zip([key + end for end in self._ends], self._read(record), strict=True))
+
+
+_OF_TOPIC: Final = _Numbers(measures_of(Topic))
+_OF_TOPIC_NODE: Final = _Numbers(it for it in measures_of(Topic) if it.column)  # those in the table of nodes
+_OF_CHANNEL: Final = _Numbers(measures_of(Channel))
 
 
 class BadScope(ValueError):
@@ -45,22 +67,22 @@ def cells_of(snapshot: Snapshot, scope: str) -> Cells:
     match word:
         case "overview":
             for topic in _top(snapshot):
-                cells.update(_topic(topic))
+                _put_topic(cells, topic)
             cells.update(_all_nodes(snapshot))
         case "topics" | "consumers" | "counter" | "lookup":
             for topic in snapshot.topics:
-                cells.update(_topic(topic))
+                _put_topic(cells, topic)
             if word == "lookup":
                 cells.update(_all_nodes(snapshot))
         case "nodes":
             cells.update(_all_nodes(snapshot))
         case "topic":
             if (found := snapshot.topic(name)) is not None:
-                cells.update(_topic(found, with_nodes=True))
+                _put_topic(cells, found, with_nodes=True)
         case "channel":
             topic_name, _, channel_name = name.partition("/")
             if (channel := snapshot.channel(topic_name, channel_name)) is not None:
-                cells.update(_channel(channel, with_nodes=True))
+                _put_channel(cells, channel, with_nodes=True)
                 cells.update(_clients(channel))
         case "node":
             cells.update(_one_node(snapshot, name))
@@ -105,32 +127,27 @@ def _cluster(snapshot: Snapshot) -> Iterator[tuple[str, Value]]:
     yield "cluster/delivered", sum(channel.message_count for topic in snapshot.topics for channel in topic.channels)
 
 
-def _topic(topic: Topic, *, with_nodes: bool = False) -> Iterator[tuple[str, Value]]:
+def _put_topic(cells: Cells, topic: Topic, *, with_nodes: bool = False) -> None:
     key = f"topics/{topic.name}"
     worst = topic.worst_channel
-    yield f"{key}/depth", topic.depth
-    yield f"{key}/memory_depth", topic.memory_depth
-    yield f"{key}/backend_depth", topic.backend_depth
-    yield f"{key}/total_depth", topic.total_depth
-    yield f"{key}/message_count", topic.message_count
-    yield f"{key}/repeat_count", topic.repeat_count
-    yield f"{key}/incoming", _rounded(topic.rates.incoming)
-    yield f"{key}/bytes", _rounded(topic.rates.bytes)
-    yield f"{key}/paused", topic.paused.value
-    yield f"{key}/channels", len(topic.channels)
-    yield f"{key}/nodes", len(topic.nodes)
-    yield f"{key}/worst_channel", worst.name if worst is not None and worst.depth else None
+    _OF_TOPIC.put(cells, key, topic)
+    cells[f"{key}/memory_depth"] = topic.memory_depth
+    cells[f"{key}/total_depth"] = topic.total_depth
+    cells[f"{key}/incoming"] = _rounded(topic.rates.incoming)
+    cells[f"{key}/bytes"] = _rounded(topic.rates.bytes)
+    cells[f"{key}/paused"] = topic.paused.value
+    cells[f"{key}/channels"] = len(topic.channels)
+    cells[f"{key}/nodes"] = len(topic.nodes)
+    cells[f"{key}/worst_channel"] = worst.name if worst is not None and worst.depth else None
     for channel in topic.channels:
-        yield from _channel(channel, with_nodes=False)
+        _put_channel(cells, channel, with_nodes=False)
     if with_nodes:
         for row in topic.nodes:
             of_node = f"{key}@{row.node}"
-            yield f"{of_node}/depth", row.depth
-            yield f"{of_node}/memory_depth", row.memory_depth
-            yield f"{of_node}/backend_depth", row.backend_depth
-            yield f"{of_node}/message_count", row.message_count
-            yield f"{of_node}/paused", "yes" if row.paused else "no"
-        yield from _readers(topic)
+            _OF_TOPIC_NODE.put(cells, of_node, row)
+            cells[f"{of_node}/memory_depth"] = row.memory_depth
+            cells[f"{of_node}/paused"] = "yes" if row.paused else "no"
+        cells.update(_readers(topic))
 
 
 def _readers(topic: Topic) -> Iterator[tuple[str, Value]]:
@@ -144,44 +161,28 @@ def _readers(topic: Topic) -> Iterator[tuple[str, Value]]:
             yield f"{key}@{row.node}/behind_time", _whole(row.behind_time if row.behind else 0.0)
 
 
-def _channel(channel: Channel, *, with_nodes: bool) -> Iterator[tuple[str, Value]]:
+def _put_channel(cells: Cells, channel: Channel, *, with_nodes: bool) -> None:
     key = f"topics/{channel.topic}/{channel.name}"
     rates = channel.rates
-    yield f"{key}/depth", channel.depth
-    yield f"{key}/memory_depth", channel.memory_depth
-    yield f"{key}/backend_depth", channel.backend_depth
-    yield f"{key}/in_flight", channel.in_flight_count
-    yield f"{key}/deferred", channel.deferred_count
-    yield f"{key}/buried", channel.buried_count
-    yield f"{key}/ready", channel.ready_count
-    yield f"{key}/clients", channel.client_count
-    yield f"{key}/message_count", channel.message_count
-    yield f"{key}/requeue_count", channel.requeue_count
-    yield f"{key}/timeout_count", channel.timeout_count
-    yield f"{key}/incoming", _rounded(rates.incoming)
-    yield f"{key}/finished", _rounded(rates.finished)
-    yield f"{key}/requeued", _rounded(rates.requeued)
-    yield f"{key}/timed_out", _rounded(rates.timed_out)
-    yield f"{key}/failed", _rounded(rates.failed)
-    yield f"{key}/net_rate", _rounded(channel.net_rate)
-    yield f"{key}/drain_time", _whole(channel.drain_time)
-    yield f"{key}/oldest_age", _whole(channel.oldest_age)
-    yield f"{key}/utilisation", _rounded(channel.utilisation)
-    yield f"{key}/paused", channel.paused.value
+    _OF_CHANNEL.put(cells, key, channel)
+    cells[f"{key}/memory_depth"] = channel.memory_depth
+    cells[f"{key}/ready"] = channel.ready_count
+    cells[f"{key}/incoming"] = _rounded(rates.incoming)
+    cells[f"{key}/finished"] = _rounded(rates.finished)
+    cells[f"{key}/requeued"] = _rounded(rates.requeued)
+    cells[f"{key}/timed_out"] = _rounded(rates.timed_out)
+    cells[f"{key}/failed"] = _rounded(rates.failed)
+    cells[f"{key}/net_rate"] = _rounded(channel.net_rate)
+    cells[f"{key}/drain_time"] = _whole(channel.drain_time)
+    cells[f"{key}/oldest_age"] = _whole(channel.oldest_age)
+    cells[f"{key}/utilisation"] = _rounded(channel.utilisation)
+    cells[f"{key}/paused"] = channel.paused.value
     if with_nodes:
         for row in channel.nodes:
             of_node = f"{key}@{row.node}"
-            yield f"{of_node}/depth", row.depth
-            yield f"{of_node}/memory_depth", row.memory_depth
-            yield f"{of_node}/backend_depth", row.backend_depth
-            yield f"{of_node}/in_flight", row.in_flight_count
-            yield f"{of_node}/deferred", row.deferred_count
-            yield f"{of_node}/buried", row.buried_count
-            yield f"{of_node}/requeue_count", row.requeue_count
-            yield f"{of_node}/timeout_count", row.timeout_count
-            yield f"{of_node}/message_count", row.message_count
-            yield f"{of_node}/clients", row.client_count
-            yield f"{of_node}/paused", "yes" if row.paused else "no"
+            _OF_CHANNEL.put(cells, of_node, row)
+            cells[f"{of_node}/memory_depth"] = row.memory_depth
+            cells[f"{of_node}/paused"] = "yes" if row.paused else "no"
 
 
 def _clients(channel: Channel) -> Iterator[tuple[str, Value]]:

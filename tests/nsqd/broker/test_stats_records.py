@@ -1,0 +1,85 @@
+"""The table of measures: a number of a topic or channel is shown wherever its field says."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+
+from nsqcommon.prometheus import exposition
+from nsqd.broker import stats
+from nsqd.broker.stats_records import BrokerSnapshot, ChannelSnapshot, Json, Measure, TopicSnapshot, measures_of
+from nsqd.stats.json import stats_json
+from nsqd.stats.memory import MemorySnapshot
+from nsqd.stats.prometheus import nsqd_metrics
+from nsqd.stats.statsd import StatsdLines
+from tests.support.node import Node
+
+MEMORY = MemorySnapshot(heap_objects=1, heap_in_use_bytes=1, gc_total_runs=1)
+NUMBER = 4321
+OF_CHANNELS = measures_of(ChannelSnapshot)
+OF_TOPICS = measures_of(TopicSnapshot)
+
+
+@pytest.fixture(scope="module")
+def node() -> Node:
+    node = Node()
+    node.broker.topic("t").channel("c")
+    return node
+
+
+def with_number(node: Node, name: str, *, of_topic: bool) -> BrokerSnapshot:
+    """Return the node's figures, with NUMBER as one number of its topic or channel, and 0 everywhere else."""
+    snapshot = stats.snapshot(node.broker)
+    assert snapshot.topics is not None
+    (topic,) = snapshot.topics
+    changed: dict[str, Any] = {name: NUMBER}
+    if not of_topic:
+        changed = {"channels": [replace(topic.channels[0], **changed)]}
+    return replace(snapshot, topics=[replace(topic, **changed)])
+
+
+def check(node: Node, name: str, it: Measure, *, of_topic: bool) -> None:
+    snapshot = with_number(node, name, of_topic=of_topic)
+    assert snapshot.topics is not None
+    (topic,) = json.loads(b"".join(stats_json(snapshot, None, version="1")))["topics"]
+    assert (topic if of_topic else topic["channels"][0]).get(name) == (None if it.json is Json.NEVER else NUMBER)
+    metrics = exposition(
+        nsqd_metrics(node.broker, snapshot.topics, MEMORY, waiting=0, policy_error="", policy_is_copy=False)
+    ).decode()
+    kind, labels = ("topic", '{topic="t"}') if of_topic else ("channel", '{topic="t",channel="c"}')
+    metric = f"nsqd_{kind}_{it.metric}{'_total' if it.is_counter else ''}{labels} {NUMBER}\n"
+    assert (metric in metrics) == bool(it.metric)
+    pushed = list(StatsdLines("", exclude_ephemeral=False).lines(snapshot, None))
+    prefix = "topic.t." if of_topic else "topic.t.channel.c."
+    line = f"{prefix}{it.statsd or name}:{NUMBER}|{'c' if it.is_counter else 'g'}\n"
+    assert (line in pushed) == (it.statsd != "")
+
+
+@pytest.mark.parametrize("name", OF_CHANNELS)
+def test_a_number_of_a_channel_is_shown_where_its_field_says(node: Node, name: str) -> None:
+    check(node, name, OF_CHANNELS[name], of_topic=False)
+
+
+@pytest.mark.parametrize("name", OF_TOPICS)
+def test_a_number_of_a_topic_is_shown_where_its_field_says(node: Node, name: str) -> None:
+    check(node, name, OF_TOPICS[name], of_topic=True)
+
+
+def test_what_is_positional_is_read_from_the_broker(node: Node) -> None:
+    channel = node.broker.topic("t").channel("c")
+    channel.requeue_count, channel.timeout_count, channel.buried_queue.kick_count = 2, 3, 4
+    (topic,) = stats.snapshot(node.broker).topics or ()
+    (found,) = topic.channels
+    assert (found.requeue_count, found.timeout_count, found.kick_count) == (2, 3, 4)
+    assert all(it.name in OF_CHANNELS for it in fields(ChannelSnapshot) if not it.kw_only)
+
+
+def test_what_is_not_positional_is_computed() -> None:
+    """Otherwise nothing fills it. A new number that the broker counts has to be positional: `kw_only=False`."""
+    lengths = {"in_flight_count", "deferred_count", "buried_count", "client_count"}
+    by_locality = {"zone_local_msg_count", "region_local_msg_count", "global_msg_count"}
+    assert {it.name for it in fields(ChannelSnapshot) if it.kw_only} & OF_CHANNELS.keys() == lengths | by_locality
+    assert not {it.name for it in fields(TopicSnapshot) if it.kw_only} & OF_TOPICS.keys()
