@@ -18,9 +18,9 @@ import yaml
 from nsqadmin.actions.undo import Undone
 from nsqadmin.cluster.model import Producer
 from nsqadmin.incidents.model import Mark, Numbers
+from nsqadmin.messages.buried_actions import Wanted
+from nsqadmin.messages.deferred_actions import RecallWanted
 from nsqadmin.messages.model import Message
-from nsqadmin.messages.recalling import RecallWanted
-from nsqadmin.messages.taking import Wanted
 from scripts.nsqadmin_reference import PARTS, about, comments_of
 
 PATH: Final = Path("docs/reference/openapi/nsqadmin.yaml")

@@ -12,7 +12,7 @@ from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
 from nsqadmin.actions import plan as actions
 from nsqadmin.cluster import model
-from nsqadmin.messages import burials, deferrals, recalling, taking
+from nsqadmin.messages import buried, buried_actions, deferred, deferred_actions
 from nsqadmin.messages import model as messages
 
 ABOUT: Final = """\
@@ -68,17 +68,17 @@ PARTS: Final[Mapping[str, tuple[type, ...]]] = {
         messages.Redelivered,
     ),
     "Buried messages": (
-        burials.NodeSummary,
-        burials.NodeReason,
-        burials.Job,
-        taking.Share,
-        taking.LeftOut,
-        taking.Taken,
+        buried.NodeSummary,
+        buried.NodeReason,
+        buried.Job,
+        buried_actions.Share,
+        buried_actions.LeftOut,
+        buried_actions.Taken,
     ),
     "Deferred messages": (
-        deferrals.NodeDeferred,
-        recalling.RecallShare,
-        recalling.Recalled,
+        deferred.NodeDeferred,
+        deferred_actions.RecallShare,
+        deferred_actions.Recalled,
     ),
 }
 _WORDS: Final[Mapping[Any, str]] = {

@@ -8,13 +8,13 @@ from nsqadmin.access.policy import Right
 from nsqadmin.cluster.recording import to_json
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import caller_of, identity_of, json_answer, number_argument, object_of, require, word_in
-from nsqadmin.messages.burials import Burial, Look
+from nsqadmin.messages.buried import Burial, Look
+from nsqadmin.messages.buried_actions import DEFAULT_RATE, BadTaking, Taking, Verb, Wanted, parse_picks, parse_rate
 from nsqadmin.messages.buried_reading import MOST
 from nsqadmin.messages.changing import result_of
 from nsqadmin.messages.endpoints import channel_named
 from nsqadmin.messages.lists import parse_places
 from nsqadmin.messages.model import message_json
-from nsqadmin.messages.taking import DEFAULT_RATE, BadTaking, Taking, Verb, Wanted, parse_picks, parse_rate
 from nsqcommon.http_api import HttpError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from nsqadmin.cluster.view import View
-    from nsqadmin.messages.buried import Buried
+    from nsqadmin.messages.buried_service import Buried
 
 _HIGHEST: Final = 1 << 53
 

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 import trio
 
-from nsqadmin.messages.burials import Burial, BuriedPage, Look, NodeSummary, Summary, burial_in, summary_in
+from nsqadmin.messages.buried import Burial, BuriedPage, Look, NodeSummary, Summary, burial_in, summary_in
 from nsqadmin.messages.lists import Part, merged, missing_of
 from nsqadmin.messages.reading import Unreadable, code_of, message_in, silence, why
 from nsqadmin.upstream.client import UpstreamError

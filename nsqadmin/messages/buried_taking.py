@@ -11,9 +11,9 @@ from urllib.parse import urlencode
 import trio
 
 from nsqadmin.actions.execution import may_follow
-from nsqadmin.messages.burials import Job, job_in, kick_in
+from nsqadmin.messages.buried import Job, job_in, kick_in
+from nsqadmin.messages.buried_actions import Share, Taken, Taking
 from nsqadmin.messages.reading import why
-from nsqadmin.messages.taking import Share, Taken, Taking
 from nsqadmin.upstream.client import UpstreamError
 
 if TYPE_CHECKING:

@@ -1,93 +1,133 @@
-"""What channels have deferred, for request handlers: bridges to trio, and says in words what was done."""
+"""What a channel has deferred on its nodes: records, and how a node's answers are read.
+
+A node that does not answer is named, with what it had when it was last seen. It is never counted as one with nothing.
+"""
 
 from __future__ import annotations
 
-from time import time
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
-from nsqadmin.access.policy import Right
-from nsqadmin.messages.deferrals import DeferredLook
-from nsqadmin.messages.recalling import Chosen, RecallVerb, in_words, plan_recalling
-from nsqadmin.messages.selection import MOST, Source, selected
-from nsqcommon.web import run_trio
+from nsqadmin.messages.lists import text_in, whole_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from nsqadmin.access.policy import Identity
-    from nsqadmin.cluster.model import Channel
-    from nsqadmin.cluster.view import View
-    from nsqadmin.http.responses import Caller
-    from nsqadmin.messages.changing import Changing
-    from nsqadmin.messages.deferrals import DeferredPage, DeferredSummary
-    from nsqadmin.messages.deferred_reading import DeferredReader
-    from nsqadmin.messages.deferred_recalling import Recaller
     from nsqadmin.messages.filters import Filter
-    from nsqadmin.messages.recalling import Recalled, Recalling, RecallWanted
-    from nsqadmin.messages.selection import Selection
+    from nsqadmin.messages.model import Message
 
-_LONGEST_SEARCH: Final = 20.0  # seconds, for everything that matches
-RECALL_ACTIONS: Final = {RecallVerb.CANCEL: "cancel_deferred", RecallVerb.DUE: "move_deferred"}
+_NANOSECOND: Final = 1e-9
+_LAST: Final = (1 << 63) - 1  # sequence
 
 
-class DeferredMessages:
-    """Deferred messages, for callers on asyncio.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeferredLook:
+    """Which deferred messages of a channel to look for: the next `limit` that match, by node behind these places."""
 
-    The caller has checked that the user may see the topic. Further rights are checked here, and lacking ones raise 403.
-    """
+    wanted: Filter
+    limit: int
+    after: Mapping[str, str]
+    node: str = ""  # only there
+    seconds: float = 2.0  # then it stops, and goes on with the next step
+    with_bodies: bool = True  # what is found has its body
 
-    def __init__(self, reader: DeferredReader, recaller: Recaller, view: View, changing: Changing) -> None:
-        self._reader = reader
-        self._recaller = recaller
-        self._view = view
-        self._changing = changing
 
-    async def summary(self, channel: Channel) -> DeferredSummary:
-        """Return how many messages are deferred on each node."""
-        return await run_trio(self._reader.summary, self._view.snapshot, channel)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeDeferred:
+    """How many messages one node has deferred in the channel."""
 
-    async def page(
-        self, channel: Channel, summary: DeferredSummary, identity: Identity, look: DeferredLook
-    ) -> DeferredPage:
-        """Return the next deferred messages."""
-        return await run_trio(self._reader.page, channel, summary, identity, look)
+    node: str
+    count: int = 0
+    log: str = ""  # the id of the topic's log, which sequences are about; empty: messages there cannot be named
+    error: str = ""  # why it is not known now; then `count` is what it had when it was last seen
 
-    async def matching(self, channel: Channel, identity: Identity, wanted: Filter, node: str = "") -> Chosen:
-        """Return all messages that match, those that are due first: as many as a selection holds and the time allows."""
-        summary = await self.summary(channel)
-        look = DeferredLook(wanted=wanted, limit=MOST, after={}, node=node, seconds=_LONGEST_SEARCH, with_bodies=False)
-        page = await run_trio(self._reader.everything, channel, summary, identity, look)
-        remarks = [f"{node} was not looked at, or not to the end: {why}." for node, why in page.missing]
-        if page.after and len(page.deferrals) >= MOST:
-            remarks.append(f"These are the {MOST:,} that are due first. There may be more: do it again for the rest.")
-        elif page.after:
-            remarks.append(f"Only the {page.looked:,} messages that are due first were looked at: there may be more.")
-        chosen = selected((Source(it.node, it.log), it.sequence) for it in page.deferrals if it.log)
-        return Chosen(selection=chosen, remarks=tuple(remarks))
 
-    async def plan(self, channel: Channel, selection: Selection, wanted: RecallWanted) -> Recalling:
-        """Ask the nodes whether they answer, and return what it would do. Raise BadTaking."""
-        return plan_recalling(channel, await self.summary(channel), selection, wanted)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeferredSummary:
+    """How many messages all nodes of a channel have deferred."""
 
-    async def recall(
-        self, recalling: Recalling, caller: Caller, told: Callable[[str, bool], None] | None = None
-    ) -> tuple[Recalled, ...]:
-        """Cancel or move as planned. `told` is called on trio's side with each node that has ended."""
-        wanted = recalling.wanted
-        what = RECALL_ACTIONS[wanted.verb]
-        words = "cancel deferred messages of" if wanted.verb is RecallVerb.CANCEL else "move deferred messages of"
-        self._changing.need(Right.OPERATE, caller, recalling.topic, recalling.channel, what, words)
+    nodes: tuple[NodeDeferred, ...]
 
-        async def recall() -> Sequence[Recalled]:
-            return await self._recaller.recall(recalling, told or (lambda _, __: None))
+    @property
+    def answered(self) -> tuple[NodeDeferred, ...]:
+        return tuple(it for it in self.nodes if not it.error)
 
-        began = time()
-        results = await self._changing.changed(recall, caller, recalling.topic)
-        done, asked = sum(it.done for it in results), recalling.count + sum(it.last_known for it in recalling.left_out)
-        text = f"cancelled {done:,} of {asked:,}" if wanted.verb is RecallVerb.CANCEL else f"made {done:,} of {asked:,}"
-        text += f" deferred messages of {recalling.topic}/{recalling.channel}"
-        text += f" due {in_words(wanted)}" if wanted.verb is RecallVerb.DUE else ""
-        if recalling.left_out:
-            text += f"; not asked: {', '.join(it.node for it in recalling.left_out)}"
-        self._changing.note(caller, what, text, recalling.topic, recalling.channel, results, began)
-        return results
+    @property
+    def missing(self) -> tuple[NodeDeferred, ...]:
+        """The nodes that have not told what they have."""
+        return tuple(it for it in self.nodes if it.error)
+
+    @property
+    def count(self) -> int:
+        """How many messages are deferred on the nodes that answer."""
+        return sum(it.count for it in self.answered)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deferral:
+    """One deferred message. Without `message`, `unread` says why its body cannot be had."""
+
+    node: str
+    log: str
+    sequence: int
+    due: float  # when it becomes due
+    attempts: int
+    place: str  # behind which the node's list goes on
+    id: str = ""  # empty: not known, as the message cannot be read
+    message: Message | None = None
+    unread: str = ""
+    is_wanted: bool = True  # it matches the search
+
+    @property
+    def at(self) -> float:
+        return self.due
+
+    @property
+    def key(self) -> str:
+        return self.message.key if self.message is not None else ""
+
+    @property
+    def pick(self) -> str:
+        """Its name in a form, a word of a Selection; empty: it cannot be named."""
+        return f"{self.sequence}@{self.node}@{self.log}" if self.log else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeferredPage:
+    """One step of a look at deferred messages."""
+
+    deferrals: tuple[Deferral, ...] = ()  # by when they are due, the next one first
+    after: str = ""  # where the next step begins; empty: nothing is left
+    looked: int = 0  # messages that were looked at
+    reached: float | None = None  # up to which due time
+    missing: tuple[tuple[str, str], ...] = ()  # nodes that could not be read, or not to the end, and why
+
+
+def place_before(place: str) -> str:
+    """Return the place just before a message, given its own. Raise ValueError."""
+    run, due, sequence = place.split(",")
+    if int(sequence):
+        return f"{run},{due},{int(sequence) - 1}"
+    return f"{run},{int(due) - 1},{_LAST}"
+
+
+def deferred_in(node: str, raw: Any) -> NodeDeferred:
+    """Read the answer to /channel/deferred?summary=true. Raise KeyError, TypeError, ValueError."""
+    return NodeDeferred(node=node, count=whole_in(raw["count"]), log=text_in(raw["log"] or ""))
+
+
+def deferral_in(
+    node: str, log: str, line: Mapping[str, Any], message: Message | None, *, is_wanted: bool = True
+) -> Deferral:
+    """Read a line of /channel/deferred. Raise KeyError, TypeError, ValueError."""
+    return Deferral(
+        node=node,
+        log=log,
+        sequence=whole_in(line["sequence"]),
+        due=whole_in(line["due"]) * _NANOSECOND,
+        attempts=whole_in(line["attempts"]),
+        place=text_in(line["after"]),
+        id=text_in(line.get("id", "")),
+        message=message,
+        unread=text_in(line.get("unread", "")),
+        is_wanted=is_wanted,
+    )

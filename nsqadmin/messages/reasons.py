@@ -19,17 +19,17 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
 from nsqadmin.access.policy import Right
+from nsqadmin.messages.buried_actions import BadTaking
 from nsqadmin.messages.masking import MASK
 from nsqadmin.messages.policy_words import is_of_nsqd
-from nsqadmin.messages.taking import BadTaking
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from nsqadmin.access.policy import Identity
-    from nsqadmin.messages.burials import Burial, Job, NodeSummary, Summary
+    from nsqadmin.messages.buried import Burial, Job, NodeSummary, Summary
+    from nsqadmin.messages.buried_actions import Taken
     from nsqadmin.messages.masking import Masking
-    from nsqadmin.messages.taking import Taken
 
 _is_name: Final = re.compile(r"#[0-9a-f]{12}").fullmatch
 

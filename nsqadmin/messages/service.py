@@ -7,18 +7,18 @@ from time import time
 from typing import TYPE_CHECKING
 
 from nsqadmin.access.policy import Right
-from nsqadmin.messages.buried import Buried
 from nsqadmin.messages.buried_reading import BuriedReader
+from nsqadmin.messages.buried_service import Buried
 from nsqadmin.messages.buried_taking import BuriedTaker
 from nsqadmin.messages.changing import Changing
-from nsqadmin.messages.deferred import DeferredMessages
-from nsqadmin.messages.deferred_reading import DeferredReader
-from nsqadmin.messages.deferred_recalling import Recaller
+from nsqadmin.messages.deferred_service import DeferredMessages
 from nsqadmin.messages.publishing import CannotPublish, Publisher, node_to_publish_at
 from nsqadmin.messages.reading import Reader
 from nsqadmin.messages.reasons import Reasons
 from nsqadmin.messages.redelivery import Redeliverer
 from nsqadmin.messages.searching import Search, Searcher
+from nsqadmin.messages.selection_acting import Recaller
+from nsqadmin.messages.selection_reading import DeferredReader
 from nsqcommon.http_api import HttpError
 from nsqcommon.web import run_trio
 

@@ -26,9 +26,10 @@ from nsqadmin.http.app import Handler, Route
 from nsqadmin.http.responses import identity_of, json_answer
 from nsqadmin.pages import charts, details, filters, jump, overview, topics
 from nsqadmin.pages.actions import ActionPages
-from nsqadmin.pages.buried import BuriedPages
+from nsqadmin.pages.buried_plan import TakingPages
+from nsqadmin.pages.channel_buried import BuriedPages
+from nsqadmin.pages.channel_deferred import DeferredPages
 from nsqadmin.pages.charts import Line
-from nsqadmin.pages.deferred import DeferredPages
 from nsqadmin.pages.draining import DrainingPages, why_not_drained
 from nsqadmin.pages.forgetting import ForgettingPages
 from nsqadmin.pages.graphite import TIMEFRAMES, Graphite
@@ -39,12 +40,11 @@ from nsqadmin.pages.page_cache import PageCache
 from nsqadmin.pages.painter import Failure, Painter, span_of, word_of
 from nsqadmin.pages.policies import PolicyPages
 from nsqadmin.pages.readers import landing
-from nsqadmin.pages.recalling import RecallPages
 from nsqadmin.pages.remains import remains_on
 from nsqadmin.pages.replays import ReplayPages
+from nsqadmin.pages.selection_plan import RecallPages
 from nsqadmin.pages.status import Standing
 from nsqadmin.pages.tables import page_number, part_of
-from nsqadmin.pages.taking import TakingPages
 from nsqadmin.pages.undoing import UndoPages, undoable
 from nsqcommon.options import seconds
 from nsqcommon.passwords import without_credentials

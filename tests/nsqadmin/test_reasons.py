@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from nsqadmin.messages.burials import Job, NodeReason, NodeSummary, Summary
+from nsqadmin.messages.buried import Job, NodeReason, NodeSummary, Summary
+from nsqadmin.messages.buried_actions import BadTaking
 from nsqadmin.messages.masking import parse_masks
 from nsqadmin.messages.reasons import Reasons
-from nsqadmin.messages.taking import BadTaking
 
 CARD = "no such card 4929123412341234"
 OTHER = "no such card 4929123412345678"

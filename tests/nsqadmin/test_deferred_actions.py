@@ -9,12 +9,12 @@ import pytest
 import trio
 
 from nsqadmin.cluster.model import Paused
+from nsqadmin.messages.buried_actions import BadTaking
 from nsqadmin.messages.changing import result_of
-from nsqadmin.messages.deferrals import DeferredSummary, NodeDeferred, deferral_in, deferred_in, place_before
-from nsqadmin.messages.deferred_recalling import Recaller
-from nsqadmin.messages.recalling import Recalled, Recalling, RecallVerb, RecallWanted, parse_when, plan_recalling
+from nsqadmin.messages.deferred import DeferredSummary, NodeDeferred, deferral_in, deferred_in, place_before
+from nsqadmin.messages.deferred_actions import Recalled, Recalling, RecallVerb, RecallWanted, parse_when, plan_recalling
 from nsqadmin.messages.selection import parse_selection
-from nsqadmin.messages.taking import BadTaking
+from nsqadmin.messages.selection_acting import Recaller
 from nsqadmin.upstream.client import UpstreamError
 from tests.support.picture import channel, channel_node, client
 

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 import trio
 
-from nsqadmin.messages.deferrals import (
+from nsqadmin.messages.deferred import (
     Deferral,
     DeferredLook,
     DeferredPage,

@@ -11,8 +11,8 @@ from urllib.parse import urlencode
 import trio
 
 from nsqadmin.messages.buried_taking import failure_of
+from nsqadmin.messages.deferred_actions import Recalled, Recalling, RecallShare, RecallVerb
 from nsqadmin.messages.lists import whole_in
-from nsqadmin.messages.recalling import Recalled, Recalling, RecallShare, RecallVerb
 from nsqadmin.messages.selection import arguments_of
 from nsqadmin.upstream.client import UpstreamError
 

@@ -8,8 +8,7 @@ from nsqadmin import numbers
 from nsqadmin.access.policy import Right
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import caller_of, identity_of, lists_of, require
-from nsqadmin.messages.changing import result_of
-from nsqadmin.messages.taking import (
+from nsqadmin.messages.buried_actions import (
     DEFAULT_RATE,
     BadTaking,
     Verb,
@@ -18,6 +17,7 @@ from nsqadmin.messages.taking import (
     parse_picks,
     parse_rate,
 )
+from nsqadmin.messages.changing import result_of
 from nsqadmin.pages.messages import NO_CLUSTER
 from nsqcommon.http_api import HttpError
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from nsqadmin.cluster.model import Channel
-    from nsqadmin.messages.buried import Buried
-    from nsqadmin.messages.taking import Taken, Taking
+    from nsqadmin.messages.buried_actions import Taken, Taking
+    from nsqadmin.messages.buried_service import Buried
     from nsqadmin.pages.painter import Painter
     from nsqadmin.services import Services
 

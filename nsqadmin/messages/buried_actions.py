@@ -12,11 +12,11 @@ from nsqadmin import numbers
 from nsqadmin.access.policy import Right
 from nsqadmin.actions.plan import Consequence
 from nsqadmin.cluster.model import Paused, Severity
-from nsqadmin.messages.burials import Job  # noqa: TC001 - to_json reads annotations at run time
+from nsqadmin.messages.buried import Job  # noqa: TC001 - to_json reads annotations at run time
 
 if TYPE_CHECKING:
     from nsqadmin.cluster.model import Channel
-    from nsqadmin.messages.burials import NodeSummary, Summary
+    from nsqadmin.messages.buried import NodeSummary, Summary
 
 MOST_NAMED: Final = 900  # messages at once, as nsqd allows
 DEFAULT_RATE: Final = 1000.0  # messages a second, over all nodes

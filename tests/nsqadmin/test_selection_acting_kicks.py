@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import trio
 
+from nsqadmin.messages.buried_actions import LeftOut, Share, Taken, Taking, Verb, Wanted
 from nsqadmin.messages.buried_taking import BuriedTaker
 from nsqadmin.messages.changing import result_of
-from nsqadmin.messages.taking import LeftOut, Share, Taken, Taking, Verb, Wanted
 from nsqadmin.upstream.client import UpstreamError
 
 ANSWERS = "n1:4151"

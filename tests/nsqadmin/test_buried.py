@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nsqadmin.messages.burials import NodeReason, NodeSummary, Summary, summary_in
+from nsqadmin.messages.buried import NodeReason, NodeSummary, Summary, summary_in
 
 
 def on_node(node: str, *reasons: tuple[str, str, int], **fields: Any) -> NodeSummary:

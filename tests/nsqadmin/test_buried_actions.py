@@ -8,8 +8,8 @@ import pytest
 
 from nsqadmin.access.policy import Right
 from nsqadmin.cluster.model import Channel, Paused
-from nsqadmin.messages.burials import Job, NodeReason, NodeSummary, Summary
-from nsqadmin.messages.taking import (
+from nsqadmin.messages.buried import Job, NodeReason, NodeSummary, Summary
+from nsqadmin.messages.buried_actions import (
     MOST_NAMED,
     BadTaking,
     Taking,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from nsqadmin.access.policy import Right
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import identity_of, number_argument, require
-from nsqadmin.messages.deferrals import DeferredLook, place_before
+from nsqadmin.messages.deferred import DeferredLook, place_before
 from nsqadmin.messages.endpoints import filter_of
 from nsqadmin.messages.filters import Filter
 from nsqadmin.messages.jobs import hint_for
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from nsqadmin.cluster.model import Channel, Snapshot
-    from nsqadmin.messages.deferrals import Deferral, DeferredPage, DeferredSummary
+    from nsqadmin.messages.deferred import Deferral, DeferredPage, DeferredSummary
     from nsqadmin.messages.jobs import QueuedJob
     from nsqadmin.pages.painter import Painter
     from nsqadmin.services import Services
@@ -148,7 +148,7 @@ class DeferredPages:
         form = word_of(request, "as", FORMS)
         return self._painter.page(
             request,
-            "deferred_message.html",
+            "selected_message.html",
             snapshot,
             current="Topics",
             channel=channel,

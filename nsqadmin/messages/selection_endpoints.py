@@ -9,14 +9,14 @@ from nsqadmin.access.policy import Right
 from nsqadmin.cluster.recording import to_json
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import caller_of, identity_of, json_answer, number_argument, object_of, require, word_in
+from nsqadmin.messages.buried_actions import BadTaking
 from nsqadmin.messages.changing import result_of
-from nsqadmin.messages.deferrals import Deferral, DeferredLook
-from nsqadmin.messages.deferred_reading import MOST
+from nsqadmin.messages.deferred import Deferral, DeferredLook
+from nsqadmin.messages.deferred_actions import Chosen, RecallVerb, RecallWanted, parse_when
 from nsqadmin.messages.endpoints import MOST_BODY, channel_named, filter_of, selection_of
 from nsqadmin.messages.lists import parse_places
 from nsqadmin.messages.model import message_json
-from nsqadmin.messages.recalling import Chosen, RecallVerb, RecallWanted, parse_when
-from nsqadmin.messages.taking import BadTaking
+from nsqadmin.messages.selection_reading import MOST
 from nsqcommon.http_api import HttpError
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from nsqadmin.cluster.view import View
-    from nsqadmin.messages.deferred import DeferredMessages
-    from nsqadmin.messages.recalling import Recalling
+    from nsqadmin.messages.deferred_actions import Recalling
+    from nsqadmin.messages.deferred_service import DeferredMessages
 
 _MOST_SECONDS: Final = 20
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final
 from nsqadmin import numbers
 from nsqadmin.actions.plan import Consequence
 from nsqadmin.cluster.model import Severity
-from nsqadmin.messages.taking import BadTaking, LeftOut, who_receives
+from nsqadmin.messages.buried_actions import BadTaking, LeftOut, who_receives
 from nsqcommon.durations import parse_long_duration, seconds
 
 if TYPE_CHECKING:
     from nsqadmin.cluster.model import Channel
-    from nsqadmin.messages.deferrals import DeferredSummary
+    from nsqadmin.messages.deferred import DeferredSummary
     from nsqadmin.messages.selection import Selection
 
 _MOST_SECONDS: Final = 3600 * 24 * 365 * 10

@@ -9,14 +9,14 @@ from nsqadmin import numbers
 from nsqadmin.access.policy import Right
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import caller_of, identity_of, lists_of
+from nsqadmin.messages.buried_actions import BadTaking
 from nsqadmin.messages.changing import result_of
-from nsqadmin.messages.deferred import RECALL_ACTIONS
+from nsqadmin.messages.deferred_actions import Chosen, RecallVerb, RecallWanted, in_words, parse_when
+from nsqadmin.messages.deferred_service import RECALL_ACTIONS
 from nsqadmin.messages.endpoints import MOST_BODY, filter_of, selection_of
-from nsqadmin.messages.recalling import Chosen, RecallVerb, RecallWanted, in_words, parse_when
-from nsqadmin.messages.taking import BadTaking
+from nsqadmin.pages.buried_plan import channel_in, first_of
 from nsqadmin.pages.messages import NO_CLUSTER
 from nsqadmin.pages.progress import with_progress
-from nsqadmin.pages.taking import channel_in, first_of
 from nsqcommon.http_api import HttpError
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from nsqadmin.cluster.model import Channel
-    from nsqadmin.messages.deferred import DeferredMessages
-    from nsqadmin.messages.recalling import Recalled, Recalling
+    from nsqadmin.messages.deferred_actions import Recalled, Recalling
+    from nsqadmin.messages.deferred_service import DeferredMessages
     from nsqadmin.pages.painter import Painter
     from nsqadmin.pages.progress import Told
     from nsqadmin.services import Services
@@ -95,7 +95,7 @@ class RecallPages:
     ) -> Response:
         return self._painter.page(
             request,
-            "deferred_plan.html",
+            "selection_plan.html",
             await self._painter.picture(request),
             status=400 if problem else 200,
             plan=recalling,
@@ -127,7 +127,7 @@ class RecallPages:
     ) -> Response:
         return self._painter.page(
             request,
-            "deferred_changed.html",
+            "selection_receipt.html",
             await self._painter.picture(request),
             headline=recalling.title,
             result=result_of(results, recalling.left_out),

@@ -10,11 +10,11 @@ import pytest
 import trio
 
 from nsqadmin.access.policy import ALL_RIGHTS, Identity
-from nsqadmin.messages.deferrals import DeferredLook, DeferredPage, DeferredSummary, NodeDeferred
-from nsqadmin.messages.deferred_reading import DeferredReader
+from nsqadmin.messages.deferred import DeferredLook, DeferredPage, DeferredSummary, NodeDeferred
 from nsqadmin.messages.filters import parse_filter
 from nsqadmin.messages.model import Message
 from nsqadmin.messages.reading import Unreadable
+from nsqadmin.messages.selection_reading import DeferredReader
 from tests.support.picture import channel, channel_node
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final
 from nsqadmin.access.policy import Right
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import identity_of, require
-from nsqadmin.messages.burials import Look
+from nsqadmin.messages.buried import Look
+from nsqadmin.messages.buried_actions import BadTaking
 from nsqadmin.messages.jobs import tasks_of
 from nsqadmin.messages.lists import parse_places
-from nsqadmin.messages.taking import BadTaking
 from nsqadmin.pages.bodies import FORMS, ShownMessage, shown
 from nsqadmin.pages.messages import NO_CLUSTER
 from nsqadmin.pages.painter import Failure, word_of
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from nsqadmin.cluster.model import Channel, Snapshot
-    from nsqadmin.messages.burials import Burial, BuriedPage, Summary
+    from nsqadmin.messages.buried import Burial, BuriedPage, Summary
     from nsqadmin.pages.painter import Painter
     from nsqadmin.services import Services
 
