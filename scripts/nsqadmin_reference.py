@@ -12,7 +12,7 @@ from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
 from nsqadmin.actions import plan as actions
 from nsqadmin.cluster import model
-from nsqadmin.messages import buried, buried_actions, deferred, deferred_actions
+from nsqadmin.messages import buried, buried_actions, deferred, deferred_actions, selection_plan
 from nsqadmin.messages import model as messages
 
 ABOUT: Final = """\
@@ -72,7 +72,7 @@ PARTS: Final[Mapping[str, tuple[type, ...]]] = {
         buried.NodeReason,
         buried.Job,
         buried_actions.Share,
-        buried_actions.LeftOut,
+        selection_plan.LeftOut,
         buried_actions.Taken,
     ),
     "Deferred messages": (
@@ -122,7 +122,8 @@ def about(kind: type) -> str:
 
 def comments_of(kind: type) -> dict[str, str]:
     """Return the comment beside each field, in words of JSON."""
-    return {name: _in_json(text) for name, text in _COMMENTED.findall(inspect.getsource(kind))}
+    sources = (inspect.getsource(it) for it in reversed(kind.__mro__) if is_dataclass(it))
+    return {name: _in_json(text) for source in sources for name, text in _COMMENTED.findall(source)}
 
 
 def _type_of(hint: Any) -> str:

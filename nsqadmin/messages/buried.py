@@ -1,22 +1,20 @@
-"""What a channel has buried on its nodes: records, how a node's answers are read, and how they are added up.
-
-A node that does not answer is named, with what it had when it was last seen. It is never counted as one with nothing.
-"""
+"""Buried messages, one of the two kinds of lists: what nodes are asked, and how their answers are read and added up."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from nsqadmin.messages.lists import text_in, whole_in
+from nsqadmin.messages.lists import NANOSECOND, ListedMessage, Look, NodeCount, Sight, Summary, text_in, whole_in
 
 if TYPE_CHECKING:
+    from nsqadmin.cluster.model import ChannelNode
     from nsqadmin.messages.model import Message
 
 _HIGHEST: Final = (1 << 63) - 1
 _MOST_REASONS: Final = 1000  # of one node, as nsqd sends
-_NANOSECOND: Final = 1e-9
+_DIGITS: Final = 19  # of a sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,15 +39,8 @@ class Job:
     def seconds_left(self) -> float | None:
         return self.left / self.rate if self.left is not None and self.rate else None
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """Which buried messages of a channel to show: the next `limit` of them, by node after this sequence."""
-
-    after: Mapping[str, str]  # places in the nodes' lists
-    limit: int
-    reason: str = ""  # only messages with this text in their reason
-    node: str = ""  # only messages on this node
+    def seen(self, sight: Sight) -> Job:
+        return replace(self, reason=sight.shown(self.reason))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,18 +52,24 @@ class NodeReason:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeSummary:
+class NodeSummary(NodeCount):
     """What one node has buried in the channel."""
 
-    node: str
-    count: int = 0
     reasons: tuple[NodeReason, ...] = ()
     others: int = 0  # messages with reasons that are not listed
     job: Job | None = None  # under way
     ended: Job | None = None  # the last one that has ended
     kick: int = 0  # the number of the last kick, while it can be taken back; 0: there is none
     room: int | None = None  # how many messages a kick can give back without force; None: any number
-    error: str = ""  # why it is not known now; then `count` is what it had when it was last seen
+
+    @property
+    def listed_reasons(self) -> tuple[str, ...]:
+        return tuple(it.reason for it in self.reasons)
+
+    def seen(self, sight: Sight) -> NodeSummary:
+        reasons = tuple(replace(it, reason=sight.shown(it.reason), name=sight.name(it.reason)) for it in self.reasons)
+        job, ended = self.job and self.job.seen(sight), self.ended and self.ended.seen(sight)
+        return replace(self, reasons=reasons, job=job, ended=ended)
 
     def having(self, reason: str) -> int:
         """Return how many messages have a reason that contains this text, at most."""
@@ -91,24 +88,8 @@ class Reason:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
+class BuriedSummary(Summary[NodeSummary]):
     """What all nodes of a channel have buried."""
-
-    nodes: tuple[NodeSummary, ...]
-
-    @property
-    def answered(self) -> tuple[NodeSummary, ...]:
-        return tuple(it for it in self.nodes if not it.error)
-
-    @property
-    def missing(self) -> tuple[NodeSummary, ...]:
-        """The nodes that have not told what they have."""
-        return tuple(it for it in self.nodes if it.error)
-
-    @property
-    def count(self) -> int:
-        """How many messages are buried on the nodes that answer."""
-        return sum(it.count for it in self.answered)
 
     @property
     def others(self) -> int:
@@ -148,18 +129,12 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Burial:
-    """One buried message. Without `message`, `unread` says why its body cannot be had."""
+class Burial(ListedMessage):
+    """One buried message."""
 
-    node: str
-    id: str
-    sequence: int
-    attempts: int
     buried_at: float
     reason: str
     client: str
-    message: Message | None = None
-    unread: str = ""
 
     @property
     def pick(self) -> str:
@@ -172,44 +147,80 @@ class Burial:
 
     @property
     def at(self) -> float:
+        """When it was published, as far as that is known."""
         return self.message.timestamp if self.message is not None else self.buried_at
 
-    @property
-    def is_wanted(self) -> bool:
-        return True
+    def seen(self, sight: Sight) -> Burial:
+        return replace(self, reason=sight.shown(self.reason))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BuriedPage:
-    burials: tuple[Burial, ...]  # by when they were published, the oldest first
-    after: str = ""  # where the next page begins; empty: nothing is left
-    missing: tuple[tuple[str, str], ...] = ()  # nodes that could not be read, or not to the end, and why
-    reason: str = ""  # what the user may see of the reason that was looked for
+class Buried:
+    """The kind of messages that a channel has buried."""
 
-
-# A node's answers. A value that is missing or of the wrong type fails this one node only.
-
-
-def summary_in(node: str, raw: Any, jobs: Any) -> NodeSummary:
-    """Read the answers to /channel/buried?summary=true and to /channel/jobs. Raise KeyError, TypeError, ValueError."""
-    listed = raw["reasons"]
-    if len(listed) > _MOST_REASONS:
-        raise ValueError(f"more than {_MOST_REASONS:,} reasons")
-    reasons = tuple(
-        NodeReason(reason=text_in(it["reason"]), client=text_in(it["client"]), count=whole_in(it["count"]))
-        for it in listed
+    name: Final = "buried"
+    path: Final = "/channel/buried"
+    also: Final = ("/channel/jobs",)
+    # Answers of nodes that have nothing buried: those that are no nsqd of ours, and those without the channel.
+    nothing: Final = frozenset(
+        ("NOT_FOUND", "TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND", "EPHEMERAL_TOPIC", "EPHEMERAL_CHANNEL")
     )
-    known = [job for it in jobs["jobs"][:2] if (job := job_in(it)) is not None]
-    return NodeSummary(
-        node=node,
-        count=whole_in(raw["count"]),
-        reasons=reasons,
-        others=whole_in(raw["others"]),
-        job=job_in(raw["job"]),
-        ended=next((job for job in known if job.ended_at is not None), None),
-        kick=kick_in(raw),
-        room=None if raw.get("room") is None else whole_in(raw["room"]),
-    )
+    words: Final[Mapping[str, str]] = {}
+
+    def last_known(self, row: ChannelNode, error: str) -> NodeSummary:
+        return NodeSummary(node=row.node, count=row.buried_count, error=error)
+
+    def count_in(self, node: str, raw: Any, jobs: Any) -> NodeSummary:
+        """Read the answers to the summary, and to /channel/jobs. Raise KeyError, TypeError, ValueError."""
+        listed = raw["reasons"]
+        if len(listed) > _MOST_REASONS:
+            raise ValueError(f"more than {_MOST_REASONS:,} reasons")
+        reasons = tuple(
+            NodeReason(reason=text_in(it["reason"]), client=text_in(it["client"]), count=whole_in(it["count"]))
+            for it in listed
+        )
+        known = [job for it in jobs["jobs"][:2] if (job := job_in(it)) is not None]
+        return NodeSummary(
+            node=node,
+            count=whole_in(raw["count"]),
+            reasons=reasons,
+            others=whole_in(raw["others"]),
+            job=job_in(raw["job"]),
+            ended=next((job for job in known if job.ended_at is not None), None),
+            kick=kick_in(raw),
+            room=None if raw.get("room") is None else whole_in(raw["room"]),
+        )
+
+    def log_of(self, node: NodeSummary) -> str:
+        return ""
+
+    def arguments(self, look: Look) -> dict[str, str]:
+        return {"reason": look.reason}
+
+    def line_in(
+        self, node: NodeSummary, line: Mapping[str, Any], message: Message | None, *, is_wanted: bool
+    ) -> Burial:
+        """Read a line of /channel/buried. Raise KeyError, TypeError, ValueError."""
+        return Burial(
+            node=node.node,
+            id=text_in(line["id"]),
+            sequence=whole_in(line["sequence"]),
+            attempts=whole_in(line["attempts"]),
+            buried_at=whole_in(line["buried_at"]) * NANOSECOND,
+            reason=text_in(line["reason"]),
+            client=text_in(line["client"]),
+            message=message,
+            unread=text_in(line.get("unread", "")),
+            is_wanted=is_wanted,
+        )
+
+    def place_before(self, place: str) -> str:
+        """Return the place just before a message, given its own; "" is before all. Raise ValueError."""
+        if not (place.isascii() and place.isdecimal() and len(place) <= _DIGITS):
+            raise ValueError(f"{place[:40]!r} is no sequence")
+        return str(int(place) - 1) if int(place) else ""
+
+
+BURIED: Final = Buried()
 
 
 def kick_in(raw: Any) -> int:
@@ -231,21 +242,6 @@ def job_in(raw: Any) -> Job | None:
         rate=float(rate),
         reason=text_in(raw["reason"]),
         who=text_in(raw["who"]),
-        started_at=whole_in(raw["started_at"]) * _NANOSECOND,
-        ended_at=None if raw["ended_at"] is None else whole_in(raw["ended_at"]) * _NANOSECOND,
-    )
-
-
-def burial_in(node: str, line: Mapping[str, Any], message: Message | None) -> Burial:
-    """Read a line of /channel/buried. Raise KeyError, TypeError, ValueError."""
-    return Burial(
-        node=node,
-        id=text_in(line["id"]),
-        sequence=whole_in(line["sequence"]),
-        attempts=whole_in(line["attempts"]),
-        buried_at=whole_in(line["buried_at"]) * _NANOSECOND,
-        reason=text_in(line["reason"]),
-        client=text_in(line["client"]),
-        message=message,
-        unread=text_in(line.get("unread", "")),
+        started_at=whole_in(raw["started_at"]) * NANOSECOND,
+        ended_at=None if raw["ended_at"] is None else whole_in(raw["ended_at"]) * NANOSECOND,
     )

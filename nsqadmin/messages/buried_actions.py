@@ -1,29 +1,40 @@
-"""What a kick or discard of buried messages would do on each node, for the user to confirm, and what has become of it."""
+"""What can be done with buried messages: kick or discard them, stop what is under way, and take a kick back.
+
+A new action is a plan here, and its fields in nsqadmin/pages/selection_plan.py and its template.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from nsqadmin import numbers
 from nsqadmin.access.policy import Right
 from nsqadmin.actions.plan import Consequence
-from nsqadmin.cluster.model import Paused, Severity
-from nsqadmin.messages.buried import Job  # noqa: TC001 - to_json reads annotations at run time
+from nsqadmin.cluster.model import Severity
+from nsqadmin.messages.buried import Job, job_in, kick_in
+from nsqadmin.messages.lists import BadRequest, Sight, whole_in
+from nsqadmin.messages.selection_plan import FEW, Action, LeftOut, NodeResult, Plan, Request, who_receives
 
 if TYPE_CHECKING:
     from nsqadmin.cluster.model import Channel
-    from nsqadmin.messages.buried import NodeSummary, Summary
+    from nsqadmin.messages.buried import BuriedSummary, NodeSummary
 
 MOST_NAMED: Final = 900  # messages at once, as nsqd allows
 DEFAULT_RATE: Final = 1000.0  # messages a second, over all nodes
 _HIGHEST_RATE: Final = 1e9
 _WITHOUT_JOB: Final = 2000  # messages that nsqd takes before it answers
 _LEAST_RATE: Final = 0.001
-_FEW: Final = 5  # names in a sentence
+_IN_ONE_REQUEST: Final = 200  # messages by their ids, so that the URL stays below 8 kB
+_WORDS: Final = {
+    "NOT_FOUND": "it buries nothing: it is NSQ's nsqd, or older than ours",
+    "JOB_UNDER_WAY": "a kick or discard is under way there already",
+    "FULL": "the channel has no room for them: kick fewer, wait until consumers have made room, or use force",
+    "KICK_NOT_FOUND": "it is too late: the kick was more than 10 minutes ago, there was another one, or nsqd started anew",
+}
 _kick: Final = re.compile(r"([0-9]{1,16})@(\S+)", re.ASCII).fullmatch
 _pick: Final = re.compile(r"([0-9a-f]{16})@(\S+)", re.ASCII).fullmatch
 
@@ -33,16 +44,21 @@ class Verb(StrEnum):
     DISCARD = "discard"
 
     @property
-    def right(self) -> Right:
-        return Right.OPERATE if self is Verb.KICK else Right.ADMIN
-
-    @property
     def past(self) -> str:
         return "kicked" if self is Verb.KICK else "discarded"
 
 
-class BadTaking(ValueError):
-    """The request makes no sense; the message is for the user."""
+def _action(name: str, right: Right, does: str, *, done: str = "So far") -> Action:
+    return Action(name=name, right=right, does=does, done=done, words=_WORDS)
+
+
+VERBS: Final = {
+    Verb.KICK: _action("kick_buried", Right.OPERATE, "kick buried messages of"),
+    Verb.DISCARD: _action("discard_buried", Right.ADMIN, "discard buried messages of"),
+}
+STOP: Final = _action("stop_buried", Right.OPERATE, "stop what kicks or discards buried of", done="")
+UNDO: Final = _action("undo_kick", Right.OPERATE, "take back a kick of buried messages of")
+ACTIONS: Final = (*VERBS.values(), STOP, UNDO)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,35 +92,28 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOut:
-    """A node that is not asked to do anything."""
+class Taken(NodeResult):
+    """What one node has done so far."""
 
-    node: str
-    why: str
-    last_known: int = 0
+    job: Job | None = None  # that does the rest, or that was stopped
+    kick: int = 0  # the number by which a kick can be taken back; 0: it cannot
+
+    def seen(self, sight: Sight) -> Taken:
+        return replace(self, job=self.job and self.job.seen(sight))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taking:
+class BuriedPlan(Plan[Share, Taken]):
     """What a kick or discard would do."""
 
     wanted: Wanted
-    topic: str
-    channel: str
-    shares: tuple[Share, ...]
-    left_out: tuple[LeftOut, ...]
-    consequences: tuple[Consequence, ...]
     reason: str = ""  # what the user may see of the reason that is wanted
-    _text: str = field(default="", repr=False)  # that reason; in no answer
+    _text: str = field(default="", repr=False)  # that reason as nodes know it; in no answer
+    _public: str = field(default="", repr=False)  # what everybody may see of it
 
     @property
-    def text(self) -> str:
-        """The reason that is wanted, as nodes know it. The user may not be allowed to see it."""
-        return self._text
-
-    @property
-    def count(self) -> int:
-        return sum(it.count for it in self.shares)
+    def action(self) -> Action:
+        return VERBS[self.wanted.verb]
 
     @property
     def title(self) -> str:
@@ -117,44 +126,191 @@ class Taking:
 
     @property
     def must_type(self) -> str:
-        """The number that the user has to type as a confirmation; empty: none."""
         return str(self.count) if self.wanted.verb is Verb.DISCARD and not self.wanted.ids and self.count else ""
+
+    def begun(self, share: Share) -> Taken:
+        # In several requests, the node would take the first ones, and refuse the last for lack of room.
+        is_full = self.needs_force and not self.wanted.force and not share.has_room
+        error = _WORDS["FULL"] if is_full and len(share.ids) > _IN_ONE_REQUEST else ""
+        return Taken(node=share.node, asked=share.count, error=error)
+
+    def requests(self, share: Share) -> Iterator[Request]:
+        """Yield one request, or several for many names.
+
+        A selection by reason has the number of the plan as its limit: what is buried after the user has looked is not
+        taken.
+        """
+        path = f"/channel/{self.wanted.verb}"
+        forced: list[tuple[str, object]] = [("force", "true")] if self.wanted.force else []
+        for at in range(0, len(share.ids), _IN_ONE_REQUEST):
+            yield path, [*(("id", id) for id in share.ids[at : at + _IN_ONE_REQUEST]), *forced]
+        if not share.ids:
+            more = {"reason": self._text, "rate": f"{share.rate:.3f}" if share.rate else ""}
+            yield path, [("limit", share.count), *forced, *((name, it) for name, it in more.items() if it)]
+
+    def goes_on(self, result: Taken) -> Sequence[tuple[str, object]]:
+        return [("kick", result.kick)] if result.kick else []
+
+    def added(self, result: Taken, answer: Any) -> Taken:
+        done = result.done + whole_in(answer[self.wanted.verb.past])
+        return replace(result, done=done, job=job_in(answer["job"]), kick=kick_in(answer))
+
+    def noted(self, results: Sequence[Taken]) -> str:
+        text = f"{self.wanted.verb.past} {sum(it.done for it in results):,} of {self.count:,} buried messages"
+        text += f" of {self.topic}/{self.channel}"
+        text += f" with the reason “{self._public}”" if self._text else ""
+        if sum(it.asked for it in results if it.job is not None):
+            text += ", the rest at work" + (f" at {self.wanted.rate:g} a second" if self.wanted.rate else "")
+        return text
+
+    def outcome(self, results: Sequence[Taken]) -> str:
+        words = f"{numbers.several(sum(it.done for it in results), 'message')} {self.wanted.verb.past}"
+        left = sum(it.asked - it.done for it in results if it.job is not None)
+        return f"{words} so far, {left:,} to go" if left else words
+
+    def answered(self, result: Taken) -> str:
+        if result.job is not None:
+            return _at_work(result.job)
+        left = result.asked - result.done
+        return f"done; {left:,} were not buried any more" if left > 0 else "done"
+
+    def at_work(self, results: Sequence[Taken]) -> bool:
+        return any(it.job is not None for it in results)
+
+    def kicks(self, results: Sequence[Taken]) -> tuple[str, ...]:
+        return tuple(f"{it.kick}@{it.node}" for it in results if it.kick and it.done)
+
+
+def _at_work(job: Job) -> str:
+    return "at work" + (f", {numbers.rate(job.rate)}" if job.rate else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
-    """What one node has done so far."""
+class Part:
+    """A node that is asked about a kick, or about all that is under way there."""
 
     node: str
-    asked: int
-    done: int = 0
-    job: Job | None = None  # that does the rest, or that was stopped
-    error: str = ""  # why the node did not do it, or not completely
-    may_follow: bool = False  # it was asked, and may have done it or still do it, although it has not said so
-    kick: int = 0  # the number by which a kick can be taken back; 0: it cannot
+    count: int = 0
+    kick: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UndoPlan(Plan[Part, Taken]):
+    """What taking kicks back would do: bury again what no consumer has got since. `asked` is what they gave back."""
+
+    @property
+    def action(self) -> Action:
+        return UNDO
+
+    @property
+    def title(self) -> str:
+        return f"Take back the kick of {self.topic}/{self.channel}"
+
+    def begun(self, share: Part) -> Taken:
+        return Taken(node=share.node, asked=0)
+
+    def requests(self, share: Part) -> Iterator[Request]:
+        yield "/channel/kick/undo", [("kick", share.kick)]
+
+    def added(self, result: Taken, answer: Any) -> Taken:
+        job = job_in(answer["job"])
+        return replace(result, asked=whole_in(answer["kicked"]), done=whole_in(answer["buried"]), job=job)
+
+    def noted(self, results: Sequence[Taken]) -> str:
+        done, kicked = sum(it.done for it in results), sum(it.asked for it in results)
+        return f"took back a kick of {self.topic}/{self.channel}: {done:,} of {kicked:,} messages are buried again"
+
+    def outcome(self, results: Sequence[Taken]) -> str:
+        words = f"{numbers.several(sum(it.done for it in results), 'message')} buried again"
+        if at_work := [it.node for it in results if it.job is not None]:
+            return f"{words} so far; still at work on {', '.join(at_work)}"
+        left = sum(it.asked - it.done for it in results)
+        return f"{words}; {left:,} had been delivered, or were dropped, and stay as they are" if left else words
+
+    def answered(self, result: Taken) -> str:
+        if result.job is not None:
+            return _at_work(result.job)
+        left = result.asked - result.done
+        return f"done; {left:,} had been delivered" if left > 0 else "done"
+
+    def at_work(self, results: Sequence[Taken]) -> bool:
+        return any(it.job is not None for it in results)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopPlan(Plan[Part, Taken]):
+    """Ends every kick and discard that is under way. A node without one has no `job` in its result."""
+
+    @property
+    def action(self) -> Action:
+        return STOP
+
+    @property
+    def title(self) -> str:
+        return f"Stop the rest in {self.topic}/{self.channel}"
+
+    def begun(self, share: Part) -> Taken:
+        return Taken(node=share.node, asked=0)
+
+    def requests(self, share: Part) -> Iterator[Request]:
+        yield "/channel/jobs/stop", []
+
+    def added(self, result: Taken, answer: Any) -> Taken:
+        job = job_in(answer["job"])
+        return replace(result, asked=job.limit if job else 0, done=job.done if job else 0, job=job)
+
+    def noted(self, results: Sequence[Taken]) -> str:
+        done = [f"{it.job.verb} on {it.node} after {it.done:,}" for it in results if it.job is not None]
+        return f"stopped in {self.topic}/{self.channel}: {', '.join(done) or 'nothing was under way'}"
+
+    def outcome(self, results: Sequence[Taken]) -> str:
+        return "; ".join(_stopped(it, it.job) for it in results if it.job is not None) or "Nothing was under way"
+
+    def answered(self, result: Taken) -> str:
+        return "nothing was under way" if result.job is None else "stopped"
+
+
+def _stopped(taken: Taken, job: Job) -> str:
+    past = Verb(job.verb).past if job.verb in tuple(Verb) else job.verb
+    of = f" of {taken.asked:,}" if taken.asked else ""
+    return f"{taken.done:,}{of} had been {past} on {taken.node}, the rest stays buried"
+
+
+def stop_plan(channel: Channel) -> StopPlan:
+    parts = tuple(Part(node=row.node) for row in channel.nodes)
+    return StopPlan(topic=channel.topic, channel=channel.name, shares=parts)
+
+
+def undo_plan(channel: Channel, words: Iterable[str]) -> UndoPlan:
+    """Plan to take back the kicks with these names, `NUMBER@NODE`. Raise BadRequest."""
+    kicks = parse_kicks(words)
+    if unknown := {node for node, _ in kicks} - {row.node for row in channel.nodes}:
+        raise BadRequest(f"no node of this channel is known as {min(unknown)[:100]}")
+    parts = tuple(Part(node=node, kick=kick) for node, kick in kicks)
+    return UndoPlan(topic=channel.topic, channel=channel.name, shares=parts)
 
 
 def parse_picks(words: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """Read names of messages, `ID@NODE`. Raise BadTaking."""
+    """Read names of messages, `ID@NODE`. Raise BadRequest."""
     picks = dict.fromkeys(words)
     if len(picks) > MOST_NAMED:
-        raise BadTaking(f"at most {MOST_NAMED} messages can be named at once")
+        raise BadRequest(f"at most {MOST_NAMED} messages can be named at once")
     found = [_pick(word) for word in picks]
     if not all(found):
-        raise BadTaking("these are no messages of this page")
+        raise BadRequest("these are no messages of this page")
     return tuple((it[2], it[1]) for it in found if it is not None)
 
 
 def parse_kicks(words: Iterable[str]) -> tuple[tuple[str, int], ...]:
-    """Read names of kicks, `NUMBER@NODE`. Raise BadTaking."""
+    """Read names of kicks, `NUMBER@NODE`. Raise BadRequest."""
     found = [_kick(word) for word in dict.fromkeys(words)]
     if not found or not all(found):
-        raise BadTaking("this is no kick that could be taken back")
+        raise BadRequest("this is no kick that could be taken back")
     return tuple((it[2], int(it[1])) for it in found if it is not None)
 
 
 def parse_rate(text: str) -> float:
-    """Read a rate; empty: as fast as possible. Raise BadTaking."""
+    """Read a rate; empty: as fast as possible. Raise BadRequest."""
     if not text.strip():
         return 0.0
     try:
@@ -162,14 +318,16 @@ def parse_rate(text: str) -> float:
     except ValueError:
         rate = -1.0
     if not _LEAST_RATE <= rate <= _HIGHEST_RATE:
-        raise BadTaking(f"a rate is a number of messages a second, not {text[:40]}")
+        raise BadRequest(f"a rate is a number of messages a second, not {text[:40]}")
     return rate
 
 
-def plan_taking(channel: Channel, summary: Summary, wanted: Wanted, *, text: str = "", shown: str = "") -> Taking:
-    """Return what each node that has answered would do. Raise BadTaking for a node that the channel does not have.
+def plan_buried(
+    channel: Channel, summary: BuriedSummary, wanted: Wanted, *, text: str = "", shown: str = "", public: str = ""
+) -> BuriedPlan:
+    """Return what each node that has answered would do. Raise BadRequest for a node that the channel does not have.
 
-    `text` is the reason that is wanted, and `shown` what the user may see of it.
+    `text` is the reason that is wanted, `shown` what the user may see of it, and `public` what everybody may see.
     """
     left_out = [
         LeftOut(node=it.node, why=f"has not told what is buried there: {it.error}", last_known=it.count)
@@ -185,7 +343,7 @@ def plan_taking(channel: Channel, summary: Summary, wanted: Wanted, *, text: str
             for node, job in summary.under_way
         ]
         shares = _selected([it for it in summary.answered if it.job is None], wanted, text)
-    return Taking(
+    return BuriedPlan(
         wanted=wanted,
         topic=channel.topic,
         channel=channel.name,
@@ -194,15 +352,16 @@ def plan_taking(channel: Channel, summary: Summary, wanted: Wanted, *, text: str
         consequences=tuple(_consequences(channel, summary, wanted, shares, left_out)),
         reason=shown,
         _text=text,
+        _public=public,
     )
 
 
-def _named(summary: Summary, wanted: Wanted) -> tuple[Share, ...]:
+def _named(summary: BuriedSummary, wanted: Wanted) -> tuple[Share, ...]:
     ids: dict[str, list[str]] = {}
     for node, id in wanted.ids:
         ids.setdefault(node, []).append(id)
     if unknown := ids.keys() - {it.node for it in summary.nodes}:
-        raise BadTaking(f"no node of this channel is known as {min(unknown)[:100]}")
+        raise BadRequest(f"no node of this channel is known as {min(unknown)[:100]}")
     rooms = {it.node: it.room for it in summary.answered}
     return tuple(
         Share(node=node, count=len(it), ids=tuple(it), room=rooms[node]) for node, it in ids.items() if node in rooms
@@ -236,7 +395,7 @@ def _selected(nodes: Sequence[NodeSummary], wanted: Wanted, text: str) -> tuple[
 
 
 def _consequences(
-    channel: Channel, summary: Summary, wanted: Wanted, shares: Sequence[Share], left_out: Sequence[LeftOut]
+    channel: Channel, summary: BuriedSummary, wanted: Wanted, shares: Sequence[Share], left_out: Sequence[LeftOut]
 ) -> Iterator[Consequence]:
     for it in left_out:
         had = (
@@ -279,8 +438,8 @@ def _of_full_channels(shares: Sequence[Share], *, force: bool) -> Iterator[Conse
     """Say where a bound of the policy file leaves no room: nothing drops what is kicked."""
     if not shares:
         return
-    room = ", ".join(f"{it.room:,} of {it.count:,} on {it.node}" for it in shares[:_FEW])
-    more = f" and {len(shares) - _FEW} more nodes have too little" if len(shares) > _FEW else ""
+    room = ", ".join(f"{it.room:,} of {it.count:,} on {it.node}" for it in shares[:FEW])
+    more = f" and {len(shares) - FEW} more nodes have too little" if len(shares) > FEW else ""
     if force:
         becomes = (
             "By force they go back all the same: until they are consumed, new messages are dropped as they arrive."
@@ -289,31 +448,3 @@ def _of_full_channels(shares: Sequence[Share], *, force: bool) -> Iterator[Conse
         becomes = "A node with too little room refuses all of them: kick fewer, wait for the consumers, or use force."
     text = f"The policy file bounds the channel, and it has room for {room}{more}. {becomes}"
     yield Consequence(text=text, severity=Severity.WARNING)
-
-
-def who_receives(channel: Channel, nodes: Sequence[str]) -> Iterator[Consequence]:
-    """Say to whom messages go that come back to the channel on these nodes."""
-    if channel.paused is not Paused.NO:
-        where = "" if channel.paused is Paused.YES else " on some nodes"
-        text = f"The channel is paused{where}: there they wait until it is unpaused."
-        yield Consequence(text=text, severity=Severity.WARNING)
-    consumers = {row.node: row.client_count for row in channel.nodes}
-    without = [node for node in nodes if not consumers.get(node)]
-    if len(without) == len(nodes):
-        text = "No consumer is connected there: they wait in the channel."
-        yield Consequence(text=text, severity=Severity.WARNING)
-    else:
-        yield Consequence(text=f"Its consumers will receive them: {_consumers(channel)}.")
-        if without:
-            text = f"No consumer is connected to {_names(without)}: there they wait."
-            yield Consequence(text=text, severity=Severity.WARNING)
-
-
-def _consumers(channel: Channel) -> str:
-    hosts = dict.fromkeys(it.hostname or it.client_id for row in channel.nodes for it in row.clients or ())
-    return _names(list(hosts)) if hosts else f"{channel.client_count:,}"
-
-
-def _names(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
-    return ", ".join(names[:_FEW]) + more

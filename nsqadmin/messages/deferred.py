@@ -1,7 +1,4 @@
-"""What a channel has deferred on its nodes: records, and how a node's answers are read.
-
-A node that does not answer is named, with what it had when it was last seen. It is never counted as one with nothing.
-"""
+"""Deferred messages, one of the two kinds of lists: what nodes are asked, and how their answers are read."""
 
 from __future__ import annotations
 
@@ -9,73 +6,33 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from nsqadmin.messages.lists import text_in, whole_in
+from nsqadmin.messages.lists import NANOSECOND, ListedMessage, Look, NodeCount, text_in, whole_in
 
 if TYPE_CHECKING:
-    from nsqadmin.messages.filters import Filter
+    from nsqadmin.cluster.model import ChannelNode
     from nsqadmin.messages.model import Message
 
-_NANOSECOND: Final = 1e-9
 _LAST: Final = (1 << 63) - 1  # sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeferredLook:
-    """Which deferred messages of a channel to look for: the next `limit` that match, by node behind these places."""
-
-    wanted: Filter
-    limit: int
-    after: Mapping[str, str]
-    node: str = ""  # only there
-    seconds: float = 2.0  # then it stops, and goes on with the next step
-    with_bodies: bool = True  # what is found has its body
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeDeferred:
+class NodeDeferred(NodeCount):
     """How many messages one node has deferred in the channel."""
 
-    node: str
-    count: int = 0
     log: str = ""  # the id of the topic's log, which sequences are about; empty: messages there cannot be named
-    error: str = ""  # why it is not known now; then `count` is what it had when it was last seen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeferredSummary:
-    """How many messages all nodes of a channel have deferred."""
+class Deferral(ListedMessage):
+    """One deferred message."""
 
-    nodes: tuple[NodeDeferred, ...]
-
-    @property
-    def answered(self) -> tuple[NodeDeferred, ...]:
-        return tuple(it for it in self.nodes if not it.error)
-
-    @property
-    def missing(self) -> tuple[NodeDeferred, ...]:
-        """The nodes that have not told what they have."""
-        return tuple(it for it in self.nodes if it.error)
-
-    @property
-    def count(self) -> int:
-        """How many messages are deferred on the nodes that answer."""
-        return sum(it.count for it in self.answered)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deferral:
-    """One deferred message. Without `message`, `unread` says why its body cannot be had."""
-
-    node: str
     log: str
-    sequence: int
     due: float  # when it becomes due
-    attempts: int
-    place: str  # behind which the node's list goes on
-    id: str = ""  # empty: not known, as the message cannot be read
-    message: Message | None = None
-    unread: str = ""
-    is_wanted: bool = True  # it matches the search
+    after: str  # its place
+
+    @property
+    def place(self) -> str:
+        return self.after
 
     @property
     def at(self) -> float:
@@ -91,43 +48,56 @@ class Deferral:
         return f"{self.sequence}@{self.node}@{self.log}" if self.log else ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeferredPage:
-    """One step of a look at deferred messages."""
+class Deferred:
+    """The kind of messages that a channel has deferred."""
 
-    deferrals: tuple[Deferral, ...] = ()  # by when they are due, the next one first
-    after: str = ""  # where the next step begins; empty: nothing is left
-    looked: int = 0  # messages that were looked at
-    reached: float | None = None  # up to which due time
-    missing: tuple[tuple[str, str], ...] = ()  # nodes that could not be read, or not to the end, and why
+    name: Final = "deferred"
+    path: Final = "/channel/deferred"
+    also: Final = ()
+    nothing: Final = frozenset(("TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND"))
+    words: Final = {
+        "NOT_FOUND": "it cannot list what is deferred: it is NSQ's nsqd, or older than ours",
+        "STARTED_ANEW": "it has started anew, so its list has to be read from the first again",
+        "INVALID_ARG_AFTER": "this is no place in its list",
+    }
+
+    def last_known(self, row: ChannelNode, error: str) -> NodeDeferred:
+        return NodeDeferred(node=row.node, count=row.deferred_count, error=error)
+
+    def count_in(self, node: str, raw: Any) -> NodeDeferred:
+        """Read the answer to /channel/deferred?summary=true. Raise KeyError, TypeError, ValueError."""
+        return NodeDeferred(node=node, count=whole_in(raw["count"]), log=text_in(raw["log"] or ""))
+
+    def log_of(self, node: NodeDeferred) -> str:
+        return node.log
+
+    def arguments(self, look: Look) -> dict[str, str]:
+        """Return what else the node is asked for: nothing, as bodies are searched here."""
+        return {}
+
+    def line_in(
+        self, node: NodeDeferred, line: Mapping[str, Any], message: Message | None, *, is_wanted: bool
+    ) -> Deferral:
+        """Read a line of /channel/deferred. Raise KeyError, TypeError, ValueError."""
+        return Deferral(
+            node=node.node,
+            log=node.log,
+            sequence=whole_in(line["sequence"]),
+            due=whole_in(line["due"]) * NANOSECOND,
+            attempts=whole_in(line["attempts"]),
+            after=text_in(line["after"]),
+            id=text_in(line.get("id", "")),
+            message=message,
+            unread=text_in(line.get("unread", "")),
+            is_wanted=is_wanted,
+        )
+
+    def place_before(self, place: str) -> str:
+        """Return the place just before a message, given its own. Raise ValueError."""
+        run, due, sequence = place.split(",")
+        if int(sequence):
+            return f"{run},{due},{int(sequence) - 1}"
+        return f"{run},{int(due) - 1},{_LAST}"
 
 
-def place_before(place: str) -> str:
-    """Return the place just before a message, given its own. Raise ValueError."""
-    run, due, sequence = place.split(",")
-    if int(sequence):
-        return f"{run},{due},{int(sequence) - 1}"
-    return f"{run},{int(due) - 1},{_LAST}"
-
-
-def deferred_in(node: str, raw: Any) -> NodeDeferred:
-    """Read the answer to /channel/deferred?summary=true. Raise KeyError, TypeError, ValueError."""
-    return NodeDeferred(node=node, count=whole_in(raw["count"]), log=text_in(raw["log"] or ""))
-
-
-def deferral_in(
-    node: str, log: str, line: Mapping[str, Any], message: Message | None, *, is_wanted: bool = True
-) -> Deferral:
-    """Read a line of /channel/deferred. Raise KeyError, TypeError, ValueError."""
-    return Deferral(
-        node=node,
-        log=log,
-        sequence=whole_in(line["sequence"]),
-        due=whole_in(line["due"]) * _NANOSECOND,
-        attempts=whole_in(line["attempts"]),
-        place=text_in(line["after"]),
-        id=text_in(line.get("id", "")),
-        message=message,
-        unread=text_in(line.get("unread", "")),
-        is_wanted=is_wanted,
-    )
+DEFERRED: Final = Deferred()

@@ -1,25 +1,36 @@
-"""What cancelling deferred messages, or moving when they are due, would do, and what has become of it."""
+"""What can be done with deferred messages: cancel them, or move when they are due."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from nsqadmin import numbers
+from nsqadmin.access.policy import Right
 from nsqadmin.actions.plan import Consequence
 from nsqadmin.cluster.model import Severity
-from nsqadmin.messages.buried_actions import BadTaking, LeftOut, who_receives
+from nsqadmin.messages.lists import BadRequest, ListPage, Summary, whole_in
+from nsqadmin.messages.selection import MOST, Selection, Source, arguments_of, selected
+from nsqadmin.messages.selection_plan import Action, LeftOut, NodeResult, Plan, Request, who_receives
 from nsqcommon.durations import parse_long_duration, seconds
 
 if TYPE_CHECKING:
     from nsqadmin.cluster.model import Channel
-    from nsqadmin.messages.deferred import DeferredSummary
-    from nsqadmin.messages.selection import Selection
+    from nsqadmin.messages.deferred import Deferral, NodeDeferred
 
 _MOST_SECONDS: Final = 3600 * 24 * 365 * 10
+
+
+_WORDS: Final = {
+    "NOT_FOUND": "it cannot take messages back: it is NSQ's nsqd, or older than ours",
+    "MISSING_ARG_CHANNEL": "it cannot take messages back by their sequences: it is older than ours",
+    "INVALID_REQUEST": "it cannot take messages back by their sequences: it is older than ours",
+    "INVALID_DEFER": "it does not defer for that long: see its --max-defer-timeout",
+    "EPHEMERAL_TOPIC": "messages of an ephemeral topic cannot be named",
+}
 
 
 class RecallVerb(StrEnum):
@@ -29,6 +40,17 @@ class RecallVerb(StrEnum):
     @property
     def past(self) -> str:
         return "cancelled" if self is RecallVerb.CANCEL else "moved"
+
+
+def _action(name: str, does: str, done: str) -> Action:
+    return Action(name=name, right=Right.OPERATE, does=does, done=done, words=_WORDS)
+
+
+VERBS: Final = {
+    RecallVerb.CANCEL: _action("cancel_deferred", "cancel deferred messages of", "Cancelled"),
+    RecallVerb.DUE: _action("move_deferred", "move deferred messages of", "Moved"),
+}
+ACTIONS: Final = tuple(VERBS.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,19 +74,33 @@ class RecallShare:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recalling:
-    """What it would do."""
+class Recalled(NodeResult):
+    """What one node has done."""
+
+    in_flight: int = 0  # that a consumer has, so they were left as they are
+    gone: int = 0  # that were finished, taken back or buried before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """The messages to cancel or move, and what must be said about how they were found."""
+
+    selection: Selection
+    by_filter: bool = False  # as all that match; the user has not named them
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeferredPlan(Plan[RecallShare, Recalled]):
+    """What cancelling or moving them would do."""
 
     wanted: RecallWanted
-    topic: str
-    channel: str
-    shares: tuple[RecallShare, ...]
-    left_out: tuple[LeftOut, ...]
-    consequences: tuple[Consequence, ...]
+    remarks: tuple[str, ...] = ()
+    _by_filter: bool = field(default=False, repr=False)
 
     @property
-    def count(self) -> int:
-        return sum(it.count for it in self.shares)
+    def action(self) -> Action:
+        return VERBS[self.wanted.verb]
 
     @property
     def title(self) -> str:
@@ -73,26 +109,61 @@ class Recalling:
             return f"Cancel {what}"
         return f"Move {what}" if self.wanted.delay is None else f"Make {what} due {in_words(self.wanted)}"
 
+    @property
+    def must_type(self) -> str:
+        return str(self.count) if self.wanted.verb is RecallVerb.CANCEL and self._by_filter else ""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recalled:
-    """What one node has done."""
+    def begun(self, share: RecallShare) -> Recalled:
+        return Recalled(node=share.node, asked=share.count)
 
-    node: str
-    asked: int
-    done: int = 0
-    in_flight: int = 0  # that a consumer has, so they were left as they are
-    gone: int = 0  # that were finished, taken back or buried before
-    error: str = ""  # why the node did not do it, or not completely
-    may_follow: bool = False  # it was asked, and may have done it or still do it, although it has not said so
+    def requests(self, share: RecallShare) -> Iterator[Request]:
+        more: list[tuple[str, object]] = [("log", share.log)] if share.log else []
+        more += [("defer", round((self.wanted.delay or 0) * 1000))] if self.wanted.verb is RecallVerb.DUE else []
+        for arguments in arguments_of(share.runs):
+            yield f"/message/{self.wanted.verb}", [*more, *arguments]
+
+    def added(self, result: Recalled, answer: Any) -> Recalled:
+        return replace(
+            result,
+            done=result.done + whole_in(answer[self.wanted.verb.past]),
+            in_flight=result.in_flight + whole_in(answer["in_flight"]),
+            gone=result.gone + whole_in(answer["done"]) + whole_in(answer["buried"]),
+        )
+
+    def noted(self, results: Sequence[Recalled]) -> str:
+        is_cancel, done = self.wanted.verb is RecallVerb.CANCEL, sum(it.done for it in results)
+        text = f"{'cancelled' if is_cancel else 'made'} {done:,} of {self.count + sum(it.last_known for it in self.left_out):,}"
+        text += f" deferred messages of {self.topic}/{self.channel}"
+        text += "" if is_cancel else f" due {in_words(self.wanted)}"
+        left_out = ", ".join(it.node for it in self.left_out)
+        return f"{text}; not asked: {left_out}" if left_out else text
+
+    def outcome(self, results: Sequence[Recalled]) -> str:
+        words = numbers.several(sum(it.done for it in results), "message").capitalize()
+        words += " cancelled" if self.wanted.verb is RecallVerb.CANCEL else f" made due {in_words(self.wanted)}"
+        if in_flight := sum(it.in_flight for it in results):
+            words += f"; {in_flight:,} left as they are, as a consumer has them"
+        gone = sum(it.gone for it in results)
+        return f"{words}; {gone:,} no longer waited" if gone else words
+
+    def answered(self, result: Recalled) -> str:
+        in_flight = f"; a consumer has {result.in_flight:,}" if result.in_flight else ""
+        return f"done{in_flight}" + (f"; {result.gone:,} no longer waited" if result.gone else "")
+
+    def not_asked(self, node: LeftOut) -> str:
+        stays = "stays as it is" if node.last_known == 1 else "stay as they are"
+        return f"{node.node} was not asked: it {node.why}. {numbers.several(node.last_known, 'message')} there {stays}."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
-    """The messages to cancel or move, and what must be said about how they were found."""
-
-    selection: Selection
-    remarks: tuple[str, ...] = ()
+def chosen_of(page: ListPage[Deferral]) -> Chosen:
+    """Return all that a search has found, and say where it has not looked."""
+    remarks = [f"{node} was not looked at, or not to the end: {why}." for node, why in page.missing]
+    if page.after and len(page.lines) >= MOST:
+        remarks.append(f"These are the {MOST:,} that are due first. There may be more: do it again for the rest.")
+    elif page.after:
+        remarks.append(f"Only the {page.looked:,} messages that are due first were looked at: there may be more.")
+    found = selected((Source(it.node, it.log), it.sequence) for it in page.lines if it.log)
+    return Chosen(selection=found, by_filter=True, remarks=tuple(remarks))
 
 
 def in_words(wanted: RecallWanted) -> str:
@@ -100,7 +171,7 @@ def in_words(wanted: RecallWanted) -> str:
 
 
 def parse_when(text: str, now: float) -> float:
-    """Read when messages are to be due, and return in how many seconds that is. Raise BadTaking.
+    """Read when messages are to be due, and return in how many seconds that is. Raise BadRequest.
 
     `now`, a duration such as 10m or 1h30m, or a time such as 2026-03-01T12:00:00Z.
     """
@@ -109,11 +180,11 @@ def parse_when(text: str, now: float) -> float:
         delay = 0.0 if text == "now" else _delay(text, now)
     except ValueError as error:
         expected = "now, a duration like 10m or 2d, or a time like 2026-03-01T12:00:00Z"
-        raise BadTaking(f"say when: {expected}" + (f", not {text[:40]}" if text else "")) from error
+        raise BadRequest(f"say when: {expected}" + (f", not {text[:40]}" if text else "")) from error
     if delay < 0:
-        raise BadTaking(f"{text[:40]} is past: choose now, or a later time")
+        raise BadRequest(f"{text[:40]} is past: choose now, or a later time")
     if delay > _MOST_SECONDS:
-        raise BadTaking("no node defers for more than ten years")
+        raise BadRequest("no node defers for more than ten years")
     return delay
 
 
@@ -124,27 +195,31 @@ def _delay(text: str, now: float) -> float:
     return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp() - now
 
 
-def plan_recalling(channel: Channel, summary: DeferredSummary, selection: Selection, wanted: RecallWanted) -> Recalling:
-    """Return what each node that has answered would do. Raise BadTaking for a node that the channel does not have."""
+def plan_deferred(
+    channel: Channel, summary: Summary[NodeDeferred], chosen: Chosen, wanted: RecallWanted
+) -> DeferredPlan:
+    """Return what each node that has answered would do. Raise BadRequest for a node that the channel does not have."""
     told = {it.node: it for it in summary.nodes}
     shares: list[RecallShare] = []
     left_out: list[LeftOut] = []
-    for source, runs in selection.runs.items():
+    for source, runs in chosen.selection.runs.items():
         if (node := told.get(source.node)) is None:
-            raise BadTaking(f"no node of this channel is known as {source.node[:100]}")
+            raise BadRequest(f"no node of this channel is known as {source.node[:100]}")
         count = sum(end - first for first, end in runs)
         if node.error:
             why = f"has not told what is deferred there: {node.error}"
             left_out.append(LeftOut(node=node.node, why=why, last_known=count))
         else:
             shares.append(RecallShare(node=source.node, log=source.log, count=count, runs=tuple(runs)))
-    return Recalling(
-        wanted=replace(wanted, messages=str(selection)),
+    return DeferredPlan(
+        wanted=replace(wanted, messages=str(chosen.selection)),
         topic=channel.topic,
         channel=channel.name,
         shares=tuple(shares),
         left_out=tuple(left_out),
         consequences=tuple(_consequences(channel, wanted, shares, left_out)),
+        remarks=chosen.remarks,
+        _by_filter=chosen.by_filter,
     )
 
 

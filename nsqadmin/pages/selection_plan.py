@@ -1,186 +1,245 @@
-"""Cancelling deferred messages, and moving when they are due: the plan to confirm, and the receipt."""
+"""Actions on the buried or deferred messages that a user has selected: the plan to confirm, and that it is carried out.
+
+What a kind's forms have is read by its class here; what an action does is in nsqadmin/messages/*_actions.py.
+"""
 
 from __future__ import annotations
 
+from functools import partial
 from time import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from nsqadmin import numbers
 from nsqadmin.access.policy import Right
 from nsqadmin.http.app import Route
-from nsqadmin.http.responses import caller_of, identity_of, lists_of
-from nsqadmin.messages.buried_actions import BadTaking
-from nsqadmin.messages.changing import result_of
-from nsqadmin.messages.deferred_actions import Chosen, RecallVerb, RecallWanted, in_words, parse_when
-from nsqadmin.messages.deferred_service import RECALL_ACTIONS
+from nsqadmin.http.responses import caller_of, identity_of, lists_of, require
+from nsqadmin.messages import buried_actions, deferred_actions
+from nsqadmin.messages.buried_actions import DEFAULT_RATE, Verb, Wanted, parse_picks, parse_rate, stop_plan, undo_plan
+from nsqadmin.messages.deferred_actions import Chosen, RecallVerb, RecallWanted, parse_when
 from nsqadmin.messages.endpoints import MOST_BODY, filter_of, selection_of
-from nsqadmin.pages.buried_plan import channel_in, first_of
+from nsqadmin.messages.lists import BadRequest
 from nsqadmin.pages.messages import NO_CLUSTER
 from nsqadmin.pages.progress import with_progress
+from nsqadmin.pages.selection_receipt import receipt
 from nsqcommon.http_api import HttpError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from starlette.requests import Request
     from starlette.responses import Response
 
     from nsqadmin.cluster.model import Channel
-    from nsqadmin.messages.deferred_actions import Recalled, Recalling
-    from nsqadmin.messages.deferred_service import DeferredMessages
+    from nsqadmin.messages.selection_plan import Plan
+    from nsqadmin.messages.selections import Selections
+    from nsqadmin.messages.service import Messages
     from nsqadmin.pages.painter import Painter
     from nsqadmin.pages.progress import Told
     from nsqadmin.services import Services
 
     Values = Mapping[str, Sequence[str]]
 
-_ACTIONS: Final = {f"/actions/{what}": verb for verb, what in RECALL_ACTIONS.items()}
+_HIGHEST: Final = 1 << 53
 
 
-class RecallPages:
+class _Form(Protocol):
+    """The forms of one kind."""
+
+    kind: str
+
+    def selections(self, messages: Messages) -> Selections[Any, Any]: ...
+
+    async def planned(
+        self, request: Request, messages: Messages, channel: Channel, values: Values
+    ) -> tuple[Plan[Any, Any], str]:
+        """Return the plan, and why it cannot be carried out as the form is; "": it can. Raise BadRequest."""
+
+    def shown(self, plan: Any, values: Values) -> dict[str, Any]:
+        """Return what the fields of the plan's page show."""
+
+
+class SelectionPlanPages:
     def __init__(self, services: Services, painter: Painter) -> None:
         self._services = services
         self._painter = painter
         self._links = painter.links
 
     def routes(self) -> list[Route]:
-        return [Route("POST", path, self.recall) for path in _ACTIONS]
+        buried = {f"/actions/{it.name}": _Buried(verb) for verb, it in buried_actions.VERBS.items()}
+        deferred = {f"/actions/{it.name}": _Deferred(verb) for verb, it in deferred_actions.VERBS.items()}
+        return [
+            *(Route("GET", path, partial(self.confirm, form)) for path, form in buried.items()),
+            *(Route("POST", path, partial(self.act, form)) for path, form in (buried | deferred).items()),
+            Route("POST", f"/actions/{buried_actions.STOP.name}", self.stop),
+            Route("POST", f"/actions/{buried_actions.UNDO.name}", self.undo),
+        ]
 
-    async def recall(self, request: Request) -> Response:
-        """Show what it would do; with `confirmed=yes`, do it. Many messages make a long form, so both are a POST."""
+    async def confirm(self, form: _Form, request: Request) -> Response:
+        """Show what it would do."""
+        values = {name: request.query_params.getlist(name) for name in request.query_params}
+        return await self._answered(request, form, values, is_confirmed=False)
+
+    async def act(self, form: _Form, request: Request) -> Response:
+        """Do it. Deferred messages can be so many that their first form is a POST, too: there only `confirmed=yes` does."""
         try:
             values = await lists_of(request, limit=MOST_BODY)
-            channel = await channel_in(self._painter, request, values)
-            chosen = await self._chosen(request, channel, values)
-            problem = ""
-            try:
-                recalling = await self._deferred().plan(channel, chosen.selection, _wanted(request, values))
-                if first_of(values, "confirmed") == "yes":
-                    must_type = _must_type(recalling, values)
-                    if not must_type or first_of(values, "typed").replace(",", "") == must_type:
-                        return await self._do(request, channel, recalling)
-                    problem = f"Nothing was done: type the number of messages, {must_type}, to go on."
-            except _NotSaid as error:
-                problem = f"Nothing was done: {error}."
-                recalling = await self._deferred().plan(channel, chosen.selection, error.wanted)
-            return await self._plan_page(request, channel, recalling, chosen, values, problem)
-        except BadTaking as error:
+        except HttpError as error:
+            return await self._painter.refusal(request, error, "Nothing was done")
+        is_confirmed = form.kind == "buried" or first_of(values, "confirmed") == "yes"
+        return await self._answered(request, form, values, is_confirmed=is_confirmed)
+
+    async def _answered(self, request: Request, form: _Form, values: Values, *, is_confirmed: bool) -> Response:
+        try:
+            channel = await self._channel(request, values)
+            messages = self._messages()
+            plan, problem = await form.planned(request, messages, channel, values)
+            if is_confirmed and not problem:
+                if not plan.must_type or first_of(values, "typed").replace(",", "") == plan.must_type:
+                    return await self._done(request, form.selections(messages), channel, plan, form.kind)
+                problem = f"type the number of messages, {plan.must_type}, to go on"
+            return await self._plan_page(request, form, plan, values, problem)
+        except BadRequest as error:
             refusal = HttpError(400, "INVALID_REQUEST", details={"reason": f"{error}."})
             return await self._painter.refusal(request, refusal, "Nothing was done")
         except HttpError as error:
             return await self._painter.refusal(request, error, "Nothing was done")
 
-    async def _chosen(self, request: Request, channel: Channel, values: Values) -> Chosen:
-        words = values.get("messages") or values.get("one") or ()
-        if words or "all" not in values:
-            words = words or values.get("pick", ())
-            if not words:
-                raise BadTaking("select messages first")
-            return Chosen(selection=selection_of(" ".join(words)))
-        wanted = filter_of(first_of(values, "filter"))
-        chosen = await self._deferred().matching(channel, identity_of(request), wanted, first_of(values, "node"))
-        if not chosen.selection.count:
-            reason = " ".join((*chosen.remarks, "Nothing that matches is deferred."))
-            raise HttpError(404, "NOTHING_FOUND", details={"reason": reason})
-        return chosen
+    async def stop(self, request: Request) -> Response:
+        return await self._at_once(request, lambda channel, _: stop_plan(channel))
+
+    async def undo(self, request: Request) -> Response:
+        return await self._at_once(request, lambda channel, values: undo_plan(channel, values.get("kick", ())))
+
+    async def _at_once(self, request: Request, planned: Callable[[Channel, Values], Plan[Any, Any]]) -> Response:
+        """Do what needs no confirmation."""
+        try:
+            values = await lists_of(request)
+            channel = await self._channel(request, values)
+            return await self._done(request, self._messages().buried, channel, planned(channel, values), "buried")
+        except BadRequest as error:
+            refusal = HttpError(400, "INVALID_REQUEST", details={"reason": f"{error}."})
+            return await self._painter.refusal(request, refusal, "Nothing was done")
+        except HttpError as error:
+            return await self._painter.refusal(request, error, "Nothing was done")
 
     async def _plan_page(
-        self,
-        request: Request,
-        channel: Channel,
-        recalling: Recalling,
-        chosen: Chosen,
-        values: Values,
-        problem: str,
+        self, request: Request, form: _Form, plan: Plan[Any, Any], values: Values, problem: str
     ) -> Response:
         return self._painter.page(
             request,
             "selection_plan.html",
             await self._painter.picture(request),
             status=400 if problem else 200,
-            plan=recalling,
-            what=RECALL_ACTIONS[recalling.wanted.verb],
-            verb=recalling.wanted.verb.value,
-            problem=problem,
-            remarks=chosen.remarks,
-            refusal=identity_of(request).why_not(Right.OPERATE, channel.topic),
-            is_all="all" in values,
-            wanted=first_of(values, "filter"),
-            must_type=_must_type(recalling, values),
-            back=self._links.channel(channel.topic, channel.name, tab="deferred"),
+            kind=form.kind,
+            plan=plan,
+            what=plan.action.name,
+            problem=f"Nothing was done: {problem}." if problem else "",
+            refusal=identity_of(request).why_not(plan.action.right, plan.topic),
+            back=self._links.channel(plan.topic, plan.channel, tab=form.kind),
+            **form.shown(plan, values),
         )
 
-    async def _do(self, request: Request, channel: Channel, recalling: Recalling) -> Response:
+    async def _done(
+        self, request: Request, selections: Selections[Any, Any], channel: Channel, plan: Plan[Any, Any], kind: str
+    ) -> Response:
         caller = caller_of(request)
 
         async def carry_out(told: Told) -> Response:
-            results = await self._deferred().recall(recalling, caller, told)
-            return await self._receipt(request, channel, recalling, results)
+            return await receipt(self._painter, request, plan, await selections.act(plan, caller, told), kind)
 
-        if reason := identity_of(request).why_not(Right.OPERATE, channel.topic):  # the refusal is audited there
-            await self._deferred().recall(recalling, caller)
-            raise HttpError(403, "FORBIDDEN", details={"reason": reason})
-        return await with_progress(request, [it.node for it in recalling.shares], carry_out)
+        if identity_of(request).why_not(plan.action.right, channel.topic):
+            await selections.act(plan, caller)  # is refused, which is audited
+        return await with_progress(request, [it.node for it in plan.shares], carry_out)
 
-    async def _receipt(
-        self, request: Request, channel: Channel, recalling: Recalling, results: Sequence[Recalled]
-    ) -> Response:
-        return self._painter.page(
-            request,
-            "selection_receipt.html",
-            await self._painter.picture(request),
-            headline=recalling.title,
-            result=result_of(results, recalling.left_out),
-            rows=results,
-            left_out=recalling.left_out,
-            summary=_in_words(recalling, results),
-            past=recalling.wanted.verb.past,
-            done=self._links.channel(channel.topic, channel.name, tab="deferred"),
-        )
+    async def _channel(self, request: Request, values: Values) -> Channel:
+        """Return the channel that a form names. Raises 403, 404."""
+        topic = first_of(values, "topic")
+        require(request, Right.VIEW, topic)
+        channel = (await self._painter.picture(request)).channel(topic, first_of(values, "channel"))
+        if channel is None:
+            raise HttpError(404, "CHANNEL_NOT_FOUND", details={"reason": "This channel does not exist any more."})
+        return channel
 
-    def _deferred(self) -> DeferredMessages:
-        messages = self._services.messages
-        if messages is None:
+    def _messages(self) -> Messages:
+        if self._services.messages is None:
             raise HttpError(403, "FORBIDDEN", details={"reason": NO_CLUSTER})
+        return self._services.messages
+
+
+class _Buried:
+    """Messages by their ids, or all that have been buried for a reason."""
+
+    kind = "buried"
+
+    def __init__(self, verb: Verb) -> None:
+        self._verb = verb
+
+    def selections(self, messages: Messages) -> Selections[Any, Any]:
+        return messages.buried
+
+    async def planned(
+        self, request: Request, messages: Messages, channel: Channel, values: Values
+    ) -> tuple[Plan[Any, Any], str]:
+        return await messages.buried.plan(channel, self._wanted(values), identity_of(request)), ""
+
+    def _wanted(self, values: Values) -> Wanted:
+        ids, force = parse_picks(values.get("pick", ())), first_of(values, "force") == "true"
+        if ids:
+            return Wanted(verb=self._verb, ids=ids, force=force)
+        if first_of(values, "on") == "selected":
+            raise BadRequest("select messages first")
+        limit = first_of(values, "limit").strip()
+        if limit and not (limit.isascii() and limit.isdecimal() and int(limit[:17]) < _HIGHEST):
+            raise BadRequest(f"a limit is a number of messages, not {limit[:40]}")
+        rate = first_of(values, "rate") if "rate" in values else f"{DEFAULT_RATE:g}" * (self._verb is Verb.KICK)
+        reason = first_of(values, "reason")
+        return Wanted(verb=self._verb, reason=reason, limit=int(limit or 0), rate=parse_rate(rate), force=force)
+
+    def shown(self, plan: Any, values: Values) -> dict[str, Any]:
+        rate = f"{plan.wanted.rate:g}" if plan.wanted.rate else ""
+        return {"picks": [f"{id}@{node}" for node, id in plan.wanted.ids], "rate": rate}
+
+
+class _Deferred:
+    """Messages by their sequences, or all that match a search."""
+
+    kind = "deferred"
+
+    def __init__(self, verb: RecallVerb) -> None:
+        self._verb = verb
+
+    def selections(self, messages: Messages) -> Selections[Any, Any]:
         return messages.deferred
 
+    async def planned(
+        self, request: Request, messages: Messages, channel: Channel, values: Values
+    ) -> tuple[Plan[Any, Any], str]:
+        chosen = await self._chosen(request, messages, channel, values)
+        when, problem, delay = first_of(values, "when"), "", None
+        if self._verb is RecallVerb.DUE and (when or first_of(values, "confirmed") == "yes"):
+            try:
+                delay = parse_when(when, time())
+            except BadRequest as error:
+                problem = str(error)
+        wanted = RecallWanted(verb=self._verb, when=when, delay=delay)
+        return await messages.deferred.plan(channel, chosen, wanted), problem
 
-class _NotSaid(Exception):
-    """The form does not say when the messages are to be due; the message is for the user."""
+    async def _chosen(self, request: Request, messages: Messages, channel: Channel, values: Values) -> Chosen:
+        words = values.get("messages") or values.get("one") or ()
+        if words or "all" not in values:
+            words = words or values.get("pick", ())
+            if not words:
+                raise BadRequest("select messages first")
+            return Chosen(selection=selection_of(" ".join(words)), by_filter="all" in values)
+        wanted = filter_of(first_of(values, "filter"))
+        chosen = await messages.deferred.matching(channel, identity_of(request), wanted, first_of(values, "node"))
+        if not chosen.selection.count:
+            reason = " ".join((*chosen.remarks, "Nothing that matches is deferred."))
+            raise HttpError(404, "NOTHING_FOUND", details={"reason": reason})
+        return chosen
 
-    def __init__(self, why: BadTaking, wanted: RecallWanted) -> None:
-        super().__init__(str(why))
-        self.wanted = wanted
-
-
-def _wanted(request: Request, values: Values) -> RecallWanted:
-    """Read what the user wants. Raise _NotSaid."""
-    verb = _ACTIONS[request.url.path[request.url.path.rindex("/actions/") :]]
-    when = first_of(values, "when")
-    wanted = RecallWanted(verb=verb, when=when)
-    if verb is RecallVerb.CANCEL or (not when and first_of(values, "confirmed") != "yes"):
-        return wanted
-    try:
-        return RecallWanted(verb=verb, when=when, delay=parse_when(when, time()))
-    except BadTaking as error:
-        raise _NotSaid(error, wanted) from error
+    def shown(self, plan: Any, values: Values) -> dict[str, Any]:
+        return {"is_all": "all" in values, "wanted": first_of(values, "filter")}
 
 
-def _must_type(recalling: Recalling, values: Values) -> str:
-    """Return the number that the user has to type as a confirmation; empty: none."""
-    is_final = recalling.wanted.verb is RecallVerb.CANCEL
-    return str(recalling.count) if is_final and "all" in values and recalling.count else ""
-
-
-def _in_words(recalling: Recalling, results: Sequence[Recalled]) -> str:
-    """Return what has become of it, as a sentence."""
-    wanted, done = recalling.wanted, sum(it.done for it in results)
-    words = numbers.several(done, "message").capitalize()
-    words += " cancelled" if wanted.verb is RecallVerb.CANCEL else f" made due {in_words(wanted)}"
-    if in_flight := sum(it.in_flight for it in results):
-        words += f"; {in_flight:,} left as they are, as a consumer has them"
-    if gone := sum(it.gone for it in results):
-        words += f"; {gone:,} no longer waited"
-    if silent := [it.node for it in results if it.may_follow]:
-        words += f"; asked, no answer: {', '.join(silent)}"
-    return f"{words}."
+def first_of(values: Values, name: str) -> str:
+    return next(iter(values.get(name, ())), "")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from nsqadmin.messages.lists import Part, merged, missing_of, parse_places, written
+from nsqadmin.messages.lists import Part, merged, parse_places, written
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def test_a_list_that_was_cut_off_goes_on_and_holds_up_nobody() -> None:
     cut = Part(lines("n1", 1, 2), goes_on=True, problem="it took too long")
     page = merged({"n1": cut, "n2": Part(lines("n2", 3, 4))}, {}, 20)
     assert ([it.at for it in page.lines], page.after) == ([1, 2, 3, 4], "2@n1 4@n2")
-    assert missing_of({"n1": cut, "n2": Part()}) == (("n1", "it took too long"),)
+    assert merged({"n1": cut, "n2": Part()}, {}, 20).missing == (("n1", "it took too long"),)
     assert merged({"n1": Part(problem="no answer")}, {}, 20).after == ""
 
 
