@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from nsqadmin.messages.lists import NANOSECOND, ListedMessage, Look, NodeCount, Sight, Summary, text_in, whole_in
+from nsqadmin.messages.lists import NANOSECOND, Kind, ListedMessage, Look, NodeCount, Sight, Summary, text_in, whole_in
 
 if TYPE_CHECKING:
     from nsqadmin.cluster.model import ChannelNode
@@ -154,23 +154,19 @@ class Burial(ListedMessage):
         return replace(self, reason=sight.shown(self.reason))
 
 
-class Buried:
+class Buried(Kind[NodeSummary, Burial]):
     """The kind of messages that a channel has buried."""
 
-    name: Final = "buried"
-    path: Final = "/channel/buried"
-    also: Final = ("/channel/jobs",)
+    path = "/channel/buried"
+    also = ("/channel/jobs",)
     # Answers of nodes that have nothing buried: those that are no nsqd of ours, and those without the channel.
-    nothing: Final = frozenset(
-        ("NOT_FOUND", "TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND", "EPHEMERAL_TOPIC", "EPHEMERAL_CHANNEL")
-    )
-    words: Final[Mapping[str, str]] = {}
+    nothing = frozenset(("NOT_FOUND", "TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND", "EPHEMERAL_TOPIC", "EPHEMERAL_CHANNEL"))
 
     def last_known(self, row: ChannelNode, error: str) -> NodeSummary:
         return NodeSummary(node=row.node, count=row.buried_count, error=error)
 
-    def count_in(self, node: str, raw: Any, jobs: Any) -> NodeSummary:
-        """Read the answers to the summary, and to /channel/jobs. Raise KeyError, TypeError, ValueError."""
+    def count_in(self, node: str, answers: Sequence[Any]) -> NodeSummary:
+        raw, jobs = answers
         listed = raw["reasons"]
         if len(listed) > _MOST_REASONS:
             raise ValueError(f"more than {_MOST_REASONS:,} reasons")
@@ -190,16 +186,12 @@ class Buried:
             room=None if raw.get("room") is None else whole_in(raw["room"]),
         )
 
-    def log_of(self, node: NodeSummary) -> str:
-        return ""
-
     def arguments(self, look: Look) -> dict[str, str]:
         return {"reason": look.reason}
 
     def line_in(
         self, node: NodeSummary, line: Mapping[str, Any], message: Message | None, *, is_wanted: bool
     ) -> Burial:
-        """Read a line of /channel/buried. Raise KeyError, TypeError, ValueError."""
         return Burial(
             node=node.node,
             id=text_in(line["id"]),
@@ -214,7 +206,6 @@ class Buried:
         )
 
     def place_before(self, place: str) -> str:
-        """Return the place just before a message, given its own; "" is before all. Raise ValueError."""
         if not (place.isascii() and place.isdecimal() and len(place) <= _DIGITS):
             raise ValueError(f"{place[:40]!r} is no sequence")
         return str(int(place) - 1) if int(place) else ""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from nsqadmin.messages.lists import NANOSECOND, ListedMessage, Look, NodeCount, text_in, whole_in
+from nsqadmin.messages.lists import NANOSECOND, Kind, ListedMessage, NodeCount, text_in, whole_in
 
 if TYPE_CHECKING:
     from nsqadmin.cluster.model import ChannelNode
@@ -48,37 +49,32 @@ class Deferral(ListedMessage):
         return f"{self.sequence}@{self.node}@{self.log}" if self.log else ""
 
 
-class Deferred:
+class Deferred(Kind[NodeDeferred, Deferral]):
     """The kind of messages that a channel has deferred."""
 
-    name: Final = "deferred"
-    path: Final = "/channel/deferred"
-    also: Final = ()
-    nothing: Final = frozenset(("TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND"))
-    words: Final = {
-        "NOT_FOUND": "it cannot list what is deferred: it is NSQ's nsqd, or older than ours",
-        "STARTED_ANEW": "it has started anew, so its list has to be read from the first again",
-        "INVALID_ARG_AFTER": "this is no place in its list",
-    }
+    path = "/channel/deferred"
+    nothing = frozenset(("TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND"))
+    words = MappingProxyType(
+        {
+            "NOT_FOUND": "it cannot list what is deferred: it is NSQ's nsqd, or older than ours",
+            "STARTED_ANEW": "it has started anew, so its list has to be read from the first again",
+            "INVALID_ARG_AFTER": "this is no place in its list",
+        }
+    )
 
     def last_known(self, row: ChannelNode, error: str) -> NodeDeferred:
         return NodeDeferred(node=row.node, count=row.deferred_count, error=error)
 
-    def count_in(self, node: str, raw: Any) -> NodeDeferred:
-        """Read the answer to /channel/deferred?summary=true. Raise KeyError, TypeError, ValueError."""
+    def count_in(self, node: str, answers: Sequence[Any]) -> NodeDeferred:
+        (raw,) = answers
         return NodeDeferred(node=node, count=whole_in(raw["count"]), log=text_in(raw["log"] or ""))
 
     def log_of(self, node: NodeDeferred) -> str:
         return node.log
 
-    def arguments(self, look: Look) -> dict[str, str]:
-        """Return what else the node is asked for: nothing, as bodies are searched here."""
-        return {}
-
     def line_in(
         self, node: NodeDeferred, line: Mapping[str, Any], message: Message | None, *, is_wanted: bool
     ) -> Deferral:
-        """Read a line of /channel/deferred. Raise KeyError, TypeError, ValueError."""
         return Deferral(
             node=node.node,
             log=node.log,
@@ -93,7 +89,6 @@ class Deferred:
         )
 
     def place_before(self, place: str) -> str:
-        """Return the place just before a message, given its own. Raise ValueError."""
         run, due, sequence = place.split(",")
         if int(sequence):
             return f"{run},{due},{int(sequence) - 1}"

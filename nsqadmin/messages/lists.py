@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar
 
 from nsqadmin.messages.filters import Filter
 
 if TYPE_CHECKING:
+    from nsqadmin.cluster.model import ChannelNode
     from nsqadmin.messages.model import Message
 
 EVERYTHING: Final = Filter()
@@ -106,25 +108,6 @@ class Look:
         return self.wanted != EVERYTHING or not self.with_bodies
 
 
-class Listed(Protocol):
-    """One line of a node's list."""
-
-    @property
-    def node(self) -> str: ...
-
-    @property
-    def place(self) -> str:
-        """Behind which the node's list goes on."""
-
-    @property
-    def at(self) -> float:
-        """The time by which all lists are ordered."""
-
-    @property
-    def is_wanted(self) -> bool:
-        """Whether it is shown; otherwise it was only looked at."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedMessage:
     """One message of a list. Without `message`, `unread` says why its body cannot be had."""
@@ -135,14 +118,16 @@ class ListedMessage:
     id: str = ""  # empty: not known, as the message cannot be read
     message: Message | None = None
     unread: str = ""
-    is_wanted: bool = True  # it matches the search
+    is_wanted: bool = True  # it is shown; otherwise it was only looked at
 
     @property
     def place(self) -> str:
+        """Behind which the node's list goes on."""
         raise NotImplementedError
 
     @property
     def at(self) -> float:
+        """The time by which all lists are ordered."""
         raise NotImplementedError
 
     @property
@@ -155,23 +140,23 @@ class ListedMessage:
         return self
 
 
-L = TypeVar("L", bound=Listed)
+M = TypeVar("M", bound=ListedMessage)
 
 
 @dataclass(slots=True)
-class Part(Generic[L]):
+class Part(Generic[M]):
     """What was read of one node's list, in its order."""
 
-    lines: list[L] = field(default_factory=list)
+    lines: list[M] = field(default_factory=list)
     goes_on: bool = False  # there is more behind them
     problem: str = ""  # why it was not read, or not to the end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ListPage(Generic[L]):
+class ListPage(Generic[M]):
     """One page of all lists, or one step of a search."""
 
-    lines: tuple[L, ...] = ()
+    lines: tuple[M, ...] = ()
     after: str = ""  # where the next page begins; empty: nothing is left
     looked: int = 0  # lines that were looked at
     reached: float | None = None  # the time of the last one of these
@@ -179,13 +164,46 @@ class ListPage(Generic[L]):
     reason: str = ""  # what the user may see of the reason that was looked for
 
 
-def merged(parts: Mapping[str, Part[L]], after: Mapping[str, str], limit: int) -> ListPage[L]:
+class Kind(Generic[N, M]):
+    """What the lists of one kind have of their own: see buried.py and deferred.py."""
+
+    path: str  # on a node
+    also: tuple[str, ...] = ()  # paths of which a node is asked as well when its messages are counted
+    nothing: frozenset[str]  # codes of errors by which a node says that it has none
+    words: Mapping[str, str] = MappingProxyType({})  # what other codes mean
+
+    def last_known(self, row: ChannelNode, error: str) -> N:
+        """Return what the node had when it was last seen, and why it is not known now."""
+        raise NotImplementedError
+
+    def count_in(self, node: str, answers: Sequence[Any]) -> N:
+        """Read the answers to the summary, and to the paths in `also`. Raise KeyError, TypeError, ValueError."""
+        raise NotImplementedError
+
+    def log_of(self, node: N) -> str:
+        """Return the id of the topic's log, which has to be named to list more; empty: it need not."""
+        return ""
+
+    def arguments(self, look: Look) -> Mapping[str, str]:
+        """Return what else the node is asked for."""
+        return {}
+
+    def line_in(self, node: N, line: Mapping[str, Any], message: Message | None, *, is_wanted: bool) -> M:
+        """Read a line of the list. Raise KeyError, TypeError, ValueError."""
+        raise NotImplementedError
+
+    def place_before(self, place: str) -> str:
+        """Return the place just before a message, given its own; empty: before all. Raise ValueError."""
+        raise NotImplementedError
+
+
+def merged(parts: Mapping[str, Part[M]], after: Mapping[str, str], limit: int) -> ListPage[M]:
     """Return the next `limit` wanted lines of all nodes. `after` is where each part begins.
 
     It ends where a node's part ends although its list goes on: what comes next there may come before what others have.
     A node whose list could not be read to the end holds up nobody.
     """
-    shown: list[L] = []
+    shown: list[M] = []
     places, left = dict(after), {node: len(part.lines) for node, part in parts.items()}
     looked, reached = 0, None
     for line in heapq.merge(*(part.lines for part in parts.values()), key=_order):
@@ -208,7 +226,7 @@ def merged(parts: Mapping[str, Part[L]], after: Mapping[str, str], limit: int) -
     )
 
 
-def _order(line: Listed) -> tuple[float, str]:
+def _order(line: ListedMessage) -> tuple[float, str]:
     return line.at, line.node
 
 

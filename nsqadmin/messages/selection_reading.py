@@ -5,16 +5,17 @@ Nothing changes by looking.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from urllib.parse import urlencode
 
 import trio
 
 from nsqadmin.messages.lists import (
     EVERYTHING,
+    Kind,
     ListedMessage,
     ListPage,
     Look,
@@ -30,7 +31,6 @@ from nsqadmin.upstream.client import UpstreamError
 if TYPE_CHECKING:
     from nsqadmin.access.policy import Identity
     from nsqadmin.cluster.model import Channel, ChannelNode, Snapshot
-    from nsqadmin.messages.model import Message
     from nsqadmin.messages.reading import Reader
     from nsqadmin.upstream.client import Upstream
 
@@ -43,40 +43,6 @@ _NONSENSE: Final = (KeyError, TypeError, ValueError, AttributeError, RecursionEr
 
 N = TypeVar("N", bound=NodeCount)
 M = TypeVar("M", bound=ListedMessage)
-M_co = TypeVar("M_co", bound=ListedMessage, covariant=True)
-
-
-class Kind(Protocol[N, M_co]):
-    """What the lists of one kind have of their own: buried.py and deferred.py."""
-
-    @property
-    def path(self) -> str: ...
-
-    @property
-    def also(self) -> tuple[str, ...]:
-        """Paths of which a node is asked as well when its messages are counted."""
-
-    @property
-    def nothing(self) -> frozenset[str]:
-        """Codes of errors by which a node says that it has none."""
-
-    @property
-    def words(self) -> Mapping[str, str]:
-        """What other codes mean."""
-
-    @property
-    def count_in(self) -> Callable[..., N]:
-        """Reads a node's answers to the summary, and to the paths in `also`."""
-
-    def last_known(self, row: ChannelNode, error: str) -> N: ...
-
-    def log_of(self, node: N) -> str: ...
-
-    def arguments(self, look: Look) -> Mapping[str, str]: ...
-
-    def line_in(self, node: N, line: Mapping[str, Any], message: Message | None, *, is_wanted: bool) -> M_co: ...
-
-    def place_before(self, place: str) -> str: ...
 
 
 class SelectionReader(Generic[N, M]):
@@ -105,7 +71,7 @@ class SelectionReader(Generic[N, M]):
             return kind.last_known(row, reason)
         targets = [f"{_target(kind.path, channel)}&summary=true", *(_target(it, channel) for it in kind.also)]
         try:
-            return kind.count_in(row.node, *[await self._upstream.get_json(row.node, it) for it in targets])
+            return kind.count_in(row.node, [await self._upstream.get_json(row.node, it) for it in targets])
         except UpstreamError as error:
             if code_of(error) in kind.nothing:
                 return replace(kind.last_known(row, ""), count=0)

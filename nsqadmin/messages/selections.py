@@ -16,7 +16,7 @@ from nsqadmin.messages.buried import Burial, BuriedSummary, NodeSummary
 from nsqadmin.messages.buried_actions import plan_buried
 from nsqadmin.messages.deferred import Deferral, NodeDeferred
 from nsqadmin.messages.deferred_actions import chosen_of, plan_deferred
-from nsqadmin.messages.lists import ListedMessage, ListPage, Look, NodeCount, Summary
+from nsqadmin.messages.lists import Kind, ListedMessage, ListPage, Look, NodeCount, Summary
 from nsqadmin.messages.selection import MOST
 from nsqadmin.messages.selection_acting import act
 from nsqadmin.messages.selection_plan import NodeResult, Plan, Share, result_of
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from nsqadmin.messages.deferred_actions import Chosen, DeferredPlan, RecallWanted
     from nsqadmin.messages.filters import Filter
     from nsqadmin.messages.reasons import Reasons, ReasonSight
-    from nsqadmin.messages.selection_reading import Kind, SelectionReader
+    from nsqadmin.messages.selection_reading import SelectionReader
     from nsqadmin.upstream.client import Upstream
 
 _LONGEST_SEARCH: Final = 20.0  # seconds, for everything that matches

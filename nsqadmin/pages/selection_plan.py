@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from functools import partial
 from time import time
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from nsqadmin.access.policy import Right
-from nsqadmin.http.app import Route
+from nsqadmin.http.app import Handler, Route
 from nsqadmin.http.responses import caller_of, identity_of, lists_of, require
 from nsqadmin.messages import buried_actions, deferred_actions
 from nsqadmin.messages.buried_actions import DEFAULT_RATE, Verb, Wanted, parse_picks, parse_rate, stop_plan, undo_plan
@@ -41,22 +41,6 @@ if TYPE_CHECKING:
 _HIGHEST: Final = 1 << 53
 
 
-class _Form(Protocol):
-    """The forms of one kind."""
-
-    kind: str
-
-    def selections(self, messages: Messages) -> Selections[Any, Any]: ...
-
-    async def planned(
-        self, request: Request, messages: Messages, channel: Channel, values: Values
-    ) -> tuple[Plan[Any, Any], str]:
-        """Return the plan, and why it cannot be carried out as the form is; "": it can. Raise BadRequest."""
-
-    def shown(self, plan: Any, values: Values) -> dict[str, Any]:
-        """Return what the fields of the plan's page show."""
-
-
 class SelectionPlanPages:
     def __init__(self, services: Services, painter: Painter) -> None:
         self._services = services
@@ -64,62 +48,44 @@ class SelectionPlanPages:
         self._links = painter.links
 
     def routes(self) -> list[Route]:
-        buried = {f"/actions/{it.name}": _Buried(verb) for verb, it in buried_actions.VERBS.items()}
-        deferred = {f"/actions/{it.name}": _Deferred(verb) for verb, it in deferred_actions.VERBS.items()}
-        return [
-            *(Route("GET", path, partial(self.confirm, form)) for path, form in buried.items()),
-            *(Route("POST", path, partial(self.act, form)) for path, form in (buried | deferred).items()),
-            Route("POST", f"/actions/{buried_actions.STOP.name}", self.stop),
-            Route("POST", f"/actions/{buried_actions.UNDO.name}", self.undo),
-        ]
+        buried = {f"/actions/{it.name}": _BuriedForm(verb) for verb, it in buried_actions.VERBS.items()}
+        deferred = {f"/actions/{it.name}": _DeferredForm(verb) for verb, it in deferred_actions.VERBS.items()}
+        handlers = [("GET", path, partial(self.act, form)) for path, form in buried.items()]
+        handlers += [("POST", path, partial(self.act, form)) for path, form in (buried | deferred).items()]
+        handlers += [("POST", f"/actions/{buried_actions.STOP.name}", partial(self.at_once, _stop))]
+        handlers += [("POST", f"/actions/{buried_actions.UNDO.name}", partial(self.at_once, _undo))]
+        return [Route(method, path, partial(self._tried, handler)) for method, path, handler in handlers]
 
-    async def confirm(self, form: _Form, request: Request) -> Response:
-        """Show what it would do."""
-        values = {name: request.query_params.getlist(name) for name in request.query_params}
-        return await self._answered(request, form, values, is_confirmed=False)
+    async def _tried(self, handler: Handler, request: Request) -> Response:
+        """Return the answer, or why nothing was done."""
+        try:
+            return await handler(request)
+        except BadRequest as error:
+            refusal = HttpError(400, "INVALID_REQUEST", details={"reason": f"{error}."})
+        except HttpError as error:
+            refusal = error
+        return await self._painter.refusal(request, refusal, "Nothing was done")
 
     async def act(self, form: _Form, request: Request) -> Response:
-        """Do it. Deferred messages can be so many that their first form is a POST, too: there only `confirmed=yes` does."""
-        try:
-            values = await lists_of(request, limit=MOST_BODY)
-        except HttpError as error:
-            return await self._painter.refusal(request, error, "Nothing was done")
-        is_confirmed = form.kind == "buried" or first_of(values, "confirmed") == "yes"
-        return await self._answered(request, form, values, is_confirmed=is_confirmed)
+        """Show what it would do, or do it."""
+        is_post = request.method == "POST"
+        asked = request.query_params
+        values = await lists_of(request, limit=MOST_BODY) if is_post else {it: asked.getlist(it) for it in asked}
+        channel, messages = await self._channel(request, values), self._messages()
+        plan, problem = await form.planned(request, messages, channel, values)
+        # Deferred messages can be so many that the form for their plan is a POST, too.
+        is_confirmed = is_post and (form.kind == "buried" or first_of(values, "confirmed") == "yes")
+        if is_confirmed and not problem:
+            if not plan.must_type or first_of(values, "typed").replace(",", "") == plan.must_type:
+                return await self._done(request, form.selections(messages), plan, form.kind)
+            problem = f"type the number of messages, {plan.must_type}, to go on"
+        return await self._plan_page(request, form, plan, values, problem)
 
-    async def _answered(self, request: Request, form: _Form, values: Values, *, is_confirmed: bool) -> Response:
-        try:
-            channel = await self._channel(request, values)
-            messages = self._messages()
-            plan, problem = await form.planned(request, messages, channel, values)
-            if is_confirmed and not problem:
-                if not plan.must_type or first_of(values, "typed").replace(",", "") == plan.must_type:
-                    return await self._done(request, form.selections(messages), channel, plan, form.kind)
-                problem = f"type the number of messages, {plan.must_type}, to go on"
-            return await self._plan_page(request, form, plan, values, problem)
-        except BadRequest as error:
-            refusal = HttpError(400, "INVALID_REQUEST", details={"reason": f"{error}."})
-            return await self._painter.refusal(request, refusal, "Nothing was done")
-        except HttpError as error:
-            return await self._painter.refusal(request, error, "Nothing was done")
-
-    async def stop(self, request: Request) -> Response:
-        return await self._at_once(request, lambda channel, _: stop_plan(channel))
-
-    async def undo(self, request: Request) -> Response:
-        return await self._at_once(request, lambda channel, values: undo_plan(channel, values.get("kick", ())))
-
-    async def _at_once(self, request: Request, planned: Callable[[Channel, Values], Plan[Any, Any]]) -> Response:
+    async def at_once(self, planned: Callable[[Channel, Values], Plan[Any, Any]], request: Request) -> Response:
         """Do what needs no confirmation."""
-        try:
-            values = await lists_of(request)
-            channel = await self._channel(request, values)
-            return await self._done(request, self._messages().buried, channel, planned(channel, values), "buried")
-        except BadRequest as error:
-            refusal = HttpError(400, "INVALID_REQUEST", details={"reason": f"{error}."})
-            return await self._painter.refusal(request, refusal, "Nothing was done")
-        except HttpError as error:
-            return await self._painter.refusal(request, error, "Nothing was done")
+        values = await lists_of(request)
+        plan = planned(await self._channel(request, values), values)
+        return await self._done(request, self._messages().buried, plan, "buried")
 
     async def _plan_page(
         self, request: Request, form: _Form, plan: Plan[Any, Any], values: Values, problem: str
@@ -139,14 +105,14 @@ class SelectionPlanPages:
         )
 
     async def _done(
-        self, request: Request, selections: Selections[Any, Any], channel: Channel, plan: Plan[Any, Any], kind: str
+        self, request: Request, selections: Selections[Any, Any], plan: Plan[Any, Any], kind: str
     ) -> Response:
         caller = caller_of(request)
 
         async def carry_out(told: Told) -> Response:
             return await receipt(self._painter, request, plan, await selections.act(plan, caller, told), kind)
 
-        if identity_of(request).why_not(plan.action.right, channel.topic):
+        if identity_of(request).why_not(plan.action.right, plan.topic):
             await selections.act(plan, caller)  # is refused, which is audited
         return await with_progress(request, [it.node for it in plan.shares], carry_out)
 
@@ -165,7 +131,15 @@ class SelectionPlanPages:
         return self._services.messages
 
 
-class _Buried:
+def _stop(channel: Channel, values: Values) -> Plan[Any, Any]:
+    return stop_plan(channel)
+
+
+def _undo(channel: Channel, values: Values) -> Plan[Any, Any]:
+    return undo_plan(channel, values.get("kick", ()))
+
+
+class _BuriedForm:
     """Messages by their ids, or all that have been buried for a reason."""
 
     kind = "buried"
@@ -199,7 +173,7 @@ class _Buried:
         return {"picks": [f"{id}@{node}" for node, id in plan.wanted.ids], "rate": rate}
 
 
-class _Deferred:
+class _DeferredForm:
     """Messages by their sequences, or all that match a search."""
 
     kind = "deferred"
@@ -239,6 +213,9 @@ class _Deferred:
 
     def shown(self, plan: Any, values: Values) -> dict[str, Any]:
         return {"is_all": "all" in values, "wanted": first_of(values, "filter")}
+
+
+_Form = _BuriedForm | _DeferredForm
 
 
 def first_of(values: Values, name: str) -> str:

@@ -38,7 +38,7 @@ JOB = {"verb": "kick", "done": 40, "limit": 100, "reason": "", "before": 0, "rat
 
 def test_a_summary_is_read_with_the_job_under_way_and_the_last_one() -> None:
     under_way, ended = {**JOB, "ended_at": None}, {**JOB, "ended_at": 2_000_000_000}
-    found = BURIED.count_in("n1", {**GOOD, "job": under_way}, {"jobs": [under_way, ended]})
+    found = BURIED.count_in("n1", [{**GOOD, "job": under_way}, {"jobs": [under_way, ended]}])
     assert (found.count, found.others, found.having("a"), found.having("x")) == (3, 1, 3, 1)
     assert found.job is not None
     assert (found.job.left, found.job.seconds_left) == (60, 6.0)
@@ -47,9 +47,9 @@ def test_a_summary_is_read_with_the_job_under_way_and_the_last_one() -> None:
 
 
 def test_a_node_tells_how_much_room_its_channel_has_or_that_nothing_bounds_it() -> None:
-    assert BURIED.count_in("n1", {**GOOD, "room": 0}, {"jobs": []}).room == 0
-    assert BURIED.count_in("n1", {**GOOD, "room": None}, {"jobs": []}).room is None
-    assert BURIED.count_in("n1", GOOD, {"jobs": []}).room is None, "an older nsqd"
+    assert BURIED.count_in("n1", [{**GOOD, "room": 0}, {"jobs": []}]).room == 0
+    assert BURIED.count_in("n1", [{**GOOD, "room": None}, {"jobs": []}]).room is None
+    assert BURIED.count_in("n1", [GOOD, {"jobs": []}]).room is None, "an older nsqd"
 
 
 @pytest.mark.parametrize(
@@ -66,4 +66,4 @@ def test_a_node_tells_how_much_room_its_channel_has_or_that_nothing_bounds_it() 
 )
 def test_what_no_nsqd_says_is_refused(odd: Any) -> None:
     with pytest.raises((KeyError, TypeError, ValueError)):
-        BURIED.count_in("n1", odd, {"jobs": []})
+        BURIED.count_in("n1", [odd, {"jobs": []}])

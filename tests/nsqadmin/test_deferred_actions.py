@@ -147,13 +147,13 @@ def test_a_line_is_read_and_has_a_name_only_with_a_log() -> None:
     one = DEFERRED.line_in(ON_LOG, {**LINE, "id": "0f3c9a8e5d2b1000", "unread": "gone"}, None, is_wanted=True)
     assert (one.pick, one.due, one.place, one.unread) == ("7@n1:4151@a", 2.0, "5e0a91c3,9001,7", "gone")
     assert DEFERRED.line_in(NodeDeferred(node="n1:4151"), LINE, None, is_wanted=True).pick == ""
-    assert DEFERRED.count_in("n1", {"count": 3, "log": None}) == NodeDeferred(node="n1", count=3)
+    assert DEFERRED.count_in("n1", [{"count": 3, "log": None}]) == NodeDeferred(node="n1", count=3)
 
 
 @pytest.mark.parametrize("odd", [{"count": -1, "log": "a"}, {"count": 1}, {"count": 1, "log": 5}, []])
 def test_what_no_nsqd_says_is_refused(odd: Any) -> None:
     with pytest.raises((KeyError, TypeError, ValueError)):
-        DEFERRED.count_in("n1", odd)
+        DEFERRED.count_in("n1", [odd])
 
 
 def test_the_place_before_a_message() -> None:

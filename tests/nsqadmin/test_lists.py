@@ -6,19 +6,24 @@ from dataclasses import dataclass
 
 import pytest
 
-from nsqadmin.messages.lists import Part, merged, parse_places, written
+from nsqadmin.messages.lists import ListedMessage, Part, merged, parse_places, written
 
 
-@dataclass(frozen=True)
-class Line:
-    node: str
-    place: str
-    at: float
-    is_wanted: bool = True
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line(ListedMessage):
+    second: float
+
+    @property
+    def place(self) -> str:
+        return f"{self.second:.0f}"
+
+    @property
+    def at(self) -> float:
+        return self.second
 
 
 def lines(node: str, *times: float, unwanted: tuple[float, ...] = ()) -> list[Line]:
-    return [Line(node, f"{at:.0f}", at, at not in unwanted) for at in times]
+    return [Line(node=node, sequence=0, attempts=0, second=at, is_wanted=at not in unwanted) for at in times]
 
 
 def parts_from(nodes: dict[str, list[Line]], places: dict[str, str], limit: int) -> dict[str, Part[Line]]:
