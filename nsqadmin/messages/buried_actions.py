@@ -5,11 +5,12 @@ A new action is a plan here, and its fields in nsqadmin/pages/selection_plan.py 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from nsqadmin import numbers
 from nsqadmin.access.policy import Right
@@ -48,16 +49,28 @@ class Verb(StrEnum):
         return "kicked" if self is Verb.KICK else "discarded"
 
 
-def _action(name: str, right: Right, does: str, *, done: str = "So far") -> Action:
-    return Action(name=name, right=right, does=does, done=done, words=_WORDS)
-
-
 VERBS: Final = {
-    Verb.KICK: _action("kick_buried", Right.OPERATE, "kick buried messages of"),
-    Verb.DISCARD: _action("discard_buried", Right.ADMIN, "discard buried messages of"),
+    Verb.KICK: Action(
+        name="kick_buried",
+        right=Right.OPERATE,
+        does="kick buried messages of",
+        label="Kick",
+        icon="replay",
+        words=_WORDS,
+    ),
+    Verb.DISCARD: Action(
+        name="discard_buried",
+        right=Right.ADMIN,
+        does="discard buried messages of",
+        label="Discard",
+        icon="delete",
+        words=_WORDS,
+    ),
 }
-STOP: Final = _action("stop_buried", Right.OPERATE, "stop what kicks or discards buried of", done="")
-UNDO: Final = _action("undo_kick", Right.OPERATE, "take back a kick of buried messages of")
+STOP: Final = Action(
+    name="stop_buried", right=Right.OPERATE, does="stop what kicks or discards buried of", done="", words=_WORDS
+)
+UNDO: Final = Action(name="undo_kick", right=Right.OPERATE, does="take back a kick of buried messages of", words=_WORDS)
 ACTIONS: Final = (*VERBS.values(), STOP, UNDO)
 
 
@@ -143,17 +156,20 @@ class BuriedPlan(Plan[Share, Taken]):
         path = f"/channel/{self.wanted.verb}"
         forced: list[tuple[str, object]] = [("force", "true")] if self.wanted.force else []
         for at in range(0, len(share.ids), _IN_ONE_REQUEST):
-            yield path, [*(("id", id) for id in share.ids[at : at + _IN_ONE_REQUEST]), *forced]
+            yield Request(path, [*self.named, *(("id", id) for id in share.ids[at : at + _IN_ONE_REQUEST]), *forced])
         if not share.ids:
             more = {"reason": self._text, "rate": f"{share.rate:.3f}" if share.rate else ""}
-            yield path, [("limit", share.count), *forced, *((name, it) for name, it in more.items() if it)]
+            yield Request(
+                path, [*self.named, ("limit", share.count), *forced, *((name, it) for name, it in more.items() if it)]
+            )
 
     def goes_on(self, result: Taken) -> Sequence[tuple[str, object]]:
         return [("kick", result.kick)] if result.kick else []
 
-    def added(self, result: Taken, answer: Any) -> Taken:
-        done = result.done + whole_in(answer[self.wanted.verb.past])
-        return replace(result, done=done, job=job_in(answer["job"]), kick=kick_in(answer))
+    def added(self, result: Taken, answer: bytes) -> Taken:
+        told = json.loads(answer)
+        done = result.done + whole_in(told[self.wanted.verb.past])
+        return replace(result, done=done, job=job_in(told["job"]), kick=kick_in(told))
 
     def noted(self, results: Sequence[Taken]) -> str:
         text = f"{self.wanted.verb.past} {sum(it.done for it in results):,} of {self.count:,} buried messages"
@@ -210,11 +226,12 @@ class UndoPlan(Plan[Part, Taken]):
         return Taken(node=share.node, asked=0)
 
     def requests(self, share: Part) -> Iterator[Request]:
-        yield "/channel/kick/undo", [("kick", share.kick)]
+        yield Request("/channel/kick/undo", [*self.named, ("kick", share.kick)])
 
-    def added(self, result: Taken, answer: Any) -> Taken:
-        job = job_in(answer["job"])
-        return replace(result, asked=whole_in(answer["kicked"]), done=whole_in(answer["buried"]), job=job)
+    def added(self, result: Taken, answer: bytes) -> Taken:
+        told = json.loads(answer)
+        asked, done = whole_in(told["kicked"]), whole_in(told["buried"])
+        return replace(result, asked=asked, done=done, job=job_in(told["job"]))
 
     def noted(self, results: Sequence[Taken]) -> str:
         done, kicked = sum(it.done for it in results), sum(it.asked for it in results)
@@ -253,10 +270,10 @@ class StopPlan(Plan[Part, Taken]):
         return Taken(node=share.node, asked=0)
 
     def requests(self, share: Part) -> Iterator[Request]:
-        yield "/channel/jobs/stop", []
+        yield Request("/channel/jobs/stop", self.named)
 
-    def added(self, result: Taken, answer: Any) -> Taken:
-        job = job_in(answer["job"])
+    def added(self, result: Taken, answer: bytes) -> Taken:
+        job = job_in(json.loads(answer)["job"])
         return replace(result, asked=job.limit if job else 0, done=job.done if job else 0, job=job)
 
     def noted(self, results: Sequence[Taken]) -> str:

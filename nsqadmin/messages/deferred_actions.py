@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from nsqadmin import numbers
 from nsqadmin.access.policy import Right
@@ -120,14 +121,15 @@ class DeferredPlan(Plan[RecallShare, Recalled]):
         more: list[tuple[str, object]] = [("log", share.log)] if share.log else []
         more += [("defer", round((self.wanted.delay or 0) * 1000))] if self.wanted.verb is RecallVerb.DUE else []
         for arguments in arguments_of(share.runs):
-            yield f"/message/{self.wanted.verb}", [*more, *arguments]
+            yield Request(f"/message/{self.wanted.verb}", [*self.named, *more, *arguments])
 
-    def added(self, result: Recalled, answer: Any) -> Recalled:
+    def added(self, result: Recalled, answer: bytes) -> Recalled:
+        told = json.loads(answer)
         return replace(
             result,
-            done=result.done + whole_in(answer[self.wanted.verb.past]),
-            in_flight=result.in_flight + whole_in(answer["in_flight"]),
-            gone=result.gone + whole_in(answer["done"]) + whole_in(answer["buried"]),
+            done=result.done + whole_in(told[self.wanted.verb.past]),
+            in_flight=result.in_flight + whole_in(told["in_flight"]),
+            gone=result.gone + whole_in(told["done"]) + whole_in(told["buried"]),
         )
 
     def noted(self, results: Sequence[Recalled]) -> str:

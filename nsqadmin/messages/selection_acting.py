@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -43,11 +42,11 @@ async def _act_at(share: S, plan: Plan[S, R], upstream: Upstream) -> R:
     result = plan.begun(share)
     if result.error:
         return result
-    named = [("topic", plan.topic), ("channel", plan.channel)]
     try:
-        for path, arguments in plan.requests(share):
-            asked = urlencode([*named, *arguments, *plan.goes_on(result)], errors="surrogateescape")
-            result = plan.added(result, json.loads(await upstream.post(share.node, f"{path}?{asked}")))
+        for request in plan.requests(share):
+            asked = urlencode([*request.arguments, *plan.goes_on(result)], errors="surrogateescape")
+            answer = await upstream.post(share.node, f"{request.path}?{asked}", request.body)
+            result = plan.added(result, answer)
     except UpstreamError as error:
         return replace(result, **_failure(error, plan.action.words))
     except _NONSENSE as error:

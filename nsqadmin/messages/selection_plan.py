@@ -8,19 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from nsqadmin.actions.plan import Consequence
 from nsqadmin.cluster.model import Paused, Severity
 
 if TYPE_CHECKING:
-    from nsqadmin.access.policy import Right
+    from nsqadmin.access.policy import Identity, Right
     from nsqadmin.cluster.model import Channel
     from nsqadmin.messages.lists import Sight
 
 FEW: Final = 5  # names in a sentence
 
-Request = tuple[str, Sequence[tuple[str, object]]]  # path and arguments
+
+class Request(NamedTuple):
+    """What a node is sent for an action."""
+
+    path: str
+    arguments: Sequence[tuple[str, object]]
+    body: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +70,8 @@ class Action:
     name: str  # as the audit log and the addresses of pages have it
     right: Right  # that it needs
     does: str  # as in “refused to kick buried messages of t/c”
+    label: str = ""  # of its button, before what it is about; empty: it has none of its own
+    icon: str = ""
     done: str = "So far"  # the head of the column with what each node has done; empty: there is none
     words: Mapping[str, str] = field(default_factory=dict)  # what codes of nodes' errors mean
 
@@ -92,6 +100,10 @@ class Plan(Generic[S, R]):
     def action(self) -> Action:
         raise NotImplementedError
 
+    def refusal(self, identity: Identity) -> str:
+        """Return why the user may not do it; empty: it is allowed."""
+        return identity.why_not(self.action.right, self.topic)
+
     @property
     def title(self) -> str:
         raise NotImplementedError
@@ -102,6 +114,11 @@ class Plan(Generic[S, R]):
         return ""
 
     # To carry out
+
+    @property
+    def named(self) -> tuple[tuple[str, object], ...]:
+        """The arguments of a request that name the channel."""
+        return ("topic", self.topic), ("channel", self.channel)
 
     def begun(self, share: S) -> R:
         """Return the result of a node that has done nothing yet. It is not asked if the result has an error."""
@@ -115,8 +132,8 @@ class Plan(Generic[S, R]):
         """Return more arguments of a request, after earlier ones have had this result."""
         return ()
 
-    def added(self, result: R, answer: Any) -> R:
-        """Return the result with one more answer. Raise KeyError, TypeError, ValueError."""
+    def added(self, result: R, answer: bytes) -> R:
+        """Return the result with one more answer. Raise KeyError, TypeError, ValueError, RecursionError."""
         raise NotImplementedError
 
     # What has become of it

@@ -110,7 +110,7 @@ class Selections(Generic[N, M]):
 
     def _need_right(self, plan: Plan[S, R], caller: Caller) -> None:
         action = plan.action
-        if reason := caller.identity.why_not(action.right, plan.topic):
+        if reason := plan.refusal(caller.identity):
             text = f"refused to {action.does} {plan.topic}/{plan.channel}: {reason}"
             self._activity.note(caller, action.name, text, "refused", topic=plan.topic, channel=plan.channel)
             raise HttpError(403, "FORBIDDEN", details={"reason": reason})

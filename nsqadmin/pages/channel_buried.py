@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from nsqadmin.http.responses import identity_of
 from nsqadmin.messages.buried import BuriedSummary
+from nsqadmin.messages.buried_actions import ACTIONS
 from nsqadmin.messages.jobs import tasks_of
 from nsqadmin.messages.lists import Look, parse_places
 from nsqadmin.pages.messages import NO_CLUSTER
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from nsqadmin.cluster.model import Channel
+    from nsqadmin.messages.selection_plan import Action
     from nsqadmin.pages.links import Links
     from nsqadmin.services import Services
 
@@ -30,6 +32,11 @@ class BuriedShown(SelectionShown):
     summary: BuriedSummary | None = None
     reason: str = ""  # only messages with this text in their reason, as the address names it
     may_search: bool = True  # for any text; otherwise for a listed reason
+
+    @property
+    def actions(self) -> tuple[Action, ...]:
+        """What can be done with selected messages."""
+        return tuple(it for it in ACTIONS if it.label)
 
     @property
     def tasks(self) -> tuple[tuple[str, int], ...]:

@@ -99,7 +99,7 @@ class SelectionPlanPages:
             plan=plan,
             what=plan.action.name,
             problem=f"Nothing was done: {problem}." if problem else "",
-            refusal=identity_of(request).why_not(plan.action.right, plan.topic),
+            refusal=plan.refusal(identity_of(request)),
             back=self._links.channel(plan.topic, plan.channel, tab=form.kind),
             **form.shown(plan, values),
         )
@@ -112,7 +112,7 @@ class SelectionPlanPages:
         async def carry_out(told: Told) -> Response:
             return await receipt(self._painter, request, plan, await selections.act(plan, caller, told), kind)
 
-        if identity_of(request).why_not(plan.action.right, plan.topic):
+        if plan.refusal(caller.identity):
             await selections.act(plan, caller)  # is refused, which is audited
         return await with_progress(request, [it.node for it in plan.shares], carry_out)
 

@@ -88,7 +88,7 @@ class Nodes:
         self._failure = failure
         self._left = answers
 
-    async def post(self, node: str, target: str) -> bytes:
+    async def post(self, node: str, target: str, _: bytes) -> bytes:
         self.asked.append(target)
         self._left -= 1
         if self._left >= 0:

@@ -27,7 +27,7 @@ class Nodes:
         self._failure = failure
         self._left = after
 
-    async def post(self, node: str, target: str) -> bytes:
+    async def post(self, node: str, target: str, _: bytes) -> bytes:
         self.asked.append(node)
         self.targets.append(target)
         if node == OTHER and not self._left:
