@@ -6,7 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from nsqadmin.messages.lists import NANOSECOND, Kind, ListedMessage, Look, NodeCount, Sight, Summary, text_in, whole_in
+from nsqadmin.messages.lists import (
+    NANOSECOND,
+    ListedMessage,
+    ListKind,
+    Look,
+    NodeCount,
+    Sight,
+    Summary,
+    text_in,
+    whole_in,
+)
 
 if TYPE_CHECKING:
     from nsqadmin.cluster.model import ChannelNode
@@ -154,7 +164,7 @@ class Burial(ListedMessage):
         return replace(self, reason=sight.shown(self.reason))
 
 
-class Buried(Kind[NodeSummary, Burial]):
+class Buried(ListKind[NodeSummary, Burial]):
     """The kind of messages that a channel has buried."""
 
     path = "/channel/buried"

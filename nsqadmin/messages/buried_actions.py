@@ -18,7 +18,15 @@ from nsqadmin.actions.plan import Consequence
 from nsqadmin.cluster.model import Severity
 from nsqadmin.messages.buried import Job, job_in, kick_in
 from nsqadmin.messages.lists import BadRequest, Sight, whole_in
-from nsqadmin.messages.selection_plan import FEW, Action, LeftOut, NodeResult, Plan, Request, who_receives
+from nsqadmin.messages.selection_plan import (
+    FEW,
+    LeftOut,
+    NodeRequest,
+    NodeResult,
+    SelectionAction,
+    SelectionPlan,
+    who_receives,
+)
 
 if TYPE_CHECKING:
     from nsqadmin.cluster.model import Channel
@@ -50,7 +58,7 @@ class Verb(StrEnum):
 
 
 VERBS: Final = {
-    Verb.KICK: Action(
+    Verb.KICK: SelectionAction(
         name="kick_buried",
         right=Right.OPERATE,
         does="kick buried messages of",
@@ -58,7 +66,7 @@ VERBS: Final = {
         icon="replay",
         words=_WORDS,
     ),
-    Verb.DISCARD: Action(
+    Verb.DISCARD: SelectionAction(
         name="discard_buried",
         right=Right.ADMIN,
         does="discard buried messages of",
@@ -67,10 +75,12 @@ VERBS: Final = {
         words=_WORDS,
     ),
 }
-STOP: Final = Action(
+STOP: Final = SelectionAction(
     name="stop_buried", right=Right.OPERATE, does="stop what kicks or discards buried of", done="", words=_WORDS
 )
-UNDO: Final = Action(name="undo_kick", right=Right.OPERATE, does="take back a kick of buried messages of", words=_WORDS)
+UNDO: Final = SelectionAction(
+    name="undo_kick", right=Right.OPERATE, does="take back a kick of buried messages of", words=_WORDS
+)
 ACTIONS: Final = (*VERBS.values(), STOP, UNDO)
 
 
@@ -116,7 +126,7 @@ class Taken(NodeResult):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BuriedPlan(Plan[Share, Taken]):
+class BuriedPlan(SelectionPlan[Share, Taken]):
     """What a kick or discard would do."""
 
     wanted: Wanted
@@ -125,7 +135,7 @@ class BuriedPlan(Plan[Share, Taken]):
     _public: str = field(default="", repr=False)  # what everybody may see of it
 
     @property
-    def action(self) -> Action:
+    def action(self) -> SelectionAction:
         return VERBS[self.wanted.verb]
 
     @property
@@ -147,7 +157,7 @@ class BuriedPlan(Plan[Share, Taken]):
         error = _WORDS["FULL"] if is_full and len(share.ids) > _IN_ONE_REQUEST else ""
         return Taken(node=share.node, asked=share.count, error=error)
 
-    def requests(self, share: Share) -> Iterator[Request]:
+    def requests(self, share: Share) -> Iterator[NodeRequest]:
         """Yield one request, or several for many names.
 
         A selection by reason has the number of the plan as its limit: what is buried after the user has looked is not
@@ -156,10 +166,12 @@ class BuriedPlan(Plan[Share, Taken]):
         path = f"/channel/{self.wanted.verb}"
         forced: list[tuple[str, object]] = [("force", "true")] if self.wanted.force else []
         for at in range(0, len(share.ids), _IN_ONE_REQUEST):
-            yield Request(path, [*self.named, *(("id", id) for id in share.ids[at : at + _IN_ONE_REQUEST]), *forced])
+            yield NodeRequest(
+                path, [*self.named, *(("id", id) for id in share.ids[at : at + _IN_ONE_REQUEST]), *forced]
+            )
         if not share.ids:
             more = {"reason": self._text, "rate": f"{share.rate:.3f}" if share.rate else ""}
-            yield Request(
+            yield NodeRequest(
                 path, [*self.named, ("limit", share.count), *forced, *((name, it) for name, it in more.items() if it)]
             )
 
@@ -202,7 +214,7 @@ def _at_work(job: Job) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class AskedNode:
     """A node that is asked about a kick, or about all that is under way there."""
 
     node: str
@@ -211,22 +223,22 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UndoPlan(Plan[Part, Taken]):
+class UndoPlan(SelectionPlan[AskedNode, Taken]):
     """What taking kicks back would do: bury again what no consumer has got since. `asked` is what they gave back."""
 
     @property
-    def action(self) -> Action:
+    def action(self) -> SelectionAction:
         return UNDO
 
     @property
     def title(self) -> str:
         return f"Take back the kick of {self.topic}/{self.channel}"
 
-    def begun(self, share: Part) -> Taken:
+    def begun(self, share: AskedNode) -> Taken:
         return Taken(node=share.node, asked=0)
 
-    def requests(self, share: Part) -> Iterator[Request]:
-        yield Request("/channel/kick/undo", [*self.named, ("kick", share.kick)])
+    def requests(self, share: AskedNode) -> Iterator[NodeRequest]:
+        yield NodeRequest("/channel/kick/undo", [*self.named, ("kick", share.kick)])
 
     def added(self, result: Taken, answer: bytes) -> Taken:
         told = json.loads(answer)
@@ -255,22 +267,22 @@ class UndoPlan(Plan[Part, Taken]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StopPlan(Plan[Part, Taken]):
+class StopPlan(SelectionPlan[AskedNode, Taken]):
     """Ends every kick and discard that is under way. A node without one has no `job` in its result."""
 
     @property
-    def action(self) -> Action:
+    def action(self) -> SelectionAction:
         return STOP
 
     @property
     def title(self) -> str:
         return f"Stop the rest in {self.topic}/{self.channel}"
 
-    def begun(self, share: Part) -> Taken:
+    def begun(self, share: AskedNode) -> Taken:
         return Taken(node=share.node, asked=0)
 
-    def requests(self, share: Part) -> Iterator[Request]:
-        yield Request("/channel/jobs/stop", self.named)
+    def requests(self, share: AskedNode) -> Iterator[NodeRequest]:
+        yield NodeRequest("/channel/jobs/stop", self.named)
 
     def added(self, result: Taken, answer: bytes) -> Taken:
         job = job_in(json.loads(answer)["job"])
@@ -294,7 +306,7 @@ def _stopped(taken: Taken, job: Job) -> str:
 
 
 def stop_plan(channel: Channel) -> StopPlan:
-    parts = tuple(Part(node=row.node) for row in channel.nodes)
+    parts = tuple(AskedNode(node=row.node) for row in channel.nodes)
     return StopPlan(topic=channel.topic, channel=channel.name, shares=parts)
 
 
@@ -303,7 +315,7 @@ def undo_plan(channel: Channel, words: Iterable[str]) -> UndoPlan:
     kicks = parse_kicks(words)
     if unknown := {node for node, _ in kicks} - {row.node for row in channel.nodes}:
         raise BadRequest(f"no node of this channel is known as {min(unknown)[:100]}")
-    parts = tuple(Part(node=node, kick=kick) for node, kick in kicks)
+    parts = tuple(AskedNode(node=node, kick=kick) for node, kick in kicks)
     return UndoPlan(topic=channel.topic, channel=channel.name, shares=parts)
 
 

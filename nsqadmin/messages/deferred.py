@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from nsqadmin.messages.lists import NANOSECOND, Kind, ListedMessage, NodeCount, text_in, whole_in
+from nsqadmin.messages.lists import NANOSECOND, ListedMessage, ListKind, NodeCount, text_in, whole_in
 
 if TYPE_CHECKING:
     from nsqadmin.cluster.model import ChannelNode
@@ -49,7 +49,7 @@ class Deferral(ListedMessage):
         return f"{self.sequence}@{self.node}@{self.log}" if self.log else ""
 
 
-class Deferred(Kind[NodeDeferred, Deferral]):
+class Deferred(ListKind[NodeDeferred, Deferral]):
     """The kind of messages that a channel has deferred."""
 
     path = "/channel/deferred"

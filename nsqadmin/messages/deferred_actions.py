@@ -15,7 +15,14 @@ from nsqadmin.actions.plan import Consequence
 from nsqadmin.cluster.model import Severity
 from nsqadmin.messages.lists import BadRequest, ListPage, Summary, whole_in
 from nsqadmin.messages.selection import MOST, Selection, Source, arguments_of, selected
-from nsqadmin.messages.selection_plan import Action, LeftOut, NodeResult, Plan, Request, who_receives
+from nsqadmin.messages.selection_plan import (
+    LeftOut,
+    NodeRequest,
+    NodeResult,
+    SelectionAction,
+    SelectionPlan,
+    who_receives,
+)
 from nsqcommon.durations import parse_long_duration, seconds
 
 if TYPE_CHECKING:
@@ -43,8 +50,8 @@ class RecallVerb(StrEnum):
         return "cancelled" if self is RecallVerb.CANCEL else "moved"
 
 
-def _action(name: str, does: str, done: str) -> Action:
-    return Action(name=name, right=Right.OPERATE, does=does, done=done, words=_WORDS)
+def _action(name: str, does: str, done: str) -> SelectionAction:
+    return SelectionAction(name=name, right=Right.OPERATE, does=does, done=done, words=_WORDS)
 
 
 VERBS: Final = {
@@ -92,7 +99,7 @@ class Chosen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeferredPlan(Plan[RecallShare, Recalled]):
+class DeferredPlan(SelectionPlan[RecallShare, Recalled]):
     """What cancelling or moving them would do."""
 
     wanted: RecallWanted
@@ -100,7 +107,7 @@ class DeferredPlan(Plan[RecallShare, Recalled]):
     _by_filter: bool = field(default=False, repr=False)
 
     @property
-    def action(self) -> Action:
+    def action(self) -> SelectionAction:
         return VERBS[self.wanted.verb]
 
     @property
@@ -117,11 +124,11 @@ class DeferredPlan(Plan[RecallShare, Recalled]):
     def begun(self, share: RecallShare) -> Recalled:
         return Recalled(node=share.node, asked=share.count)
 
-    def requests(self, share: RecallShare) -> Iterator[Request]:
+    def requests(self, share: RecallShare) -> Iterator[NodeRequest]:
         more: list[tuple[str, object]] = [("log", share.log)] if share.log else []
         more += [("defer", round((self.wanted.delay or 0) * 1000))] if self.wanted.verb is RecallVerb.DUE else []
         for arguments in arguments_of(share.runs):
-            yield Request(f"/message/{self.wanted.verb}", [*self.named, *more, *arguments])
+            yield NodeRequest(f"/message/{self.wanted.verb}", [*self.named, *more, *arguments])
 
     def added(self, result: Recalled, answer: bytes) -> Recalled:
         told = json.loads(answer)

@@ -164,7 +164,7 @@ class ListPage(Generic[M]):
     reason: str = ""  # what the user may see of the reason that was looked for
 
 
-class Kind(Generic[N, M]):
+class ListKind(Generic[N, M]):
     """What the lists of one kind have of their own: see buried.py and deferred.py."""
 
     path: str  # on a node

@@ -11,7 +11,7 @@ import trio
 
 from nsqadmin.actions.execution import may_follow
 from nsqadmin.messages.reading import why
-from nsqadmin.messages.selection_plan import NodeResult, Plan, Share
+from nsqadmin.messages.selection_plan import NodeResult, NodeShare, SelectionPlan
 from nsqadmin.upstream.client import UpstreamError
 
 if TYPE_CHECKING:
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 _NO_ANSWER: Final = "asked, no answer: it may have done it, or still do it"
 _NONSENSE: Final = (KeyError, TypeError, ValueError, RecursionError)
 
-S = TypeVar("S", bound=Share)
+S = TypeVar("S", bound=NodeShare)
 R = TypeVar("R", bound=NodeResult)
 
 
-async def act(plan: Plan[S, R], upstream: Upstream, told: Callable[[str, bool], None]) -> tuple[R, ...]:
+async def act(plan: SelectionPlan[S, R], upstream: Upstream, told: Callable[[str, bool], None]) -> tuple[R, ...]:
     """Ask each node for its share, all at the same time; on trio. `told` is called with each node that has ended."""
     results: dict[int, R] = {}
 
@@ -38,7 +38,7 @@ async def act(plan: Plan[S, R], upstream: Upstream, told: Callable[[str, bool], 
     return tuple(results[at] for at in range(len(plan.shares)))
 
 
-async def _act_at(share: S, plan: Plan[S, R], upstream: Upstream) -> R:
+async def _act_at(share: S, plan: SelectionPlan[S, R], upstream: Upstream) -> R:
     result = plan.begun(share)
     if result.error:
         return result

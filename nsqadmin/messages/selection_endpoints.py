@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from nsqadmin.access.policy import Identity
     from nsqadmin.cluster.model import Channel
     from nsqadmin.cluster.view import View
-    from nsqadmin.messages.selection_plan import Plan
+    from nsqadmin.messages.selection_plan import SelectionPlan
     from nsqadmin.messages.selections import BuriedSelections, DeferredSelections, Selections
     from nsqadmin.messages.service import Messages
 
@@ -109,13 +109,13 @@ class _Endpoints(Generic[N, M]):
             raise HttpError(400, "INVALID_COUNT", details={"reason": reason})
         return await self._done(request, plan)
 
-    async def _done(self, request: Request, plan: Plan[Any, Any]) -> Response:
+    async def _done(self, request: Request, plan: SelectionPlan[Any, Any]) -> Response:
         rows = await self._all.act(plan, caller_of(request))
         left_out = to_json(plan.left_out)
         document = {"result": result_of(rows, plan.left_out), "nodes": to_json(rows), "left_out": left_out}
         return json_answer(document | self.remarks(plan))
 
-    async def _planned(self, request: Request, body: Mapping[str, Any]) -> Plan[Any, Any]:
+    async def _planned(self, request: Request, body: Mapping[str, Any]) -> SelectionPlan[Any, Any]:
         channel = channel_named(self._view, request, body)
         try:
             return await self.planned(channel, body, identity_of(request))
@@ -137,7 +137,7 @@ class _Endpoints(Generic[N, M]):
     def remarks(self, plan: Any) -> dict[str, Any]:
         return {}
 
-    async def planned(self, channel: Channel, body: Mapping[str, Any], identity: Identity) -> Plan[Any, Any]:
+    async def planned(self, channel: Channel, body: Mapping[str, Any], identity: Identity) -> SelectionPlan[Any, Any]:
         raise NotImplementedError
 
 
@@ -159,7 +159,7 @@ class _Buried(_Endpoints[NodeSummary, Burial]):
     def look(self, request: Request, look: Look) -> Look:
         return replace(look, reason=request.query_params.get("reason", ""))
 
-    async def planned(self, channel: Channel, body: Mapping[str, Any], identity: Identity) -> Plan[Any, Any]:
+    async def planned(self, channel: Channel, body: Mapping[str, Any], identity: Identity) -> SelectionPlan[Any, Any]:
         return await self._selections.plan(channel, _wanted(body), identity)
 
     async def stop(self, request: Request) -> Response:
@@ -207,7 +207,7 @@ class _Deferred(_Endpoints[NodeDeferred, Deferral]):
     def remarks(self, plan: Any) -> dict[str, Any]:
         return {"remarks": plan.remarks}
 
-    async def planned(self, channel: Channel, body: Mapping[str, Any], identity: Identity) -> Plan[Any, Any]:
+    async def planned(self, channel: Channel, body: Mapping[str, Any], identity: Identity) -> SelectionPlan[Any, Any]:
         """Read `{"verb":"due","when":"10m","messages":"SEQUENCE@NODE@LOG ..."}`, or instead of messages `filter`, `node`."""
         verb = RecallVerb(_verb_in(body, RecallVerb))
         if ("messages" in body) == ("filter" in body):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 FEW: Final = 5  # names in a sentence
 
 
-class Request(NamedTuple):
+class NodeRequest(NamedTuple):
     """What a node is sent for an action."""
 
     path: str
@@ -38,7 +38,7 @@ class LeftOut:
     last_known: int = 0
 
 
-class Share(Protocol):
+class NodeShare(Protocol):
     """One node's part."""
 
     @property
@@ -64,7 +64,7 @@ class NodeResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Action:
+class SelectionAction:
     """What is known of an action before it has a plan."""
 
     name: str  # as the audit log and the addresses of pages have it
@@ -76,12 +76,12 @@ class Action:
     words: Mapping[str, str] = field(default_factory=dict)  # what codes of nodes' errors mean
 
 
-S = TypeVar("S", bound=Share)
+S = TypeVar("S", bound=NodeShare)
 R = TypeVar("R", bound=NodeResult)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan(Generic[S, R]):
+class SelectionPlan(Generic[S, R]):
     """What an action would do with the selected messages of a channel."""
 
     topic: str
@@ -97,7 +97,7 @@ class Plan(Generic[S, R]):
     # To confirm
 
     @property
-    def action(self) -> Action:
+    def action(self) -> SelectionAction:
         raise NotImplementedError
 
     def refusal(self, identity: Identity) -> str:
@@ -124,7 +124,7 @@ class Plan(Generic[S, R]):
         """Return the result of a node that has done nothing yet. It is not asked if the result has an error."""
         raise NotImplementedError
 
-    def requests(self, share: S) -> Iterator[Request]:
+    def requests(self, share: S) -> Iterator[NodeRequest]:
         """Yield the requests to a node, for its part of the messages."""
         raise NotImplementedError
 

@@ -15,8 +15,8 @@ import trio
 
 from nsqadmin.messages.lists import (
     EVERYTHING,
-    Kind,
     ListedMessage,
+    ListKind,
     ListPage,
     Look,
     NodeCount,
@@ -48,7 +48,7 @@ M = TypeVar("M", bound=ListedMessage)
 class SelectionReader(Generic[N, M]):
     """Reads lists of one kind, on trio."""
 
-    def __init__(self, kind: Kind[N, M], upstream: Upstream, reader: Reader) -> None:
+    def __init__(self, kind: ListKind[N, M], upstream: Upstream, reader: Reader) -> None:
         self.kind = kind
         self._upstream = upstream
         self._reader = reader

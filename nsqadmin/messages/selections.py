@@ -16,10 +16,10 @@ from nsqadmin.messages.buried import Burial, BuriedSummary, NodeSummary
 from nsqadmin.messages.buried_actions import plan_buried
 from nsqadmin.messages.deferred import Deferral, NodeDeferred
 from nsqadmin.messages.deferred_actions import chosen_of, plan_deferred
-from nsqadmin.messages.lists import Kind, ListedMessage, ListPage, Look, NodeCount, Summary
+from nsqadmin.messages.lists import ListedMessage, ListKind, ListPage, Look, NodeCount, Summary
 from nsqadmin.messages.selection import MOST
 from nsqadmin.messages.selection_acting import act
-from nsqadmin.messages.selection_plan import NodeResult, Plan, Share, result_of
+from nsqadmin.messages.selection_plan import NodeResult, NodeShare, SelectionPlan, result_of
 from nsqadmin.upstream.acting import acting_for
 from nsqcommon.http_api import HttpError
 from nsqcommon.web import run_trio
@@ -43,7 +43,7 @@ _LONGEST_SEARCH: Final = 20.0  # seconds, for everything that matches
 
 N = TypeVar("N", bound=NodeCount)
 M = TypeVar("M", bound=ListedMessage)
-S = TypeVar("S", bound=Share)
+S = TypeVar("S", bound=NodeShare)
 R = TypeVar("R", bound=NodeResult)
 
 
@@ -60,7 +60,7 @@ class Selections(Generic[N, M]):
         self._activity = activity
 
     @property
-    def kind(self) -> Kind[N, M]:
+    def kind(self) -> ListKind[N, M]:
         return self._reader.kind
 
     def sight(self, channel: Channel, identity: Identity) -> ReasonSight:
@@ -88,7 +88,7 @@ class Selections(Generic[N, M]):
         return await run_trio(self._reader.summary, self._view.snapshot, channel)
 
     async def act(
-        self, plan: Plan[S, R], caller: Caller, told: Callable[[str, bool], None] = lambda _, __: None
+        self, plan: SelectionPlan[S, R], caller: Caller, told: Callable[[str, bool], None] = lambda _, __: None
     ) -> tuple[R, ...]:
         """Do as planned. Once begun, it is carried out even if the caller disconnects. Raise 403 without the right.
 
@@ -108,14 +108,14 @@ class Selections(Generic[N, M]):
         sight = self._reasons.sight(caller.identity, plan.topic)
         return tuple(it.seen(sight) for it in results)
 
-    def _need_right(self, plan: Plan[S, R], caller: Caller) -> None:
+    def _need_right(self, plan: SelectionPlan[S, R], caller: Caller) -> None:
         action = plan.action
         if reason := plan.refusal(caller.identity):
             text = f"refused to {action.does} {plan.topic}/{plan.channel}: {reason}"
             self._activity.note(caller, action.name, text, "refused", topic=plan.topic, channel=plan.channel)
             raise HttpError(403, "FORBIDDEN", details={"reason": reason})
 
-    def _note(self, plan: Plan[S, R], results: Sequence[R], caller: Caller, began: float) -> None:
+    def _note(self, plan: SelectionPlan[S, R], results: Sequence[R], caller: Caller, began: float) -> None:
         failed = ", ".join(it.node for it in results if it.error)
         self._activity.note(
             caller,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from nsqadmin.cluster.model import Channel
-    from nsqadmin.messages.selection_plan import Action
+    from nsqadmin.messages.selection_plan import SelectionAction
     from nsqadmin.pages.links import Links
     from nsqadmin.services import Services
 
@@ -34,7 +34,7 @@ class BuriedShown(SelectionShown):
     may_search: bool = True  # for any text; otherwise for a listed reason
 
     @property
-    def actions(self) -> tuple[Action, ...]:
+    def actions(self) -> tuple[SelectionAction, ...]:
         """What can be done with selected messages."""
         return tuple(it for it in ACTIONS if it.label)
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from nsqadmin.cluster.model import Channel
-    from nsqadmin.messages.selection_plan import Plan
+    from nsqadmin.messages.selection_plan import SelectionPlan
     from nsqadmin.messages.selections import Selections
     from nsqadmin.messages.service import Messages
     from nsqadmin.pages.painter import Painter
@@ -81,14 +81,16 @@ class SelectionPlanPages:
             problem = f"type the number of messages, {plan.must_type}, to go on"
         return await self._plan_page(request, form, plan, values, problem)
 
-    async def at_once(self, planned: Callable[[Channel, Values], Plan[Any, Any]], request: Request) -> Response:
+    async def at_once(
+        self, planned: Callable[[Channel, Values], SelectionPlan[Any, Any]], request: Request
+    ) -> Response:
         """Do what needs no confirmation."""
         values = await lists_of(request)
         plan = planned(await self._channel(request, values), values)
         return await self._done(request, self._messages().buried, plan, "buried")
 
     async def _plan_page(
-        self, request: Request, form: _Form, plan: Plan[Any, Any], values: Values, problem: str
+        self, request: Request, form: _Form, plan: SelectionPlan[Any, Any], values: Values, problem: str
     ) -> Response:
         return self._painter.page(
             request,
@@ -105,7 +107,7 @@ class SelectionPlanPages:
         )
 
     async def _done(
-        self, request: Request, selections: Selections[Any, Any], plan: Plan[Any, Any], kind: str
+        self, request: Request, selections: Selections[Any, Any], plan: SelectionPlan[Any, Any], kind: str
     ) -> Response:
         caller = caller_of(request)
 
@@ -131,11 +133,11 @@ class SelectionPlanPages:
         return self._services.messages
 
 
-def _stop(channel: Channel, values: Values) -> Plan[Any, Any]:
+def _stop(channel: Channel, values: Values) -> SelectionPlan[Any, Any]:
     return stop_plan(channel)
 
 
-def _undo(channel: Channel, values: Values) -> Plan[Any, Any]:
+def _undo(channel: Channel, values: Values) -> SelectionPlan[Any, Any]:
     return undo_plan(channel, values.get("kick", ()))
 
 
@@ -152,7 +154,7 @@ class _BuriedForm:
 
     async def planned(
         self, request: Request, messages: Messages, channel: Channel, values: Values
-    ) -> tuple[Plan[Any, Any], str]:
+    ) -> tuple[SelectionPlan[Any, Any], str]:
         return await messages.buried.plan(channel, self._wanted(values), identity_of(request)), ""
 
     def _wanted(self, values: Values) -> Wanted:
@@ -186,7 +188,7 @@ class _DeferredForm:
 
     async def planned(
         self, request: Request, messages: Messages, channel: Channel, values: Values
-    ) -> tuple[Plan[Any, Any], str]:
+    ) -> tuple[SelectionPlan[Any, Any], str]:
         chosen = await self._chosen(request, messages, channel, values)
         when, problem, delay = first_of(values, "when"), "", None
         if self._verb is RecallVerb.DUE and (when or first_of(values, "confirmed") == "yes"):

@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from nsqadmin.messages.selection_plan import NodeResult, Plan
+    from nsqadmin.messages.selection_plan import NodeResult, SelectionPlan
     from nsqadmin.pages.painter import Painter
 
 
 async def receipt(
-    painter: Painter, request: Request, plan: Plan[Any, Any], results: Sequence[NodeResult], kind: str
+    painter: Painter, request: Request, plan: SelectionPlan[Any, Any], results: Sequence[NodeResult], kind: str
 ) -> Response:
     return painter.page(
         request,

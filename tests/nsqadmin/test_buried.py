@@ -67,3 +67,10 @@ def test_a_node_tells_how_much_room_its_channel_has_or_that_nothing_bounds_it() 
 def test_what_no_nsqd_says_is_refused(odd: Any) -> None:
     with pytest.raises((KeyError, TypeError, ValueError)):
         BURIED.count_in("n1", [odd, {"jobs": []}])
+
+
+def test_the_place_before_a_message() -> None:
+    assert [BURIED.place_before(it) for it in ("0", "1", "47")] == ["", "0", "46"]
+    for odd in ("", "-1", "x", "1,2", "9" * 20):
+        with pytest.raises(ValueError, match="no sequence"):
+            BURIED.place_before(odd)

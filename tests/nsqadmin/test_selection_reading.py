@@ -1,4 +1,4 @@
-"""Looking at what nodes have deferred: in bounded steps, and with words for what could not be looked at."""
+"""Looking at what nodes have buried or deferred: in bounded steps, and with words for what could not be looked at."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from nsqadmin.access.policy import ALL_RIGHTS, Identity
+from nsqadmin.messages.buried import BURIED, NodeSummary
 from nsqadmin.messages.deferred import DEFERRED, Deferral, NodeDeferred
 from nsqadmin.messages.filters import parse_filter
 from nsqadmin.messages.lists import ListPage, Look, Summary
@@ -26,9 +27,11 @@ class Nodes:
         self._lists = lists
         self._breaks = breaks
         self.asked: list[tuple[str, str]] = []
+        self.arguments: dict[str, list[str]] = {}  # of the last request
 
     async def documents(self, node: str, target: str, *, nothing: object) -> AsyncGenerator[dict[str, Any], None]:
         arguments = parse_qs(target.partition("?")[2])
+        self.arguments = arguments
         after = arguments.get("after", [""])[0]
         self.asked.append((node, after))
         first = int(after.rpartition(",")[2]) + 1 if after else 0
@@ -104,3 +107,17 @@ def test_nonsense_of_one_node_fails_only_that_node(odd: dict[str, Any]) -> None:
     page = look(nodes, ("n1", "n2"))
     assert {it.node for it in page.lines} == {"n2"}
     assert [node for node, _ in page.missing] == ["n1"]
+
+
+def test_nodes_look_for_the_reason_of_buried_messages_and_one_that_has_not_told_its_count_is_not_asked() -> None:
+    line = {"sequence": 3, "attempts": 1, "id": "f" * 16, "buried_at": 2, "reason": "bad", "client": "a"}
+    nodes = Nodes({"n1": [{**line, "timestamp": 1, "body": "red"}]})
+    reader = SelectionReader(BURIED, None, nodes)  # type: ignore[arg-type]
+    on = channel(channel_node("n1"), channel_node("n2"))
+    summary = Summary(nodes=(NodeSummary(node="n1", count=1), NodeSummary(node="n2", count=9, error="it is silent")))
+    asked = Look(after={}, limit=20, reason="ba")
+    page = trio.run(reader.page, on, summary, Identity(roles=(ALL_RIGHTS,)), asked)
+    assert [(it.reason, it.place, it.pick) for it in page.lines] == [("bad", "3", f"{'f' * 16}@n1")]
+    assert (page.missing, page.after) == ((("n2", "it is silent"),), "")
+    assert nodes.asked == [("n1", "")]
+    assert nodes.arguments == {"topic": ["t"], "channel": ["c"], "limit": ["20"], "reason": ["ba"]}
