@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
@@ -151,37 +151,30 @@ class BuriedPlan(SelectionPlan[Share, Taken]):
     def must_type(self) -> str:
         return str(self.count) if self.wanted.verb is Verb.DISCARD and not self.wanted.ids and self.count else ""
 
-    def begun(self, share: Share) -> Taken:
-        # In several requests, the node would take the first ones, and refuse the last for lack of room.
-        is_full = self.needs_force and not self.wanted.force and not share.has_room
-        error = _WORDS["FULL"] if is_full and len(share.ids) > _IN_ONE_REQUEST else ""
-        return Taken(node=share.node, asked=share.count, error=error)
+    def conversation(self, share: Share) -> Generator[tuple[Taken, NodeRequest], bytes, Taken]:
+        taken = Taken(node=share.node, asked=share.count)
+        if len(share.ids) > _IN_ONE_REQUEST and self.needs_force and not self.wanted.force and not share.has_room:
+            return replace(taken, error=_WORDS["FULL"])  # it would take the first requests, and refuse the last
+        for arguments in self._arguments(share):
+            goes_on = [("kick", taken.kick)] if taken.kick else []
+            request = NodeRequest(f"/channel/{self.wanted.verb}", [*self.named, *arguments, *goes_on])
+            told = json.loads((yield taken, request))
+            done = taken.done + whole_in(told[self.wanted.verb.past])
+            taken = replace(taken, done=done, job=job_in(told["job"]), kick=kick_in(told))
+        return taken
 
-    def requests(self, share: Share) -> Iterator[NodeRequest]:
-        """Yield one request, or several for many names.
+    def _arguments(self, share: Share) -> Iterator[list[tuple[str, object]]]:
+        """Yield the arguments of each request.
 
         A selection by reason has the number of the plan as its limit: what is buried after the user has looked is not
         taken.
         """
-        path = f"/channel/{self.wanted.verb}"
         forced: list[tuple[str, object]] = [("force", "true")] if self.wanted.force else []
         for at in range(0, len(share.ids), _IN_ONE_REQUEST):
-            yield NodeRequest(
-                path, [*self.named, *(("id", id) for id in share.ids[at : at + _IN_ONE_REQUEST]), *forced]
-            )
+            yield [*(("id", id) for id in share.ids[at : at + _IN_ONE_REQUEST]), *forced]
         if not share.ids:
             more = {"reason": self._text, "rate": f"{share.rate:.3f}" if share.rate else ""}
-            yield NodeRequest(
-                path, [*self.named, ("limit", share.count), *forced, *((name, it) for name, it in more.items() if it)]
-            )
-
-    def goes_on(self, result: Taken) -> Sequence[tuple[str, object]]:
-        return [("kick", result.kick)] if result.kick else []
-
-    def added(self, result: Taken, answer: bytes) -> Taken:
-        told = json.loads(answer)
-        done = result.done + whole_in(told[self.wanted.verb.past])
-        return replace(result, done=done, job=job_in(told["job"]), kick=kick_in(told))
+            yield [("limit", share.count), *forced, *((name, it) for name, it in more.items() if it)]
 
     def noted(self, results: Sequence[Taken]) -> str:
         text = f"{self.wanted.verb.past} {sum(it.done for it in results):,} of {self.count:,} buried messages"
@@ -234,16 +227,11 @@ class UndoPlan(SelectionPlan[AskedNode, Taken]):
     def title(self) -> str:
         return f"Take back the kick of {self.topic}/{self.channel}"
 
-    def begun(self, share: AskedNode) -> Taken:
-        return Taken(node=share.node, asked=0)
-
-    def requests(self, share: AskedNode) -> Iterator[NodeRequest]:
-        yield NodeRequest("/channel/kick/undo", [*self.named, ("kick", share.kick)])
-
-    def added(self, result: Taken, answer: bytes) -> Taken:
-        told = json.loads(answer)
+    def conversation(self, share: AskedNode) -> Generator[tuple[Taken, NodeRequest], bytes, Taken]:
+        taken, request = Taken(node=share.node, asked=0), [*self.named, ("kick", share.kick)]
+        told = json.loads((yield taken, NodeRequest("/channel/kick/undo", request)))
         asked, done = whole_in(told["kicked"]), whole_in(told["buried"])
-        return replace(result, asked=asked, done=done, job=job_in(told["job"]))
+        return replace(taken, asked=asked, done=done, job=job_in(told["job"]))
 
     def noted(self, results: Sequence[Taken]) -> str:
         done, kicked = sum(it.done for it in results), sum(it.asked for it in results)
@@ -278,15 +266,10 @@ class StopPlan(SelectionPlan[AskedNode, Taken]):
     def title(self) -> str:
         return f"Stop the rest in {self.topic}/{self.channel}"
 
-    def begun(self, share: AskedNode) -> Taken:
-        return Taken(node=share.node, asked=0)
-
-    def requests(self, share: AskedNode) -> Iterator[NodeRequest]:
-        yield NodeRequest("/channel/jobs/stop", self.named)
-
-    def added(self, result: Taken, answer: bytes) -> Taken:
-        job = job_in(json.loads(answer)["job"])
-        return replace(result, asked=job.limit if job else 0, done=job.done if job else 0, job=job)
+    def conversation(self, share: AskedNode) -> Generator[tuple[Taken, NodeRequest], bytes, Taken]:
+        taken = Taken(node=share.node, asked=0)
+        job = job_in(json.loads((yield taken, NodeRequest("/channel/jobs/stop", self.named)))["job"])
+        return replace(taken, asked=job.limit if job else 0, done=job.done if job else 0, job=job)
 
     def noted(self, results: Sequence[Taken]) -> str:
         done = [f"{it.job.verb} on {it.node} after {it.done:,}" for it in results if it.job is not None]

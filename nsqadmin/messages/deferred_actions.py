@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -121,23 +121,20 @@ class DeferredPlan(SelectionPlan[RecallShare, Recalled]):
     def must_type(self) -> str:
         return str(self.count) if self.wanted.verb is RecallVerb.CANCEL and self._by_filter else ""
 
-    def begun(self, share: RecallShare) -> Recalled:
-        return Recalled(node=share.node, asked=share.count)
-
-    def requests(self, share: RecallShare) -> Iterator[NodeRequest]:
+    def conversation(self, share: RecallShare) -> Generator[tuple[Recalled, NodeRequest], bytes, Recalled]:
+        verb, recalled = self.wanted.verb, Recalled(node=share.node, asked=share.count)
         more: list[tuple[str, object]] = [("log", share.log)] if share.log else []
-        more += [("defer", round((self.wanted.delay or 0) * 1000))] if self.wanted.verb is RecallVerb.DUE else []
+        more += [("defer", round((self.wanted.delay or 0) * 1000))] if verb is RecallVerb.DUE else []
         for arguments in arguments_of(share.runs):
-            yield NodeRequest(f"/message/{self.wanted.verb}", [*self.named, *more, *arguments])
-
-    def added(self, result: Recalled, answer: bytes) -> Recalled:
-        told = json.loads(answer)
-        return replace(
-            result,
-            done=result.done + whole_in(told[self.wanted.verb.past]),
-            in_flight=result.in_flight + whole_in(told["in_flight"]),
-            gone=result.gone + whole_in(told["done"]) + whole_in(told["buried"]),
-        )
+            request = NodeRequest(f"/message/{verb}", [*self.named, *more, *arguments])
+            told = json.loads((yield recalled, request))
+            recalled = replace(
+                recalled,
+                done=recalled.done + whole_in(told[verb.past]),
+                in_flight=recalled.in_flight + whole_in(told["in_flight"]),
+                gone=recalled.gone + whole_in(told["done"]) + whole_in(told["buried"]),
+            )
+        return recalled
 
     def noted(self, results: Sequence[Recalled]) -> str:
         is_cancel, done = self.wanted.verb is RecallVerb.CANCEL, sum(it.done for it in results)

@@ -69,9 +69,6 @@ class ReasonSight:
     def shown(self, reason: str) -> str:
         return reason if self.is_whole else self._reasons.masked(reason)
 
-    def public(self, reason: str) -> str:
-        return self._reasons.public(reason)
-
     def name(self, reason: str) -> str:
         return self._reasons.name(reason)
 

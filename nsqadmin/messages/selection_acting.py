@@ -1,10 +1,10 @@
-"""Sends the requests of a plan, and reads what the nodes have done."""
+"""Carries out a plan: sends its requests to the nodes, and hands it their answers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from urllib.parse import urlencode
 
 import trio
@@ -39,19 +39,21 @@ async def act(plan: SelectionPlan[S, R], upstream: Upstream, told: Callable[[str
 
 
 async def _act_at(share: S, plan: SelectionPlan[S, R], upstream: Upstream) -> R:
-    result = plan.begun(share)
-    if result.error:
-        return result
+    conversation = plan.conversation(share)
     try:
-        for request in plan.requests(share):
-            asked = urlencode([*request.arguments, *plan.goes_on(result)], errors="surrogateescape")
-            answer = await upstream.post(share.node, f"{request.path}?{asked}", request.body)
-            result = plan.added(result, answer)
+        result, request = next(conversation)
+    except StopIteration as end:
+        return cast("R", end.value)
+    try:
+        while True:
+            target = f"{request.path}?{urlencode(request.arguments, errors='surrogateescape')}"
+            result, request = conversation.send(await upstream.post(share.node, target, request.body))
+    except StopIteration as end:
+        return cast("R", end.value)
     except UpstreamError as error:
         return replace(result, **_failure(error, plan.action.words))
     except _NONSENSE as error:
         return replace(result, error=f"its answer cannot be read: {error!r}")
-    return result
 
 
 def _failure(error: UpstreamError, words: Mapping[str, str]) -> dict[str, Any]:

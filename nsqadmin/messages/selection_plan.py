@@ -1,12 +1,13 @@
 """What is common to all changes of messages that a user has selected: a plan to confirm, and what each node has done.
 
-A plan is made from what the nodes have told, and says what would happen. It also has the requests that carry it out,
-reads their answers, and words the result; selection_acting.py sends them. So what an action does is in one class.
+A plan is made from what the nodes have told, and says what would happen. It also has the conversation with each node
+that carries it out, for selection_acting.py, which does all that waits, and it puts the result into words. So what an
+action does is in one class.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, Self, TypeVar
 
@@ -120,20 +121,12 @@ class SelectionPlan(Generic[S, R]):
         """The arguments of a request that name the channel."""
         return ("topic", self.topic), ("channel", self.channel)
 
-    def begun(self, share: S) -> R:
-        """Return the result of a node that has done nothing yet. It is not asked if the result has an error."""
-        raise NotImplementedError
+    def conversation(self, share: S) -> Generator[tuple[R, NodeRequest], bytes, R]:
+        """Yield what a node has done so far, and the next request to it, and be sent the answer; return the result.
 
-    def requests(self, share: S) -> Iterator[NodeRequest]:
-        """Yield the requests to a node, for its part of the messages."""
-        raise NotImplementedError
-
-    def goes_on(self, result: R) -> Sequence[tuple[str, object]]:
-        """Return more arguments of a request, after earlier ones have had this result."""
-        return ()
-
-    def added(self, result: R, answer: bytes) -> R:
-        """Return the result with one more answer. Raise KeyError, TypeError, ValueError, RecursionError."""
+        If the node does not answer, what it has done so far is the result. An answer that cannot be read raises
+        KeyError, TypeError, ValueError or RecursionError.
+        """
         raise NotImplementedError
 
     # What has become of it
