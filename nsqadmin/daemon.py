@@ -29,7 +29,7 @@ from nsqadmin.http.live import hub as live
 from nsqadmin.http.live.hub import Hub
 from nsqadmin.http.login import Access, read_policy
 from nsqadmin.incidents.book import Book
-from nsqadmin.messages import buried_endpoints, deferred_endpoints, endpoints
+from nsqadmin.messages import endpoints, selection_endpoints
 from nsqadmin.messages.masking import BadMask, Masking, parse_masks
 from nsqadmin.messages.service import Messages
 from nsqadmin.pages import handlers as pages
@@ -151,8 +151,7 @@ def routes_of(services: Services) -> list[Route]:
     ]
     if services.messages is not None:
         routes += endpoints.routes(services.messages, services.view)
-        routes += buried_endpoints.routes(services.messages.buried, services.view)
-        routes += deferred_endpoints.routes(services.messages.deferred, services.view)
+        routes += selection_endpoints.routes(services.messages, services.view)
     return routes
 
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
-from urllib.parse import quote, urlencode
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlencode
 
 from nsqtools.json_fields import list_in, number_in, text_in
-from nsqtools.nodes import AskFailed, Queries, Said, Server
 
-_REASONS: Final = {
+if TYPE_CHECKING:
+    from nsqtools.nodes import Queries, Server
+
+REASONS: Final = {
     "NOT_FOUND": "this nsqd buries nothing",
     "JOB_UNDER_WAY": "a kick or discard is under way already",
     "FULL": "the channel has no room for them: --limit fewer, wait until consumers have made room, or use --force",
-    "UNAUTHORIZED": "the token is not known there; see --http-token-file",
-    "FORBIDDEN": "the token gives no right to do this",
 }
 NO_CHANNEL: Final = frozenset({"TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND"})
 
@@ -50,50 +50,29 @@ class DeadLetters:
     def __init__(self, queries: Queries, server: Server, topic: str, channel: str) -> None:
         self._queries = queries
         self.server = server
-        self._channel = f"topic={quote(topic, safe='')}&channel={quote(channel, safe='')}"
+        self._channel = urlencode({"topic": topic, "channel": channel})
 
     async def summary(self) -> Summary:
-        try:
-            return await self._queries.ask(self.server, f"/channel/buried?{self._channel}&summary=true", _summary)
-        except AskFailed as error:
-            raise self._explained(error) from error
+        return await self._queries.ask(self.server, f"/channel/buried?{self._channel}&summary=true", _summary)
 
     async def page(self, *, after: int | None, limit: int, reason: str) -> list[dict[str, Any]]:
         """Return the next messages behind a sequence. They are at an end when there are fewer than `limit`."""
         arguments = urlencode({"limit": limit, "reason": reason} | ({} if after is None else {"after": after}))
         target = f"/channel/buried?{self._channel}&{arguments}"
-        try:
-            lines: list[dict[str, Any]] = await self._queries.ask_lines(self.server, target)
-        except AskFailed as error:
-            raise self._explained(error) from error
-        try:
-            for line in lines:
-                number_in(line, "sequence")
-        except (ValueError, KeyError, TypeError) as error:
-            raise AskFailed(f"{self.server}{target}: not what nsqd answers: {error}") from error
-        return lines
+        return await self._queries.ask_lines(self.server, target, lambda line: number_in(line, "sequence"))
 
     async def take(self, verb: str, selection: Mapping[str, str], ids: tuple[str, ...]) -> tuple[int, Job | None]:
         """Kick or discard. Return how many messages that was so far, and the job that does the rest."""
         arguments = urlencode([*selection.items(), *(("id", it) for it in ids)])
-        return await self._post(f"/channel/{verb}?{self._channel}&{arguments}", _taken)
+        return await self._queries.post(self.server, f"/channel/{verb}?{self._channel}&{arguments}", _taken)
 
     async def jobs(self) -> list[Job]:
         return await self._queries.ask(self.server, f"/channel/jobs?{self._channel}", _jobs)
 
     async def stop_job(self) -> Job | None:
         """Stop the job under way, and return it."""
-        return await self._post(f"/channel/jobs/stop?{self._channel}", lambda said: _job(said["job"]))
-
-    async def _post(self, target: str, read: Callable[[Any], Said]) -> Said:
-        try:
-            return await self._queries.post(self.server, target, read)
-        except AskFailed as error:
-            raise self._explained(error) from error
-
-    def _explained(self, error: AskFailed) -> AskFailed:
-        reason = _REASONS.get(error.code)
-        return AskFailed(f"{self.server}: {reason}", status=error.status, code=error.code) if reason else error
+        target = f"/channel/jobs/stop?{self._channel}"
+        return await self._queries.post(self.server, target, lambda said: _job(said["job"]))
 
 
 def _summary(said: Any) -> Summary:

@@ -13,11 +13,8 @@ from nsqtools.nodes import AskFailed, Queries, Server
 
 PAGE: Final = 100  # messages, each of which may have to come from disk
 _NOT_THERE: Final = frozenset({"MESSAGE_NOT_FOUND", "TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND"})
-_REASONS: Final = {
-    "NOT_FOUND": "this nsqd cannot list deferred messages, or take them back",
-    "UNAUTHORIZED": "the token is not known there; see --http-token-file",
-    "FORBIDDEN": "the token gives no right to do this",
-}
+
+REASONS: Final = {"NOT_FOUND": "this nsqd cannot list deferred messages, or take them back"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +39,6 @@ class Deferred:
 
     async def counts(self) -> dict[str, int] | None:
         """Return the number of deferred messages of each channel; None if there is no such topic."""
-        arguments = urlencode({"format": "json", "topic": self._topic, "include_clients": "false"})
 
         def read(said: Any) -> dict[str, int] | None:
             for it in list_in(said, "topics"):
@@ -51,10 +47,8 @@ class Deferred:
                     return {text_in(one, "channel_name"): number_in(one, "deferred_count") for one in channels}
             return None
 
-        try:
-            return await self._queries.ask(self.server, f"/stats?{arguments}", read)
-        except AskFailed as error:
-            raise self._explained(error) from error
+        arguments = urlencode({"format": "json", "topic": self._topic, "include_clients": "false"})
+        return await self._queries.ask(self.server, f"/stats?{arguments}", read)
 
     async def messages(self, channel: str) -> AsyncGenerator[dict[str, Any], None]:
         """Yield the deferred messages, in the order in which they are due."""
@@ -71,40 +65,30 @@ class Deferred:
 
     async def page(self, channel: str, *, after: str = "", limit: int = PAGE) -> list[dict[str, Any]]:
         arguments = {"topic": self._topic, "channel": channel, "limit": limit} | ({"after": after} if after else {})
-        try:
-            lines = await self._queries.ask_lines(self.server, f"/channel/deferred?{urlencode(arguments)}")
-        except AskFailed as error:
-            raise self._explained(error) from error
-        try:
-            for line in lines:
-                number_in(line, "due")
-                text_in(line, "after")
-        except (KeyError, TypeError, ValueError) as error:
-            raise AskFailed(f"{self.server}/channel/deferred: not what nsqd answers: {error}") from error
-        return lines
+        return await self._queries.ask_lines(self.server, f"/channel/deferred?{urlencode(arguments)}", _check)
 
     async def cancel(self, name: Name) -> Counter[str] | None:
         """Take a message back. Return the number of channels by the state it was found in there; None if nobody knows it."""
-        return await self._post("cancel", name, {})
+        return await self._change("cancel", name)
 
     async def due(self, name: Name, defer_ms: int) -> Counter[str] | None:
         """Make a message due after this delay. Return as `cancel` does."""
-        return await self._post("due", name, {"defer": str(defer_ms)})
+        return await self._change("due", name, ("defer", defer_ms))
 
-    async def _post(self, verb: str, name: Name, more: dict[str, str]) -> Counter[str] | None:
-        arguments = {"topic": self._topic, name.kind: name.text} | more
-        if name.channel:
-            arguments["channel"] = name.channel
+    async def _change(self, verb: str, name: Name, *more: tuple[str, object]) -> Counter[str] | None:
+        asked = [("topic", self._topic), (name.kind, name.text), *more]
+        asked += [("channel", name.channel)] if name.channel else []
         try:
-            return await self._queries.post(self.server, f"/message/{verb}?{urlencode(arguments)}", _counted)
+            return await self._queries.post(self.server, f"/message/{verb}?{urlencode(asked)}", _counted)
         except AskFailed as error:
             if error.code in _NOT_THERE:
                 return None
-            raise self._explained(error) from error
+            raise
 
-    def _explained(self, error: AskFailed) -> AskFailed:
-        reason = _REASONS.get(error.code)
-        return AskFailed(f"{self.server}: {reason}", status=error.status, code=error.code) if reason else error
+
+def _check(line: Any) -> None:
+    number_in(line, "due")
+    text_in(line, "after")
 
 
 def _counted(said: Any) -> Counter[str]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -78,9 +79,17 @@ class Producer:
 
 
 class Queries:
-    """Sends queries within these times, in seconds."""
+    """Sends queries within these times, in seconds. `reasons` has words for codes of errors."""
 
-    def __init__(self, *, connect_timeout: float = 2.0, request_timeout: float = 5.0, token: str = "") -> None:
+    def __init__(
+        self,
+        *,
+        connect_timeout: float = 2.0,
+        request_timeout: float = 5.0,
+        token: str = "",
+        reasons: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self._reasons = reasons
         self.connect_timeout = connect_timeout
         self.request_timeout = request_timeout
         self.headers = (ACCEPT, ("Authorization", f"Bearer {token}")) if token else (ACCEPT,)
@@ -103,7 +112,7 @@ class Queries:
         if answer.status == 403 and not server.has_tls and (port := _https_port(answer.body)):
             self._over_tls[server] = Server(server.host, port, has_tls=True)
             answer = await self._get(self.where(server), target)
-        return _read(f"{server}{target}", answer, read)
+        return self._read(server, target, answer, read)
 
     async def post(self, server: Server, target: str, read: Callable[[Any], Said]) -> Said:
         """Return what `read` makes of the JSON object in the answer to a POST. Raise AskFailed.
@@ -123,10 +132,13 @@ class Queries:
             )
         except HttpFailed as error:
             raise AskFailed(f"{server}{target}: {error}") from error
-        return _read(f"{server}{target}", answer, read)
+        return self._read(server, target, answer, read)
 
-    async def ask_lines(self, server: Server, target: str) -> list[Any]:
-        """Return the JSON documents in the lines of an answer. Raise AskFailed. `ask` this server something before."""
+    async def ask_lines(self, server: Server, target: str, check: Callable[[Any], object]) -> list[Any]:
+        """Return the JSON documents in the lines of an answer. Raise AskFailed. `ask` this server something before.
+
+        `check` is called with each, and its KeyError, TypeError or ValueError is a failure.
+        """
         where, pieces = self.where(server), []
         try:
             async with open_answer(
@@ -142,13 +154,16 @@ class Queries:
                     pieces.append(piece)
                 said = b"".join(pieces)
                 if answer.status != 200:
-                    raise refusal(f"{server}{target}", answer.status, said)
+                    raise self._refusal(server, target, answer.status, said)
         except HttpFailed as error:
             raise AskFailed(f"{server}{target}: {error}") from error
         try:
-            return [json.loads(line) for line in said.splitlines()]
-        except (ValueError, RecursionError) as error:
+            lines = [json.loads(line) for line in said.splitlines()]
+            for line in lines:
+                check(line)
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise AskFailed(f"{server}{target}: not what nsqd answers: {error}") from error
+        return lines
 
     def where(self, server: Server) -> Server:
         """Return the address that is really used, as far as it is known."""
@@ -167,6 +182,27 @@ class Queries:
             )
         except HttpFailed as error:
             raise AskFailed(f"{server}{target}: {error}") from error
+
+    def _read(self, server: Server, target: str, answer: Answer, read: Callable[[Any], Said]) -> Said:
+        where = f"{server}{target}"
+        if answer.status != 200:
+            raise self._refusal(server, target, answer.status, answer.body)
+        try:
+            found = json.loads(answer.body)
+        except (ValueError, RecursionError) as error:
+            raise AskFailed(f"{where}: not JSON: {error}") from error
+        if not isinstance(found, dict):
+            raise AskFailed(f"{where}: not what NSQ answers: no JSON object")
+        try:
+            return read(found)
+        except (KeyError, TypeError, ValueError) as error:
+            reason = f"no {error}" if isinstance(error, KeyError) else error
+            raise AskFailed(f"{where}: not what NSQ answers: {reason}") from error
+
+    def _refusal(self, server: Server, target: str, status: int, body: bytes) -> AskFailed:
+        error = refusal(f"{server}{target}", status, body)
+        reason = self._reasons.get(error.code)
+        return AskFailed(f"{server}: {reason}", status=status, code=error.code) if reason else error
 
     async def ask_all(
         self, servers: Sequence[Server], target: str, read: Callable[[Any], Said]
@@ -233,22 +269,6 @@ def _nodes(answer: Any) -> list[tuple[Producer, str]]:
 def tcp_port_in(info: Any) -> int:
     """Return the TCP port in an answer of `/info`."""
     return number_in(info, "tcp_port")
-
-
-def _read(where: str, answer: Answer, read: Callable[[Any], Said]) -> Said:
-    if answer.status != 200:
-        raise refusal(where, answer.status, answer.body)
-    try:
-        found = json.loads(answer.body)
-    except (ValueError, RecursionError) as error:
-        raise AskFailed(f"{where}: not JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise AskFailed(f"{where}: not what NSQ answers: no JSON object")
-    try:
-        return read(found)
-    except (KeyError, TypeError, ValueError) as error:
-        reason = f"no {error}" if isinstance(error, KeyError) else error
-        raise AskFailed(f"{where}: not what NSQ answers: {reason}") from error
 
 
 def _https_port(body: bytes) -> int:

@@ -1,22 +1,21 @@
 """nsq_dead: look at the buried messages of a channel on all nsqd, give them back to it, discard or export them.
 
-Before anything changes, a plan says what each nsqd would do. A node that does not answer is named, is never taken for
-one that has nothing, and makes the exit status 3. Nodes have their turn one after the other, so that a limit and a rate
-hold for all of them together. Long jobs are nsqd's own: they go on if this tool is stopped.
+Nodes have their turn one after the other, so that a limit and a rate hold for all of them together. Long jobs are
+nsqd's own: they go on if this tool is stopped.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import re
 import sys
 from base64 import b64decode
 from collections import Counter
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any, Final
@@ -25,19 +24,30 @@ import trio
 
 from nsqclient import NSQError, open_producer
 from nsqcommon.disk_sync import sync_all
-from nsqcommon.durations import SECOND, Nanoseconds, seconds
+from nsqcommon.durations import SECOND, Nanoseconds
 from nsqcommon.net import join_host_port
 from nsqcommon.options import DURATION, option
 from nsqcommon.startup import StartupError
 from nsqtools import flags
 from nsqtools.client_flags import CLIENT_OPTIONS, PRODUCER_OPT, client_config
-from nsqtools.command import ToolFailed, ToolOptions, run_tool, run_until
-from nsqtools.dead import NO_CHANNEL, DeadLetters, Job, Summary
+from nsqtools.command import ToolFailed, run_tool
+from nsqtools.dead import NO_CHANNEL, REASONS, DeadLetters, Job, Summary
 from nsqtools.history import parse_position
 from nsqtools.nodes import AskFailed, Queries, Server, tcp_port_in
 from nsqtools.output import Output
-from nsqtools.progress import Progress, with_progress
-from nsqtools.whole_cluster import NOT_ALL, is_confirmed, printable, servers_with, token_in
+from nsqtools.progress import Progress
+from nsqtools.whole_cluster import (
+    NOT_ALL,
+    Absent,
+    Cluster,
+    ClusterOptions,
+    carry_out,
+    find,
+    printable,
+    run_verb,
+    with_verb,
+    write_lines,
+)
 
 log = logging.getLogger(__name__)
 
@@ -58,23 +68,17 @@ _PAGE: Final = 100
 _ASK_AGAIN: Final = 0.5  # seconds between two looks at a job
 _LONGEST_SILENCE: Final = 30.0  # seconds for which a node at work need not answer
 
-_is_id: Final = re.compile(r"[0-9a-f]{16}", re.ASCII).fullmatch
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options(ToolOptions):
+class Options(ClusterOptions):
     do: str = option("list", "what to do, as does the first argument: " + ", ".join(VERBS))
     topic: str = option("", "topic of the channel")
     channel: str = option("", "channel that has buried the messages")
-    nsqd_http_address: tuple[str, ...] = option((), flags.NSQD_HTTP_ADDRESS)
-    lookupd_http_address: tuple[str, ...] = option((), flags.LOOKUPD_HTTP_ADDRESS)
-    http_token_file: str = option("", "file with the token that nsqd's file of rights knows")
     reason: str = option("", "only messages whose reason contains this text")
     before: str = option(
         "", "kick, discard: only those buried before this time (2026-03-01T12:00:00Z), or 1h (an hour ago)"
     )
     id: tuple[str, ...] = option((), "kick, discard: this message, 16 hex digits")
-    limit: int = option(0, "most messages, of all nsqd together; 0: all")
     rate: float = option(0.0, "kick, discard: most messages per second; 0: as fast as nsqd can")
     force: bool = option(False, "kick: also what has no room in a channel that the policy file bounds")
     yes: bool = option(False, "kick, discard: do not ask")
@@ -85,8 +89,6 @@ class Options(ToolOptions):
         (), "export: TCP address of an nsqd to publish to, host:port"
     )
     producer_opt: tuple[str, ...] = option((), PRODUCER_OPT, kind=CLIENT_OPTIONS)
-    quiet: bool = option(False, "show no progress")
-    http_client_connect_timeout: Nanoseconds = option(2 * SECOND, flags.CONNECT_TIMEOUT, kind=DURATION)
     http_client_request_timeout: Nanoseconds = option(30 * SECOND, flags.REQUEST_TIMEOUT, kind=DURATION)
 
     def check(self) -> None:
@@ -94,16 +96,9 @@ class Options(ToolOptions):
             raise StartupError(f"unknown command {self.do!r}: one of {', '.join(VERBS)}")
         if not self.topic or not self.channel:
             raise StartupError("--topic and --channel required")
-        flags.check_topic(self.topic)
-        flags.check_channel(self.channel)
-        flags.check_sources(self.nsqd_http_address, self.lookupd_http_address, kind="http")
-        for address in (*self.nsqd_http_address, *self.lookupd_http_address, *self.destination_nsqd_tcp_address):
-            flags.check_server(address)
-        flags.check_timeouts(self.http_client_connect_timeout, self.http_client_request_timeout)
+        self.check_cluster(*self.destination_nsqd_tcp_address)
         if self.limit < 0 or self.rate < 0:
             raise StartupError("--limit and --rate should not be negative")
-        if not all(map(_is_id, self.id)):
-            raise StartupError("--id should have 16 hex digits")
         if self.id and (self.limit or self.rate or self.reason or self.before):
             raise StartupError("use --id or a selection not both")
         if self.do not in TAKING and (self.id or self.before or self.rate or self.yes or self.dry_run):
@@ -125,54 +120,28 @@ class Options(ToolOptions):
             flags.check_topic(self.destination_topic)
 
 
-@dataclass(slots=True)
-class Cluster:
-    """The nsqd that have the channel, as they said at the start, and what went wrong."""
-
-    nodes: dict[Server, tuple[DeadLetters, Summary]] = field(default_factory=dict)
-    failures: list[str] = field(default_factory=list)
-
-    def failed(self, error: object) -> None:
-        self.failures.append(str(error))
-        log.error("%s", error)
-
-    @property
-    def status(self) -> int:
-        return NOT_ALL if self.failures else 0
+Nodes = Cluster[tuple[DeadLetters, Summary]]
 
 
-async def find(options: Options, queries: Queries) -> Cluster:
+async def find_buried(options: Options, queries: Queries) -> Nodes:
     """Ask all nsqd of the topic what they have buried. Raise ToolFailed if there is nobody to ask."""
-    cluster = Cluster()
-    servers, failures = await servers_with(
-        queries, options.topic, nsqd=options.nsqd_http_address, lookupd=options.lookupd_http_address
-    )
-    for failure in failures:
-        cluster.failed(failure)
 
-    async def ask(node: DeadLetters) -> None:
+    async def ask(server: Server) -> tuple[DeadLetters, Summary]:
+        node = DeadLetters(queries, server, options.topic, options.channel)
         try:
-            cluster.nodes[node.server] = node, await node.summary()
+            return node, await node.summary()
         except AskFailed as error:
             if error.code in NO_CHANNEL:
-                absent.append(node.server)
-            else:
-                cluster.failed(error)
+                raise Absent(f"the channel {options.channel} of {options.topic}") from error
+            raise
 
-    absent: list[Server] = []
-    async with trio.open_nursery() as nursery:
-        for server in servers:
-            nursery.start_soon(ask, DeadLetters(queries, server, options.topic, options.channel))
-    if len(absent) == len(servers):
-        raise ToolFailed(f"no nsqd has the channel {options.channel} of {options.topic}")
-    cluster.nodes = {server: cluster.nodes[server] for server in servers if server in cluster.nodes}
-    return cluster
+    return await find(options, queries, ask)
 
 
 # list
 
 
-def listed(cluster: Cluster) -> list[str]:
+def listed(cluster: Nodes) -> list[str]:
     lines = []
     reasons: Counter[str] = Counter()
     for server, (_, it) in cluster.nodes.items():
@@ -182,19 +151,15 @@ def listed(cluster: Cluster) -> list[str]:
             reasons[reason] += count
         if it.others:
             reasons["(other reasons)"] += it.others
-    lines.append(f"{sum(it.count for _, it in cluster.nodes.values())} messages{_except(cluster)}")
+    lines.append(f"{sum(it.count for _, it in cluster.nodes.values())} messages{cluster.exception}")
     lines += [f"{count:8}  {printable(reason)}" for reason, count in reasons.most_common()]
     return lines
-
-
-def _except(cluster: Cluster) -> str:
-    return f", without what could not be asked ({len(cluster.failures)})" if cluster.failures else ""
 
 
 # show, export
 
 
-async def messages(options: Options, cluster: Cluster) -> AsyncGenerator[dict[str, Any], None]:
+async def messages(options: Options, cluster: Nodes) -> AsyncGenerator[dict[str, Any], None]:
     """Yield what is buried, node by node. A node that fails meanwhile is noted."""
     left = options.limit or inf
     for node, _ in cluster.nodes.values():
@@ -218,14 +183,14 @@ def json_line(message: dict[str, Any]) -> bytes:
     return json.dumps(message).encode() + b"\n"
 
 
-async def show(options: Options, cluster: Cluster) -> None:
+async def show(options: Options, cluster: Nodes) -> None:
     output = Output()
     async with aclosing(messages(options, cluster)) as found:
         async for message in found:
             await output.write(json_line(message))
 
 
-async def export_to_file(options: Options, cluster: Cluster) -> int:
+async def export_to_file(options: Options, cluster: Nodes) -> int:
     path, count = Path(options.output_file), 0
     try:
         async with await trio.open_file(path, "xb") as file, aclosing(messages(options, cluster)) as found:
@@ -240,7 +205,7 @@ async def export_to_file(options: Options, cluster: Cluster) -> int:
     return count
 
 
-async def export_to_topic(options: Options, queries: Queries, cluster: Cluster) -> int:
+async def export_to_topic(options: Options, queries: Queries, cluster: Nodes) -> int:
     """Publish the bodies. After a broken connection a message may be published twice."""
     count = 0
     try:
@@ -261,7 +226,7 @@ async def export_to_topic(options: Options, queries: Queries, cluster: Cluster) 
     return count
 
 
-def _note_unread(message: dict[str, Any], cluster: Cluster) -> bool:
+def _note_unread(message: dict[str, Any], cluster: Nodes) -> bool:
     if "unread" in message:
         cluster.failed(f"{message['node']}: message {message['sequence']} without its body: {message['unread']}")
     return "unread" in message
@@ -274,7 +239,7 @@ def body_of(message: dict[str, Any]) -> bytes:
 # kick, discard
 
 
-def plan(options: Options, cluster: Cluster) -> list[str]:
+def plan(options: Options, cluster: Nodes) -> list[str]:
     """Return what each node would do, in their order."""
     lines, left = [], options.limit
     for server, (_, it) in cluster.nodes.items():
@@ -287,8 +252,7 @@ def plan(options: Options, cluster: Cluster) -> list[str]:
         lines.append(
             f"{server}  {it.count} buried  {options.do} {at_most}{most}{busy}{_lack_of_room(options, it, most)}"
         )
-    lines += [f"no answer: {failure}" for failure in cluster.failures]
-    return lines
+    return lines + cluster.silence
 
 
 def _lack_of_room(options: Options, summary: Summary, most: int) -> str:
@@ -306,7 +270,7 @@ def expected(options: Options, summary: Summary) -> tuple[int, bool]:
     return count, not options.before and not (options.reason and summary.others)
 
 
-async def take_all(options: Options, cluster: Cluster, progress: Progress) -> None:
+async def take_all(options: Options, cluster: Nodes, progress: Progress) -> None:
     """Have one node after the other do it."""
     began = datetime.now(UTC)
     for node, _ in cluster.nodes.values():
@@ -351,25 +315,22 @@ async def watch(node: DeadLetters, job: Job, progress: Progress, before: int) ->
             return
 
 
-async def take(options: Options, cluster: Cluster, stop: trio.Event) -> int:
-    output = Output()
-    await output.write("".join(f"{line}\n" for line in plan(options, cluster)).encode())
-    if options.dry_run:
-        return cluster.status
-    question = f"{options.do} these messages{' FOR EVER' if options.do == 'discard' else ''}?"
-    if not await is_confirmed(question, verb=options.do, yes=options.yes):
-        raise ToolFailed("nothing was done")
+async def take(options: Options, cluster: Nodes, stop: trio.Event) -> int:
     total = sum(expected(options, it)[0] for _, it in cluster.nodes.values())
     progress = Progress(min(total, options.limit) if options.limit else total, quiet=options.quiet)
-    ended = await with_progress(progress, lambda: run_until(stop, lambda: take_all(options, cluster, progress)))
+    question = f"{options.do} these messages{' FOR EVER' if options.do == 'discard' else ''}?"
+    work = partial(take_all, options, cluster, progress)
+    ended = await carry_out(options, stop, work, progress, plan=plan(options, cluster), question=question)
+    if ended is None:
+        return cluster.status
     done = {"kick": "kicked", "discard": "discarded"}[options.do]
-    await output.write(f"{progress.done} messages {done}{_except(cluster)}\n".encode())
+    await write_lines([f"{progress.done} messages {done}{cluster.exception}"])
     if not ended:
         log.warning("stopped; a job under way goes on in its nsqd: nsq_dead stop ends it")
     return cluster.status if ended else NOT_ALL
 
 
-async def stop_jobs(cluster: Cluster) -> list[str]:
+async def stop_jobs(cluster: Nodes) -> list[str]:
     lines = []
     for server, (node, _) in cluster.nodes.items():
         try:
@@ -382,43 +343,27 @@ async def stop_jobs(cluster: Cluster) -> list[str]:
 
 
 async def run(options: Options, stop: trio.Event) -> int:
-    queries = Queries(
-        connect_timeout=seconds(options.http_client_connect_timeout),
-        request_timeout=seconds(options.http_client_request_timeout),
-        token=token_in(options.http_token_file),
-    )
-    status = 0
+    queries = options.queries(REASONS)
 
-    async def work() -> None:
-        nonlocal status
-        cluster = await find(options, queries)
-        if options.do in TAKING:
-            status = await take(options, cluster, stop)
-            return
-        lines: Sequence[str] = ()
+    async def work() -> int:
+        cluster = await find_buried(options, queries)
         match options.do:
             case "list":
-                lines = listed(cluster)
+                await write_lines(listed(cluster))
             case "show":
                 await show(options, cluster)
             case "stop":
-                lines = await stop_jobs(cluster)
-            case _:
+                await write_lines(await stop_jobs(cluster))
+            case "export":
                 to_file = bool(options.output_file)
                 export = export_to_file(options, cluster) if to_file else export_to_topic(options, queries, cluster)
-                lines = [f"{await export} messages exported{_except(cluster)}"]
-        await Output().write("".join(f"{line}\n" for line in lines).encode())
-        status = cluster.status
+                await write_lines([f"{await export} messages exported{cluster.exception}"])
+            case _:
+                return await take(options, cluster, stop)
+        return cluster.status
 
-    try:
-        ended = await run_until(stop, work, grace=1.0 if options.do in TAKING else 0.0)
-    except AskFailed as error:
-        raise ToolFailed(str(error)) from error
-    return status if ended or options.do in ("list", "show") else NOT_ALL
+    return await run_verb(options, stop, work, changing=TAKING)
 
 
 def main() -> int:
-    argv = sys.argv[1:]
-    if argv and argv[0] in VERBS:
-        argv[0] = f"--do={argv[0]}"
-    return run_tool("nsq_dead", Options, run, argv=argv, about=ABOUT)
+    return run_tool("nsq_dead", Options, run, argv=with_verb(sys.argv[1:], VERBS), about=ABOUT)

@@ -1,36 +1,47 @@
 """nsq_deferred: list the deferred messages of a topic on all nsqd, take them back, or change when they are due.
 
-Before anything changes, a plan says what each nsqd would do. A node that does not answer is named, is never taken for
-one that has nothing, and makes the exit status 3. So does a named message that was not taken back.
+A named message that was not taken back makes the exit status 3.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import re
 import sys
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from math import inf
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import trio
-
-from nsqcommon.durations import MILLISECOND, SECOND, Nanoseconds, parse_duration, seconds
-from nsqcommon.options import DURATION, option
+from nsqcommon.durations import MILLISECOND, parse_duration
+from nsqcommon.options import option
 from nsqcommon.startup import StartupError
 from nsqcommon.wire.extensions import is_valid_key
-from nsqtools import flags
-from nsqtools.command import ToolFailed, ToolOptions, run_tool, run_until
-from nsqtools.deferred import Deferred, Name
+from nsqtools.command import run_tool
+from nsqtools.deferred import REASONS, Deferred, Name
 from nsqtools.nodes import AskFailed, Queries, Server
 from nsqtools.output import Output
-from nsqtools.progress import Progress, with_progress
-from nsqtools.whole_cluster import NOT_ALL, is_confirmed, printable, servers_with, token_in
+from nsqtools.progress import Progress
+from nsqtools.whole_cluster import (
+    NOT_ALL,
+    Absent,
+    Cluster,
+    ClusterOptions,
+    carry_out,
+    find,
+    printable,
+    run_verb,
+    with_verb,
+    write_lines,
+)
+
+if TYPE_CHECKING:
+    import trio
+
 
 log = logging.getLogger(__name__)
 
@@ -49,19 +60,14 @@ now; a named message was not found, was buried, or a consumer had it; or cancel 
 VERBS: Final = ("list", "show", "cancel", "due")
 TAKING: Final = ("cancel", "due")
 
-_is_id: Final = re.compile(r"[0-9a-f]{16}", re.ASCII).fullmatch
 # A message in one of these states will not be delivered at the wrong time.
 _AS_WANTED: Final = ("cancelled", "moved", "done")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options(ToolOptions):
+class Options(ClusterOptions):
     do: str = option("list", "what to do, as does the first argument: " + ", ".join(VERBS))
-    topic: str = option("", "topic of the messages")
     channel: str = option("", "only this channel; empty: all channels")
-    nsqd_http_address: tuple[str, ...] = option((), flags.NSQD_HTTP_ADDRESS)
-    lookupd_http_address: tuple[str, ...] = option((), flags.LOOKUPD_HTTP_ADDRESS)
-    http_token_file: str = option("", "file with the token that nsqd's file of rights knows")
     key: tuple[str, ...] = option((), "show, cancel, due: the message that was published with this key")
     id: tuple[str, ...] = option((), "show, cancel, due: this message, 16 hex digits")
     due_before: str = option(
@@ -73,24 +79,13 @@ class Options(ToolOptions):
     defer: str = option("", "due: how long from now the messages are due; 0s: now")
     yes: bool = option(False, "cancel, due: do not ask")
     dry_run: bool = option(False, "cancel, due: only print the plan")
-    quiet: bool = option(False, "show no progress")
-    http_client_connect_timeout: Nanoseconds = option(2 * SECOND, flags.CONNECT_TIMEOUT, kind=DURATION)
-    http_client_request_timeout: Nanoseconds = option(5 * SECOND, flags.REQUEST_TIMEOUT, kind=DURATION)
 
     def check(self) -> None:
         if self.do not in VERBS:
             raise StartupError(f"unknown {self.do!r}: one of {', '.join(VERBS)}")
         if not self.topic:
             raise StartupError("--topic required")
-        flags.check_topic(self.topic)
-        if self.channel:
-            flags.check_channel(self.channel)
-        flags.check_sources(self.nsqd_http_address, self.lookupd_http_address, kind="http")
-        for address in (*self.nsqd_http_address, *self.lookupd_http_address):
-            flags.check_server(address)
-        flags.check_timeouts(self.http_client_connect_timeout, self.http_client_request_timeout)
-        if not all(map(_is_id, self.id)):
-            raise StartupError("--id should have 16 hex digits")
+        self.check_cluster()
         if not all(is_valid_key(key.encode()) for key in self.key):
             raise StartupError("--key should have 1 to 64 printable characters of ASCII without space")
         now = datetime.now(UTC)
@@ -173,69 +168,33 @@ class Choice:
         return bool(self._after <= message["due"] < self._before)
 
 
-@dataclass(slots=True)
-class Cluster:
-    """The nsqd that have the topic, what they said at the start, and what went wrong."""
-
-    nodes: dict[Server, tuple[Deferred, dict[str, int] | None]] = field(default_factory=dict)  # None: may not be read
-    failures: list[str] = field(default_factory=list)
-
-    def failed(self, error: object) -> None:
-        self.failures.append(str(error))
-        log.error("%s", error)
-
-    @property
-    def status(self) -> int:
-        return NOT_ALL if self.failures else 0
-
-    @property
-    def exception(self) -> str:
-        """What a sum has to say beside the figure."""
-        return f", without what could not be asked ({len(self.failures)})" if self.failures else ""
+Nodes = Cluster[tuple[Deferred, dict[str, int] | None]]  # with the count of each channel; None: may not be read
 
 
-async def find(options: Options, queries: Queries) -> Cluster:
+async def find_deferred(options: Options, queries: Queries) -> Nodes:
     """Ask all nsqd of the topic how many messages are deferred. Raise ToolFailed if there is nobody to ask."""
-    servers, failures = await servers_with(
-        queries, options.topic, nsqd=options.nsqd_http_address, lookupd=options.lookupd_http_address
-    )
-    cluster = Cluster()
-    for failure in failures:
-        cluster.failed(failure)
-    found: dict[Server, tuple[Deferred, dict[str, int] | None]] = {}
-    absent: list[str] = []
 
-    async def ask(node: Deferred) -> None:
+    async def ask(server: Server) -> tuple[Deferred, dict[str, int] | None]:
+        node = Deferred(queries, server, options.topic)
         try:
             counts = await node.counts()
         except AskFailed as error:
-            if (
-                error.status == 403 and options.key and not options.id
-            ):  # a publisher may take back what it has the key of
-                found[node.server] = node, None
-            else:
-                cluster.failed(error)
-            return
+            if error.status == 403 and options.key and not options.id:
+                return node, None  # a publisher may take back what it has the key of
+            raise
         if counts is None:
-            absent.append(f"the topic {options.topic}")
-        elif options.channel and options.channel not in counts:
-            absent.append(f"the channel {options.channel} of {options.topic}")
-        else:
-            found[node.server] = node, {it: n for it, n in counts.items() if options.channel in ("", it)}
+            raise Absent(f"the topic {options.topic}")
+        if options.channel and options.channel not in counts:
+            raise Absent(f"the channel {options.channel} of {options.topic}")
+        return node, {it: count for it, count in counts.items() if options.channel in ("", it)}
 
-    async with trio.open_nursery() as nursery:
-        for server in servers:
-            nursery.start_soon(ask, Deferred(queries, server, options.topic))
-    if len(absent) == len(servers):
-        raise ToolFailed(f"no nsqd has {absent[0]}")
-    cluster.nodes = {server: found[server] for server in servers if server in found}
-    return cluster
+    return await find(options, queries, ask)
 
 
 # list, show
 
 
-async def listed(cluster: Cluster) -> list[str]:
+async def listed(cluster: Nodes) -> list[str]:
     lines, total = [], 0
     for server, (node, counts) in cluster.nodes.items():
         for channel, count in (counts or {}).items():
@@ -257,7 +216,7 @@ def _time(nanoseconds: int) -> str:
 
 
 async def chosen(
-    options: Options, choice: Choice, cluster: Cluster
+    options: Options, choice: Choice, cluster: Nodes
 ) -> AsyncGenerator[tuple[Deferred, str, dict[str, Any]], None]:
     """Yield the deferred messages that are meant, with node and channel. A node that fails meanwhile is noted."""
     left = options.limit or inf
@@ -275,7 +234,7 @@ async def chosen(
             cluster.failed(error)
 
 
-async def show(options: Options, cluster: Cluster) -> None:
+async def show(options: Options, cluster: Nodes) -> None:
     output = Output()
     async with aclosing(chosen(options, Choice(options, datetime.now(UTC)), cluster)) as found:
         async for node, channel, message in found:
@@ -288,7 +247,7 @@ async def show(options: Options, cluster: Cluster) -> None:
 Job = list[tuple[Deferred, list[Name]]]
 
 
-async def planned(options: Options, cluster: Cluster) -> Job:
+async def planned(options: Options, cluster: Nodes) -> Job:
     """Return what each node would be asked to take."""
     if options.names:
         return [(node, options.names) for node, _ in cluster.nodes.values()]
@@ -302,14 +261,14 @@ async def planned(options: Options, cluster: Cluster) -> Job:
     return [(node, names[server]) for server, (node, _) in cluster.nodes.items()]
 
 
-def plan(options: Options, cluster: Cluster, job: Job) -> list[str]:
+def plan(options: Options, cluster: Nodes, job: Job) -> list[str]:
     lines = []
     for node, names in job:
         counts = cluster.nodes[node.server][1]
         has = f"{sum(counts.values())} deferred" if counts is not None else "may not be counted"
         what = f"up to {len(names)} named" if options.names else f"{len(names)}"
         lines.append(f"{node.server}  {has}  {options.do} {what}")
-    return lines + [f"no answer: {failure}" for failure in cluster.failures]
+    return lines + cluster.silence
 
 
 @dataclass(slots=True)
@@ -320,7 +279,7 @@ class Done:
     found: set[Name] = field(default_factory=set)
 
 
-async def take_all(options: Options, cluster: Cluster, job: Job, done: Done, progress: Progress) -> None:
+async def take_all(options: Options, cluster: Nodes, job: Job, done: Done, progress: Progress) -> None:
     """Have one node after the other do it. A node that fails is not asked for the rest."""
     defer_ms = options.defer_ms() if options.do == "due" else 0
     for node, names in job:
@@ -338,29 +297,23 @@ async def take_all(options: Options, cluster: Cluster, job: Job, done: Done, pro
             progress.done += 1
 
 
-async def take(options: Options, cluster: Cluster, stop: trio.Event) -> int:
-    job = await planned(options, cluster)
-    output = Output()
-    await output.write("".join(f"{line}\n" for line in plan(options, cluster, job)).encode())
-    if options.dry_run:
-        return cluster.status
-    verb = {"cancel": "take back", "due": "move"}[options.do]
-    if not await is_confirmed(f"{verb} these messages?", verb=options.do, yes=options.yes):
-        raise ToolFailed("nothing was done")
-    done = Done()
+async def take(options: Options, cluster: Nodes, stop: trio.Event) -> int:
+    job, done = await planned(options, cluster), Done()
     progress = Progress(sum(len(names) for _, names in job), quiet=options.quiet)
-    ended = await with_progress(
-        progress, lambda: run_until(stop, lambda: take_all(options, cluster, job, done, progress))
-    )
+    question = f"{'take back' if options.do == 'cancel' else 'move'} these messages?"
+    work = partial(take_all, options, cluster, job, done, progress)
+    ended = await carry_out(options, stop, work, progress, plan=plan(options, cluster, job), question=question)
+    if ended is None:
+        return cluster.status
     missing = [name for name in options.names if name not in done.found]
-    await output.write("".join(f"{line}\n" for line in report(options, cluster, done, missing)).encode())
+    await write_lines(report(options, cluster, done, missing))
     if not ended:
         log.warning("stopped before the end")
     others = any(count for how, count in done.channels.items() if how not in _AS_WANTED)
     return NOT_ALL if not ended or missing or others else cluster.status
 
 
-def report(options: Options, cluster: Cluster, done: Done, missing: list[Name]) -> list[str]:
+def report(options: Options, cluster: Nodes, done: Done, missing: list[Name]) -> list[str]:
     first = "cancelled" if options.do == "cancel" else "moved"
     others = [f"{count} {how.replace('_', ' ')}" for how, count in done.channels.items() if count and how != first]
     lines = [", ".join([f"{done.channels[first]} {first}", *others]) + cluster.exception]
@@ -368,33 +321,21 @@ def report(options: Options, cluster: Cluster, done: Done, missing: list[Name]) 
 
 
 async def run(options: Options, stop: trio.Event) -> int:
-    queries = Queries(
-        connect_timeout=seconds(options.http_client_connect_timeout),
-        request_timeout=seconds(options.http_client_request_timeout),
-        token=token_in(options.http_token_file),
-    )
-    status = 0
+    queries = options.queries(REASONS)
 
-    async def work() -> None:
-        nonlocal status
-        cluster = await find(options, queries)
+    async def work() -> int:
+        cluster = await find_deferred(options, queries)
         match options.do:
             case "list":
-                lines = await listed(cluster)
-                await Output().write("".join(f"{line}\n" for line in lines).encode())
+                await write_lines(await listed(cluster))
             case "show":
                 await show(options, cluster)
             case _:
-                status = await take(options, cluster, stop)
-                return
-        status = cluster.status
+                return await take(options, cluster, stop)
+        return cluster.status
 
-    ended = await run_until(stop, work, grace=1.0 if options.do in TAKING else 0.0)
-    return status if ended or options.do not in TAKING else NOT_ALL
+    return await run_verb(options, stop, work, changing=TAKING)
 
 
 def main() -> int:
-    argv = sys.argv[1:]
-    if argv and argv[0] in VERBS:
-        argv[0] = f"--do={argv[0]}"
-    return run_tool("nsq_deferred", Options, run, argv=argv, about=ABOUT)
+    return run_tool("nsq_deferred", Options, run, argv=with_verb(sys.argv[1:], VERBS), about=ABOUT)

@@ -1,17 +1,184 @@
-"""Shared by tools that work on all nsqd of a topic: finding these nsqd, reading the token, asking for confirmation."""
+"""What nsq_dead and nsq_deferred share: they look at messages on all nsqd of a topic, and change them after a plan.
+
+Before anything changes, the plan says what each nsqd would do. A node that does not answer is named, is never taken for
+one that has nothing, and makes the exit status 3.
+"""
 
 from __future__ import annotations
 
+import logging
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final, Generic, TypeVar
 
 import trio
 
-from nsqtools.command import ToolFailed
+from nsqcommon.durations import SECOND, Nanoseconds, seconds
+from nsqcommon.options import DURATION, option
+from nsqcommon.startup import StartupError
+from nsqtools import flags
+from nsqtools.command import ToolFailed, ToolOptions, run_until
 from nsqtools.nodes import AskFailed, Queries, Server, parse_server
+from nsqtools.output import Output
+from nsqtools.progress import Progress, with_progress
 
-NOT_ALL = 3  # exit status
+log = logging.getLogger(__name__)
+
+NOT_ALL: Final = 3  # exit status
+LOOKING: Final = ("list", "show")
+_NO_RIGHT: Final[Mapping[str, str]] = {
+    "UNAUTHORIZED": "the token is not known there; see --http-token-file",
+    "FORBIDDEN": "the token gives no right to do this",
+}
+
+_is_id: Final = re.compile(r"[0-9a-f]{16}", re.ASCII).fullmatch
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterOptions(ToolOptions):
+    """The flags of both tools. Each says in its own words what some of them are about."""
+
+    do: str = option("list", "what to do")
+    topic: str = option("", "topic of the messages")
+    channel: str = option("", "channel of the messages")
+    nsqd_http_address: tuple[str, ...] = option((), flags.NSQD_HTTP_ADDRESS)
+    lookupd_http_address: tuple[str, ...] = option((), flags.LOOKUPD_HTTP_ADDRESS)
+    http_token_file: str = option("", "file with the token that nsqd's file of rights knows")
+    id: tuple[str, ...] = option((), "this message, 16 hex digits")
+    limit: int = option(0, "most messages, of all nsqd together; 0: all")
+    yes: bool = option(False, "do not ask")
+    dry_run: bool = option(False, "only print the plan")
+    quiet: bool = option(False, "show no progress")
+    http_client_connect_timeout: Nanoseconds = option(2 * SECOND, flags.CONNECT_TIMEOUT, kind=DURATION)
+    http_client_request_timeout: Nanoseconds = option(5 * SECOND, flags.REQUEST_TIMEOUT, kind=DURATION)
+
+    def check_cluster(self, *more_addresses: str) -> None:
+        """Check the flags of both tools. Raise StartupError."""
+        flags.check_topic(self.topic)
+        if self.channel:
+            flags.check_channel(self.channel)
+        flags.check_sources(self.nsqd_http_address, self.lookupd_http_address, kind="http")
+        for address in (*self.nsqd_http_address, *self.lookupd_http_address, *more_addresses):
+            flags.check_server(address)
+        flags.check_timeouts(self.http_client_connect_timeout, self.http_client_request_timeout)
+        if not all(map(_is_id, self.id)):
+            raise StartupError("--id should have 16 hex digits")
+
+    def queries(self, reasons: Mapping[str, str]) -> Queries:
+        return Queries(
+            connect_timeout=seconds(self.http_client_connect_timeout),
+            request_timeout=seconds(self.http_client_request_timeout),
+            token=token_in(self.http_token_file),
+            reasons={**_NO_RIGHT, **reasons},
+        )
+
+
+class Absent(Exception):
+    """An nsqd does not have the messages that are asked for; the message says what it lacks."""
+
+
+@dataclass(slots=True)
+class Cluster(Generic[T]):
+    """The nsqd that have the messages, what they said at the start, and what went wrong."""
+
+    nodes: dict[Server, T] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+
+    def failed(self, error: object) -> None:
+        self.failures.append(str(error))
+        log.error("%s", error)
+
+    @property
+    def status(self) -> int:
+        return NOT_ALL if self.failures else 0
+
+    @property
+    def exception(self) -> str:
+        """What a sum has to say beside the figure."""
+        return f", without what could not be asked ({len(self.failures)})" if self.failures else ""
+
+    @property
+    def silence(self) -> list[str]:
+        """The lines of a plan about nodes that could not be asked."""
+        return [f"no answer: {failure}" for failure in self.failures]
+
+
+async def find(options: ClusterOptions, queries: Queries, ask: Callable[[Server], Awaitable[T]]) -> Cluster[T]:
+    """Ask all nsqd of the topic. `ask` raises AskFailed, or Absent. Raise ToolFailed if there is nobody to ask."""
+    servers, failures = await servers_with(
+        queries, options.topic, nsqd=options.nsqd_http_address, lookupd=options.lookupd_http_address
+    )
+    cluster: Cluster[T] = Cluster()
+    for failure in failures:
+        cluster.failed(failure)
+    found: dict[Server, T] = {}
+    absent: list[str] = []
+
+    async def ask_one(server: Server) -> None:
+        try:
+            found[server] = await ask(server)
+        except Absent as error:
+            absent.append(str(error))
+        except AskFailed as error:
+            cluster.failed(error)
+
+    async with trio.open_nursery() as nursery:
+        for server in servers:
+            nursery.start_soon(ask_one, server)
+    if len(absent) == len(servers):
+        raise ToolFailed(f"no nsqd has {absent[0]}")
+    cluster.nodes = {server: found[server] for server in servers if server in found}
+    return cluster
+
+
+async def write_lines(lines: Iterable[str]) -> None:
+    await Output().write("".join(f"{line}\n" for line in lines).encode())
+
+
+async def carry_out(
+    options: ClusterOptions,
+    stop: trio.Event,
+    work: Callable[[], Awaitable[None]],
+    progress: Progress,
+    *,
+    plan: Sequence[str],
+    question: str,
+) -> bool | None:
+    """Show the plan, ask, and do it. Return whether it came to its end; None: that was a dry run."""
+    await write_lines(plan)
+    if options.dry_run:
+        return None
+    if not await is_confirmed(question, verb=options.do, yes=options.yes):
+        raise ToolFailed("nothing was done")
+    return await with_progress(progress, lambda: run_until(stop, work))
+
+
+async def run_verb(
+    options: ClusterOptions, stop: trio.Event, work: Callable[[], Awaitable[int]], *, changing: Sequence[str]
+) -> int:
+    """Do it until it ends or is stopped. Return the exit status."""
+    status = 0
+
+    async def run() -> None:
+        nonlocal status
+        status = await work()
+
+    try:
+        ended = await run_until(stop, run, grace=1.0 if options.do in changing else 0.0)
+    except AskFailed as error:
+        raise ToolFailed(str(error)) from error
+    return status if ended or options.do in LOOKING else NOT_ALL
+
+
+def with_verb(arguments: Sequence[str], verbs: Sequence[str]) -> list[str]:
+    """Return the arguments with a verb that comes first as the value of --do."""
+    first = [f"--do={it}" if it in verbs else it for it in arguments[:1]]
+    return [*first, *arguments[1:]]
 
 
 def token_in(path: str) -> str:

@@ -22,7 +22,7 @@ from nsqadmin.actions.undo import Undone
 from nsqadmin.cluster import model
 from nsqadmin.cluster.recording import members_of
 from nsqadmin.incidents.model import Mark, Numbers
-from nsqadmin.messages import burials, deferrals, recalling, taking
+from nsqadmin.messages import buried, buried_actions, deferred, deferred_actions, selection_plan
 from nsqadmin.messages import model as messages
 
 PATH: Final = Path("docs/reference/openapi/nsqadmin.yaml")
@@ -63,20 +63,20 @@ _RECORDS: Final[tuple[type, ...]] = (
     messages.ReplayPlan,
     messages.ReplayReceipt,
     messages.Redelivered,
-    burials.NodeSummary,
-    burials.NodeReason,
-    burials.Job,
-    taking.Share,
-    taking.LeftOut,
-    taking.Taken,
-    deferrals.NodeDeferred,
-    recalling.RecallShare,
-    recalling.Recalled,
+    buried.NodeSummary,
+    buried.NodeReason,
+    buried.Job,
+    buried_actions.Share,
+    selection_plan.LeftOut,
+    buried_actions.Taken,
+    deferred.NodeDeferred,
+    deferred_actions.RecallShare,
+    deferred_actions.Recalled,
     Undone,
     Mark,
     Numbers,
-    recalling.RecallWanted,
-    taking.Wanted,
+    deferred_actions.RecallWanted,
+    buried_actions.Wanted,
 )
 _NUMBERS: Final[Mapping[Any, str]] = {str: "string", int: "integer", float: "number", bool: "boolean"}
 _COMMENTED: Final = re.compile(r"^    (\w+): .*?  # (.*)$", re.MULTILINE)

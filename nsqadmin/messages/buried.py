@@ -1,136 +1,248 @@
-"""What channels have buried, for request handlers: bridges to trio, and says in words what was done."""
+"""Buried messages, one of the two kinds of lists: what nodes are asked, and how their answers are read and added up."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from time import time
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
-from nsqadmin.access.policy import Right
-from nsqadmin.messages.taking import plan_taking
-from nsqcommon.web import run_trio
+from nsqadmin.messages.lists import (
+    NANOSECOND,
+    ListedMessage,
+    ListKind,
+    Look,
+    NodeCount,
+    Sight,
+    Summary,
+    text_in,
+    whole_in,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from nsqadmin.cluster.model import ChannelNode
+    from nsqadmin.messages.model import Message
 
-    from nsqadmin.access.policy import Identity
-    from nsqadmin.cluster.model import Channel
-    from nsqadmin.cluster.view import View
-    from nsqadmin.http.responses import Caller
-    from nsqadmin.messages.burials import BuriedPage, Look, Summary
-    from nsqadmin.messages.buried_reading import BuriedReader
-    from nsqadmin.messages.buried_taking import BuriedTaker
-    from nsqadmin.messages.changing import Changing
-    from nsqadmin.messages.reasons import Reasons
-    from nsqadmin.messages.taking import Taken, Taking, Wanted
+_HIGHEST: Final = (1 << 63) - 1
+_MOST_REASONS: Final = 1000  # of one node, as nsqd sends
+_DIGITS: Final = 19  # of a sequence
 
 
-class Buried:
-    """Buried messages, for callers on asyncio.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A kick or discard that a node works on by itself, or the last one that has ended."""
 
-    The caller has checked that the user may see the topic. Further rights are checked here, and lacking ones raise 403.
-    """
+    verb: str
+    done: int
+    limit: int  # 0: none
+    rate: float  # messages a second; 0: as fast as the node can
+    reason: str
+    who: str
+    started_at: float
+    ended_at: float | None = None
 
-    def __init__(
-        self, reader: BuriedReader, taker: BuriedTaker, reasons: Reasons, view: View, changing: Changing
-    ) -> None:
-        self._reader = reader
-        self._taker = taker
-        self._reasons = reasons
-        self._view = view
-        self._changing = changing
+    @property
+    def left(self) -> int | None:
+        """How many messages it has still to take, at most; None: not known."""
+        return max(0, self.limit - self.done) if self.limit else None
 
-    def sees_reasons(self, channel: Channel, identity: Identity) -> bool:
-        """Return whether the user sees reasons whole, and so may search for any text in them."""
-        return self._reasons.sees_whole(identity, channel.topic)
+    @property
+    def seconds_left(self) -> float | None:
+        return self.left / self.rate if self.left is not None and self.rate else None
 
-    async def summary(self, channel: Channel, identity: Identity) -> Summary:
-        """Return how many messages are buried on each node, and why, as the user may see it."""
-        return self._reasons.summary(await self._asked(channel), whole=self.sees_reasons(channel, identity))
+    def seen(self, sight: Sight) -> Job:
+        return replace(self, reason=sight.shown(self.reason))
 
-    async def page(self, channel: Channel, identity: Identity, look: Look) -> BuriedPage:
-        """Return the next buried messages, as the user may see them. Raise BadTaking for a reason that is not listed."""
-        whole = self.sees_reasons(channel, identity)
-        text = await self._meant(channel, look.reason, whole)
-        page = await run_trio(self._reader.page, self._view.snapshot, channel, identity, replace(look, reason=text))
-        return replace(
-            page,
-            burials=tuple(self._reasons.burial(it, whole=whole) for it in page.burials),
-            reason=self._reasons.shown(text, whole=whole),
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeReason:
+    reason: str  # the text, or what the user may see of it
+    client: str
+    count: int
+    name: str = ""  # selects the messages with this reason, also for users who do not see it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSummary(NodeCount):
+    """What one node has buried in the channel."""
+
+    reasons: tuple[NodeReason, ...] = ()
+    others: int = 0  # messages with reasons that are not listed
+    job: Job | None = None  # under way
+    ended: Job | None = None  # the last one that has ended
+    kick: int = 0  # the number of the last kick, while it can be taken back; 0: there is none
+    room: int | None = None  # how many messages a kick can give back without force; None: any number
+
+    @property
+    def listed_reasons(self) -> tuple[str, ...]:
+        return tuple(it.reason for it in self.reasons)
+
+    def seen(self, sight: Sight) -> NodeSummary:
+        reasons = tuple(replace(it, reason=sight.shown(it.reason), name=sight.name(it.reason)) for it in self.reasons)
+        job, ended = self.job and self.job.seen(sight), self.ended and self.ended.seen(sight)
+        return replace(self, reasons=reasons, job=job, ended=ended)
+
+    def having(self, reason: str) -> int:
+        """Return how many messages have a reason that contains this text, at most."""
+        return self.others + sum(it.count for it in self.reasons if reason in it.reason)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """A reason on all nodes that answer."""
+
+    text: str  # what the user may see of it
+    name: str  # what stands for it in addresses
+    count: int
+    nodes: tuple[str, ...]
+    clients: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuriedSummary(Summary[NodeSummary]):
+    """What all nodes of a channel have buried."""
+
+    @property
+    def others(self) -> int:
+        return sum(it.others for it in self.answered)
+
+    @property
+    def kicks(self) -> tuple[str, ...]:
+        """The kicks that can be taken back, each as NUMBER@NODE."""
+        return tuple(f"{it.kick}@{it.node}" for it in self.answered if it.kick)
+
+    @property
+    def reasons(self) -> tuple[Reason, ...]:
+        """The reasons of all nodes that answer, the most frequent first."""
+        counts: dict[tuple[str, str], int] = {}
+        nodes: dict[tuple[str, str], dict[str, None]] = {}
+        clients: dict[tuple[str, str], dict[str, None]] = {}
+        for summary in self.answered:
+            for it in summary.reasons:
+                one = it.reason, it.name  # masked texts of different reasons may be equal
+                counts[one] = counts.get(one, 0) + it.count
+                nodes.setdefault(one, {})[summary.node] = None
+                clients.setdefault(one, {})[it.client] = None
+        return tuple(
+            Reason(
+                text=one[0],
+                name=one[1],
+                count=count,
+                nodes=tuple(nodes[one]),
+                clients=tuple(it for it in clients[one] if it),
+            )
+            for one, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
         )
 
-    async def plan(self, channel: Channel, wanted: Wanted, identity: Identity) -> Taking:
-        """Ask the nodes what they have, and return what a kick or discard would do. Raise BadTaking."""
-        whole = self.sees_reasons(channel, identity)
-        summary = await self._asked(channel)
-        text = self._reasons.meant(wanted.reason, _listed(summary), whole=whole)
-        return plan_taking(channel, summary, wanted, text=text, shown=self._reasons.shown(text, whole=whole))
+    @property
+    def under_way(self) -> tuple[tuple[str, Job], ...]:
+        return tuple((it.node, it.job) for it in self.answered if it.job is not None)
 
-    async def _asked(self, channel: Channel) -> Summary:
-        return await run_trio(self._reader.summary, self._view.snapshot, channel)
 
-    async def _meant(self, channel: Channel, reason: str, whole: bool) -> str:
-        listed = _listed(await self._asked(channel)) if self._reasons.is_listed(reason, whole=whole) else ()
-        return self._reasons.meant(reason, listed, whole=whole)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Burial(ListedMessage):
+    """One buried message."""
 
-    async def take(self, taking: Taking, caller: Caller) -> tuple[Taken, ...]:
-        """Kick or discard as planned. Once begun, it is carried out even if the caller disconnects."""
-        verb = taking.wanted.verb
-        what = f"{verb}_buried"
-        self._changing.need(verb.right, caller, taking.topic, taking.channel, what, f"{verb} buried messages of")
+    buried_at: float
+    reason: str
+    client: str
 
-        async def take() -> tuple[Taken, ...]:
-            return await self._taker.take(taking)
+    @property
+    def pick(self) -> str:
+        """Its name in a form. An id belongs to one message for ever, a sequence only as long as the topic lives."""
+        return f"{self.id}@{self.node}"
 
-        began = time()
-        results = await self._changing.changed(take, caller, taking.topic)
-        jobs = sum(it.asked for it in results if it.job is not None)
-        text = f"{verb.past} {sum(it.done for it in results):,} of {taking.count:,} buried messages"
-        text += f" of {taking.topic}/{taking.channel}"
-        text += f" with the reason “{self._reasons.public(taking.text)}”" if taking.text else ""
-        if jobs:
-            text += ", the rest at work" + (f" at {taking.wanted.rate:g} a second" if taking.wanted.rate else "")
-        self._changing.note(caller, what, text, taking.topic, taking.channel, results, began)
-        return self._shown(results, caller, taking.topic)
+    @property
+    def place(self) -> str:
+        return str(self.sequence)
 
-    async def undo(self, channel: Channel, kicks: Sequence[tuple[str, int]], caller: Caller) -> tuple[Taken, ...]:
-        """Take kicks back, each given as node and number, as far as no consumer has got their messages."""
-        what = "undo_kick"
-        self._changing.need(
-            Right.OPERATE, caller, channel.topic, channel.name, what, "take back a kick of buried messages of"
+    @property
+    def at(self) -> float:
+        """When it was published, as far as that is known."""
+        return self.message.timestamp if self.message is not None else self.buried_at
+
+    def seen(self, sight: Sight) -> Burial:
+        return replace(self, reason=sight.shown(self.reason))
+
+
+class Buried(ListKind[NodeSummary, Burial]):
+    """The kind of messages that a channel has buried."""
+
+    path = "/channel/buried"
+    also = ("/channel/jobs",)
+    # Answers of nodes that have nothing buried: those that are no nsqd of ours, and those without the channel.
+    nothing = frozenset(("NOT_FOUND", "TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND", "EPHEMERAL_TOPIC", "EPHEMERAL_CHANNEL"))
+
+    def last_known(self, row: ChannelNode, error: str) -> NodeSummary:
+        return NodeSummary(node=row.node, count=row.buried_count, error=error)
+
+    def count_in(self, node: str, answers: Sequence[Any]) -> NodeSummary:
+        raw, jobs = answers
+        listed = raw["reasons"]
+        if len(listed) > _MOST_REASONS:
+            raise ValueError(f"more than {_MOST_REASONS:,} reasons")
+        reasons = tuple(
+            NodeReason(reason=text_in(it["reason"]), client=text_in(it["client"]), count=whole_in(it["count"]))
+            for it in listed
+        )
+        known = [job for it in jobs["jobs"][:2] if (job := job_in(it)) is not None]
+        return NodeSummary(
+            node=node,
+            count=whole_in(raw["count"]),
+            reasons=reasons,
+            others=whole_in(raw["others"]),
+            job=job_in(raw["job"]),
+            ended=next((job for job in known if job.ended_at is not None), None),
+            kick=kick_in(raw),
+            room=None if raw.get("room") is None else whole_in(raw["room"]),
         )
 
-        async def undo() -> tuple[Taken, ...]:
-            return await self._taker.undo(channel.topic, channel.name, kicks)
+    def arguments(self, look: Look) -> dict[str, str]:
+        return {"reason": look.reason}
 
-        began = time()
-        results = await self._changing.changed(undo, caller, channel.topic)
-        done, kicked = sum(it.done for it in results), sum(it.asked for it in results)
-        text = f"took back a kick of {channel.topic}/{channel.name}: {done:,} of {kicked:,} messages are buried again"
-        self._changing.note(caller, what, text, channel.topic, channel.name, results, began)
-        return self._shown(results, caller, channel.topic)
-
-    async def stop(self, channel: Channel, caller: Caller) -> tuple[Taken, ...]:
-        """End every kick and discard that is under way in the channel."""
-        self._changing.need(
-            Right.OPERATE, caller, channel.topic, channel.name, "stop_buried", "stop what kicks or discards buried of"
+    def line_in(
+        self, node: NodeSummary, line: Mapping[str, Any], message: Message | None, *, is_wanted: bool
+    ) -> Burial:
+        return Burial(
+            node=node.node,
+            id=text_in(line["id"]),
+            sequence=whole_in(line["sequence"]),
+            attempts=whole_in(line["attempts"]),
+            buried_at=whole_in(line["buried_at"]) * NANOSECOND,
+            reason=text_in(line["reason"]),
+            client=text_in(line["client"]),
+            message=message,
+            unread=text_in(line.get("unread", "")),
+            is_wanted=is_wanted,
         )
 
-        async def stop() -> tuple[Taken, ...]:
-            return await self._taker.stop(channel.topic, channel.name, [row.node for row in channel.nodes])
-
-        began = time()
-        results = await self._changing.changed(stop, caller, channel.topic)
-        done = [f"{it.job.verb} on {it.node} after {it.done:,}" for it in results if it.job is not None]
-        text = f"stopped in {channel.topic}/{channel.name}: {', '.join(done) or 'nothing was under way'}"
-        self._changing.note(caller, "stop_buried", text, channel.topic, channel.name, results, began)
-        return self._shown(results, caller, channel.topic)
-
-    def _shown(self, results: Sequence[Taken], caller: Caller, topic: str) -> tuple[Taken, ...]:
-        whole = self._reasons.sees_whole(caller.identity, topic)
-        return tuple(self._reasons.taken(it, whole=whole) for it in results)
+    def place_before(self, place: str) -> str:
+        if not (place.isascii() and place.isdecimal() and len(place) <= _DIGITS):
+            raise ValueError(f"{place[:40]!r} is no sequence")
+        return str(int(place) - 1) if int(place) else ""
 
 
-def _listed(summary: Summary) -> Iterator[str]:
-    """Yield the reasons that nodes have listed."""
-    return (it.reason for node in summary.answered for it in node.reasons)
+BURIED: Final = Buried()
+
+
+def kick_in(raw: Any) -> int:
+    """Read the number of a kick that can be taken back; 0: the node knows none. Raise KeyError, TypeError, ValueError."""
+    return whole_in(raw.get("kick") or 0)
+
+
+def job_in(raw: Any) -> Job | None:
+    """Read a job. Raise KeyError, TypeError, ValueError."""
+    if raw is None:
+        return None
+    rate = raw["rate"]
+    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < _HIGHEST:
+        raise TypeError(f"{type(rate).__name__} is no rate")
+    return Job(
+        verb=text_in(raw["verb"]),
+        done=whole_in(raw["done"]),
+        limit=whole_in(raw["limit"]),
+        rate=float(rate),
+        reason=text_in(raw["reason"]),
+        who=text_in(raw["who"]),
+        started_at=whole_in(raw["started_at"]) * NANOSECOND,
+        ended_at=None if raw["ended_at"] is None else whole_in(raw["ended_at"]) * NANOSECOND,
+    )

@@ -1,93 +1,98 @@
-"""What channels have deferred, for request handlers: bridges to trio, and says in words what was done."""
+"""Deferred messages, one of the two kinds of lists: what nodes are asked, and how their answers are read."""
 
 from __future__ import annotations
 
-from time import time
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
-from nsqadmin.access.policy import Right
-from nsqadmin.messages.deferrals import DeferredLook
-from nsqadmin.messages.recalling import Chosen, RecallVerb, in_words, plan_recalling
-from nsqadmin.messages.selection import MOST, Source, selected
-from nsqcommon.web import run_trio
+from nsqadmin.messages.lists import NANOSECOND, ListedMessage, ListKind, NodeCount, text_in, whole_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from nsqadmin.cluster.model import ChannelNode
+    from nsqadmin.messages.model import Message
 
-    from nsqadmin.access.policy import Identity
-    from nsqadmin.cluster.model import Channel
-    from nsqadmin.cluster.view import View
-    from nsqadmin.http.responses import Caller
-    from nsqadmin.messages.changing import Changing
-    from nsqadmin.messages.deferrals import DeferredPage, DeferredSummary
-    from nsqadmin.messages.deferred_reading import DeferredReader
-    from nsqadmin.messages.deferred_recalling import Recaller
-    from nsqadmin.messages.filters import Filter
-    from nsqadmin.messages.recalling import Recalled, Recalling, RecallWanted
-    from nsqadmin.messages.selection import Selection
-
-_LONGEST_SEARCH: Final = 20.0  # seconds, for everything that matches
-RECALL_ACTIONS: Final = {RecallVerb.CANCEL: "cancel_deferred", RecallVerb.DUE: "move_deferred"}
+_LAST: Final = (1 << 63) - 1  # sequence
 
 
-class DeferredMessages:
-    """Deferred messages, for callers on asyncio.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeDeferred(NodeCount):
+    """How many messages one node has deferred in the channel."""
 
-    The caller has checked that the user may see the topic. Further rights are checked here, and lacking ones raise 403.
-    """
+    log: str = ""  # the id of the topic's log, which sequences are about; empty: messages there cannot be named
 
-    def __init__(self, reader: DeferredReader, recaller: Recaller, view: View, changing: Changing) -> None:
-        self._reader = reader
-        self._recaller = recaller
-        self._view = view
-        self._changing = changing
 
-    async def summary(self, channel: Channel) -> DeferredSummary:
-        """Return how many messages are deferred on each node."""
-        return await run_trio(self._reader.summary, self._view.snapshot, channel)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deferral(ListedMessage):
+    """One deferred message."""
 
-    async def page(
-        self, channel: Channel, summary: DeferredSummary, identity: Identity, look: DeferredLook
-    ) -> DeferredPage:
-        """Return the next deferred messages."""
-        return await run_trio(self._reader.page, channel, summary, identity, look)
+    log: str
+    due: float  # when it becomes due
+    after: str  # its place
 
-    async def matching(self, channel: Channel, identity: Identity, wanted: Filter, node: str = "") -> Chosen:
-        """Return all messages that match, those that are due first: as many as a selection holds and the time allows."""
-        summary = await self.summary(channel)
-        look = DeferredLook(wanted=wanted, limit=MOST, after={}, node=node, seconds=_LONGEST_SEARCH, with_bodies=False)
-        page = await run_trio(self._reader.everything, channel, summary, identity, look)
-        remarks = [f"{node} was not looked at, or not to the end: {why}." for node, why in page.missing]
-        if page.after and len(page.deferrals) >= MOST:
-            remarks.append(f"These are the {MOST:,} that are due first. There may be more: do it again for the rest.")
-        elif page.after:
-            remarks.append(f"Only the {page.looked:,} messages that are due first were looked at: there may be more.")
-        chosen = selected((Source(it.node, it.log), it.sequence) for it in page.deferrals if it.log)
-        return Chosen(selection=chosen, remarks=tuple(remarks))
+    @property
+    def place(self) -> str:
+        return self.after
 
-    async def plan(self, channel: Channel, selection: Selection, wanted: RecallWanted) -> Recalling:
-        """Ask the nodes whether they answer, and return what it would do. Raise BadTaking."""
-        return plan_recalling(channel, await self.summary(channel), selection, wanted)
+    @property
+    def at(self) -> float:
+        return self.due
 
-    async def recall(
-        self, recalling: Recalling, caller: Caller, told: Callable[[str, bool], None] | None = None
-    ) -> tuple[Recalled, ...]:
-        """Cancel or move as planned. `told` is called on trio's side with each node that has ended."""
-        wanted = recalling.wanted
-        what = RECALL_ACTIONS[wanted.verb]
-        words = "cancel deferred messages of" if wanted.verb is RecallVerb.CANCEL else "move deferred messages of"
-        self._changing.need(Right.OPERATE, caller, recalling.topic, recalling.channel, what, words)
+    @property
+    def key(self) -> str:
+        return self.message.key if self.message is not None else ""
 
-        async def recall() -> Sequence[Recalled]:
-            return await self._recaller.recall(recalling, told or (lambda _, __: None))
+    @property
+    def pick(self) -> str:
+        """Its name in a form, a word of a Selection; empty: it cannot be named."""
+        return f"{self.sequence}@{self.node}@{self.log}" if self.log else ""
 
-        began = time()
-        results = await self._changing.changed(recall, caller, recalling.topic)
-        done, asked = sum(it.done for it in results), recalling.count + sum(it.last_known for it in recalling.left_out)
-        text = f"cancelled {done:,} of {asked:,}" if wanted.verb is RecallVerb.CANCEL else f"made {done:,} of {asked:,}"
-        text += f" deferred messages of {recalling.topic}/{recalling.channel}"
-        text += f" due {in_words(wanted)}" if wanted.verb is RecallVerb.DUE else ""
-        if recalling.left_out:
-            text += f"; not asked: {', '.join(it.node for it in recalling.left_out)}"
-        self._changing.note(caller, what, text, recalling.topic, recalling.channel, results, began)
-        return results
+
+class Deferred(ListKind[NodeDeferred, Deferral]):
+    """The kind of messages that a channel has deferred."""
+
+    path = "/channel/deferred"
+    nothing = frozenset(("TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND"))
+    words = MappingProxyType(
+        {
+            "NOT_FOUND": "it cannot list what is deferred: it is NSQ's nsqd, or older than ours",
+            "STARTED_ANEW": "it has started anew, so its list has to be read from the first again",
+            "INVALID_ARG_AFTER": "this is no place in its list",
+        }
+    )
+
+    def last_known(self, row: ChannelNode, error: str) -> NodeDeferred:
+        return NodeDeferred(node=row.node, count=row.deferred_count, error=error)
+
+    def count_in(self, node: str, answers: Sequence[Any]) -> NodeDeferred:
+        (raw,) = answers
+        return NodeDeferred(node=node, count=whole_in(raw["count"]), log=text_in(raw["log"] or ""))
+
+    def log_of(self, node: NodeDeferred) -> str:
+        return node.log
+
+    def line_in(
+        self, node: NodeDeferred, line: Mapping[str, Any], message: Message | None, *, is_wanted: bool
+    ) -> Deferral:
+        return Deferral(
+            node=node.node,
+            log=node.log,
+            sequence=whole_in(line["sequence"]),
+            due=whole_in(line["due"]) * NANOSECOND,
+            attempts=whole_in(line["attempts"]),
+            after=text_in(line["after"]),
+            id=text_in(line.get("id", "")),
+            message=message,
+            unread=text_in(line.get("unread", "")),
+            is_wanted=is_wanted,
+        )
+
+    def place_before(self, place: str) -> str:
+        run, due, sequence = place.split(",")
+        if int(sequence):
+            return f"{run},{due},{int(sequence) - 1}"
+        return f"{run},{int(due) - 1},{_LAST}"
+
+
+DEFERRED: Final = Deferred()

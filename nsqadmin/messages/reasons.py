@@ -14,22 +14,19 @@ from __future__ import annotations
 
 import re
 import secrets
-from dataclasses import replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
 from nsqadmin.access.policy import Right
+from nsqadmin.messages.lists import BadRequest
 from nsqadmin.messages.masking import MASK
 from nsqadmin.messages.policy_words import is_of_nsqd
-from nsqadmin.messages.taking import BadTaking
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from nsqadmin.access.policy import Identity
-    from nsqadmin.messages.burials import Burial, Job, NodeSummary, Summary
     from nsqadmin.messages.masking import Masking
-    from nsqadmin.messages.taking import Taken
 
 _is_name: Final = re.compile(r"#[0-9a-f]{12}").fullmatch
 
@@ -41,19 +38,19 @@ class Reasons:
         self._all_see_payload = all_see_payload
         self._key = secrets.token_bytes(16)
 
-    def sees_whole(self, identity: Identity, topic: str) -> bool:
-        return identity.may(Right.PAYLOAD, topic)
+    def sight(self, identity: Identity, topic: str) -> ReasonSight:
+        return ReasonSight(self, is_whole=identity.may(Right.PAYLOAD, topic))
 
-    def shown(self, reason: str, *, whole: bool) -> str:
-        """Return what a user sees of the reason."""
-        if whole or not reason or is_of_nsqd(reason):
+    def masked(self, reason: str) -> str:
+        """Return what a user sees who does not see it whole."""
+        if not reason or is_of_nsqd(reason):
             return reason
         masked = self._masking.masked_text(reason)
         return MASK if masked is None else masked
 
     def public(self, reason: str) -> str:
         """Return what everybody may see who sees the topic, for the log of activity."""
-        return self.shown(reason, whole=self._all_see_payload)
+        return reason if self._all_see_payload else self.masked(reason)
 
     def name(self, reason: str) -> str:
         """Return what stands for the reason in addresses: the reason itself, if everybody may see it."""
@@ -61,44 +58,34 @@ class Reasons:
             return reason
         return "#" + blake2b(reason.encode("utf-8", "surrogatepass"), digest_size=6, key=self._key).hexdigest()
 
-    def is_listed(self, asked: str, *, whole: bool) -> bool:
-        """Return whether `asked` has to be looked for among the reasons that the nodes list."""
-        return bool(asked and (not whole or _is_name(asked)))
 
-    def meant(self, asked: str, listed: Iterable[str], *, whole: bool) -> str:
-        """Return the text that `asked` stands for, which may be the name of a listed reason. Raise BadTaking.
+class ReasonSight:
+    """What one user may see of the reasons in a topic."""
+
+    def __init__(self, reasons: Reasons, *, is_whole: bool) -> None:
+        self.is_whole = is_whole  # reasons can be searched for any text
+        self._reasons = reasons
+
+    def shown(self, reason: str) -> str:
+        return reason if self.is_whole else self._reasons.masked(reason)
+
+    def name(self, reason: str) -> str:
+        return self._reasons.name(reason)
+
+    def meant(self, asked: str, listed: Iterable[str]) -> str:
+        """Return the text that `asked` stands for, which may be the name of a listed reason. Raise BadRequest.
 
         A user who does not see reasons whole can only name a listed one: with any text, the number of messages that
         have it would tell what is hidden.
         """
-        if not self.is_listed(asked, whole=whole):
+        if not asked or (self.is_whole and not _is_name(asked)):
             return asked
         found = next((reason for reason in listed if self.name(reason) == asked), None)
         if found is not None:
             return found
-        if whole:
+        if self.is_whole:
             return asked
-        raise BadTaking(
+        raise BadRequest(
             "name one of the reasons that are listed: you do not have the right “payload”, with which any text can be "
             "searched for"
         )
-
-    # Records with what the user may see
-
-    def summary(self, summary: Summary, *, whole: bool) -> Summary:
-        return replace(summary, nodes=tuple(self._node(it, whole) for it in summary.nodes))
-
-    def burial(self, burial: Burial, *, whole: bool) -> Burial:
-        return replace(burial, reason=self.shown(burial.reason, whole=whole))
-
-    def taken(self, taken: Taken, *, whole: bool) -> Taken:
-        return replace(taken, job=self._job(taken.job, whole))
-
-    def _node(self, node: NodeSummary, whole: bool) -> NodeSummary:
-        reasons = tuple(
-            replace(it, reason=self.shown(it.reason, whole=whole), name=self.name(it.reason)) for it in node.reasons
-        )
-        return replace(node, reasons=reasons, job=self._job(node.job, whole), ended=self._job(node.ended, whole))
-
-    def _job(self, job: Job | None, whole: bool) -> Job | None:
-        return None if job is None else replace(job, reason=self.shown(job.reason, whole=whole))

@@ -7,18 +7,15 @@ from time import time
 from typing import TYPE_CHECKING
 
 from nsqadmin.access.policy import Right
-from nsqadmin.messages.buried import Buried
-from nsqadmin.messages.buried_reading import BuriedReader
-from nsqadmin.messages.buried_taking import BuriedTaker
-from nsqadmin.messages.changing import Changing
-from nsqadmin.messages.deferred import DeferredMessages
-from nsqadmin.messages.deferred_reading import DeferredReader
-from nsqadmin.messages.deferred_recalling import Recaller
+from nsqadmin.messages.buried import BURIED
+from nsqadmin.messages.deferred import DEFERRED
 from nsqadmin.messages.publishing import CannotPublish, Publisher, node_to_publish_at
 from nsqadmin.messages.reading import Reader
 from nsqadmin.messages.reasons import Reasons
 from nsqadmin.messages.redelivery import Redeliverer
 from nsqadmin.messages.searching import Search, Searcher
+from nsqadmin.messages.selection_reading import SelectionReader
+from nsqadmin.messages.selections import BuriedSelections, DeferredSelections
 from nsqcommon.http_api import HttpError
 from nsqcommon.web import run_trio
 
@@ -48,10 +45,11 @@ class Messages:
         self._searcher = Searcher(self.reader)
         self._publisher = Publisher(upstream, self.reader)
         self._redeliverer = Redeliverer(upstream, self.reader, self._publisher)
-        changing = Changing(activity)
         reasons = Reasons(masking, all_see_payload=all_see_payload)
-        self.buried = Buried(BuriedReader(upstream, self.reader), BuriedTaker(upstream), reasons, view, changing)
-        self.deferred = DeferredMessages(DeferredReader(upstream, self.reader), Recaller(upstream), view, changing)
+        buried = SelectionReader(BURIED, upstream, self.reader)
+        deferred = SelectionReader(DEFERRED, upstream, self.reader)
+        self.buried = BuriedSelections(buried, upstream, reasons, view, activity)
+        self.deferred = DeferredSelections(deferred, upstream, reasons, view, activity)
         self._view = view
         self._activity = activity
 

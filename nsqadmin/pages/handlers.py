@@ -26,9 +26,9 @@ from nsqadmin.http.app import Handler, Route
 from nsqadmin.http.responses import identity_of, json_answer
 from nsqadmin.pages import charts, details, filters, jump, overview, topics
 from nsqadmin.pages.actions import ActionPages
-from nsqadmin.pages.buried import BuriedPages
+from nsqadmin.pages.channel_buried import buried_of
+from nsqadmin.pages.channel_deferred import deferred_of
 from nsqadmin.pages.charts import Line
-from nsqadmin.pages.deferred import DeferredPages
 from nsqadmin.pages.draining import DrainingPages, why_not_drained
 from nsqadmin.pages.forgetting import ForgettingPages
 from nsqadmin.pages.graphite import TIMEFRAMES, Graphite
@@ -39,12 +39,12 @@ from nsqadmin.pages.page_cache import PageCache
 from nsqadmin.pages.painter import Failure, Painter, span_of, word_of
 from nsqadmin.pages.policies import PolicyPages
 from nsqadmin.pages.readers import landing
-from nsqadmin.pages.recalling import RecallPages
 from nsqadmin.pages.remains import remains_on
 from nsqadmin.pages.replays import ReplayPages
+from nsqadmin.pages.selected_message import SelectedMessagePages
+from nsqadmin.pages.selection_plan import SelectionPlanPages
 from nsqadmin.pages.status import Standing
 from nsqadmin.pages.tables import page_number, part_of
-from nsqadmin.pages.taking import TakingPages
 from nsqadmin.pages.undoing import UndoPages, undoable
 from nsqcommon.options import seconds
 from nsqcommon.passwords import without_credentials
@@ -63,8 +63,7 @@ _TABS_OF_CHANNEL: Final = ("overview", "consumers", "nodes", "messages", "deferr
 def routes(services: Services) -> list[Route]:
     painter = Painter(services)
     messages = MessagePages(services, painter)
-    buried, deferred = BuriedPages(services, painter), DeferredPages(services, painter)
-    pages = _Pages(services, painter, messages, buried, deferred)
+    pages = _Pages(services, painter, messages)
     cached = PageCache(services)
     return [
         Route("GET", "/", cached(pages.overview)),
@@ -85,10 +84,8 @@ def routes(services: Services) -> list[Route]:
         Route("GET", "/favicon.ico", painter.favicon, logged=False, public=True),
         Route("GET", "/fonts/{asset}", painter.asset, logged=False, public=True),
         *messages.routes(),
-        *buried.routes(),
-        *deferred.routes(),
-        *TakingPages(services, painter).routes(),
-        *RecallPages(services, painter).routes(),
+        *SelectedMessagePages(services, painter).routes(),
+        *SelectionPlanPages(services, painter).routes(),
         *IncidentPages(services, painter).routes(cached),
         *ReplayPages(services, painter).routes(),
         *UndoPages(services, painter).routes(),
@@ -113,20 +110,11 @@ def missing(services: Services) -> Handler:
 
 
 class _Pages:
-    def __init__(
-        self,
-        services: Services,
-        painter: Painter,
-        messages: MessagePages,
-        buried: BuriedPages,
-        deferred: DeferredPages,
-    ) -> None:
+    def __init__(self, services: Services, painter: Painter, messages: MessagePages) -> None:
         self._services = services
         self._painter = painter
         self._messages = messages
         self._policy = PolicyPages(services)
-        self._buried = buried
-        self._deferred = deferred
         results = services.options.pipeline_results
         self._results = PipelineResults(results) if results else None
         self._links = painter.links
@@ -220,8 +208,8 @@ class _Pages:
             graphite=self._graphite(request, "channel", name, channel_name) if tab == "overview" else (),
             m=await self._messages.of_channel(request, topic, channel) if tab == "messages" else None,
             policy=await self._policy.of_channel(request, snapshot, channel) if tab == "policy" else None,
-            buried=await self._buried.of_channel(request, channel) if tab == "buried" else None,
-            deferred=await self._deferred.of_channel(request, channel) if tab == "deferred" else None,
+            buried=await buried_of(self._services, self._links, request, channel) if tab == "buried" else None,
+            deferred=await deferred_of(self._services, self._links, request, channel) if tab == "deferred" else None,
         )
 
     async def consumers(self, request: Request) -> Response:

@@ -6,6 +6,7 @@ from typing import Final
 
 from nsqadmin.access.policy import Right
 from nsqadmin.actions.plan import Action, Kind
+from nsqadmin.messages import buried_actions, deferred_actions
 
 ACTION_WORDS: Final = {
     Kind.CREATE_TOPIC: "Create topic…",
@@ -32,12 +33,7 @@ _OTHERS: Final = {
     "delete_topics": Right.ADMIN,
     "forget_node": Right.ADMIN,
     "drain_node": Right.ADMIN,
-    "cancel_deferred": Right.OPERATE,
-    "move_deferred": Right.OPERATE,
-    "kick_buried": Right.OPERATE,
-    "discard_buried": Right.ADMIN,
-    "stop_buried": Right.OPERATE,
-    "undo_kick": Right.OPERATE,
+    **{it.name: it.right for it in (*buried_actions.ACTIONS, *deferred_actions.ACTIONS)},
 }
 
 

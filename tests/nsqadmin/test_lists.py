@@ -6,19 +6,24 @@ from dataclasses import dataclass
 
 import pytest
 
-from nsqadmin.messages.lists import Part, merged, missing_of, parse_places, written
+from nsqadmin.messages.lists import ListedMessage, Part, merged, parse_places, written
 
 
-@dataclass(frozen=True)
-class Line:
-    node: str
-    place: str
-    at: float
-    is_wanted: bool = True
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line(ListedMessage):
+    second: float
+
+    @property
+    def place(self) -> str:
+        return f"{self.second:.0f}"
+
+    @property
+    def at(self) -> float:
+        return self.second
 
 
 def lines(node: str, *times: float, unwanted: tuple[float, ...] = ()) -> list[Line]:
-    return [Line(node, f"{at:.0f}", at, at not in unwanted) for at in times]
+    return [Line(node=node, sequence=0, attempts=0, second=at, is_wanted=at not in unwanted) for at in times]
 
 
 def parts_from(nodes: dict[str, list[Line]], places: dict[str, str], limit: int) -> dict[str, Part[Line]]:
@@ -55,7 +60,7 @@ def test_a_list_that_was_cut_off_goes_on_and_holds_up_nobody() -> None:
     cut = Part(lines("n1", 1, 2), goes_on=True, problem="it took too long")
     page = merged({"n1": cut, "n2": Part(lines("n2", 3, 4))}, {}, 20)
     assert ([it.at for it in page.lines], page.after) == ([1, 2, 3, 4], "2@n1 4@n2")
-    assert missing_of({"n1": cut, "n2": Part()}) == (("n1", "it took too long"),)
+    assert merged({"n1": cut, "n2": Part()}, {}, 20).missing == (("n1", "it took too long"),)
     assert merged({"n1": Part(problem="no answer")}, {}, 20).after == ""
 
 

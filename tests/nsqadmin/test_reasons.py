@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from nsqadmin.messages.burials import Job, NodeReason, NodeSummary, Summary
+from nsqadmin.messages.buried import BuriedSummary, Job, NodeReason, NodeSummary
+from nsqadmin.messages.lists import BadRequest
 from nsqadmin.messages.masking import parse_masks
-from nsqadmin.messages.reasons import Reasons
-from nsqadmin.messages.taking import BadTaking
+from nsqadmin.messages.reasons import Reasons, ReasonSight
 
 CARD = "no such card 4929123412341234"
 OTHER = "no such card 4929123412345678"
@@ -17,6 +17,10 @@ LISTED = (CARD, OTHER, OF_NSQD)
 
 def reasons(*masks: str, all_see_payload: bool = False) -> Reasons:
     return Reasons(parse_masks(masks), all_see_payload=all_see_payload)
+
+
+def sight(*masks: str, whole: bool = False) -> ReasonSight:
+    return ReasonSight(reasons(*masks), is_whole=whole)
 
 
 @pytest.mark.parametrize(
@@ -29,8 +33,8 @@ def reasons(*masks: str, all_see_payload: bool = False) -> Reasons:
     ],
 )
 def test_a_reason_is_masked_as_a_body_is_and_hidden_without_a_rule(masks: tuple[str, ...], shown: str) -> None:
-    assert reasons(*masks).shown(CARD, whole=False) == shown
-    assert reasons(*masks).shown(CARD, whole=True) == CARD
+    assert sight(*masks).shown(CARD) == shown
+    assert sight(*masks, whole=True).shown(CARD) == CARD
 
 
 @pytest.mark.parametrize(
@@ -46,7 +50,7 @@ def test_a_reason_is_masked_as_a_body_is_and_hidden_without_a_rule(masks: tuple[
     ],
 )
 def test_words_of_nsqd_itself_are_always_shown(words: str) -> None:
-    assert reasons().shown(words, whole=False) == words
+    assert sight().shown(words) == words
 
 
 @pytest.mark.parametrize(
@@ -54,7 +58,7 @@ def test_words_of_nsqd_itself_are_always_shown(words: str) -> None:
     ["4929123412341234 attempts", "waited for more than 4929123412341234s (ttl)", f"{OF_NSQD}: {CARD}", "\udc80"],
 )
 def test_what_only_looks_like_them_is_hidden(words: str) -> None:
-    assert reasons().shown(words, whole=False) == "***"
+    assert sight().shown(words) == "***"
 
 
 def test_a_hidden_reason_is_selected_by_its_name() -> None:
@@ -63,8 +67,8 @@ def test_a_hidden_reason_is_selected_by_its_name() -> None:
     assert len(set(names)) == 3
     assert names[2] == OF_NSQD
     assert "4929" not in names[0]
-    assert [here.meant(it, LISTED, whole=False) for it in names] == list(LISTED)
-    assert here.meant(names[0], LISTED, whole=True) == CARD  # in a link that a colleague has sent
+    assert [ReasonSight(here, is_whole=False).meant(it, LISTED) for it in names] == list(LISTED)
+    assert ReasonSight(here, is_whole=True).meant(names[0], LISTED) == CARD  # in a link that a colleague has sent
 
 
 def test_names_cannot_be_found_by_trying_all_texts_elsewhere() -> None:
@@ -73,12 +77,12 @@ def test_names_cannot_be_found_by_trying_all_texts_elsewhere() -> None:
 
 @pytest.mark.parametrize("asked", ["4929", "no such card", CARD, "attempts", "#0123456789ab"])
 def test_who_does_not_see_reasons_cannot_find_out_what_they_contain(asked: str) -> None:
-    with pytest.raises(BadTaking, match="payload"):
-        reasons(r"\d{16}").meant(asked, LISTED, whole=False)
+    with pytest.raises(BadRequest, match="payload"):
+        sight(r"\d{16}").meant(asked, LISTED)
 
 
 def test_who_sees_reasons_looks_for_any_text() -> None:
-    assert [reasons().meant(it, LISTED, whole=True) for it in ("4929", "#1", "#0123456789ab", "")] == [
+    assert [sight(whole=True).meant(it, LISTED) for it in ("4929", "#1", "#0123456789ab", "")] == [
         "4929",
         "#1",
         "#0123456789ab",
@@ -94,12 +98,12 @@ def test_where_everybody_sees_messages_nothing_is_hidden_and_addresses_have_the_
 def test_a_summary_counts_each_hidden_reason_by_itself_and_masks_what_kicks_select() -> None:
     job = Job(verb="kick", done=1, limit=2, rate=0.0, reason=CARD, who="ana", started_at=0.0)
     listed = tuple(NodeReason(reason=it, client="a", count=at) for at, it in enumerate((CARD, OTHER), 1))
-    summary = Summary(nodes=(NodeSummary(node="n1", count=3, reasons=listed, job=job, ended=job),))
+    summary = BuriedSummary(nodes=(NodeSummary(node="n1", count=3, reasons=listed, job=job, ended=job),))
     here = reasons()
-    seen = here.summary(summary, whole=False)
+    seen = summary.seen(ReasonSight(here, is_whole=False))
     assert [(it.text, it.name, it.count) for it in seen.reasons] == [
         ("***", here.name(OTHER), 2),
         ("***", here.name(CARD), 1),
     ]
     assert "4929" not in repr(seen)
-    assert here.summary(summary, whole=True).nodes[0].job == job
+    assert summary.seen(ReasonSight(here, is_whole=True)).nodes[0].job == job

@@ -16,7 +16,7 @@ class StuckQueries:
 
     asked = 0
 
-    async def ask_lines(self, server: Server, target: str) -> list[Any]:
+    async def ask_lines(self, server: Server, target: str, check: object) -> list[Any]:
         await trio.lowlevel.checkpoint()
         self.asked += 1
         assert self.asked < 10, "it is asked without end"

@@ -9,12 +9,20 @@ import pytest
 import trio
 
 from nsqadmin.cluster.model import Paused
-from nsqadmin.messages.changing import result_of
-from nsqadmin.messages.deferrals import DeferredSummary, NodeDeferred, deferral_in, deferred_in, place_before
-from nsqadmin.messages.deferred_recalling import Recaller
-from nsqadmin.messages.recalling import Recalled, Recalling, RecallVerb, RecallWanted, parse_when, plan_recalling
+from nsqadmin.messages.deferred import DEFERRED, NodeDeferred
+from nsqadmin.messages.deferred_actions import (
+    Chosen,
+    DeferredPlan,
+    Recalled,
+    RecallVerb,
+    RecallWanted,
+    parse_when,
+    plan_deferred,
+)
+from nsqadmin.messages.lists import BadRequest, Summary
 from nsqadmin.messages.selection import parse_selection
-from nsqadmin.messages.taking import BadTaking
+from nsqadmin.messages.selection_acting import act
+from nsqadmin.messages.selection_plan import result_of
 from nsqadmin.upstream.client import UpstreamError
 from tests.support.picture import channel, channel_node, client
 
@@ -22,14 +30,14 @@ NOW = 1_772_366_400.0  # 2026-03-01T12:00:00Z
 SILENT = NodeDeferred(node="n2:4151", count=40, log="b", error="it does not answer")
 
 
-def planned(messages: str, verb: RecallVerb = RecallVerb.CANCEL, **more: Any) -> Recalling:
-    summary = DeferredSummary(nodes=(NodeDeferred(node="n1:4151", count=9, log="a"), SILENT))
+def planned(messages: str, verb: RecallVerb = RecallVerb.CANCEL, **more: Any) -> DeferredPlan:
+    summary = Summary(nodes=(NodeDeferred(node="n1:4151", count=9, log="a"), SILENT))
     on = channel(*(channel_node(it, clients=(client(it),)) for it in ("n1:4151", "n2:4151")), **more.pop("channel", {}))
-    return plan_recalling(on, summary, parse_selection(messages), RecallWanted(verb=verb, **more))
+    return plan_deferred(on, summary, Chosen(selection=parse_selection(messages)), RecallWanted(verb=verb, **more))
 
 
-def words(recalling: Recalling) -> str:
-    return " ".join(it.text for it in recalling.consequences)
+def words(plan: DeferredPlan) -> str:
+    return " ".join(it.text for it in plan.consequences)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +51,7 @@ def test_when_messages_are_to_be_due(text: str, delay: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "soon", "-5m", "2026-03-01T11:59:59Z", "10", "99999d", "2026-13-01T00:00:00Z"])
 def test_what_is_no_time(text: str) -> None:
-    with pytest.raises(BadTaking):
+    with pytest.raises(BadRequest):
         parse_when(text, NOW)
 
 
@@ -68,7 +76,7 @@ def test_a_node_that_does_not_answer_is_left_out_and_one_of_another_channel_is_r
     assert (both.count, [(it.node, it.last_known) for it in both.left_out]) == (1, [("n2:4151", 2)])
     assert "It is not asked, and 2 of these messages stay as they are" in words(both)
     assert "No other node has any of these messages" in words(planned("5@n2:4151@b"))
-    with pytest.raises(BadTaking, match="evil:80"):
+    with pytest.raises(BadRequest, match="evil:80"):
         planned("1@evil:80")
 
 
@@ -80,7 +88,7 @@ class Nodes:
         self._failure = failure
         self._left = answers
 
-    async def post(self, node: str, target: str) -> bytes:
+    async def post(self, node: str, target: str, _: bytes) -> bytes:
         self.asked.append(target)
         self._left -= 1
         if self._left >= 0:
@@ -92,8 +100,9 @@ class Nodes:
 
 def recalled(nodes: Nodes, messages: str = "1@n1:4151@a") -> tuple[Recalled, list[tuple[str, bool]]]:
     told: list[tuple[str, bool]] = []
-    recaller: Any = Recaller(nodes)  # type: ignore[arg-type]
-    (result,) = trio.run(recaller.recall, planned(messages), lambda node, done: told.append((node, done)))
+    upstream: Any = nodes
+    results = trio.run(act, planned(messages), upstream, lambda node, done: told.append((node, done)))
+    (result,) = results
     return result, told
 
 
@@ -130,24 +139,25 @@ def test_what_a_node_did_before_it_fell_silent_stays_counted_and_the_log_is_name
 
 # What nodes tell
 
+ON_LOG = NodeDeferred(node="n1:4151", log="a")
 LINE: dict[str, Any] = {"sequence": 7, "due": 2_000_000_000, "attempts": 1, "after": "5e0a91c3,9001,7"}
 
 
 def test_a_line_is_read_and_has_a_name_only_with_a_log() -> None:
-    one = deferral_in("n1:4151", "a", {**LINE, "id": "0f3c9a8e5d2b1000", "unread": "gone"}, None)
+    one = DEFERRED.line_in(ON_LOG, {**LINE, "id": "0f3c9a8e5d2b1000", "unread": "gone"}, None, is_wanted=True)
     assert (one.pick, one.due, one.place, one.unread) == ("7@n1:4151@a", 2.0, "5e0a91c3,9001,7", "gone")
-    assert deferral_in("n1:4151", "", LINE, None).pick == ""
-    assert deferred_in("n1", {"count": 3, "log": None}) == NodeDeferred(node="n1", count=3)
+    assert DEFERRED.line_in(NodeDeferred(node="n1:4151"), LINE, None, is_wanted=True).pick == ""
+    assert DEFERRED.count_in("n1", [{"count": 3, "log": None}]) == NodeDeferred(node="n1", count=3)
 
 
 @pytest.mark.parametrize("odd", [{"count": -1, "log": "a"}, {"count": 1}, {"count": 1, "log": 5}, []])
 def test_what_no_nsqd_says_is_refused(odd: Any) -> None:
     with pytest.raises((KeyError, TypeError, ValueError)):
-        deferred_in("n1", odd)
+        DEFERRED.count_in("n1", [odd])
 
 
 def test_the_place_before_a_message() -> None:
-    assert place_before("5e0a91c3,9001,7") == "5e0a91c3,9001,6"
-    assert place_before("5e0a91c3,9001,0").startswith("5e0a91c3,9000,")
+    assert DEFERRED.place_before("5e0a91c3,9001,7") == "5e0a91c3,9001,6"
+    assert DEFERRED.place_before("5e0a91c3,9001,0").startswith("5e0a91c3,9000,")
     with pytest.raises(ValueError, match=r"unpack|int"):
-        place_before("nonsense")
+        DEFERRED.place_before("nonsense")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nsqadmin.messages.burials import NodeReason, NodeSummary, Summary, summary_in
+from nsqadmin.messages.buried import BURIED, BuriedSummary, NodeReason, NodeSummary
 
 
 def on_node(node: str, *reasons: tuple[str, str, int], **fields: Any) -> NodeSummary:
@@ -15,7 +15,7 @@ def on_node(node: str, *reasons: tuple[str, str, int], **fields: Any) -> NodeSum
 
 
 def test_reasons_of_all_nodes_are_added_up_the_most_frequent_first() -> None:
-    found = Summary(
+    found = BuriedSummary(
         nodes=(on_node("n1", ("slow", "a", 1), ("bad", "a", 2)), on_node("n2", ("slow", "b", 3), ("slow", "a", 1)))
     )
     assert [(it.text, it.count, it.nodes, it.clients) for it in found.reasons] == [
@@ -27,7 +27,7 @@ def test_reasons_of_all_nodes_are_added_up_the_most_frequent_first() -> None:
 
 def test_a_node_that_does_not_answer_is_missing_and_is_not_counted_as_zero() -> None:
     silent = NodeSummary(node="n2", count=40, error="it does not answer")
-    found = Summary(nodes=(on_node("n1", ("bad", "a", 2)), silent))
+    found = BuriedSummary(nodes=(on_node("n1", ("bad", "a", 2)), silent))
     assert (found.count, found.missing) == (2, (silent,))
     assert [it.nodes for it in found.reasons] == [("n1",)]
 
@@ -38,7 +38,7 @@ JOB = {"verb": "kick", "done": 40, "limit": 100, "reason": "", "before": 0, "rat
 
 def test_a_summary_is_read_with_the_job_under_way_and_the_last_one() -> None:
     under_way, ended = {**JOB, "ended_at": None}, {**JOB, "ended_at": 2_000_000_000}
-    found = summary_in("n1", {**GOOD, "job": under_way}, {"jobs": [under_way, ended]})
+    found = BURIED.count_in("n1", [{**GOOD, "job": under_way}, {"jobs": [under_way, ended]}])
     assert (found.count, found.others, found.having("a"), found.having("x")) == (3, 1, 3, 1)
     assert found.job is not None
     assert (found.job.left, found.job.seconds_left) == (60, 6.0)
@@ -47,9 +47,9 @@ def test_a_summary_is_read_with_the_job_under_way_and_the_last_one() -> None:
 
 
 def test_a_node_tells_how_much_room_its_channel_has_or_that_nothing_bounds_it() -> None:
-    assert summary_in("n1", {**GOOD, "room": 0}, {"jobs": []}).room == 0
-    assert summary_in("n1", {**GOOD, "room": None}, {"jobs": []}).room is None
-    assert summary_in("n1", GOOD, {"jobs": []}).room is None, "an older nsqd"
+    assert BURIED.count_in("n1", [{**GOOD, "room": 0}, {"jobs": []}]).room == 0
+    assert BURIED.count_in("n1", [{**GOOD, "room": None}, {"jobs": []}]).room is None
+    assert BURIED.count_in("n1", [GOOD, {"jobs": []}]).room is None, "an older nsqd"
 
 
 @pytest.mark.parametrize(
@@ -66,4 +66,11 @@ def test_a_node_tells_how_much_room_its_channel_has_or_that_nothing_bounds_it() 
 )
 def test_what_no_nsqd_says_is_refused(odd: Any) -> None:
     with pytest.raises((KeyError, TypeError, ValueError)):
-        summary_in("n1", odd, {"jobs": []})
+        BURIED.count_in("n1", [odd, {"jobs": []}])
+
+
+def test_the_place_before_a_message() -> None:
+    assert [BURIED.place_before(it) for it in ("0", "1", "47")] == ["", "0", "46"]
+    for odd in ("", "-1", "x", "1,2", "9" * 20):
+        with pytest.raises(ValueError, match="no sequence"):
+            BURIED.place_before(odd)

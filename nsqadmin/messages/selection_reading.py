@@ -1,27 +1,31 @@
-"""Asks the nodes of a channel what it has deferred, and looks through it in bounded steps. Nothing changes by looking."""
+"""Asks the nodes of a channel what it has buried or deferred, and looks through it in bounded steps.
+
+Nothing changes by looking.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from urllib.parse import urlencode
 
 import trio
 
-from nsqadmin.messages.deferrals import (
-    Deferral,
-    DeferredLook,
-    DeferredPage,
-    DeferredSummary,
-    NodeDeferred,
-    deferral_in,
-    deferred_in,
+from nsqadmin.messages.lists import (
+    EVERYTHING,
+    ListedMessage,
+    ListKind,
+    ListPage,
+    Look,
+    NodeCount,
+    Part,
+    Summary,
+    merged,
+    parse_places,
 )
-from nsqadmin.messages.filters import Filter
-from nsqadmin.messages.lists import Part, merged, missing_of, parse_places
-from nsqadmin.messages.reading import Unreadable, code_of, message_in, of_log, silence, why
+from nsqadmin.messages.reading import Unreadable, code_of, message_in, silence, why
 from nsqadmin.upstream.client import UpstreamError
 
 if TYPE_CHECKING:
@@ -36,58 +40,52 @@ _MOST_LOOKED: Final = 20_000  # messages of one node in one step
 _MOST_BYTES: Final = 8 << 20  # of the bodies of one node on one page
 _LONGEST_READ: Final = 20.0  # seconds for one node's part of a step
 _NONSENSE: Final = (KeyError, TypeError, ValueError, AttributeError, RecursionError)
-_NOTHING: Final = frozenset(("TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND"))
-_CANNOT_LIST: Final = "it cannot list what is deferred: it is NSQ's nsqd, or older than ours"
-_WORDS: Final = {
-    "NOT_FOUND": _CANNOT_LIST,
-    "STARTED_ANEW": "it has started anew, so its list has to be read from the first again",
-    "INVALID_ARG_AFTER": "this is no place in its list",
-}
-_EVERYTHING: Final = Filter()
+
+N = TypeVar("N", bound=NodeCount)
+M = TypeVar("M", bound=ListedMessage)
 
 
-class DeferredReader:
-    """Reads, on trio."""
+class SelectionReader(Generic[N, M]):
+    """Reads lists of one kind, on trio."""
 
-    def __init__(self, upstream: Upstream, reader: Reader) -> None:
+    def __init__(self, kind: ListKind[N, M], upstream: Upstream, reader: Reader) -> None:
+        self.kind = kind
         self._upstream = upstream
         self._reader = reader
 
-    async def summary(self, snapshot: Snapshot, channel: Channel) -> DeferredSummary:
-        """Ask every node of the channel how many messages are deferred there."""
-        found: dict[str, NodeDeferred] = {}
+    async def summary(self, snapshot: Snapshot, channel: Channel) -> Summary[N]:
+        """Ask every node of the channel how many messages it has."""
+        found: dict[str, N] = {}
 
         async def ask(row: ChannelNode) -> None:
-            found[row.node] = await self._summary_of(snapshot, channel, row)
+            found[row.node] = await self._count_of(snapshot, channel, row)
 
         async with trio.open_nursery() as nursery:
             for row in channel.nodes:
                 nursery.start_soon(ask, row)
-        return DeferredSummary(nodes=tuple(found[row.node] for row in channel.nodes))
+        return Summary(nodes=tuple(found[row.node] for row in channel.nodes))
 
-    async def _summary_of(self, snapshot: Snapshot, channel: Channel, row: ChannelNode) -> NodeDeferred:
-        last_known = NodeDeferred(node=row.node, count=row.deferred_count)
+    async def _count_of(self, snapshot: Snapshot, channel: Channel, row: ChannelNode) -> N:
+        kind = self.kind
         if reason := silence(snapshot, row.node):
-            return replace(last_known, error=reason)
+            return kind.last_known(row, reason)
+        targets = [f"{_target(kind.path, channel)}&summary=true", *(_target(it, channel) for it in kind.also)]
         try:
-            raw = await self._upstream.get_json(row.node, f"{_target(channel)}&summary=true")
-            return deferred_in(row.node, raw)
+            return kind.count_in(row.node, [await self._upstream.get_json(row.node, it) for it in targets])
         except UpstreamError as error:
-            if code_of(error) in _NOTHING:
-                return NodeDeferred(node=row.node)
-            return replace(last_known, error="it does not answer" if error.timed_out else why(error, _WORDS))
+            if code_of(error) in kind.nothing:
+                return replace(kind.last_known(row, ""), count=0)
+            return kind.last_known(row, "it does not answer" if error.timed_out else why(error, kind.words))
         except _NONSENSE as error:
-            return replace(last_known, error=f"its answer cannot be read: {error!r}")
+            return kind.last_known(row, f"its answer cannot be read: {error!r}")
 
-    async def page(
-        self, channel: Channel, summary: DeferredSummary, identity: Identity, look: DeferredLook
-    ) -> DeferredPage:
+    async def page(self, channel: Channel, summary: Summary[N], identity: Identity, look: Look) -> ListPage[M]:
         """Do one step of a look: return when there are enough messages, when the time is up, or at the end."""
         nodes = [it for it in summary.nodes if not look.node or it.node == look.node]
-        parts = {it.node: Part[Deferral](problem=it.error) for it in nodes}
+        parts = {it.node: Part[M](problem=it.error) for it in nodes}
         deadline = trio.current_time() + look.seconds
 
-        async def read(node: NodeDeferred) -> None:
+        async def read(node: N) -> None:
             part, problem = parts[node.node], f"it took more than {_LONGEST_READ:.0f} s"
             with trio.move_on_after(_LONGEST_READ):
                 problem = await self._read(node, channel, identity, look, part, deadline)
@@ -99,54 +97,41 @@ class DeferredReader:
                 if not it.error:
                     nursery.start_soon(read, it)
         page = merged(parts, look.after, look.limit)
-        return DeferredPage(
-            deferrals=page.lines,
-            after=page.after,
-            looked=page.looked,
-            reached=page.reached,
-            missing=tuple(sorted((_not_searched(parts) | dict(missing_of(parts))).items())),
-        )
+        return replace(page, missing=tuple(sorted((_not_searched(parts) | dict(page.missing)).items())))
 
-    async def everything(
-        self, channel: Channel, summary: DeferredSummary, identity: Identity, look: DeferredLook
-    ) -> DeferredPage:
+    async def everything(self, channel: Channel, summary: Summary[N], identity: Identity, look: Look) -> ListPage[M]:
         """Do step after step, until there are `limit` messages, the time is up, or the end is reached."""
         deadline = trio.current_time() + look.seconds
-        found: list[Deferral] = []
+        found: list[M] = []
         missing: dict[str, str] = {}
         looked = 0
         while True:
             rest = replace(look, limit=look.limit - len(found), seconds=max(0.5, deadline - trio.current_time()))
             page = await self.page(channel, summary, identity, rest)
-            found += page.deferrals
+            found += page.lines
             looked += page.looked
             missing |= page.missing
             is_over = len(found) >= look.limit or trio.current_time() >= deadline
             # Without progress, what is left is on nodes that cannot be read.
             if not page.after or is_over or not page.looked:
-                return replace(page, deferrals=tuple(found), looked=looked, missing=tuple(sorted(missing.items())))
+                return replace(page, lines=tuple(found), looked=looked, missing=tuple(sorted(missing.items())))
             look = replace(look, after=parse_places(page.after))
 
     async def _read(
-        self,
-        node: NodeDeferred,
-        channel: Channel,
-        identity: Identity,
-        look: DeferredLook,
-        part: Part[Deferral],
-        deadline: float,
+        self, node: N, channel: Channel, identity: Identity, look: Look, part: Part[M], deadline: float
     ) -> str:
         """Add a node's messages to its part. Return why that could not be done, or not to the end; "": it is done."""
-        is_search = look.wanted != _EVERYTHING or not look.with_bodies
-        limit = _IN_ONE_REQUEST if is_search else look.limit
+        kind, log = self.kind, self.kind.log_of(node)
+        limit = _IN_ONE_REQUEST if look.is_search else look.limit
         place, hits, size = look.after.get(node.node, ""), 0, 0
         try:
             while True:
                 count = 0
-                target = f"{_target(channel)}&limit={limit}{of_log(node.log)}" + (f"&after={place}" if place else "")
-                async with aclosing(self._reader.documents(node.node, target, nothing=_NOTHING)) as lines:
+                asked = {"limit": limit, **kind.arguments(look), "log": log, "after": place}
+                target = _target(kind.path, channel, **{name: it for name, it in asked.items() if it})
+                async with aclosing(self._reader.documents(node.node, target, nothing=kind.nothing)) as lines:
                     async for line in lines:
-                        one = self._deferral(node, channel, identity, look, line)
+                        one = self._line(node, log, channel, identity, look, line)
                         part.lines.append(one)
                         place, count = one.place, count + 1
                         hits += one.is_wanted
@@ -159,31 +144,28 @@ class DeferredReader:
                     part.goes_on = True
                     return ""
         except Unreadable as error:
-            return _WORDS.get(str(error), str(error))
+            return kind.words.get(str(error), str(error))
         except _NONSENSE as error:
             return f"its answer cannot be read: {error!r}"
 
-    def _deferral(
-        self, node: NodeDeferred, channel: Channel, identity: Identity, look: DeferredLook, line: dict[str, Any]
-    ) -> Deferral:
+    def _line(self, node: N, log: str, channel: Channel, identity: Identity, look: Look, line: dict[str, Any]) -> M:
         message = None
+        is_wanted = look.wanted == EVERYTHING
         if "body" in line or "body_base64" in line:
-            message = message_in(node.node, line, node.log)
+            message = message_in(node.node, line, log)
             message = self._reader.masked_for(identity, replace(message, attempts=line.get("attempts")), channel.topic)
             is_wanted = look.wanted.matches(message.body or b"", message)
-        else:
-            is_wanted = look.wanted == _EVERYTHING
         if not (is_wanted and look.with_bodies):
             message = None
-        return deferral_in(node.node, node.log, line, message, is_wanted=is_wanted)
+        return self.kind.line_in(node, line, message, is_wanted=is_wanted)
 
 
-def _not_searched(parts: Mapping[str, Part[Deferral]]) -> dict[str, str]:
+def _not_searched(parts: Mapping[str, Part[M]]) -> dict[str, str]:
     """Return the nodes that have messages whose bodies cannot be had, so that nobody knows whether they match."""
     why = "some of its messages cannot be read now, so they were not searched"
     return {node: why for node, part in parts.items() if any(it.unread and not it.is_wanted for it in part.lines)}
 
 
-def _target(channel: Channel) -> str:
-    named = {"topic": channel.topic, "channel": channel.name}
-    return f"/channel/deferred?{urlencode(named, errors='surrogateescape')}"
+def _target(path: str, channel: Channel, **arguments: object) -> str:
+    named = {"topic": channel.topic, "channel": channel.name, **arguments}
+    return f"{path}?{urlencode(named, errors='surrogateescape')}"

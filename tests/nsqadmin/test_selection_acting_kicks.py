@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import trio
 
-from nsqadmin.messages.buried_taking import BuriedTaker
-from nsqadmin.messages.changing import result_of
-from nsqadmin.messages.taking import LeftOut, Share, Taken, Taking, Verb, Wanted
+from nsqadmin.messages.buried_actions import BuriedPlan, Share, Taken, Verb, Wanted
+from nsqadmin.messages.selection_acting import act
+from nsqadmin.messages.selection_plan import LeftOut, result_of
 from nsqadmin.upstream.client import UpstreamError
 
 ANSWERS = "n1:4151"
@@ -27,7 +27,7 @@ class Nodes:
         self._failure = failure
         self._left = after
 
-    async def post(self, node: str, target: str) -> bytes:
+    async def post(self, node: str, target: str, _: bytes) -> bytes:
         self.asked.append(node)
         self.targets.append(target)
         if node == OTHER and not self._left:
@@ -41,9 +41,10 @@ class Nodes:
 def take(nodes: Nodes, *shares: Share, force: bool = False) -> dict[str, Taken]:
     ids = tuple((share.node, id) for share in shares for id in share.ids)
     wanted = Wanted(verb=Verb.KICK, ids=ids, force=force)
-    taking = Taking(wanted=wanted, topic="t", channel="c", shares=shares, left_out=(), consequences=())
-    taker: Any = BuriedTaker(nodes)  # type: ignore[arg-type]
-    return {it.node: it for it in trio.run(taker.take, taking)}
+    plan = BuriedPlan(wanted=wanted, topic="t", channel="c", shares=shares)
+    upstream: Any = nodes
+    results = trio.run(act, plan, upstream, lambda _, __: None)
+    return {it.node: it for it in results}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,76 @@
+"""The page of one buried or deferred message."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from nsqadmin.access.policy import Right
+from nsqadmin.http.app import Route
+from nsqadmin.http.responses import require
+from nsqadmin.messages.lists import Look
+from nsqadmin.pages.bodies import FORMS, shown
+from nsqadmin.pages.painter import Failure, word_of
+from nsqadmin.pages.selection_tab import ADDRESS
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from nsqadmin.cluster.model import Snapshot
+    from nsqadmin.messages.selections import Selections
+    from nsqadmin.pages.painter import Painter
+    from nsqadmin.services import Services
+
+_GONE: Final = {
+    "buried": "It is not buried any more.",
+    "deferred": "It is not deferred any more, or is due at another time now.",
+}
+
+
+class SelectedMessagePages:
+    def __init__(self, services: Services, painter: Painter) -> None:
+        self._services = services
+        self._painter = painter
+
+    def routes(self) -> list[Route]:
+        return [Route("GET", f"/{kind}", partial(self.message, kind)) for kind in ADDRESS]
+
+    async def message(self, kind: str, request: Request) -> Response:
+        """Show one message, named by `topic=`, `channel=`, `node=` and its place."""
+        arguments, messages = request.query_params, self._services.messages
+        topic, name, node, place = (arguments.get(it, "") for it in ("topic", "channel", "node", ADDRESS[kind]))
+        identity = require(request, Right.VIEW, topic)
+        snapshot = await self._painter.picture(request)
+        channel = snapshot.channel(topic, name)
+        if channel is None or messages is None:
+            return self._no_message(request, snapshot, "There is no such channel.")
+        selections: Selections[Any, Any] = messages.buried if kind == "buried" else messages.deferred
+        try:
+            before = selections.kind.place_before(place)
+        except ValueError:
+            return self._no_message(request, snapshot, "This address names no message.")
+        look = Look(after={node: before} if before else {}, limit=1, node=node)
+        _, page = await selections.read(channel, identity, look)
+        one = next((it for it in page.lines if it.place == place), None)
+        if one is None:
+            problem = next((f"{at}: {why}." for at, why in page.missing), _GONE[kind])
+            return self._no_message(request, snapshot, problem)
+        form = word_of(request, "as", FORMS)
+        return self._painter.page(
+            request,
+            "selected_message.html",
+            snapshot,
+            current="Topics",
+            channel=channel,
+            kind=kind,
+            one=one,
+            shown=shown(one.message, form) if one.message is not None else None,
+            form=form,
+            forms=tuple((it, str(request.url.include_query_params(**{"as": it}).query)) for it in FORMS),
+        )
+
+    def _no_message(self, request: Request, snapshot: Snapshot, why: str) -> Response:
+        links = (("Overview", self._painter.links.to("/")),)
+        failure = Failure(title="This message cannot be shown", text=why, links=links)
+        return self._painter.failure(request, snapshot, failure)
