@@ -17,21 +17,21 @@ from nsqclient._aio_link import Link, dial
 from nsqclient._aio_producer import Producer
 from nsqclient._aio_subscribers import Subscribers
 from nsqclient._base_consumer import DEAD_LETTER_TIMEOUT, REQUEUE_TIMEOUT, UNREACHABLE_AFTER, BaseConsumer
-from nsqclient._batches import Batch, Batches
-from nsqclient._config import Config
-from nsqclient._delivery import Delivery, only_one
-from nsqclient._errors import ConnectError, NSQError
-from nsqclient._listings import Listings, parse_lookupd
 from nsqclient._log import LOGGER
 from nsqclient._pump import tls_maker
-from nsqclient._reconnect import Reconnect
 from nsqclient._sources import Sources
-from nsqclient._threads import for_thread
-from nsqclient.events import Connected, ConnectFailed, Disconnected, Event, Unreachable
+from nsqclient.core.batches import Batch, Batches
+from nsqclient.core.config import Config
+from nsqclient.core.delivery import Delivery, only_one
+from nsqclient.core.errors import ConnectError, NSQError
+from nsqclient.core.events import Connected, ConnectFailed, Disconnected, Event, Unreachable
+from nsqclient.core.listings import Listings, parse_lookupd
+from nsqclient.core.reconnect import Reconnect
+from nsqclient.core.threads import for_thread
 
 if TYPE_CHECKING:
-    from nsqclient._consumption import ConsumerConnection
-    from nsqclient._listings import Listed
+    from nsqclient.core.consumption import ConsumerConnection
+    from nsqclient.core.listings import Listed
 
 _SHORTEST_TOUCH: Final = 0.1
 

@@ -10,7 +10,8 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from nsqclient._aio_http import exchange
-from nsqclient._listings import (
+from nsqclient.core.events import DiscoveryRound, Event, LookupFailed
+from nsqclient.core.listings import (
     TRIES,
     WAIT,
     BadAnswer,
@@ -21,11 +22,10 @@ from nsqclient._listings import (
     groups_of,
     headers_of,
 )
-from nsqclient.events import DiscoveryRound, Event, LookupFailed
 from nsqcommon.wire.http_exchange import BadResponse
 
 if TYPE_CHECKING:
-    from nsqclient._config import Config
+    from nsqclient.core.config import Config
 
 
 class Discovery:

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
 from nsqclient._dial import local_host
-from nsqclient._errors import ConnectError, Disconnected, NSQError
+from nsqclient.core.errors import ConnectError, Disconnected, NSQError
 from nsqcommon.net import AddressError, parse_address
 
 if TYPE_CHECKING:
-    from nsqclient._config import Config
-    from nsqclient._connection import Connection
+    from nsqclient.core.config import Config
+    from nsqclient.core.connection import Connection
 
 _READ_SIZE: Final = 64 * 1024
 

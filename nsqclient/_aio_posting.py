@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nsqclient._aio_http import exchange
-from nsqclient._errors import ConnectError
-from nsqclient._recall import tls_for
+from nsqclient.core.errors import ConnectError
+from nsqclient.core.recall import tls_for
 from nsqcommon.wire.http_exchange import BadResponse
 
 if TYPE_CHECKING:
-    from nsqclient._config import Config
-    from nsqclient._recall import Place
+    from nsqclient.core.config import Config
+    from nsqclient.core.recall import Place
 
 
 async def post(place: Place, target: str, config: Config) -> tuple[int, bytes]:

@@ -14,16 +14,16 @@ from nsqclient._aio_posting import post
 from nsqclient._aio_subscribers import Subscribers
 from nsqclient._base_node import BaseNode, Shared
 from nsqclient._base_producer import BaseProducer, BaseReceipt, Retry, T, given_lookupds
-from nsqclient._config import Config
-from nsqclient._errors import NSQError
 from nsqclient._log import LOGGER
-from nsqclient._publication import Headers, ProducerConnection, check_one_key, mpub_commands, pub_command
+from nsqclient.core.config import Config
+from nsqclient.core.errors import NSQError
+from nsqclient.core.publication import Headers, ProducerConnection, check_one_key, mpub_commands, pub_command
 
 if TYPE_CHECKING:
     from nsqclient._dial import Target
-    from nsqclient._hostpool import Strategy
-    from nsqclient._recall import Place
-    from nsqclient.events import Event
+    from nsqclient.core.events import Event
+    from nsqclient.core.hostpool import Strategy
+    from nsqclient.core.recall import Place
 
 
 class Receipt(BaseReceipt):

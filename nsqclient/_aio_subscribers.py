@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Self
 from weakref import WeakSet
 
 if TYPE_CHECKING:
-    from nsqclient.events import Event
+    from nsqclient.core.events import Event
 
 _MOST: Final = 1000  # events that wait for one subscriber; it misses further ones
 

@@ -9,16 +9,16 @@ from random import Random
 from time import monotonic
 from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar, cast
 
-from nsqclient._consumption import Consumption, check_names
-from nsqclient._delivery import Delivery, only_one
-from nsqclient._errors import GiveUp, Requeue
 from nsqclient._identity import our_identity
 from nsqclient._log import logging_events
+from nsqclient.core.consumption import Consumption, check_names
+from nsqclient.core.delivery import Delivery, only_one
+from nsqclient.core.errors import GiveUp, Requeue
 
 if TYPE_CHECKING:
-    from nsqclient._config import Config
-    from nsqclient._stats import ConsumerStats
-    from nsqclient.events import Event
+    from nsqclient.core.config import Config
+    from nsqclient.core.events import Event
+    from nsqclient.core.stats import ConsumerStats
 
 MessageT = TypeVar("MessageT", bound=Delivery)
 

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Final, Generic, Literal, Self, TypeVar
 
 from nsqclient._base_node import FIRST_PAUSE, LONGEST_PAUSE, BaseNode, Shared
 from nsqclient._dial import Target, check_target
-from nsqclient._errors import (
+from nsqclient._log import logging_events
+from nsqclient._recalling import Recalling
+from nsqclient.core.errors import (
     ConfigError,
     ConnectError,
     NSQError,
@@ -24,13 +26,13 @@ from nsqclient._errors import (
     Stopped,
     Unsupported,
 )
-from nsqclient._errors import Disconnected as NotConnected
-from nsqclient._hostpool import Quorum, Strategy
-from nsqclient._listings import parse_lookupd
-from nsqclient._log import logging_events
-from nsqclient._membership import Membership
-from nsqclient._node_list import NODES, NodeList
-from nsqclient._publication import (
+from nsqclient.core.errors import Disconnected as NotConnected
+from nsqclient.core.events import ConnectFailed, Event
+from nsqclient.core.hostpool import Quorum, Strategy
+from nsqclient.core.listings import parse_lookupd
+from nsqclient.core.membership import Membership
+from nsqclient.core.node_list import NODES, NodeList
+from nsqclient.core.publication import (
     Headers,
     Names,
     Outcome,
@@ -39,14 +41,12 @@ from nsqclient._publication import (
     keyed,
     pub_command,
 )
-from nsqclient._recalling import Recalling
-from nsqclient._reconnect import Reconnect
-from nsqclient._roster import Roster
-from nsqclient._stats import ProducerStats
-from nsqclient.events import ConnectFailed, Event
+from nsqclient.core.reconnect import Reconnect
+from nsqclient.core.roster import Roster
+from nsqclient.core.stats import ProducerStats
 
 if TYPE_CHECKING:
-    from nsqclient._config import Config
+    from nsqclient.core.config import Config
 
 Retry = Literal["safe", "never", "unsent", "anywhere"]
 

@@ -21,27 +21,27 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 import trio
 
 from nsqclient._base_consumer import DEAD_LETTER_TIMEOUT, REQUEUE_TIMEOUT, UNREACHABLE_AFTER, BaseConsumer
-from nsqclient._batches import Batch, Batches
-from nsqclient._config import Config
 from nsqclient._dial import Target, dial
 from nsqclient._discovery import Discovery
-from nsqclient._errors import ConnectError, NSQError
 from nsqclient._groups import unwrapped
-from nsqclient._listings import Listings, parse_lookupd
 from nsqclient._log import LOGGER
 from nsqclient._message import Message
 from nsqclient._producer import Producer
 from nsqclient._pump import Pump, tls_maker
-from nsqclient._reconnect import Reconnect
 from nsqclient._sources import Sources
 from nsqclient._subscribers import Subscribers
-from nsqclient._threads import for_thread
-from nsqclient.events import Connected, ConnectFailed, Disconnected, Event, Unreachable
+from nsqclient.core.batches import Batch, Batches
+from nsqclient.core.config import Config
+from nsqclient.core.errors import ConnectError, NSQError
+from nsqclient.core.events import Connected, ConnectFailed, Disconnected, Event, Unreachable
+from nsqclient.core.listings import Listings, parse_lookupd
+from nsqclient.core.reconnect import Reconnect
+from nsqclient.core.threads import for_thread
 from nsqcommon.wakeup import Wakeup
 
 if TYPE_CHECKING:
-    from nsqclient._consumption import ConsumerConnection
-    from nsqclient._listings import Listed
+    from nsqclient.core.consumption import ConsumerConnection
+    from nsqclient.core.listings import Listed
 
 _DIALS: Final = 8  # at the same time
 

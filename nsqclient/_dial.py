@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 import trio
 
-from nsqclient._errors import ConfigError, ConnectError, Disconnected
+from nsqclient.core.errors import ConfigError, ConnectError, Disconnected
 from nsqcommon.net import AddressError, parse_address
 
 if TYPE_CHECKING:
-    from nsqclient._config import Config
+    from nsqclient.core.config import Config
 
 _READ_SIZE: Final = 120 * 1024  # the allocator would map and unmap a larger buffer for each read
 

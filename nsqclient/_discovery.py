@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from nsqclient._listings import (
+from nsqclient.core.events import DiscoveryRound, Event, LookupFailed
+from nsqclient.core.listings import (
     TRIES,
     WAIT,
     BadAnswer,
@@ -20,11 +21,10 @@ from nsqclient._listings import (
     groups_of,
     headers_of,
 )
-from nsqclient.events import DiscoveryRound, Event, LookupFailed
 from nsqcommon.http_client import HttpClient, HttpFailed
 
 if TYPE_CHECKING:
-    from nsqclient._config import Config
+    from nsqclient.core.config import Config
 
 
 class Discovery:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 
-from nsqclient._connection import Identity
+from nsqclient.core.connection import Identity
 from nsqcommon.version import suite_version
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Final
 
-from nsqclient import events
+from nsqclient.core import events
 from nsqcommon.log_rate_limit import LogRateLimit
 
 LOGGER: Final = logging.getLogger("nsqclient")

@@ -8,8 +8,8 @@ from typing import Final, Self
 
 import trio
 
-from nsqclient._delivery import Delivery
 from nsqclient._groups import unwrapped
+from nsqclient.core.delivery import Delivery
 
 _SHORTEST_TOUCH: Final = 0.1  # seconds between two touches
 _TOUCHES: Final = 2  # in the time after which nsqd would take the message back

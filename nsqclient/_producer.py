@@ -12,22 +12,22 @@ import trio
 
 from nsqclient._base_node import BaseNode, Shared
 from nsqclient._base_producer import BaseProducer, BaseReceipt, Retry, T, given_lookupds
-from nsqclient._config import Config
 from nsqclient._dial import Target, dial
 from nsqclient._discovery import Discovery
-from nsqclient._errors import NSQError
 from nsqclient._groups import unwrapped
 from nsqclient._log import LOGGER
 from nsqclient._posting import post
-from nsqclient._publication import Headers, Outcome, ProducerConnection, check_one_key, mpub_commands, pub_command
 from nsqclient._pump import Pump
 from nsqclient._subscribers import Subscribers
+from nsqclient.core.config import Config
+from nsqclient.core.errors import NSQError
+from nsqclient.core.publication import Headers, Outcome, ProducerConnection, check_one_key, mpub_commands, pub_command
 from nsqcommon.wakeup import Wakeup
 
 if TYPE_CHECKING:
-    from nsqclient._hostpool import Strategy
-    from nsqclient._recall import Place
-    from nsqclient.events import Event
+    from nsqclient.core.events import Event
+    from nsqclient.core.hostpool import Strategy
+    from nsqclient.core.recall import Place
 
 _LARGE: Final = 16 * 1024  # bytes of a command that is sent at once, so that nsqd can begin to read it
 

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from nsqclient._dial import Target, Transport, host_of
-from nsqclient._errors import Disconnected, NSQError
+from nsqclient.core.errors import Disconnected, NSQError
 from nsqcommon.streams.tls import TlsLayer
 from nsqcommon.wakeup import Wakeup
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nsqclient._config import Config
-    from nsqclient._connection import Connection
+    from nsqclient.core.config import Config
+    from nsqclient.core.connection import Connection
     from nsqcommon.streams.tls import SecureLayer
 
 _DEADLINES: Final = 16  # how often a deadline is moved at most within its own length

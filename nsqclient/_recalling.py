@@ -8,8 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from nsqclient._dial import Answering, host_of
-from nsqclient._errors import ConnectError, NSQError
-from nsqclient._recall import (
+from nsqclient.core.errors import ConnectError, NSQError
+from nsqclient.core.recall import (
     Counts,
     ResultT,
     cancel_target,
@@ -19,13 +19,13 @@ from nsqclient._recall import (
     reschedule_target,
     summed,
 )
-from nsqclient._results import CancelResult, RescheduleResult
+from nsqclient.core.results import CancelResult, RescheduleResult
 
 if TYPE_CHECKING:
-    from nsqclient._config import Config
     from nsqclient._dial import Target
-    from nsqclient._publication import ProducerConnection
-    from nsqclient._recall import Place
+    from nsqclient.core.config import Config
+    from nsqclient.core.publication import ProducerConnection
+    from nsqclient.core.recall import Place
 
 T = TypeVar("T")
 TIMEOUT: Final = 10.0  # seconds

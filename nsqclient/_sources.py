@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, TypeVar
 
 from nsqclient._dial import Target, check_target
-from nsqclient._errors import ConfigError
+from nsqclient.core.errors import ConfigError
 
 TargetT = TypeVar("TargetT", bound=Target)
 

@@ -25,9 +25,11 @@ from threading import Lock
 from typing import Final
 from weakref import WeakSet
 
-from nsqclient._config import Config
 from nsqclient._dial import check_target, host_of, peer_of
-from nsqclient._errors import (
+from nsqclient._identity import our_identity
+from nsqclient._pump import tls_maker
+from nsqclient.core.config import Config
+from nsqclient.core.errors import (
     ConfigError,
     ConnectError,
     Disconnected,
@@ -38,13 +40,11 @@ from nsqclient._errors import (
     PublishUnsent,
     Unsupported,
 )
-from nsqclient._identity import our_identity
-from nsqclient._listings import BadAnswer, Lookupd, parse_lookupd
-from nsqclient._node_list import NODES, nodes_target, read_nodes
-from nsqclient._publication import Headers, Names, Outcome, ProducerConnection, checked_key, keyed, pub_command
-from nsqclient._pump import tls_maker
-from nsqclient._recall import ACCEPT, Place, check_support, place_of, tls_for
-from nsqclient._reconnect import Reconnect
+from nsqclient.core.listings import BadAnswer, Lookupd, parse_lookupd
+from nsqclient.core.node_list import NODES, nodes_target, read_nodes
+from nsqclient.core.publication import Headers, Names, Outcome, ProducerConnection, checked_key, keyed, pub_command
+from nsqclient.core.recall import ACCEPT, Place, check_support, place_of, tls_for
+from nsqclient.core.reconnect import Reconnect
 from nsqcommon.net import AddressError, parse_address
 
 __all__ = ["BlockingProducer", "Nodes", "given_nodes", "listed_nodes"]

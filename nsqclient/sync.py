@@ -26,20 +26,20 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import trio
 
-from nsqclient._batches import Batch
 from nsqclient._consumer import Consumer as TrioConsumer
 from nsqclient._consumer import is_async, open_consumer
-from nsqclient._errors import Stopped
 from nsqclient._producer import Producer as TrioProducer
 from nsqclient._producer import open_producer
 from nsqclient._recalling import TIMEOUT
-from nsqclient._threads import for_thread
+from nsqclient.core.batches import Batch
+from nsqclient.core.errors import Stopped
+from nsqclient.core.threads import for_thread
 
 if TYPE_CHECKING:
     from nsqclient._message import Message
-    from nsqclient._publication import Headers
-    from nsqclient._results import CancelResult, RescheduleResult
-    from nsqclient._stats import ConsumerStats, ProducerStats
+    from nsqclient.core.publication import Headers
+    from nsqclient.core.results import CancelResult, RescheduleResult
+    from nsqclient.core.stats import ConsumerStats, ProducerStats
 
 __all__ = ["Consumer", "Producer", "consumer", "producer"]
 

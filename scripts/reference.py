@@ -8,7 +8,7 @@ from typing import Final
 
 from nsqadmin.options import Options as AdminOptions
 from nsqclient import Config
-from nsqclient._config import OPTIONS as CLIENT_OPTIONS
+from nsqclient.core.config import OPTIONS as CLIENT_OPTIONS
 from nsqd.options import Options
 from nsqlookupd.options import Options as LookupOptions
 from nsqtools import (

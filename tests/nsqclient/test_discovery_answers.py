@@ -16,7 +16,7 @@ import trio
 from nsqclient import Config
 from nsqclient._aio_discovery import Discovery as AioDiscovery
 from nsqclient._discovery import Discovery
-from nsqclient._listings import Listings, parse_lookupd
+from nsqclient.core.listings import Listings, parse_lookupd
 from nsqclient.events import Event, LookupFailed
 
 LIMIT: Final = 30.0

@@ -12,10 +12,11 @@ from typing import Final
 import pytest
 import trio
 
-from nsqclient import Config, _listings
+from nsqclient import Config
 from nsqclient._aio_discovery import Discovery as AioDiscovery
 from nsqclient._discovery import Discovery
-from nsqclient._listings import Listings, parse_lookupd
+from nsqclient.core import listings
+from nsqclient.core.listings import Listings, parse_lookupd
 from nsqclient.events import Event, LookupFailed
 
 LIMIT: Final = 30.0
@@ -84,7 +85,7 @@ def test_pauses_do_not_grow_while_no_nsqlookupd_can_be_reached(
     loop: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It ends only after many failures, which pauses that double would spread over hours."""
-    monkeypatch.setattr(_listings, "_LONGEST_BLIND", 0.01)
+    monkeypatch.setattr(listings, "_LONGEST_BLIND", 0.01)
     with socket.socket() as bound:  # nobody listens there, and nobody else can
         bound.bind(("127.0.0.1", 0))
         loop(QUERIES, f"127.0.0.1:{bound.getsockname()[1]}")
@@ -95,7 +96,7 @@ def test_a_dead_nsqlookupd_is_asked_again_when_the_last_one_that_answered_dies(
     loop: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may be back by then, and its pause may have become long while the other one answered."""
-    monkeypatch.setattr(_listings, "_FIRST_RETRY", 300.0)
+    monkeypatch.setattr(listings, "_FIRST_RETRY", 300.0)
     with socket.socket() as dead, socket.create_server(("127.0.0.1", 0)) as dying:
         dead.bind(("127.0.0.1", 0))
         answering = threading.Thread(target=answer_once, args=(dying,))

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from nsqclient._delivery import Delivery
 from nsqclient.aio import Message
+from nsqclient.core.delivery import Delivery
 from nsqjobs.taskiq.deliveries import Deliveries, TaskDelivery
 
 

@@ -7,7 +7,7 @@ from copy import copy
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from nsqclient._delivery import Delivery, Source
+    from nsqclient.core.delivery import Delivery, Source
 
 DeliveryT = TypeVar("DeliveryT", bound="Delivery")
 

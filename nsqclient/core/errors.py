@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nsqclient._results import CancelResult, RescheduleResult
+    from nsqclient.core.results import CancelResult, RescheduleResult
 
 
 class NSQError(Exception):

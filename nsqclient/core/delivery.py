@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self
 
-from nsqclient._errors import Requeue
+from nsqclient.core.errors import Requeue
 from nsqcommon.wire.headers import decode_headers
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nsqclient import AuthError
-from nsqclient._consumption import Refusals
+from nsqclient.core.consumption import Refusals
 
 ERROR = AuthError("no")
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqclient._backoff import Backoff, Signal, Step
+from nsqclient.core.backoff import Backoff, Signal, Step
 
 
 def backoff(strategy: object = "exponential", *, multiplier: float = 0.1, longest: float = 1.0) -> Backoff:

@@ -6,8 +6,8 @@ from random import Random
 from struct import pack
 
 from nsqclient import Config
-from nsqclient._connection import Identity
-from nsqclient._consumption import Consumption
+from nsqclient.core.connection import Identity
+from nsqclient.core.consumption import Consumption
 from nsqcommon.wire.frames import FrameType, response_frame
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from random import Random
 
 from nsqclient import Config
-from nsqclient._membership import CONFIRM_AFTER, Membership, NodeEntry
-from nsqclient._roster import Roster
+from nsqclient.core.membership import CONFIRM_AFTER, Membership, NodeEntry
+from nsqclient.core.roster import Roster
 
 
 class FakeNode:

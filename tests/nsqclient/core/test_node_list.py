@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from nsqclient._listings import BadAnswer, parse_lookupd
-from nsqclient._membership import MOST_NODES, Membership, NodeEntry
-from nsqclient._node_list import NodeList, nodes_target, read_nodes
+from nsqclient.core.listings import BadAnswer, parse_lookupd
+from nsqclient.core.membership import MOST_NODES, Membership, NodeEntry
+from nsqclient.core.node_list import NodeList, nodes_target, read_nodes
 from nsqclient.events import Event, NodeIgnored
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import count
 
-from nsqclient._publication import Names
+from nsqclient.core.publication import Names
 from nsqcommon.wire.extensions import is_valid_key
 
 SHORT = 15  # nsqd keeps a longer key as a hash

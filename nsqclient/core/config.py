@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from math import isfinite
 from typing import Any, Final, Literal, Self
 
-from nsqclient._errors import ConfigError
+from nsqclient.core.errors import ConfigError
 from nsqcommon.durations import HOUR, MILLISECOND, MINUTE, SECOND, format_duration, parse_duration
 from nsqcommon.recipients import Recipients
 

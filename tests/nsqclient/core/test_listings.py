@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from nsqclient import Config, ConfigError
-from nsqclient._listings import (
+from nsqclient.core.listings import (
     BadAnswer,
     Listed,
     Listings,

@@ -14,7 +14,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from nsqclient._config import BackoffStrategy
+    from nsqclient.core.config import BackoffStrategy
 
 _TEST_AGAIN: Final = 1.0  # seconds until the next attempt if no nsqd could be asked for a test message
 # 2.0 ** 1024 would overflow. Only a multiplier of 0 lets the level grow so far: any other pause reaches its limit first.

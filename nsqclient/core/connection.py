@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
-from nsqclient._errors import AuthError, Disconnected, HandshakeError, ProtocolError, TLSRefused
-from nsqclient.events import Limited
+from nsqclient.core.errors import AuthError, Disconnected, HandshakeError, ProtocolError, TLSRefused
+from nsqclient.core.events import Limited
 from nsqcommon.recipients import Recipients, host_and_port
 from nsqcommon.streams.deflate import DeflateLayer
 from nsqcommon.streams.layer import StreamError
@@ -30,9 +30,9 @@ from nsqcommon.wire.identify import HttpEndpoint
 from nsqcommon.wire.message import HEADER_SIZE, decode_message
 
 if TYPE_CHECKING:
-    from nsqclient._config import Config
-    from nsqclient._delivery import Delivery
-    from nsqclient.events import Event
+    from nsqclient.core.config import Config
+    from nsqclient.core.delivery import Delivery
+    from nsqclient.core.events import Event
     from nsqcommon.streams.layer import Layer
     from nsqcommon.streams.tls import SecureLayer
 

@@ -17,13 +17,11 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from nsqclient._backoff import Backoff, Signal, Step
-from nsqclient._connection import LATE, Connection, Identity
-from nsqclient._delivery import Delivery, reason_of
-from nsqclient._errors import AuthError, ConfigError, NSQError, ProtocolError, TLSRefused, Unsupported
-from nsqclient._flow import LOOK, Flow, Seat
-from nsqclient._stats import ConnectionStats, ConsumerStats
-from nsqclient.events import (
+from nsqclient.core.backoff import Backoff, Signal, Step
+from nsqclient.core.connection import LATE, Connection, Identity
+from nsqclient.core.delivery import Delivery, reason_of
+from nsqclient.core.errors import AuthError, ConfigError, NSQError, ProtocolError, TLSRefused, Unsupported
+from nsqclient.core.events import (
     BackoffEnded,
     BackoffStarted,
     Connected,
@@ -33,12 +31,14 @@ from nsqclient.events import (
     Limited,
     Refused,
 )
+from nsqclient.core.flow import LOOK, Flow, Seat
+from nsqclient.core.stats import ConnectionStats, ConsumerStats
 from nsqcommon.durations import whole_milliseconds
 from nsqcommon.wire import commands, extensions
 from nsqcommon.wire.names import is_ephemeral, is_valid_name
 
 if TYPE_CHECKING:
-    from nsqclient._config import Config
+    from nsqclient.core.config import Config
     from nsqcommon.streams.tls import SecureLayer
 
 _STARVED: Final = 0.85  # the part of its RDY that an nsqd has in flight when it counts as starved

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Generic, Protocol, Self, TypeVar
 
-from nsqclient._delivery import Delivery
+from nsqclient.core.delivery import Delivery
 
 DeliveryT = TypeVar("DeliveryT", bound=Delivery)
 MessageT_co = TypeVar("MessageT_co", bound=Delivery, covariant=True)

@@ -16,9 +16,16 @@ from secrets import token_bytes
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from nsqclient._connection import Connection, Identity
-from nsqclient._errors import Disconnected, OutcomeUnknown, PublishError, PublishRejected, PublishUnknown, PublishUnsent
-from nsqclient.events import Connected, LatePublish
+from nsqclient.core.connection import Connection, Identity
+from nsqclient.core.errors import (
+    Disconnected,
+    OutcomeUnknown,
+    PublishError,
+    PublishRejected,
+    PublishUnknown,
+    PublishUnsent,
+)
+from nsqclient.core.events import Connected, LatePublish
 from nsqcommon.durations import whole_milliseconds
 from nsqcommon.wire.extensions import HEADERS, KEYS, is_valid_key
 from nsqcommon.wire.frames import OK_FRAME
@@ -26,9 +33,9 @@ from nsqcommon.wire.headers import encode_headers
 from nsqcommon.wire.names import is_valid_name
 
 if TYPE_CHECKING:
-    from nsqclient._config import Config
-    from nsqclient._errors import ProtocolError
-    from nsqclient.events import Event
+    from nsqclient.core.config import Config
+    from nsqclient.core.errors import ProtocolError
+    from nsqclient.core.events import Event
     from nsqcommon.streams.tls import SecureLayer
 
 Headers = Mapping[str, bytes | str]  # names are lower case; a text is encoded as UTF-8

@@ -21,7 +21,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from nsqclient._config import Config
+    from nsqclient.core.config import Config
 
 
 LOOK: Final = 0.1  # seconds between two looks at short turns

@@ -11,15 +11,15 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from nsqclient._errors import ConnectError
-from nsqclient._hostpool import ByKey, pool_of
-from nsqclient.events import NodesChanged
+from nsqclient.core.errors import ConnectError
+from nsqclient.core.events import NodesChanged
+from nsqclient.core.hostpool import ByKey, pool_of
 
 if TYPE_CHECKING:
-    from nsqclient._config import Config
-    from nsqclient._hostpool import Strategy
-    from nsqclient._membership import Membership
-    from nsqclient.events import Event
+    from nsqclient.core.config import Config
+    from nsqclient.core.events import Event
+    from nsqclient.core.hostpool import Strategy
+    from nsqclient.core.membership import Membership
 
 
 class Node(Protocol):

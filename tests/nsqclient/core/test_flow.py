@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from nsqclient._config import Config
-from nsqclient._flow import Flow, Seat
+from nsqclient.core.config import Config
+from nsqclient.core.flow import Flow, Seat
 
 
 class Nsqd:

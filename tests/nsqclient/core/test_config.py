@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nsqclient import Config, ConfigError, options_of_flags
-from nsqclient._config import OPTIONS
+from nsqclient.core.config import OPTIONS
 from scripts.reference import CODE_ONLY
 from tests.support.certificates import make_certificates
 

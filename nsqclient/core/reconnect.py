@@ -6,7 +6,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from nsqclient._config import Config
+    from nsqclient.core.config import Config
 
 _STABLE: Final = 60.0  # seconds after which a connection counts as stable, so that earlier failures are forgotten
 _MOST_DOUBLINGS: Final = 30

@@ -12,10 +12,10 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import SplitResult, quote, urlsplit
 
-from nsqclient._errors import ConfigError
+from nsqclient.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from nsqclient._config import Config
+    from nsqclient.core.config import Config
 
 _OK: Final = 200
 _NOT_FOUND: Final = 404

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqclient._membership import CONFIRM_AFTER, MOST_NODES, Membership, NodeEntry
+from nsqclient.core.membership import CONFIRM_AFTER, MOST_NODES, Membership, NodeEntry
 
 
 def nodes(*addresses: str) -> list[NodeEntry]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nsqclient import CancelResult, ConnectError, Incomplete, NodeFailure, NSQError, Unsupported
-from nsqclient._recall import cancel_target, read_counts, reschedule_target, summed
+from nsqclient.core.recall import cancel_target, read_counts, reschedule_target, summed
 
 NOT_KNOWN = ("MESSAGE_NOT_FOUND", "TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND")
 COUNTS = b'{"cancelled": 2, "in_flight": 1, "buried": 0, "done": 1, "unknown": 0, "later": 5}'

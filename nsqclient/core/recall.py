@@ -14,15 +14,15 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlencode
 
-from nsqclient._errors import ConnectError, Incomplete, NSQError, Unsupported
-from nsqclient._publication import checked_key
-from nsqclient._results import CancelResult, NodeFailure, RescheduleResult
+from nsqclient.core.errors import ConnectError, Incomplete, NSQError, Unsupported
+from nsqclient.core.publication import checked_key
+from nsqclient.core.results import CancelResult, NodeFailure, RescheduleResult
 from nsqcommon.durations import whole_milliseconds
 from nsqcommon.wire.names import is_ephemeral, is_valid_name
 
 if TYPE_CHECKING:
-    from nsqclient._config import Config
-    from nsqclient._publication import ProducerConnection
+    from nsqclient.core.config import Config
+    from nsqclient.core.publication import ProducerConnection
     from nsqcommon.wire.http_exchange import Headers
 
 ACCEPT: Final = ("Accept", "application/vnd.nsq; version=1.0")

@@ -13,9 +13,9 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any, Final
 from urllib.parse import quote
 
-from nsqclient._listings import BadAnswer, Lookupd
-from nsqclient._membership import MOST_NODES, Membership, NodeEntry
-from nsqclient.events import Event, NodeIgnored
+from nsqclient.core.events import Event, NodeIgnored
+from nsqclient.core.listings import BadAnswer, Lookupd
+from nsqclient.core.membership import MOST_NODES, Membership, NodeEntry
 
 _OK: Final = 200
 _MOST_PORT: Final = 0xFFFF

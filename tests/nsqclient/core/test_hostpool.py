@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqclient._hostpool import ByKey, EpsilonGreedy, HostPool, Pool, RoundRobin, pool_of, quorum
+from nsqclient.core.hostpool import ByKey, EpsilonGreedy, HostPool, Pool, RoundRobin, pool_of, quorum
 
 
 def test_in_turn_the_second_is_first() -> None:
