@@ -6,12 +6,12 @@ asyncio, `nsqclient.sync` is for plain scripts, and `nsqclient.testing` for test
 Where the rules are; docs/decisions/0006-client-library.md says more:
 
     RDY for each nsqd          core/flow.py          publish: choice of an nsqd   core/hostpool.py
-    backoff                    core/backoff.py       publish: retries             _base_producer.py
+    backoff                    core/backoff.py       publish: retries             shell/producer.py
     attempts, dead letters     core/consumption.py   publish: receipts            core/publication.py
     answers to a message       core/delivery.py      handshake, frames            core/connection.py
     cancel, reschedule         core/recall.py        reconnecting                 core/reconnect.py
     which nsqds are listed     core/listings.py
-    which nsqds are followed   _sources.py, then _consumer.py or _aio_consumer.py
+    which nsqds are followed   shell/sources.py, then _consumer.py or _aio_consumer.py
     which nsqds are members    core/membership.py, of what core/node_list.py reads, by core/roster.py (producers)
 """
 

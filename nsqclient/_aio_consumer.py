@@ -16,10 +16,7 @@ from nsqclient._aio_discovery import Discovery
 from nsqclient._aio_link import Link, dial
 from nsqclient._aio_producer import Producer
 from nsqclient._aio_subscribers import Subscribers
-from nsqclient._base_consumer import DEAD_LETTER_TIMEOUT, REQUEUE_TIMEOUT, UNREACHABLE_AFTER, BaseConsumer
-from nsqclient._log import LOGGER
 from nsqclient._pump import tls_maker
-from nsqclient._sources import Sources
 from nsqclient.core.batches import Batch, Batches
 from nsqclient.core.config import Config
 from nsqclient.core.delivery import Delivery, only_one
@@ -28,6 +25,9 @@ from nsqclient.core.events import Connected, ConnectFailed, Disconnected, Event,
 from nsqclient.core.listings import Listings, parse_lookupd
 from nsqclient.core.reconnect import Reconnect
 from nsqclient.core.threads import for_thread
+from nsqclient.shell.consumer import DEAD_LETTER_TIMEOUT, REQUEUE_TIMEOUT, UNREACHABLE_AFTER, BaseConsumer
+from nsqclient.shell.log import LOGGER
+from nsqclient.shell.sources import Sources
 
 if TYPE_CHECKING:
     from nsqclient.core.consumption import ConsumerConnection

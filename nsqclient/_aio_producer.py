@@ -12,12 +12,12 @@ from nsqclient._aio_discovery import Discovery
 from nsqclient._aio_link import Link, dial
 from nsqclient._aio_posting import post
 from nsqclient._aio_subscribers import Subscribers
-from nsqclient._base_node import BaseNode, Shared
-from nsqclient._base_producer import BaseProducer, BaseReceipt, Retry, T, given_lookupds
-from nsqclient._log import LOGGER
 from nsqclient.core.config import Config
 from nsqclient.core.errors import NSQError
 from nsqclient.core.publication import Headers, ProducerConnection, check_one_key, mpub_commands, pub_command
+from nsqclient.shell.log import LOGGER
+from nsqclient.shell.node import BaseNode, Shared
+from nsqclient.shell.producer import BaseProducer, BaseReceipt, Retry, T, given_lookupds
 
 if TYPE_CHECKING:
     from nsqclient._dial import Target

@@ -20,15 +20,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import trio
 
-from nsqclient._base_consumer import DEAD_LETTER_TIMEOUT, REQUEUE_TIMEOUT, UNREACHABLE_AFTER, BaseConsumer
 from nsqclient._dial import Target, dial
 from nsqclient._discovery import Discovery
 from nsqclient._groups import unwrapped
-from nsqclient._log import LOGGER
 from nsqclient._message import Message
 from nsqclient._producer import Producer
 from nsqclient._pump import Pump, tls_maker
-from nsqclient._sources import Sources
 from nsqclient._subscribers import Subscribers
 from nsqclient.core.batches import Batch, Batches
 from nsqclient.core.config import Config
@@ -37,6 +34,9 @@ from nsqclient.core.events import Connected, ConnectFailed, Disconnected, Event,
 from nsqclient.core.listings import Listings, parse_lookupd
 from nsqclient.core.reconnect import Reconnect
 from nsqclient.core.threads import for_thread
+from nsqclient.shell.consumer import DEAD_LETTER_TIMEOUT, REQUEUE_TIMEOUT, UNREACHABLE_AFTER, BaseConsumer
+from nsqclient.shell.log import LOGGER
+from nsqclient.shell.sources import Sources
 from nsqcommon.wakeup import Wakeup
 
 if TYPE_CHECKING:

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 import trio
 
-from nsqclient._base_node import BaseNode, Shared
-from nsqclient._base_producer import BaseProducer, BaseReceipt, Retry, T, given_lookupds
 from nsqclient._dial import Target, dial
 from nsqclient._discovery import Discovery
 from nsqclient._groups import unwrapped
-from nsqclient._log import LOGGER
 from nsqclient._posting import post
 from nsqclient._pump import Pump
 from nsqclient._subscribers import Subscribers
 from nsqclient.core.config import Config
 from nsqclient.core.errors import NSQError
 from nsqclient.core.publication import Headers, Outcome, ProducerConnection, check_one_key, mpub_commands, pub_command
+from nsqclient.shell.log import LOGGER
+from nsqclient.shell.node import BaseNode, Shared
+from nsqclient.shell.producer import BaseProducer, BaseReceipt, Retry, T, given_lookupds
 from nsqcommon.wakeup import Wakeup
 
 if TYPE_CHECKING:

@@ -26,7 +26,6 @@ from typing import Final
 from weakref import WeakSet
 
 from nsqclient._dial import check_target, host_of, peer_of
-from nsqclient._identity import our_identity
 from nsqclient._pump import tls_maker
 from nsqclient.core.config import Config
 from nsqclient.core.errors import (
@@ -45,6 +44,7 @@ from nsqclient.core.node_list import NODES, nodes_target, read_nodes
 from nsqclient.core.publication import Headers, Names, Outcome, ProducerConnection, checked_key, keyed, pub_command
 from nsqclient.core.recall import ACCEPT, Place, check_support, place_of, tls_for
 from nsqclient.core.reconnect import Reconnect
+from nsqclient.shell.identity import our_identity
 from nsqcommon.net import AddressError, parse_address
 
 __all__ = ["BlockingProducer", "Nodes", "given_nodes", "listed_nodes"]

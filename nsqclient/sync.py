@@ -30,10 +30,10 @@ from nsqclient._consumer import Consumer as TrioConsumer
 from nsqclient._consumer import is_async, open_consumer
 from nsqclient._producer import Producer as TrioProducer
 from nsqclient._producer import open_producer
-from nsqclient._recalling import TIMEOUT
 from nsqclient.core.batches import Batch
 from nsqclient.core.errors import Stopped
 from nsqclient.core.threads import for_thread
+from nsqclient.shell.recalling import TIMEOUT
 
 if TYPE_CHECKING:
     from nsqclient._message import Message

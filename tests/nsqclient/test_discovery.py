@@ -80,18 +80,20 @@ def test_all_are_asked_at_once_and_one_that_is_down_costs_nothing(caplog: pytest
     async def test() -> None:
         async with MemoryNSQD() as one, MemoryNSQD() as two, MemoryNSQD() as three:
             first, second = Lookupd(one, two), Lookupd(two, three)
-            async with listening(first, second) as addresses:
-                async with open_consumer(
+            async with (
+                listening(first, second) as addresses,
+                open_consumer(
                     "t",
                     "c",
                     lookupd=["127.0.0.1:1", *addresses],
                     resolve=found_as(one, two, three),  # type: ignore[arg-type]
                     config=QUICK,
-                ) as consumer:
-                    for nsqd in (one, two, three):
-                        await nsqd.wait_until(lambda nsqd=nsqd: nsqd.connections == 1)  # type: ignore[misc]
-                    await first.more_rounds(3)
-                    assert len(consumer.stats().connections) == 3
+                ) as consumer,
+            ):
+                for nsqd in (one, two, three):
+                    await nsqd.wait_until(lambda nsqd=nsqd: nsqd.connections == 1)  # type: ignore[misc]
+                await first.more_rounds(3)
+                assert len(consumer.stats().connections) == 3
             assert two.said(None, "SUB") == ["SUB t c"]
             assert "GET /lookup?topic=t HTTP/1.1" in first.asked[0]
             assert "Accept: application/vnd.nsq; version=1.0" in first.asked[0]
@@ -131,24 +133,26 @@ def test_one_that_is_listed_no_more_is_kept_or_dropped_as_asked() -> None:
     async def test(drop_after: float | None) -> int:
         async with MemoryNSQD() as nsqd:
             lookupd = Lookupd(nsqd)
-            async with listening(lookupd) as addresses:
-                async with open_consumer(
+            async with (
+                listening(lookupd) as addresses,
+                open_consumer(
                     "t",
                     "c",
                     lookupd=addresses,
                     resolve=found_as(nsqd),  # type: ignore[arg-type]
                     config=QUICK,
                     drop_unlisted_after=drop_after,
-                ) as consumer:
-                    await nsqd.wait_until(lambda: bool(nsqd.said(1, "RDY")))
-                    lookupd.nsqds.clear()
-                    if drop_after is not None:
-                        while consumer.stats().connections:  # noqa: ASYNC110
-                            await trio.sleep(0.01)
-                        assert "CLS" in nsqd.said()
-                    else:
-                        await lookupd.more_rounds(5)
-                    return len(consumer.stats().connections)
+                ) as consumer,
+            ):
+                await nsqd.wait_until(lambda: bool(nsqd.said(1, "RDY")))
+                lookupd.nsqds.clear()
+                if drop_after is not None:
+                    while consumer.stats().connections:  # noqa: ASYNC110
+                        await trio.sleep(0.01)
+                    assert "CLS" in nsqd.said()
+                else:
+                    await lookupd.more_rounds(5)
+                return len(consumer.stats().connections)
 
     async def both() -> None:
         assert await test(None) == 1
@@ -162,26 +166,28 @@ def test_the_share_of_one_that_is_dropped_goes_to_others_while_its_messages_are_
         async with MemoryNSQD() as one, MemoryNSQD() as two:
             lookupd = Lookupd(one, two)
             one.put("t", b"held")
-            async with listening(lookupd) as addresses:
-                async with open_consumer(
+            async with (
+                listening(lookupd) as addresses,
+                open_consumer(
                     "t",
                     "c",
                     lookupd=addresses,
                     resolve=found_as(one, two),  # type: ignore[arg-type]
                     config=QUICK,
                     drop_unlisted_after=0.1,
-                ) as consumer:
-                    async for message in consumer:
-                        await two.wait_until(lambda: two.said(None, "RDY")[-1:] == ["RDY 5"])
-                        lookupd.nsqds.remove(one)
-                        await two.wait_until(lambda: two.said(None, "RDY")[-1] == "RDY 10")
-                        await one.wait_until(lambda: "CLS" in one.said())
-                        assert one.said(None, "RDY", "CLS")[-2:] == ["RDY 0", "CLS"]
-                        assert len(consumer.stats().connections) == 2
-                        message.finish()
-                        break
-                    while len(consumer.stats().connections) > 1:  # noqa: ASYNC110
-                        await trio.sleep(0.01)
+                ) as consumer,
+            ):
+                async for message in consumer:
+                    await two.wait_until(lambda: two.said(None, "RDY")[-1:] == ["RDY 5"])
+                    lookupd.nsqds.remove(one)
+                    await two.wait_until(lambda: two.said(None, "RDY")[-1] == "RDY 10")
+                    await one.wait_until(lambda: "CLS" in one.said())
+                    assert one.said(None, "RDY", "CLS")[-2:] == ["RDY 0", "CLS"]
+                    assert len(consumer.stats().connections) == 2
+                    message.finish()
+                    break
+                while len(consumer.stats().connections) > 1:  # noqa: ASYNC110
+                    await trio.sleep(0.01)
             assert one.finished("t", "c") == [b"held"]
 
     in_real_time(test)

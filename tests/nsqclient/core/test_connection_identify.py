@@ -7,8 +7,8 @@ import json
 import pytest
 
 from nsqclient import Config, HandshakeError
-from nsqclient._identity import our_identity
 from nsqclient.core.connection import Identity, Terms, identify_body, read_terms
+from nsqclient.shell.identity import our_identity
 from nsqcommon.version import suite_version
 from nsqcommon.wire.identify import HttpEndpoint
 

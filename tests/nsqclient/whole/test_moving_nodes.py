@@ -438,7 +438,7 @@ def test_plain_scripts(stack: ExitStack, caplog: pytest.LogCaptureFixture) -> No
 def test_publishes_that_find_no_nsqd_leave_nothing_behind(
     loop: Loop, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nsqclient._base_producer._PATIENCE", 0.01)
+    monkeypatch.setattr("nsqclient.shell.producer._PATIENCE", 0.01)
     lookupd = lookup_of(stack)
 
     async def script(run: Run) -> None:

@@ -9,13 +9,13 @@ from math import inf
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from nsqclient._identity import our_identity
 from nsqclient._pump import tls_maker
 from nsqclient.core.errors import ConnectError, NSQError, Stopped
 from nsqclient.core.events import ConnectFailed, Disconnected, Event
 from nsqclient.core.publication import Outcome, ProducerConnection
 from nsqclient.core.reconnect import Reconnect
 from nsqclient.core.stats import NodeStats
+from nsqclient.shell.identity import our_identity
 
 if TYPE_CHECKING:
     from nsqclient._dial import Target

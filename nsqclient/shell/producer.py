@@ -10,10 +10,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Final, Generic, Literal, Self, TypeVar
 
-from nsqclient._base_node import FIRST_PAUSE, LONGEST_PAUSE, BaseNode, Shared
 from nsqclient._dial import Target, check_target
-from nsqclient._log import logging_events
-from nsqclient._recalling import Recalling
 from nsqclient.core.errors import (
     ConfigError,
     ConnectError,
@@ -44,6 +41,9 @@ from nsqclient.core.publication import (
 from nsqclient.core.reconnect import Reconnect
 from nsqclient.core.roster import Roster
 from nsqclient.core.stats import ProducerStats
+from nsqclient.shell.log import logging_events
+from nsqclient.shell.node import FIRST_PAUSE, LONGEST_PAUSE, BaseNode, Shared
+from nsqclient.shell.recalling import Recalling
 
 if TYPE_CHECKING:
     from nsqclient.core.config import Config

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from nsqclient import ConfigError
-from nsqclient._sources import Sources
+from nsqclient.shell.sources import Sources
 
 
 def sources(*nsqd: str, lookupd: list[str] | None = None) -> Sources[str]:

@@ -9,11 +9,11 @@ from random import Random
 from time import monotonic
 from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar, cast
 
-from nsqclient._identity import our_identity
-from nsqclient._log import logging_events
 from nsqclient.core.consumption import Consumption, check_names
 from nsqclient.core.delivery import Delivery, only_one
 from nsqclient.core.errors import GiveUp, Requeue
+from nsqclient.shell.identity import our_identity
+from nsqclient.shell.log import logging_events
 
 if TYPE_CHECKING:
     from nsqclient.core.config import Config
