@@ -16,7 +16,6 @@ from nsqclient._aio_discovery import Discovery
 from nsqclient._aio_link import Link, dial
 from nsqclient._aio_producer import Producer
 from nsqclient._aio_subscribers import Subscribers
-from nsqclient._pump import tls_maker
 from nsqclient.core.batches import Batch, Batches
 from nsqclient.core.config import Config
 from nsqclient.core.delivery import Delivery, only_one
@@ -28,6 +27,7 @@ from nsqclient.core.threads import for_thread
 from nsqclient.shell.consumer import DEAD_LETTER_TIMEOUT, REQUEUE_TIMEOUT, UNREACHABLE_AFTER, BaseConsumer
 from nsqclient.shell.log import LOGGER
 from nsqclient.shell.sources import Sources
+from nsqclient.shell.tls import tls_maker
 
 if TYPE_CHECKING:
     from nsqclient.core.consumption import ConsumerConnection

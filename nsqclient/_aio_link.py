@@ -7,8 +7,8 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
-from nsqclient._dial import local_host
 from nsqclient.core.errors import ConnectError, Disconnected, NSQError
+from nsqclient.shell.targets import local_host
 from nsqcommon.net import AddressError, parse_address
 
 if TYPE_CHECKING:

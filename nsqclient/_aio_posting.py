@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from nsqclient._aio_http import exchange
 from nsqclient.core.errors import ConnectError
-from nsqclient.core.recall import tls_for
+from nsqclient.shell.tls import context_of
 from nsqcommon.wire.http_exchange import BadResponse
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ async def post(place: Place, target: str, config: Config) -> tuple[int, bytes]:
             target,
             name=place.name,
             headers=place.headers,
-            tls=tls_for(place, config),
+            tls=context_of(config) if place.is_secure else None,
         )
     except (OSError, ValueError, BadResponse) as error:
         raise ConnectError(f"HTTP port {place.port}: {error}") from error

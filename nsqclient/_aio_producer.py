@@ -20,10 +20,10 @@ from nsqclient.shell.node import BaseNode, Shared
 from nsqclient.shell.producer import BaseProducer, BaseReceipt, Retry, T, given_lookupds
 
 if TYPE_CHECKING:
-    from nsqclient._dial import Target
     from nsqclient.core.events import Event
     from nsqclient.core.hostpool import Strategy
     from nsqclient.core.recall import Place
+    from nsqclient.shell.targets import Target
 
 
 class Receipt(BaseReceipt):

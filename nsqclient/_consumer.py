@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import trio
 
-from nsqclient._dial import Target, dial
+from nsqclient._dial import dial
 from nsqclient._discovery import Discovery
 from nsqclient._groups import unwrapped
 from nsqclient._message import Message
 from nsqclient._producer import Producer
-from nsqclient._pump import Pump, tls_maker
+from nsqclient._pump import Pump
 from nsqclient._subscribers import Subscribers
 from nsqclient.core.batches import Batch, Batches
 from nsqclient.core.config import Config
@@ -37,11 +37,13 @@ from nsqclient.core.threads import for_thread
 from nsqclient.shell.consumer import DEAD_LETTER_TIMEOUT, REQUEUE_TIMEOUT, UNREACHABLE_AFTER, BaseConsumer
 from nsqclient.shell.log import LOGGER
 from nsqclient.shell.sources import Sources
+from nsqclient.shell.tls import tls_maker
 from nsqcommon.wakeup import Wakeup
 
 if TYPE_CHECKING:
     from nsqclient.core.consumption import ConsumerConnection
     from nsqclient.core.listings import Listed
+    from nsqclient.shell.targets import Target
 
 _DIALS: Final = 8  # at the same time
 

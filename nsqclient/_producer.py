@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 import trio
 
-from nsqclient._dial import Target, dial
+from nsqclient._dial import dial
 from nsqclient._discovery import Discovery
 from nsqclient._groups import unwrapped
 from nsqclient._posting import post
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from nsqclient.core.events import Event
     from nsqclient.core.hostpool import Strategy
     from nsqclient.core.recall import Place
+    from nsqclient.shell.targets import Target
 
 _LARGE: Final = 16 * 1024  # bytes of a command that is sent at once, so that nsqd can begin to read it
 

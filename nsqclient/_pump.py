@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import ssl
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import trio
 
-from nsqclient._dial import Target, Transport, host_of
 from nsqclient.core.errors import Disconnected, NSQError
-from nsqcommon.streams.tls import TlsLayer
 from nsqcommon.wakeup import Wakeup
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from nsqclient._dial import Transport
     from nsqclient.core.config import Config
     from nsqclient.core.connection import Connection
-    from nsqcommon.streams.tls import SecureLayer
 
 _DEADLINES: Final = 16  # how often a deadline is moved at most within its own length
 _GOODBYE: Final = 0.5  # seconds for the peer to notice the end and end its side
@@ -130,11 +124,3 @@ class Pump:
             if goodbye := connection.goodbye():
                 await transport.send(goodbye, timeout=_GOODBYE)
             await transport.end()
-
-
-def tls_maker(target: Target, config: Config) -> Callable[[], SecureLayer] | None:
-    """Return a maker of the client's side of TLS, or None if TLS is off."""
-    if config.tls == "off":
-        return None
-    context = config.ssl_context or ssl.create_default_context()
-    return partial(TlsLayer, context, server_side=False, server_hostname=config.server_hostname or host_of(target))

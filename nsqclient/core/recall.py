@@ -8,7 +8,6 @@ its "not found" would be taken for an answer. `_recalling.py` asks.
 from __future__ import annotations
 
 import json
-import ssl
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -101,10 +100,6 @@ def place_of(connection: ProducerConnection, name: str, config: Config) -> Place
     if config.auth_secret and connection.terms.auth_required:
         headers.append(("Authorization", f"Bearer {config.auth_secret}"))
     return Place(connection.peer or name, name, port, is_secure, told.node, headers)
-
-
-def tls_for(place: Place, config: Config) -> ssl.SSLContext | None:
-    return config.ssl_context or ssl.create_default_context() if place.is_secure else None
 
 
 def read_counts(status: int, body: bytes, kind: type[ResultT]) -> Counts:

@@ -9,17 +9,17 @@ from math import inf
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from nsqclient._pump import tls_maker
 from nsqclient.core.errors import ConnectError, NSQError, Stopped
 from nsqclient.core.events import ConnectFailed, Disconnected, Event
 from nsqclient.core.publication import Outcome, ProducerConnection
 from nsqclient.core.reconnect import Reconnect
 from nsqclient.core.stats import NodeStats
 from nsqclient.shell.identity import our_identity
+from nsqclient.shell.tls import tls_maker
 
 if TYPE_CHECKING:
-    from nsqclient._dial import Target
     from nsqclient.core.config import Config
+    from nsqclient.shell.targets import Target
 
 FIRST_PAUSE: Final = 0.1  # seconds until a failed connection is tried again
 LONGEST_PAUSE: Final = 15.0

@@ -10,7 +10,6 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Final, Generic, Literal, Self, TypeVar
 
-from nsqclient._dial import Target, check_target
 from nsqclient.core.errors import (
     ConfigError,
     ConnectError,
@@ -44,6 +43,7 @@ from nsqclient.core.stats import ProducerStats
 from nsqclient.shell.log import logging_events
 from nsqclient.shell.node import FIRST_PAUSE, LONGEST_PAUSE, BaseNode, Shared
 from nsqclient.shell.recalling import Recalling
+from nsqclient.shell.targets import Target, check_target
 
 if TYPE_CHECKING:
     from nsqclient.core.config import Config

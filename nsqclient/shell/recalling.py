@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from nsqclient._dial import Answering, host_of
 from nsqclient.core.errors import ConnectError, NSQError
 from nsqclient.core.recall import (
     Counts,
@@ -20,12 +19,13 @@ from nsqclient.core.recall import (
     summed,
 )
 from nsqclient.core.results import CancelResult, RescheduleResult
+from nsqclient.shell.targets import Answering, host_of
 
 if TYPE_CHECKING:
-    from nsqclient._dial import Target
     from nsqclient.core.config import Config
     from nsqclient.core.publication import ProducerConnection
     from nsqclient.core.recall import Place
+    from nsqclient.shell.targets import Target
 
 T = TypeVar("T")
 TIMEOUT: Final = 10.0  # seconds

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, TypeVar
 
-from nsqclient._dial import Target, check_target
 from nsqclient.core.errors import ConfigError
+from nsqclient.shell.targets import Target, check_target
 
 TargetT = TypeVar("TargetT", bound=Target)
 

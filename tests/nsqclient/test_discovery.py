@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from nsqclient import Config, ConnectError, events, open_consumer
-from nsqclient._dial import Target
+from nsqclient.shell.targets import Target
 from nsqclient.testing import MemoryNSQD
 from tests.support.fake_lookupd import json_answer
 

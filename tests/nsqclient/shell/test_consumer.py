@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from nsqclient import Config, ConfigError, ConnectError, Message, Requeue, events, open_consumer
-from nsqclient._dial import Target
+from nsqclient.shell.targets import Target
 from nsqclient.testing import MemoryNSQD
 from nsqcommon.wire.frames import CLOSE_WAIT_FRAME, HEARTBEAT_FRAME, response_frame
 from tests.nsqclient.consuming import until_said
