@@ -62,6 +62,7 @@ class Consumption:
         random: Random,
         delivery: type[Delivery] = Delivery,
         has_dead_letters: bool = False,
+        runtime: object = None,
     ) -> None:
         self.topic = topic
         self.channel = channel
@@ -70,6 +71,7 @@ class Consumption:
         self.clock = clock
         self.emit = emit
         self.delivery = delivery
+        self.runtime = runtime  # what the shell waits with, for its messages
         self.notify = notify
         self.flow = Flow(config, choose=random.choice)
         self.backoff = Backoff(
@@ -420,6 +422,7 @@ class ConsumerConnection(Connection):
         self.is_closing = False  # CLS was sent
         self.topic = consumption.topic
         self.channel = consumption.channel
+        self.runtime = consumption.runtime
         self.msg_timeout = 0.0
         self.max_msg_timeout = 0.0
         self.can_requeue_uncounted = False  # nsqd grants the extension

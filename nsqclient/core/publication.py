@@ -101,7 +101,7 @@ class ProducerConnection(Connection):
         emit: Callable[[Event], None],
         on_open: Callable[[], None],
         on_room: Callable[[], object],
-        on_heartbeat: Callable[[], None],
+        on_heartbeat: Callable[[], object],
     ) -> None:
         super().__init__(address, config, identity, make_tls=make_tls, wake=wake, emit=emit)
         self.pending: deque[Outcome] = deque()

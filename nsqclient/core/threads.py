@@ -43,6 +43,10 @@ class _FromThread:
         return self._source.address
 
     @property
+    def runtime(self) -> object:
+        return self._source.runtime
+
+    @property
     def msg_timeout(self) -> float:
         return self._source.msg_timeout
 

@@ -1,14 +1,14 @@
-"""The part of a producer that trio and asyncio share: everything but waiting."""
+"""A producer: the choice of an nsqd for each publish, and its repeats. On trio and on asyncio."""
 
 from __future__ import annotations
 
 import logging
 import warnings
-from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Final, Generic, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, Self
 
 from nsqclient.core.errors import (
     ConfigError,
@@ -32,21 +32,31 @@ from nsqclient.core.publication import (
     Headers,
     Names,
     Outcome,
+    check_one_key,
     checked_key,
     has_headers,
     keyed,
+    mpub_commands,
     pub_command,
 )
+from nsqclient.core.recall import cancel_target, reschedule_target
 from nsqclient.core.reconnect import Reconnect
+from nsqclient.core.results import CancelResult, RescheduleResult
 from nsqclient.core.roster import Roster
 from nsqclient.core.stats import ProducerStats
+from nsqclient.shell.discovery import Discovery
 from nsqclient.shell.log import logging_events
-from nsqclient.shell.node import FIRST_PAUSE, LONGEST_PAUSE, BaseNode, Shared
-from nsqclient.shell.recalling import Recalling
+from nsqclient.shell.node import FIRST_PAUSE, LONGEST_PAUSE, ProducerNode, Shared
+from nsqclient.shell.recalling import TIMEOUT, recall
+from nsqclient.shell.runtime import within
+from nsqclient.shell.subscribers import Subscribers
 from nsqclient.shell.targets import Target, check_target
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from nsqclient.core.config import Config
+    from nsqclient.shell.runtime import Runtime, Tasks
 
 Retry = Literal["safe", "never", "unsent", "anywhere"]
 
@@ -57,79 +67,202 @@ _ROUNDS: Final = 3  # tries of each nsqd if a publish may be retried
 _PATIENCE: Final = 3.0  # seconds that a publish waits for nsqlookupd to list a first nsqd
 
 
-class BaseReceipt(Outcome, ABC):
+@asynccontextmanager
+async def opened_producer(
+    make_runtime: Callable[[], Runtime],
+    addresses: Sequence[Target] | Target,
+    *,
+    lookupd: Sequence[str] | str,
+    strategy: Strategy,
+    config: Config,
+    retry: Retry,
+    retry_timeout: float,
+    max_pending: int,
+    connect: Literal["lazy", "require"],
+    logger: logging.Logger,
+    nsqlookupd: Sequence[str] | str | None,
+) -> AsyncIterator[Producer]:
+    """Open a producer. `nsqclient.open_producer` describes the arguments."""
+    runtime = make_runtime()
+    producer = Producer(
+        runtime,
+        [addresses] if isinstance(addresses, str) or not isinstance(addresses, Sequence) else addresses,
+        lookupd=given_lookupds(lookupd, nsqlookupd),
+        strategy=strategy,
+        config=config,
+        retry=retry,
+        retry_timeout=retry_timeout,
+        max_pending=max_pending,
+        logger=logger,
+    )
+    try:
+        async with runtime.tasks() as tasks:
+            try:
+                producer._start(tasks)
+                if connect == "require":
+                    await producer._wait_for_one()
+                yield producer
+                await within(runtime, config.drain_timeout, producer.flush, None)  # receipts report the failures
+            finally:
+                producer._is_stopped = True
+    finally:
+        producer._subscribers.close()
+
+
+class Receipt(Outcome):
     """The outcome of one submitted message: once `done` is true, `error` says why it failed, or is None."""
 
-    __slots__ = ()
+    __slots__ = ("_runtime",)
 
-    @abstractmethod
+    def __init__(self, topic: str, *, count: int, size: int, key: bytes, runtime: Runtime) -> None:
+        super().__init__(topic, count=count, size=size, key=key)
+        self._runtime = runtime
+
     async def wait(self) -> Self:
         """Return when nsqd has answered, or can no longer answer. Cancelling the wait does not cancel the publish."""
+        if not self.done:
+            await self._runtime.wait_for(self)
+        return self
 
 
-T = TypeVar("T")
-NodeT = TypeVar("NodeT", bound=BaseNode)
-ReceiptT = TypeVar("ReceiptT", bound=BaseReceipt)
+class Producer:
+    """Made by `open_producer`. Any number of tasks of its trio or asyncio loop may use it, but no other threads.
 
-
-class BaseProducer(Recalling, ABC, Generic[NodeT, ReceiptT]):
-    """Chooses an nsqd for each publish, and retries if that is allowed."""
+    A publish that is cancelled before it was queued is not sent. Cancelled later, it is sent, and its outcome becomes a
+    LatePublish event.
+    """
 
     def __init__(
         self,
+        runtime: Runtime,
         addresses: Sequence[Target],
         *,
-        lookupd: Sequence[str],
-        strategy: Strategy,
+        lookupd: Sequence[str] = (),
+        strategy: Strategy = "hostpool",
         config: Config,
-        retry: Retry,
-        retry_timeout: float,
-        max_pending: int,
+        retry: Retry = "safe",
+        retry_timeout: float = 60.0,
+        max_pending: int = 1000,
         logger: logging.Logger,
-        clock: Callable[[], float],
-        node: Callable[[Target, Shared, int], NodeT],
-        receipt: type[ReceiptT],
     ) -> None:
         lookupds = [parse_lookupd(text, NODES) for text in lookupd]
         _check(addresses, has_lookupd=bool(lookupds), max_pending=max_pending, strategy=strategy)
         self.config = config
-        self._clock = clock
+        self._runtime = runtime
+        self._clock = runtime.clock
+        self._wait_for: Callable[[Outcome], Awaitable[None]] = runtime.wait_for
+        self._tasks: Tasks | None = None
         self._random = Random()
         self._retry = retry
         self._retry_timeout = retry_timeout
         self._names = Names()
         self._log = logging_events(logger, "")
-        shared = Shared(config, max_pending, self._emit, self._random, clock, self._connection_changed, bool(lookupds))
+        self._subscribers = Subscribers(runtime)
+        shared = Shared(
+            runtime,
+            self._our_tasks,
+            config,
+            max_pending,
+            self._emit,
+            self._random,
+            self._connection_changed,
+            nodes_move=bool(lookupds),
+        )
         self._lookupds = lookupds
         membership = Membership(map(str, addresses)) if lookupds else None
         self._roster = Roster(
             addresses,
-            lambda target, number: node(target, shared, number),
+            lambda target, number: ProducerNode(target, shared, number),
             membership,
             strategy=strategy,
             config=config,
             random=self._random,
             emit=self._emit,
         )
-        self._listing = NodeList(membership, clock=clock, emit=self._emit) if membership is not None else None
-        self._first_nodes: list[ReceiptT] = []  # of those that wait until an nsqd is known
+        self._listing = NodeList(membership, clock=self._clock, emit=self._emit) if membership is not None else None
+        self._first_nodes = runtime.parking_lot()  # publishes that wait until an nsqd is known
         self._strategy = strategy
         is_for_several = strategy == "all" or isinstance(strategy, Quorum)
         self._send = self._publish_to_several if is_for_several else self._publish
         self._attempt = self._try if membership is None else self._try_counted
-        self._receipt = receipt
         self._is_stopped = False
 
+    def _start(self, tasks: Tasks) -> None:
+        """Keep the connections up by these tasks."""
+        self._tasks = tasks
+        self._roster.begin()
+        if self._listing is not None:
+            discovery = Discovery(
+                self._runtime,
+                self._listing,
+                self._lookupds,
+                self.config,
+                random=self._random,
+                emit=self._emit,
+                apply=self._apply,
+            )
+            tasks.start(discovery.run)
+
+    def _our_tasks(self) -> Tasks:
+        assert self._tasks is not None
+        return self._tasks
+
     @property
-    def _nodes(self) -> Sequence[NodeT]:
+    def _nodes(self) -> Sequence[ProducerNode]:
         return self._roster.nodes
 
-    @abstractmethod
-    async def _sleep(self, seconds: float) -> None: ...
+    # Publishing
 
-    @abstractmethod
-    async def _within(self, seconds: float, work: Callable[[], Awaitable[T]], otherwise: T) -> T:
-        """Return the result of `work`, or `otherwise` after so many seconds."""
+    async def publish(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        delay: float | None = None,
+        key: str | None = None,
+        headers: Headers | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Publish a message and return when nsqd has accepted it. It is delivered after `delay` seconds.
+
+        With a `key` it is published once to this topic of the same nsqd, however often it is tried, within the time
+        for which that nsqd remembers keys. `headers` come with it to consumers that know them.
+
+        Raises PublishRejected, PublishUnknown (it may have been published; OutcomeUnknown if it had a key),
+        PublishUnsent, ConnectError or Stopped; after `timeout` seconds trio.TooSlowError on trio, TimeoutError on
+        asyncio; ValueError for an invalid topic, an empty message, an invalid delay, key or header; Unsupported for a
+        key or headers at an nsqd that knows none.
+        """
+        command = pub_command(topic, body, delay, headers)
+        if timeout is None:
+            await self._send(topic, command, 1, key)
+        else:
+            await self._runtime.fail_after(timeout, partial(self._send, topic, command, 1, key))
+
+    async def publish_many(
+        self,
+        topic: str,
+        bodies: Iterable[bytes],
+        *,
+        key: str | None = None,
+        headers: Iterable[Headers] | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Publish messages together: nsqd accepts all or none. A `key` stands for all of them; each has its `headers`.
+
+        More than 5 MiB are published in parts of up to 5 MiB, one after another, and each part is accepted or not; a
+        key is refused then. Raises as `publish`.
+        """
+        commands = list(mpub_commands(topic, bodies, headers))
+        check_one_key(key, commands)
+        if timeout is None:
+            await self._send_all(topic, commands, key)
+        else:
+            await self._runtime.fail_after(timeout, partial(self._send_all, topic, commands, key))
+
+    async def _send_all(self, topic: str, commands: Sequence[tuple[bytes, int]], key: str | None) -> None:
+        for command, count in commands:
+            await self._send(topic, command, count, key)
 
     async def submit(
         self,
@@ -139,7 +272,7 @@ class BaseProducer(Recalling, ABC, Generic[NodeT, ReceiptT]):
         delay: float | None = None,
         key: str | None = None,
         headers: Headers | None = None,
-    ) -> ReceiptT:
+    ) -> Receipt:
         """Queue a message and return its receipt. Wait only for a connection and for room.
 
         The message goes to a single nsqd, whatever the strategy, and is not retried. If this call is cancelled, the
@@ -160,7 +293,7 @@ class BaseProducer(Recalling, ABC, Generic[NodeT, ReceiptT]):
         for node in list(self._nodes):
             if node.connection is not None and node.connection.pending:
                 last = node.connection.pending[-1]
-                assert isinstance(last, BaseReceipt)
+                assert isinstance(last, Receipt)
                 await last.wait()
 
     async def ping(self) -> None:
@@ -168,9 +301,9 @@ class BaseProducer(Recalling, ABC, Generic[NodeT, ReceiptT]):
         if self.config.heartbeat_interval is None:
             raise ConfigError("heartbeat_interval", None, "there are no heartbeats to wait for")
         await self._wait_for_nodes()
-        await self._together([partial(self._hear_from, node) for node in self._roster.active])
+        await self._runtime.together([partial(self._hear_from, node) for node in self._roster.active])
 
-    async def _hear_from(self, node: NodeT) -> None:
+    async def _hear_from(self, node: ProducerNode) -> None:
         self._check_running()
         await node.connected()
         await node.wait_for_heartbeat()
@@ -184,7 +317,38 @@ class BaseProducer(Recalling, ABC, Generic[NodeT, ReceiptT]):
             self._check_running()
             (await node.connected()).probe()
 
-    # Figures
+    # Messages that were published before
+
+    async def cancel(
+        self, topic: str, key: str, *, channel: str | None = None, timeout: float = TIMEOUT
+    ) -> CancelResult:
+        """Take back the message that was published with this key, from all channels or from one.
+
+        Where it is deferred or waits for a consumer, it will never be delivered once this returns; where the result
+        says `in_flight`, a consumer has it. All nsqds of the producer are asked, for `timeout` seconds.
+
+        Raises Incomplete if not all of them have answered: its `result` names them, and has what the others said.
+        Raises Unsupported if no nsqd can do this, such as NSQ's own; Stopped; ValueError for an invalid name or key.
+        """
+        target = cancel_target(topic, key, channel)
+        return await recall(self._runtime, await self._known_nodes(), target, CancelResult, self.config, timeout)
+
+    async def reschedule(
+        self, topic: str, key: str, *, delay: float, channel: str | None = None, timeout: float = TIMEOUT
+    ) -> RescheduleResult:
+        """Have the message that was published with this key delivered `delay` seconds from now; 0: at once.
+
+        This is for messages that are deferred or wait for a consumer. Raises as `cancel`.
+        """
+        target = reschedule_target(topic, key, channel, delay)
+        return await recall(self._runtime, await self._known_nodes(), target, RescheduleResult, self.config, timeout)
+
+    async def _known_nodes(self) -> Sequence[ProducerNode]:
+        self._check_running()
+        await self._wait_for_nodes()
+        return list(self._nodes)
+
+    # Figures and events
 
     @property
     def connected(self) -> bool:
@@ -198,6 +362,10 @@ class BaseProducer(Recalling, ABC, Generic[NodeT, ReceiptT]):
             failed=sum(node.failed for node in self._nodes),
             nodes=tuple(node.stats() for node in self._nodes),
         )
+
+    def events(self) -> AsyncIterator[Event]:
+        """Yield events from now on. A subscriber that falls a thousand events behind misses the newest ones."""
+        return self._subscribers.subscribe()
 
     # One publish
 
@@ -233,7 +401,7 @@ class BaseProducer(Recalling, ABC, Generic[NodeT, ReceiptT]):
                 raise error
             if tries % size == 0:
                 pauses = pauses or Reconnect(self.config, self._random, first=FIRST_PAUSE, longest=LONGEST_PAUSE)
-                await self._sleep(pauses.pause())
+                await self._runtime.sleep(pauses.pause())
 
     async def _publish_to_several(self, topic: str, command: bytes, count: int, key: str | None = None) -> None:
         await self._wait_for_nodes()
@@ -241,14 +409,16 @@ class BaseProducer(Recalling, ABC, Generic[NodeT, ReceiptT]):
         needed = self._strategy.count if isinstance(self._strategy, Quorum) else len(nodes)
         if needed > len(nodes):
             nodes = list(self._roster.nodes)
-        outcomes = await self._together([partial(self._attempt, node, topic, command, count, key) for node in nodes])
+        outcomes = await self._runtime.together(
+            [partial(self._attempt, node, topic, command, count, key) for node in nodes]
+        )
         accepted = outcomes.count(None)
         if accepted < needed:
             error = next(filter(None, outcomes), None)
             raise PublishError(f"{accepted} of {len(nodes)} nsqds have it, not {needed}: {error}") from error
 
     async def _try_counted(
-        self, node: NodeT, topic: str, command: bytes, count: int, key: str | None
+        self, node: ProducerNode, topic: str, command: bytes, count: int, key: str | None
     ) -> Exception | None:
         """Publish as `_try`, and keep the nsqd meanwhile, even if nsqlookupd does not list it any more."""
         node.users += 1
@@ -258,7 +428,9 @@ class BaseProducer(Recalling, ABC, Generic[NodeT, ReceiptT]):
             node.users -= 1
             self._roster.drop_unless_used(node)
 
-    async def _try(self, node: NodeT, topic: str, command: bytes, count: int, key: str | None) -> Exception | None:
+    async def _try(
+        self, node: ProducerNode, topic: str, command: bytes, count: int, key: str | None
+    ) -> Exception | None:
         """Publish to this nsqd and return the error, or None.
 
         If we can't know whether it was stored, and it had a key, repeat it here until there is an answer. If another
@@ -272,10 +444,12 @@ class BaseProducer(Recalling, ABC, Generic[NodeT, ReceiptT]):
         until = self._clock() + self._retry_timeout
         pauses = Reconnect(self.config, self._random, first=FIRST_PAUSE, longest=_LONGEST_PAUSE_TO_REPEAT)
         while self._clock() < until:
-            await self._sleep(min(pauses.pause(), max(until - self._clock(), 0.0)))
+            await self._runtime.sleep(min(pauses.pause(), max(until - self._clock(), 0.0)))
             left = max(until - self._clock(), 0.0)
             try:
-                again = await self._within(left, partial(self._repeat, node, topic, command, count, name), unknown)
+                again = await within(
+                    self._runtime, left, partial(self._repeat, node, topic, command, count, name), unknown
+                )
             except Unsupported:
                 return error  # another nsqd answers there
             if again is None:
@@ -285,27 +459,28 @@ class BaseProducer(Recalling, ABC, Generic[NodeT, ReceiptT]):
                 return again if _is_refused(again) else error
         return error
 
-    async def _repeat(self, node: NodeT, topic: str, command: bytes, count: int, key: bytes) -> Exception | None:
+    async def _repeat(self, node: ProducerNode, topic: str, command: bytes, count: int, key: bytes) -> Exception | None:
         node = self._roster.successor(node)
         return await self._try_once(node, topic, command, count, key, is_given=True)
 
     async def _try_once(
-        self, node: NodeT, topic: str, command: bytes, count: int, key: bytes, *, is_given: bool
+        self, node: ProducerNode, topic: str, command: bytes, count: int, key: bytes, *, is_given: bool
     ) -> Exception | None:
         try:
             receipt = await self._submit(node, topic, command, count, key, is_given=is_given)
         except (ConnectError, PublishUnsent) as error:
             return error
-        try:
-            await receipt.wait()
-        except BaseException:
-            receipt.is_abandoned = True
-            raise
+        if not receipt.done:
+            try:
+                await self._wait_for(receipt)
+            except BaseException:
+                receipt.is_abandoned = True
+                raise
         return receipt.error
 
     async def _submit(
-        self, node: NodeT, topic: str, command: bytes, count: int, key: bytes, *, is_given: bool
-    ) -> ReceiptT:
+        self, node: ProducerNode, topic: str, command: bytes, count: int, key: bytes, *, is_given: bool
+    ) -> Receipt:
         """Queue a command. A key that was not `is_given` is left out where the nsqd knows none."""
         self._check_running()
         connection = node.usable or await node.connected()
@@ -321,16 +496,16 @@ class BaseProducer(Recalling, ABC, Generic[NodeT, ReceiptT]):
             raise Unsupported(f"nsqd {node.address} knows no keys: it does not grant the extension `keys`")
         else:
             key = b""
-        receipt = self._receipt(topic, count=count, size=len(command), key=key)
+        receipt = Receipt(topic, count=count, size=len(command), key=key, runtime=self._runtime)
         node.publish(connection, command, receipt)
         return receipt
 
-    async def _pick_node(self, refused: Sequence[int] = (), key: str | None = None) -> NodeT:
+    async def _pick_node(self, refused: Sequence[int] = (), key: str | None = None) -> ProducerNode:
         if not self._roster.active:
             await self._wait_for_nodes()
         return self._roster.pick(self._clock(), refused, key)
 
-    def _report_to_pool(self, node: NodeT, error: Exception | None, started: float) -> None:
+    def _report_to_pool(self, node: ProducerNode, error: Exception | None, started: float) -> None:
         """Report the result to the pool.
 
         An nsqd that refuses a message has not failed, unless it failed to store the message. Where nodes come and go,
@@ -345,28 +520,20 @@ class BaseProducer(Recalling, ABC, Generic[NodeT, ReceiptT]):
 
     # Nodes that come and go
 
-    def _connection_changed(self, node: BaseNode, is_open: bool) -> None:
+    def _connection_changed(self, node: ProducerNode, is_open: bool) -> None:
         self._roster.connection_changed(node, is_open=is_open, now=self._clock())
 
     def _apply(self) -> None:
         """Take note that an nsqlookupd has answered."""
         self._roster.update()
         if self._roster.active:
-            waiting, self._first_nodes = self._first_nodes, []
-            for receipt in waiting:
-                receipt.settle(None)
+            self._first_nodes.unpark_all()
 
     async def _wait_for_nodes(self) -> None:
         """Return when an nsqd is known. Raise ConnectError if that takes too long."""
         if not self._roster.active:
             self._check_running()
-            receipt = self._receipt("", count=0, size=0)
-            self._first_nodes.append(receipt)
-            try:
-                await self._within(_PATIENCE, receipt.wait, receipt)
-            finally:
-                if not receipt.done:
-                    self._first_nodes.remove(receipt)
+            await within(self._runtime, _PATIENCE, self._first_nodes.park, None)
             self._check_running()
             if not self._roster.active:
                 said = self._listing is not None and self._listing.has_begun
@@ -377,9 +544,6 @@ class BaseProducer(Recalling, ABC, Generic[NodeT, ReceiptT]):
             return self._retry != "never"
         return isinstance(error, PublishUnknown) and self._retry == "anywhere"
 
-    def _all_nodes(self) -> Sequence[NodeT]:
-        return list(self._nodes)
-
     def _check_running(self) -> None:
         if self._is_stopped:
             raise Stopped("stopped")
@@ -387,6 +551,7 @@ class BaseProducer(Recalling, ABC, Generic[NodeT, ReceiptT]):
     def _emit(self, event: Event) -> None:
         if not (isinstance(event, ConnectFailed) and self._is_repetition(event)):
             self._log(event)
+        self._subscribers.publish(event)
 
     def _is_repetition(self, event: ConnectFailed) -> bool:
         """Return whether to leave out the line: of nodes that nsqlookupd lists, the 1st, 2nd, 4th, ... failure is logged."""
@@ -417,7 +582,7 @@ def given_lookupds(lookupd: Sequence[str] | str, nsqlookupd: Sequence[str] | str
             raise ConfigError(
                 "nsqlookupd", nsqlookupd, "nsqlookupd= is the former name of lookupd=: give lookupd= alone"
             )
-        # stacklevel: this function, open_producer, __aenter__ of contextlib, and the caller.
+        # stacklevel: this function, opened_producer, __aenter__ of contextlib, and the caller.
         warnings.warn("nsqlookupd= is now called lookupd=, as for consumers", DeprecationWarning, stacklevel=4)
         lookupd = nsqlookupd
     return [lookupd] if isinstance(lookupd, str) else lookupd

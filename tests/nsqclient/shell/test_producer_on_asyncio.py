@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from nsqclient import ConfigError, Stopped
-from nsqclient.aio import Producer, open_producer
+from nsqclient.aio import open_producer
 
 NOBODY = "127.0.0.1:1"
 LIMIT = 30.0
@@ -27,6 +27,7 @@ def test_a_publish_hears_of_the_end_even_if_connecting_had_not_begun() -> None:
 def test_a_producer_without_room_for_a_single_publish_is_refused() -> None:
     async def test() -> None:
         with pytest.raises(ConfigError, match="invalid max_pending ! 0 < 1"):
-            Producer([NOBODY], max_pending=0)
+            async with open_producer(NOBODY, max_pending=0):
+                pass
 
     asyncio.run(test())

@@ -445,7 +445,7 @@ def test_publishes_that_find_no_nsqd_leave_nothing_behind(
         for _ in range(3):
             with pytest.raises(ConnectError):
                 await run.producer.publish("t", b"x")
-        assert run.producer._first_nodes == []
+        assert not len(run.producer._first_nodes)
 
     loop(script, lookupd=lookupd.address, config=QUICK)
 

@@ -24,6 +24,7 @@ class FakeSource:
         self.max_msg_timeout = max_msg_timeout
         self.said: list[str] = []
         self.touched = asyncio.Event()
+        self.runtime: object = None
 
     def finish(self, delivery: Delivery) -> bool:
         delivery.answered = "finished"

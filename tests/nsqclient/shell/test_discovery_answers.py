@@ -14,10 +14,11 @@ import pytest
 import trio
 
 from nsqclient import Config
-from nsqclient._aio_discovery import Discovery as AioDiscovery
-from nsqclient._discovery import Discovery
+from nsqclient._trio import OnTrio
+from nsqclient.aio import OnAsyncio
 from nsqclient.core.listings import Listings, parse_lookupd
 from nsqclient.events import Event, LookupFailed
+from nsqclient.shell.discovery import Discovery
 
 LIMIT: Final = 30.0
 CONFIG: Final = Config(lookupd_poll_timeout=10, lookupd_wait=False)
@@ -56,12 +57,18 @@ def on_trio(address: str, emit: Callable[[Event], None], apply: Callable[[Listin
     async def main() -> None:
         listings = Listings("t")
         discovery = Discovery(
-            listings, [parse_lookupd(address)], CONFIG, random=Random(1), emit=emit, apply=lambda: apply(listings)
+            OnTrio(),
+            listings,
+            [parse_lookupd(address)],
+            CONFIG,
+            random=Random(1),
+            emit=emit,
+            apply=lambda: apply(listings),
         )
         with trio.fail_after(LIMIT):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(discovery.run)
-                await discovery.wait_for_first_round()
+                await discovery.first_round.wait()
                 nursery.cancel_scope.cancel()
 
     trio.run(main)
@@ -70,16 +77,19 @@ def on_trio(address: str, emit: Callable[[Event], None], apply: Callable[[Listin
 def on_asyncio(address: str, emit: Callable[[Event], None], apply: Callable[[Listings], None]) -> None:
     async def main() -> None:
         listings = Listings("t")
-        discovery = AioDiscovery(
-            listings, [parse_lookupd(address)], CONFIG, random=Random(1), emit=emit, apply=lambda: apply(listings)
+        discovery = Discovery(
+            OnAsyncio(),
+            listings,
+            [parse_lookupd(address)],
+            CONFIG,
+            random=Random(1),
+            emit=emit,
+            apply=lambda: apply(listings),
         )
         async with asyncio.timeout(LIMIT), asyncio.TaskGroup() as tasks:
-            started: list[asyncio.Task[None]] = []
-            discovery.start(lambda work: started.append(tasks.create_task(work)))
-            first_round = asyncio.create_task(discovery.first_round.wait())
-            await asyncio.wait([*started, first_round], return_when=asyncio.FIRST_COMPLETED)
-            for task in (*started, first_round):
-                task.cancel()
+            asking = tasks.create_task(discovery.run())
+            await discovery.first_round.wait()
+            asking.cancel()
 
     asyncio.run(main())
 

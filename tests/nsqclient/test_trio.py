@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from nsqclient import Config, ConnectError
-from nsqclient._dial import dial
+from nsqclient._trio import dial
 from tests.support.jumping import jumping
 
 

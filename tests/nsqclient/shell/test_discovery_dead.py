@@ -13,11 +13,12 @@ import pytest
 import trio
 
 from nsqclient import Config
-from nsqclient._aio_discovery import Discovery as AioDiscovery
-from nsqclient._discovery import Discovery
+from nsqclient._trio import OnTrio
+from nsqclient.aio import OnAsyncio
 from nsqclient.core import listings
 from nsqclient.core.listings import Listings, parse_lookupd
 from nsqclient.events import Event, LookupFailed
+from nsqclient.shell.discovery import Discovery
 
 LIMIT: Final = 30.0
 QUERIES: Final = 20
@@ -43,6 +44,7 @@ def on_trio(queries: int, *addresses: str) -> None:
     async def main() -> None:
         enough = trio.Event()
         discovery = Discovery(
+            OnTrio(),
             Listings("t"),
             [parse_lookupd(address) for address in addresses],
             CONFIG,
@@ -62,7 +64,8 @@ def on_trio(queries: int, *addresses: str) -> None:
 def on_asyncio(queries: int, *addresses: str) -> None:
     async def main() -> None:
         enough = asyncio.Event()
-        discovery = AioDiscovery(
+        discovery = Discovery(
+            OnAsyncio(),
             Listings("t"),
             [parse_lookupd(address) for address in addresses],
             CONFIG,
@@ -71,11 +74,9 @@ def on_asyncio(queries: int, *addresses: str) -> None:
             apply=print,
         )
         async with asyncio.timeout(LIMIT), asyncio.TaskGroup() as tasks:
-            started: list[asyncio.Task[None]] = []
-            discovery.start(lambda work: started.append(tasks.create_task(work)))
+            asking = tasks.create_task(discovery.run())
             await enough.wait()
-            for task in started:
-                task.cancel()
+            asking.cancel()
 
     asyncio.run(main())
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from nsqclient import Config, ConnectError
-from nsqclient._aio_link import Link, dial
+from nsqclient.aio import AsyncioLink, dial
 
 SENT = 200_000
 
@@ -61,7 +61,7 @@ def test_a_peer_that_reads_slowly_is_kept_and_one_that_stops_is_not() -> None:
         for end in (ours, theirs):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
         theirs.setblocking(False)
-        _, link = await loop.create_connection(lambda: Link(Config(write_timeout=1.0)), sock=ours)
+        _, link = await loop.create_connection(lambda: AsyncioLink(Config(write_timeout=1.0)), sock=ours)
         connection = Connection()
         link.attach(cast(Any, connection))
         with theirs:

@@ -1,13 +1,11 @@
-"""Discovery on trio: ask every nsqlookupd for nsqds, at intervals or by queries that wait."""
+"""Discovery: ask every nsqlookupd for nsqds, at intervals or by queries that wait."""
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Callable, Sequence
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
-
-import trio
 
 from nsqclient.core.events import DiscoveryRound, Event, LookupFailed
 from nsqclient.core.listings import (
@@ -21,10 +19,12 @@ from nsqclient.core.listings import (
     groups_of,
     headers_of,
 )
-from nsqcommon.http_client import HttpClient, HttpFailed
+from nsqclient.shell.runtime import Flag, RequestFailed
+from nsqclient.shell.tls import context_of
 
 if TYPE_CHECKING:
     from nsqclient.core.config import Config
+    from nsqclient.shell.runtime import Runtime, Scope
 
 
 class Discovery:
@@ -32,6 +32,7 @@ class Discovery:
 
     def __init__(
         self,
+        runtime: Runtime,
         question: Question,
         lookupds: Sequence[Lookupd],
         config: Config,
@@ -41,57 +42,51 @@ class Discovery:
         apply: Callable[[], None],
     ) -> None:
         self.question = question
-        self._config = config
+        self.first_round = Flag(runtime)  # set once every nsqlookupd has answered or failed
+        self.silence = Silence(lookupds)
+        self._runtime = runtime
         self._emit = emit
         self._apply = apply
-        self._first_round = trio.Event()
-        limit = config.lookupd_poll_timeout
-        self._asking = HttpClient(connect_timeout=limit, timeout=limit)
-        self._waiting = HttpClient(connect_timeout=limit, timeout=limit + WAIT)
+        self._timeout = config.lookupd_poll_timeout
+        self._requests = runtime.requests(connect_timeout=self._timeout)
         self._headers = headers_of(config)
-        self.silence = Silence(lookupds)
         groups = groups_of(lookupds, config)
-        self._followers = [_Follower(self, group, config, random) for group in groups]
+        self._followers = [_Follower(self, runtime, group, config, random) for group in groups]
         wants_tls = any(place.scheme == "https" for group in groups for place in group)
-        self._tls = config.ssl_context or ssl.create_default_context() if wants_tls else None
+        self._tls = context_of(config) if wants_tls else None
 
     async def run(self) -> None:
         """Ask until cancelled."""
         try:
-            async with trio.open_nursery() as nursery:
-                for follower in self._followers:
-                    nursery.start_soon(follower.run)
+            await self._runtime.together([follower.run for follower in self._followers])
         finally:
-            await self._asking.close_idle()
-            await self._waiting.close_idle()
+            await self._requests.close()
 
     def hurry(self) -> None:
         """Ask every nsqlookupd at once, because a connection was lost."""
         for follower in self._followers:
             follower.hurry()
 
-    async def wait_for_first_round(self) -> None:
-        """Return when every nsqlookupd has answered or failed once."""
-        await self._first_round.wait()
-
     def round_done(self) -> None:
         """Take note that a follower has finished a round."""
         if all(follower.rounds for follower in self._followers):
-            self._first_round.set()
+            self.first_round.set()
 
     async def ask(self, lookupd: Lookupd, *, index: str = "") -> str | None:
         """Query once and return the index of the answer ("" without one), or None if the query failed.
 
         With an `index` the query waits until nsqlookupd has another one.
         """
-        client = self._waiting if index else self._asking
-        target = self.question.target(lookupd, wait=WAIT if index else 0, index=index)
+        wait = WAIT if index else 0
+        target = self.question.target(lookupd, wait=wait, index=index)
         tls = self._tls if lookupd.scheme == "https" else None
         try:
-            answer = await client.get(lookupd.host, lookupd.port, target, tls=tls, headers=self._headers)
+            answer = await self._requests.get(
+                lookupd.host, lookupd.port, target, tls=tls, headers=self._headers, timeout=self._timeout + wait
+            )
             self.silence.record(lookupd, has_answered=True)
             is_news = self.question.take(lookupd, answer.status, answer.body)
-        except (HttpFailed, BadAnswer) as error:
+        except (RequestFailed, BadAnswer) as error:
             if self.silence.record(lookupd, has_answered=isinstance(error, BadAnswer)) and len(self._followers) > 1:
                 self.hurry()  # the others may be in a long pause, which they began while somebody still answered
             if self.question.record_failure(lookupd, str(error)):
@@ -107,14 +102,17 @@ class Discovery:
 class _Follower:
     """Asks one nsqlookupd, or several in turn, until cancelled."""
 
-    def __init__(self, discovery: Discovery, lookupds: Sequence[Lookupd], config: Config, random: Random) -> None:
+    def __init__(
+        self, discovery: Discovery, runtime: Runtime, lookupds: Sequence[Lookupd], config: Config, random: Random
+    ) -> None:
         self.rounds = 0
         self._discovery = discovery
+        self._runtime = runtime
         self._lookupds = lookupds
         self._config = config
         self._pace = Pace(config, random)
         self._at = 0
-        self._nap: trio.CancelScope | None = None
+        self._nap: Scope | None = None
         self._is_hurried = False
 
     def hurry(self) -> None:
@@ -129,14 +127,18 @@ class _Follower:
             if self._is_hurried:
                 self._is_hurried = False
                 continue
-            with trio.CancelScope() as self._nap:
-                # While nsqlookupd supports it, a query that waits for a change takes the place of the pause.
-                while index and self._config.lookupd_wait and len(self._lookupds) == 1:
-                    began = trio.current_time()
-                    index = await self._ask(index)
-                    await trio.sleep(self._pace.rest(trio.current_time() - began))
-                await trio.sleep(self._pace.pause(is_blind=self._discovery.silence.is_total))
+            self._nap = nap = self._runtime.scope()
+            await nap.run(partial(self._rest, index), None)
             self._nap = None
+
+    async def _rest(self, index: str | None) -> None:
+        clock, sleep = self._runtime.clock, self._runtime.sleep
+        # While nsqlookupd supports it, a query that waits for a change takes the place of the pause.
+        while index and self._config.lookupd_wait and len(self._lookupds) == 1:
+            began = clock()
+            index = await self._ask(index)
+            await sleep(self._pace.rest(clock() - began))
+        await sleep(self._pace.pause(is_blind=self._discovery.silence.is_total))
 
     async def _round(self) -> str | None:
         index = None

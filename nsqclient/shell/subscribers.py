@@ -1,13 +1,14 @@
-"""The subscribers to the events of a consumer or producer on asyncio."""
+"""The subscribers to the events of a consumer or producer."""
 
 from __future__ import annotations
 
-import asyncio
+from collections import deque
 from typing import TYPE_CHECKING, Final, Self
 from weakref import WeakSet
 
 if TYPE_CHECKING:
     from nsqclient.core.events import Event
+    from nsqclient.shell.runtime import Runtime
 
 _MOST: Final = 1000  # events that wait for one subscriber; it misses further ones
 
@@ -15,16 +16,17 @@ _MOST: Final = 1000  # events that wait for one subscriber; it misses further on
 class Subscribers:
     """Passes each event to all subscribers, without waiting for any of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
         self._all: WeakSet[Subscriber] = WeakSet()  # one that nobody iterates over any more goes by itself
         self._is_closed = False
 
     def subscribe(self) -> Subscriber:
         """Return an iterator over the events from now on."""
-        subscriber = Subscriber()
+        subscriber = Subscriber(self._runtime)
         self._all.add(subscriber)
         if self._is_closed:
-            subscriber.put(None)
+            subscriber.close()
         return subscriber
 
     def publish(self, event: Event) -> None:
@@ -36,27 +38,36 @@ class Subscribers:
         """End the iteration of all subscribers, once they have the events from before."""
         self._is_closed = True
         for subscriber in list(self._all):
-            subscriber.put(None)
+            subscriber.close()
 
 
 class Subscriber:
     """Iterates over events."""
 
-    def __init__(self) -> None:
-        self._queue: asyncio.Queue[Event | None] = asyncio.Queue()
-        self._is_over = False
+    def __init__(self, runtime: Runtime) -> None:
+        self._checkpoint = runtime.checkpoint
+        self._lot = runtime.parking_lot()
+        self._events: deque[Event] = deque()
+        self._is_closed = False
 
-    def put(self, event: Event | None) -> None:
-        """Add an event, or the end."""
-        if event is None or self._queue.qsize() < _MOST:
-            self._queue.put_nowait(event)
+    def put(self, event: Event) -> None:
+        """Add an event."""
+        if len(self._events) < _MOST:
+            self._events.append(event)
+            self._lot.unpark()
+
+    def close(self) -> None:
+        """End the iteration after the events that are there."""
+        self._is_closed = True
+        self._lot.unpark_all()
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Event:
-        event = None if self._is_over else await self._queue.get()
-        if event is None:
-            self._is_over = True
-            raise StopAsyncIteration
-        return event
+        await self._checkpoint()
+        while not self._events:
+            if self._is_closed:
+                raise StopAsyncIteration
+            await self._lot.park()
+        return self._events.popleft()
