@@ -61,6 +61,7 @@ def open_consumer(
 
     The block is not cancelled if no nsqd will ever accept the consumer: iteration and `run` raise the error.
     """
+    _check_addresses(nsqd)
     return opened_consumer(
         OnAsyncio,
         topic,
@@ -91,6 +92,7 @@ def open_producer(
     nsqlookupd: Sequence[str] | str | None = None,
 ) -> AbstractAsyncContextManager[Producer]:
     """Open a producer on asyncio, as nsqclient.open_producer does on trio, whose documentation says more."""
+    _check_addresses(addresses)
     return opened_producer(
         OnAsyncio,
         addresses,
@@ -104,6 +106,12 @@ def open_producer(
         logger=logger,
         nsqlookupd=nsqlookupd,
     )
+
+
+def _check_addresses(given: object) -> None:
+    for it in given if isinstance(given, Sequence) and not isinstance(given, str) else [given]:
+        if not isinstance(it, str):
+            raise ConfigError("nsqd", it, f"{it} is for trio: nsqclient.aio connects to addresses only")
 
 
 class OnAsyncio:
@@ -177,8 +185,7 @@ class OnAsyncio:
         return done.result()
 
     async def dial(self, target: Target, config: Config) -> AsyncioLink:
-        if not isinstance(target, str):
-            raise ConfigError("nsqd", target, f"{target} is for trio: nsqclient.aio connects to addresses only")
+        assert isinstance(target, str)
         return await dial(target, config)
 
     def requests(self, *, connect_timeout: float) -> SingleRequests:

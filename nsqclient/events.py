@@ -1,4 +1,7 @@
-"""Events of a consumer or producer: `async for event in consumer.events()`, and `match` or `isinstance`."""
+"""Events of a consumer or producer: `async for event in consumer.events()`, and `match` or `isinstance`.
+
+They are the same on trio and on asyncio.
+"""
 
 from nsqclient.core.events import (
     BackoffEnded,

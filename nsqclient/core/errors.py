@@ -1,4 +1,8 @@
-"""The errors of this library, and the exceptions with which a handler decides what happens to its message."""
+"""The errors of this library, and the exceptions with which a handler decides what happens to its message.
+
+They are the same on trio, on asyncio and in plain calls. Only a timeout is not one of them: it raises trio.TooSlowError on
+trio, and TimeoutError elsewhere.
+"""
 
 from __future__ import annotations
 

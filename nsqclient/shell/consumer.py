@@ -204,8 +204,8 @@ class Consumer:
 
         A plain function runs in a thread. When the handler returns, the message is finished. Requeue, GiveUp or any
         other exception decides what happens to it otherwise. Cancelling `run` cancels the handlers and requeues their
-        messages, and so does the end of `drain_timeout` after `stop`. A thread cannot be cancelled. On trio a
-        trio.CapacityLimiter may limit the threads.
+        messages, and so does the end of `drain_timeout` after `stop`. A thread cannot be cancelled.
+        `thread_limiter` limits the threads: on trio a trio.CapacityLimiter, on asyncio a concurrent.futures.Executor.
         """
         if concurrency < 1:
             raise ValueError(f"concurrency of {concurrency}")

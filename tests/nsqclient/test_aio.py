@@ -9,8 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from nsqclient import Config, ConnectError
-from nsqclient.aio import AsyncioLink, dial
+from nsqclient import Config, ConfigError, ConnectError, aio
+from nsqclient.aio import AsyncioLink, OnAsyncio, dial
+from nsqclient.testing import MemoryNSQD
 
 SENT = 200_000
 
@@ -100,4 +101,30 @@ def test_a_connect_takes_no_longer_than_dial_timeout() -> None:
         assert 3 <= asyncio.get_running_loop().time() < 4
 
     with asyncio.Runner(loop_factory=SilentLoop) as runner:
+        runner.run(test())
+
+
+def test_what_connects_on_trio_is_refused_by_its_name() -> None:
+    with pytest.raises(
+        ConfigError, match=r"memory-nsqd-\d+:4150 is for trio: nsqclient.aio connects to addresses only"
+    ):
+        aio.open_consumer("t", "c", nsqd=cast(Any, MemoryNSQD()))
+    with pytest.raises(ConfigError, match="for trio"):
+        aio.open_producer(["127.0.0.1:4150", cast(Any, MemoryNSQD())])
+
+
+def test_woken_task_that_is_cancelled_wakes_another() -> None:
+    """On trio, a task that was woken is not cancelled before it runs."""
+
+    async def test() -> None:
+        lot = OnAsyncio().parking_lot()
+        first, second, third = [asyncio.create_task(lot.park()) for _ in range(3)]
+        await asyncio.sleep(0)
+        lot.unpark()
+        first.cancel()
+        await second
+        lot.unpark_all()
+        await third
+
+    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
         runner.run(test())
