@@ -190,10 +190,10 @@ class OnTrio:
         return [results[number] for number in range(len(works))]
 
     @asynccontextmanager
-    async def tasks(self, failed: Callable[[BaseException], None] | None = None) -> AsyncIterator[_Services]:
+    async def tasks(self, failed: Callable[[BaseException], None] | None = None) -> AsyncIterator[TrioTasks]:
         with unwrapped(trio.Cancelled):
             async with trio.open_nursery() as nursery:
-                services = _Services()
+                services = TrioTasks()
                 try:  # a cancellation may come after the start, before it has been reported
                     await nursery.start(services.run)
                     yield services
@@ -260,7 +260,7 @@ class TrioScope:
         self._scope.deadline = deadline
 
 
-class _Services:
+class TrioTasks:
     """Implements `Tasks` by a nursery that a cancellation from outside does not reach."""
 
     def __init__(self) -> None:

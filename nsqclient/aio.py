@@ -145,8 +145,8 @@ class OnAsyncio:
         return [task.result() for task in tasks]
 
     @asynccontextmanager
-    async def tasks(self, failed: Callable[[BaseException], None] | None = None) -> AsyncIterator[_Services]:
-        services = _Services(self._loop, failed)
+    async def tasks(self, failed: Callable[[BaseException], None] | None = None) -> AsyncIterator[AsyncioTasks]:
+        services = AsyncioTasks(self._loop, failed)
         try:
             yield services
         finally:
@@ -168,7 +168,11 @@ class OnAsyncio:
 
     async def call_in_thread(self, handler: Callable[[Any], Any], message: Delivery, limiter: Executor | None) -> None:
         copy = for_thread(message, self._ask)
-        await self._loop.run_in_executor(limiter, copy_context().run, handler, copy)
+        call = partial(copy_context().run, handler, copy)
+        if limiter is None:
+            await self._loop.run_in_executor(None, call)
+        else:  # not by `run_in_executor`, which refuses it on trio-asyncio
+            await asyncio.wrap_future(limiter.submit(call), loop=self._loop)
         message.auto_response = copy.auto_response
 
     def _ask(self, answer: Callable[[], bool]) -> bool:
@@ -280,7 +284,7 @@ class AsyncioScope:
             self._timeout.reschedule(None if deadline == inf else deadline)
 
 
-class _Services:
+class AsyncioTasks:
     """Implements `Tasks`. Each task is in a scope, so that a cancellation lets it begin before it ends."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, failed: Callable[[BaseException], None] | None) -> None:

@@ -5,7 +5,7 @@
 
 The owner of a connection passes the bytes that it has read to `receive`, writes the result of `bytes_to_send` and then
 calls `written`, and closes the connection once it is `finished`. An exception is the reason to close the connection.
-Consumers and producers have subclasses: `_consumption.py`, `_publication.py`.
+Consumers and producers have subclasses: `consumption.py`, `publication.py`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The key may lie on any nsqd of a producer, so all of them are asked, each at the place that it has told in its answer to
 IDENTIFY. Requests name the nsqd that they are meant for: where ports are mapped, the place may be another nsqd's, and
-its "not found" would be taken for an answer. `_recalling.py` asks.
+its "not found" would be taken for an answer. `shell/recalling.py` asks.
 """
 
 from __future__ import annotations

@@ -114,9 +114,7 @@ class Receipt(Outcome):
 
     __slots__ = ("_runtime",)
 
-    def __init__(self, topic: str, *, count: int, size: int, key: bytes, runtime: Runtime) -> None:
-        super().__init__(topic, count=count, size=size, key=key)
-        self._runtime = runtime
+    _runtime: Runtime  # set by the producer: a constructor of our own would cost each publish a call
 
     async def wait(self) -> Self:
         """Return when nsqd has answered, or can no longer answer. Cancelling the wait does not cancel the publish."""
@@ -496,7 +494,8 @@ class Producer:
             raise Unsupported(f"nsqd {node.address} knows no keys: it does not grant the extension `keys`")
         else:
             key = b""
-        receipt = Receipt(topic, count=count, size=len(command), key=key, runtime=self._runtime)
+        receipt = Receipt(topic, count=count, size=len(command), key=key)
+        receipt._runtime = self._runtime
         node.publish(connection, command, receipt)
         return receipt
 
