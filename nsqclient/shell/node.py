@@ -95,9 +95,10 @@ class ProducerNode:
         await self._room.park()
 
     def publish(self, connection: ProducerConnection, command: bytes, receipt: Outcome) -> None:
-        """Queue a command on the connection; `receipt` will hold its outcome."""
+        """Queue a command on the open connection; `receipt` will hold its outcome."""
         link = self._link
-        if link is None or (connection.pending and len(command) < _LARGE):
+        assert link is not None  # as there is a connection
+        if connection.pending and len(command) < _LARGE:
             connection.publish(command, receipt)
         else:
             # A command that is alone, or large, is written at once if the link can do that.
