@@ -1,4 +1,4 @@
-"""The colour trio: how the shell waits there, and how bytes reach an nsqd. `nsqclient` exports its `open_...` functions.
+"""The library on trio: how the shell waits there, and how bytes reach an nsqd. `nsqclient` exports its functions.
 
 a client's tasks    in a nursery of their own, shielded until the block of `open_consumer` or `open_producer` has ended
 an nsqd             two tasks of these, which read and write one socket without trio's own socket layer
