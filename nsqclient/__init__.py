@@ -18,7 +18,6 @@ the same for asyncio, `nsqclient.sync` is for plain scripts, and `nsqclient.test
 
 from nsqclient import events
 from nsqclient._trio import open_consumer, open_producer, serve_consumer
-from nsqclient.core.batches import Batch
 from nsqclient.core.config import Config, options_of_flags
 from nsqclient.core.delivery import Answered
 from nsqclient.core.errors import (
@@ -44,6 +43,7 @@ from nsqclient.core.errors import (
 from nsqclient.core.hostpool import Strategy, quorum
 from nsqclient.core.results import CancelResult, NodeFailure, RescheduleResult
 from nsqclient.core.stats import ConnectionStats, ConsumerStats, NodeStats, ProducerStats
+from nsqclient.shell.batches import Batch
 from nsqclient.shell.consumer import Consumer
 from nsqclient.shell.message import Message
 from nsqclient.shell.producer import Producer, Receipt

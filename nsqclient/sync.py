@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 import trio
 
 from nsqclient._trio import open_consumer, open_producer
-from nsqclient.core.batches import Batch
 from nsqclient.core.errors import Stopped
 from nsqclient.core.threads import for_thread
+from nsqclient.shell.batches import Batch
 from nsqclient.shell.consumer import Consumer as AsyncConsumer
 from nsqclient.shell.consumer import is_async
 from nsqclient.shell.recalling import TIMEOUT

@@ -19,13 +19,13 @@ from random import Random
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, cast
 
-from nsqclient.core.batches import Batch, Batches
 from nsqclient.core.consumption import Consumption, check_names
 from nsqclient.core.delivery import only_one
 from nsqclient.core.errors import ConnectError, GiveUp, NSQError, Requeue
 from nsqclient.core.events import Connected, ConnectFailed, Disconnected, Event, Unreachable
 from nsqclient.core.listings import Listings, parse_lookupd
 from nsqclient.core.reconnect import Reconnect
+from nsqclient.shell.batches import Batch, Batches
 from nsqclient.shell.discovery import Discovery
 from nsqclient.shell.identity import our_identity
 from nsqclient.shell.log import logging_events
