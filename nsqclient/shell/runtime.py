@@ -1,8 +1,8 @@
 """What the shell needs of an event loop, as trio has it. `nsqclient/_trio.py` and `nsqclient/aio.py` implement it.
 
-Nothing else in this package knows a loop. The names are trio's, and so are the rules: a task that was started runs until
-its first wait even if it is cancelled before, so its `finally` always runs, and a scope ends the work inside of it and
-nothing else.
+Nothing in `shell` knows a loop. The names are trio's, and so are the rules. For example, a task that is cancelled before
+its first step runs until its first wait all the same, because a publisher may be waiting for what its `finally` does. And
+a scope ends the work inside of it, and nothing around it.
 """
 
 from __future__ import annotations
