@@ -1,26 +1,26 @@
 """A client for NSQ on trio: consumers and producers.
 
-Only the names in `__all__` are promised; modules with an underscore may change. `nsqclient.aio` is the same for
-asyncio, `nsqclient.sync` is for plain scripts, and `nsqclient.testing` for tests.
+Only the names in `__all__` are promised; `core`, `shell` and modules with an underscore may change. `nsqclient.aio` is
+the same for asyncio, `nsqclient.sync` is for plain scripts, and `nsqclient.testing` for tests.
 
-Where the rules are; docs/decisions/0006-client-library.md says more:
+`core` decides, without a loop. `shell` waits, and is written once for trio and asyncio, over the small runtime that
+`_trio.py` and `aio.py` implement. Where the rules are; docs/decisions/0006-client-library.md and 0033 say more:
 
-    RDY for each nsqd         _flow.py                 publish: choice of an nsqd   _hostpool.py
-    backoff                   _backoff.py              publish: retries             _base_producer.py
-    attempts, dead letters    _consumption.py          publish: receipts            _publication.py
-    answers to a message      _delivery.py             handshake, frames            _connection.py
-    cancel, reschedule        _recall.py
-    which nsqds are listed    _listings.py             reconnecting                 _reconnect.py
-    which nsqds are followed  _sources.py, then _consumer.py or _aio_consumer.py
-    which nsqds are members   _membership.py, of what _node_list.py reads, by _roster.py (producers)
+    RDY for each nsqd          core/flow.py          publish: choice of an nsqd   core/hostpool.py
+    backoff                    core/backoff.py       publish: retries             shell/producer.py
+    attempts, dead letters     core/consumption.py   publish: receipts            core/publication.py
+    answers to a message       core/delivery.py      handshake, frames            core/connection.py
+    cancel, reschedule         core/recall.py        reconnecting                 core/reconnect.py, shell/node.py
+    which nsqds are listed     core/listings.py      asking nsqlookupd            shell/discovery.py
+    which nsqds are followed   shell/sources.py, then shell/consumer.py
+    which nsqds are members    core/membership.py, of what core/node_list.py reads, by core/roster.py (producers)
 """
 
 from nsqclient import events
-from nsqclient._batches import Batch
-from nsqclient._config import Config, options_of_flags
-from nsqclient._consumer import Consumer, open_consumer, serve_consumer
-from nsqclient._delivery import Answered
-from nsqclient._errors import (
+from nsqclient._trio import open_consumer, open_producer, serve_consumer
+from nsqclient.core.config import Config, options_of_flags
+from nsqclient.core.delivery import Answered
+from nsqclient.core.errors import (
     AuthError,
     ConfigError,
     ConnectError,
@@ -40,11 +40,13 @@ from nsqclient._errors import (
     TLSRefused,
     Unsupported,
 )
-from nsqclient._hostpool import Strategy, quorum
-from nsqclient._message import Message
-from nsqclient._producer import Producer, Receipt, open_producer
-from nsqclient._results import CancelResult, NodeFailure, RescheduleResult
-from nsqclient._stats import ConnectionStats, ConsumerStats, NodeStats, ProducerStats
+from nsqclient.core.hostpool import Strategy, quorum
+from nsqclient.core.results import CancelResult, NodeFailure, RescheduleResult
+from nsqclient.core.stats import ConnectionStats, ConsumerStats, NodeStats, ProducerStats
+from nsqclient.shell.batches import Batch
+from nsqclient.shell.consumer import Consumer
+from nsqclient.shell.message import Message
+from nsqclient.shell.producer import Producer, Receipt
 
 __all__ = [
     "Answered",

@@ -25,9 +25,8 @@ from threading import Lock
 from typing import Final
 from weakref import WeakSet
 
-from nsqclient._config import Config
-from nsqclient._dial import check_target, host_of, peer_of
-from nsqclient._errors import (
+from nsqclient.core.config import Config
+from nsqclient.core.errors import (
     ConfigError,
     ConnectError,
     Disconnected,
@@ -38,13 +37,14 @@ from nsqclient._errors import (
     PublishUnsent,
     Unsupported,
 )
-from nsqclient._identity import our_identity
-from nsqclient._listings import BadAnswer, Lookupd, parse_lookupd
-from nsqclient._node_list import NODES, nodes_target, read_nodes
-from nsqclient._publication import Headers, Names, Outcome, ProducerConnection, checked_key, keyed, pub_command
-from nsqclient._pump import tls_maker
-from nsqclient._recall import ACCEPT, Place, check_support, place_of, tls_for
-from nsqclient._reconnect import Reconnect
+from nsqclient.core.listings import BadAnswer, Lookupd, parse_lookupd
+from nsqclient.core.node_list import NODES, nodes_target, read_nodes
+from nsqclient.core.publication import Headers, Names, Outcome, ProducerConnection, checked_key, keyed, pub_command
+from nsqclient.core.recall import ACCEPT, Place, check_support, place_of
+from nsqclient.core.reconnect import Reconnect
+from nsqclient.shell.identity import our_identity
+from nsqclient.shell.targets import check_target, host_of, peer_of
+from nsqclient.shell.tls import context_of, tls_maker
 from nsqcommon.net import AddressError, parse_address
 
 __all__ = ["BlockingProducer", "Nodes", "given_nodes", "listed_nodes"]
@@ -346,7 +346,7 @@ class _Link:
 
 def request(place: Place, method: str, target: str, config: Config) -> tuple[int, bytes]:
     """Send an HTTP request and return status and body of the answer. Raise ConnectError."""
-    tls = tls_for(place, config)
+    tls = context_of(config) if place.is_secure else None
     connection = (
         HTTPConnection(place.host, place.port, timeout=_HTTP_TIMEOUT)
         if tls is None

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 from opentelemetry import propagate, trace
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
 
-from nsqclient._errors import GiveUp, Requeue, Unsupported
+from nsqclient.core.errors import GiveUp, Requeue, Unsupported
 from nsqcommon.wire.headers import BadHeaders, encode_headers
 
 if TYPE_CHECKING:

@@ -26,20 +26,20 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import trio
 
-from nsqclient._batches import Batch
-from nsqclient._consumer import Consumer as TrioConsumer
-from nsqclient._consumer import is_async, open_consumer
-from nsqclient._errors import Stopped
-from nsqclient._producer import Producer as TrioProducer
-from nsqclient._producer import open_producer
-from nsqclient._recalling import TIMEOUT
-from nsqclient._threads import for_thread
+from nsqclient._trio import open_consumer, open_producer
+from nsqclient.core.errors import Stopped
+from nsqclient.core.threads import for_thread
+from nsqclient.shell.batches import Batch
+from nsqclient.shell.consumer import Consumer as AsyncConsumer
+from nsqclient.shell.consumer import is_async
+from nsqclient.shell.recalling import TIMEOUT
 
 if TYPE_CHECKING:
-    from nsqclient._message import Message
-    from nsqclient._publication import Headers
-    from nsqclient._results import CancelResult, RescheduleResult
-    from nsqclient._stats import ConsumerStats, ProducerStats
+    from nsqclient.core.publication import Headers
+    from nsqclient.core.results import CancelResult, RescheduleResult
+    from nsqclient.core.stats import ConsumerStats, ProducerStats
+    from nsqclient.shell.message import Message
+    from nsqclient.shell.producer import Producer as AsyncProducer
 
 __all__ = ["Consumer", "Producer", "consumer", "producer"]
 
@@ -66,7 +66,7 @@ def consumer(*arguments: Any, **options: Any) -> Iterator[Consumer]:
 class Producer:
     """Made by `producer`. Any number of threads may use it."""
 
-    def __init__(self, portal: _Portal[TrioProducer]) -> None:
+    def __init__(self, portal: _Portal[AsyncProducer]) -> None:
         self._portal = portal
 
     def publish(
@@ -130,7 +130,7 @@ class Producer:
 class Consumer:
     """Made by `consumer`."""
 
-    def __init__(self, portal: _Portal[TrioConsumer]) -> None:
+    def __init__(self, portal: _Portal[AsyncConsumer]) -> None:
         self._portal = portal
 
     def messages(self, *, idle_timeout: float | None = None) -> Iterator[Message]:

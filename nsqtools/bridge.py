@@ -10,7 +10,7 @@ from typing import Final, Literal
 import trio
 
 from nsqclient import Config, Consumer, Message, NSQError, open_consumer
-from nsqclient._hostpool import ByKey, Pool, Strategy, pool_of
+from nsqclient.core.hostpool import ByKey, Pool, Strategy, pool_of
 from nsqcommon.option_kinds import one_of
 from nsqtools.command import LAST_ANSWERS, ToolFailed
 from nsqtools.status import StatusLines

@@ -13,7 +13,7 @@ from typing import Final
 import trio
 
 from nsqclient import Message, NSQError, Producer, Requeue, Strategy, open_producer
-from nsqclient._hostpool import pool_of
+from nsqclient.core.hostpool import pool_of
 from nsqcommon.options import option
 from nsqcommon.startup import StartupError
 from nsqcommon.wire.names import is_valid_name

@@ -9,7 +9,7 @@ from typing import Final
 
 from nsqadmin.options import Options as AdminOptions
 from nsqclient import Config
-from nsqclient._config import OPTIONS as CLIENT_OPTIONS
+from nsqclient.core.config import OPTIONS as CLIENT_OPTIONS
 from nsqcommon.options import Option, table_of
 from nsqd.options import Options
 from nsqlookupd.options import Options as LookupOptions

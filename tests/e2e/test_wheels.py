@@ -204,9 +204,9 @@ for package in ("nsqd", "nsqlookupd", "nsqtools", "nsqpytest", "uvicorn", "msgpa
     assert importlib.util.find_spec(package) is None, package
 import nsqclient
 others = ("otel", "pytest_plugin")  # for one of its extras; of nsq-suite
-for module in pkgutil.iter_modules(nsqclient.__path__):
-    if module.name not in others:
-        importlib.import_module(f"nsqclient.{module.name}")
+for module in pkgutil.walk_packages(nsqclient.__path__, "nsqclient."):
+    if module.name.rpartition(".")[2] not in others:
+        importlib.import_module(module.name)
 from nsqcommon.version import suite_version
 print(suite_version())
 """

@@ -96,7 +96,7 @@ def test_rooms_of_tests_are_rooms_of_the_package(package: str) -> None:
         ("nsqd/broker/test_chann.py", False),
         ("nsqd/test_channel.py", False),
         ("nsqd/log/journal/test_journal.py", True),
-        ("nsqclient/test_consumer.py", True),
+        ("nsqclient/shell/test_consumer.py", True),
         ("nsqadmin/test_pages_readers.py", True),
         ("nsqadmin/test_readers.py", True),
         ("nsqadmin/test_sages_readers.py", False),

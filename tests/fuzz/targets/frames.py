@@ -6,7 +6,7 @@ from contextlib import suppress
 from random import Random
 
 from nsqclient import Config, NSQError
-from nsqclient._connection import Connection, Identity
+from nsqclient.core.connection import Connection, Identity
 from tests.fuzz.fuzzing import pieces
 
 

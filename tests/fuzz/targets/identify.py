@@ -6,7 +6,7 @@ from contextlib import suppress
 from random import Random
 
 from nsqclient import HandshakeError
-from nsqclient._connection import read_terms
+from nsqclient.core.connection import read_terms
 from nsqcommon.nsq_json import JsonError, loads
 from nsqcommon.wire.faults import ProtocolError
 from nsqcommon.wire.identify import apply_identify, decode_identify, negotiate

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -134,6 +135,27 @@ def test_an_nsqd_that_is_listed_no_more_is_dropped_on_asyncio(start_nsqd: StartN
                     await asyncio.sleep(0.05)
 
         run(work())
+
+
+def test_a_handler_in_the_threads_of_an_executor_on_asyncio(nsqd: Nsqd, topic: str) -> None:
+    fill(nsqd, topic, 4)
+    names: list[str] = []
+
+    async def work() -> None:
+        async with aio.open_consumer(topic, "c", nsqd=place(nsqd)) as consumer:
+
+            def handle(message: Message) -> None:
+                names.append(threading.current_thread().name)
+                message.finish()
+                if len(names) == 4:
+                    loop.call_soon_threadsafe(consumer.stop)
+
+            loop = asyncio.get_running_loop()
+            with ThreadPoolExecutor(1, "ours") as executor:
+                await consumer.run(handle, thread_limiter=executor)
+
+    run(work())
+    assert [name.partition("_")[0] for name in names] == ["ours"] * 4
 
 
 def test_a_handler_in_threads(nsqd: Nsqd, topic: str) -> None:

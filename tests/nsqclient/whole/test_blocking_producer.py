@@ -10,8 +10,8 @@ from typing import Any, Final
 import pytest
 
 from nsqclient import ConnectError, NSQError, PublishRejected
-from nsqclient._config import Config
 from nsqclient.blocking import BlockingProducer, given_nodes, listed_nodes
+from nsqclient.core.config import Config
 from tests.nsqclient.whole.reach import SocketLookupd
 from tests.support.process import Nsqd, Nsqlookupd, SteadyNsqd, eventually
 

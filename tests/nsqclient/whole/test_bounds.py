@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from nsqclient import Config, Disconnected, events
-from nsqclient._connection import Connection, Identity
-from nsqclient._log import logging_events
+from nsqclient.core.connection import Connection, Identity
+from nsqclient.shell.log import logging_events
 from nsqcommon.streams.tls import TlsLayer
 from nsqcommon.wire.frames import response_frame
 from tests.support.certificates import make_certificates

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nsqclient._delivery import reason_of
+from nsqclient.core.delivery import reason_of
 
 
 class Unspeakable(Exception):

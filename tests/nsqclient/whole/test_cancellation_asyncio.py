@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from nsqclient import Config, aio
-from nsqclient._aio_consumer import Message
+from nsqclient import Config, Message, aio
 from tests.support.process import Nsqd, eventually
 
 pytestmark = pytest.mark.slow

@@ -15,8 +15,8 @@ LIMIT = 60.0
 PREFACE = f"""
 import asyncio, resource, socket, trio
 from nsqclient import Config
-from nsqclient._aio_link import Link
-from nsqclient._dial import SocketTransport
+from nsqclient._trio import SocketTransport
+from nsqclient.aio import AsyncioLink
 
 ours, theirs = socket.socketpair()
 READS = {READS}
@@ -50,7 +50,7 @@ class Connection:
         read.set()
 
 async def main():
-    _, link = await asyncio.get_running_loop().create_connection(lambda: Link(Config()), sock=ours)
+    _, link = await asyncio.get_running_loop().create_connection(lambda: AsyncioLink(Config()), sock=ours)
     link.attach(Connection())
     for number in range(READS):
         if number == READS // 2:

@@ -438,14 +438,14 @@ def test_plain_scripts(stack: ExitStack, caplog: pytest.LogCaptureFixture) -> No
 def test_publishes_that_find_no_nsqd_leave_nothing_behind(
     loop: Loop, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nsqclient._base_producer._PATIENCE", 0.01)
+    monkeypatch.setattr("nsqclient.shell.producer._PATIENCE", 0.01)
     lookupd = lookup_of(stack)
 
     async def script(run: Run) -> None:
         for _ in range(3):
             with pytest.raises(ConnectError):
                 await run.producer.publish("t", b"x")
-        assert run.producer._first_nodes == []
+        assert not len(run.producer._first_nodes)
 
     loop(script, lookupd=lookupd.address, config=QUICK)
 

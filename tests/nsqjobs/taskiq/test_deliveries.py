@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from nsqclient._delivery import Delivery
 from nsqclient.aio import Message
+from nsqclient.core.delivery import Delivery
 from nsqjobs.taskiq.deliveries import Deliveries, TaskDelivery
 
 
@@ -24,6 +24,7 @@ class FakeSource:
         self.max_msg_timeout = max_msg_timeout
         self.said: list[str] = []
         self.touched = asyncio.Event()
+        self.runtime: object = None
 
     def finish(self, delivery: Delivery) -> bool:
         delivery.answered = "finished"

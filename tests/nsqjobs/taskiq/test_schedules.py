@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqclient._publication import checked_key
+from nsqclient.core.publication import checked_key
 from nsqjobs.taskiq.schedules import key_of
 
 

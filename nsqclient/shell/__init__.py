@@ -1,0 +1,1 @@
+"""What waits for a client: its tasks, connections and pauses, written once for trio and asyncio."""

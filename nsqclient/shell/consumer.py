@@ -1,0 +1,556 @@
+"""A consumer: the tasks around `Consumption`. On trio and on asyncio.
+
+services, which go on until the block of `open_consumer` has ended
+    ticks            backoff and redistribution
+    discovery        one task for each nsqlookupd
+    dead letters
+    an nsqd          dial, serve, wait, again; one for each address
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from math import inf
+from random import Random
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, cast
+
+from nsqclient.core.consumption import Consumption, check_names
+from nsqclient.core.delivery import only_one
+from nsqclient.core.errors import ConnectError, GiveUp, NSQError, Requeue
+from nsqclient.core.events import Connected, ConnectFailed, Disconnected, Event, Unreachable
+from nsqclient.core.listings import Listings, parse_lookupd
+from nsqclient.core.reconnect import Reconnect
+from nsqclient.shell.batches import Batch, Batches
+from nsqclient.shell.discovery import Discovery
+from nsqclient.shell.identity import our_identity
+from nsqclient.shell.log import logging_events
+from nsqclient.shell.message import Message
+from nsqclient.shell.producer import Producer
+from nsqclient.shell.runtime import Flag, within
+from nsqclient.shell.sources import Sources
+from nsqclient.shell.subscribers import Subscribers
+from nsqclient.shell.tls import tls_maker
+
+if TYPE_CHECKING:
+    from nsqclient.core.config import Config
+    from nsqclient.core.consumption import ConsumerConnection
+    from nsqclient.core.listings import Listed
+    from nsqclient.core.stats import ConsumerStats
+    from nsqclient.shell.runtime import Link, Runtime, Scope, Tasks
+    from nsqclient.shell.targets import Target
+
+_REQUEUE_TIMEOUT: Final = 1.0  # seconds that a cancelled consumer takes at most to requeue its messages
+_DEAD_LETTER_TIMEOUT: Final = 30.0
+_UNREACHABLE_AFTER: Final = 3  # failures in a row to connect to an nsqd that nsqlookupd lists
+_TURN: Final = 0.001  # seconds for which messages are handed out before other tasks may run
+_DIALS: Final = 8  # at the same time
+
+T = TypeVar("T")
+AsyncHandler = Callable[[Message], Awaitable[None]]
+Handler = AsyncHandler | Callable[[Message], None]
+DeadLetter = str | AsyncHandler
+
+
+@asynccontextmanager
+async def opened_consumer(
+    make_runtime: Callable[[], Runtime],
+    topic: str,
+    channel: str,
+    *,
+    nsqd: Sequence[Target] | Target,
+    lookupd: Sequence[str] | str,
+    config: Config,
+    resolve: Callable[[str], str] | None,
+    discovery_filter: Callable[[Sequence[str]], Sequence[str]] | None,
+    dead_letter: DeadLetter | None,
+    startup: Literal["background", "require"],
+    drop_unlisted_after: float | None,
+    logger: logging.Logger,
+) -> AsyncIterator[Consumer]:
+    """Open a consumer. `nsqclient.open_consumer` describes the arguments."""
+    runtime = make_runtime()
+    consumer = Consumer(
+        runtime,
+        topic,
+        channel,
+        Sources(
+            nsqd if isinstance(nsqd, Sequence) and not isinstance(nsqd, str) else [nsqd],
+            [lookupd] if isinstance(lookupd, str) else lookupd,
+            resolve=resolve,
+            discovery_filter=discovery_filter,
+        ),
+        config=config,
+        dead_letter=dead_letter,
+        drop_unlisted_after=drop_unlisted_after,
+        logger=logger,
+    )
+    try:
+        async with runtime.tasks(consumer._failed_to_go_on) as tasks:
+            try:
+                consumer._start(tasks)
+                if startup == "require":
+                    await consumer._wait_for_start()
+                yield consumer
+                consumer.stop()
+                await within(runtime, config.drain_timeout, consumer._wait_until_drained, None)
+            finally:
+                await consumer._shut_down()
+    finally:
+        consumer._subscribers.close()
+
+
+class Consumer:
+    """Made by `open_consumer`. Any number of tasks may iterate over it; each message goes to one of them.
+
+    Iteration ends after `stop`. It raises ProtocolError or AuthError if the consumer can never receive anything. Use it
+    in the trio or asyncio loop in which it was opened; only messages may be answered in other threads, and only by the
+    handler of `run`.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        topic: str,
+        channel: str,
+        sources: Sources[Target],
+        *,
+        config: Config,
+        dead_letter: DeadLetter | None,
+        drop_unlisted_after: float | None,
+        logger: logging.Logger,
+    ) -> None:
+        check_names(topic, channel, config)
+        self.topic = topic
+        self.channel = channel
+        self.config = config
+        self._runtime = runtime
+        self._logger = logger
+        self._log = logging_events(logger, f"[{topic}/{channel}] ")
+        self._random = Random()
+        self._core = Consumption(
+            topic,
+            channel,
+            config,
+            our_identity(),
+            clock=runtime.clock,
+            notify=self._notify,
+            emit=self._emit,
+            random=self._random,
+            delivery=Message,
+            has_dead_letters=dead_letter is not None,
+            runtime=runtime,
+        )
+        sources.check()
+        self._queue = self._core.queue
+        self._turn_ends = 0.0  # when other tasks have to run again, on the real clock
+        self._sources = sources
+        self._dead_letter = dead_letter
+        self._drop_after = drop_unlisted_after
+        self._subscribers = Subscribers(runtime)
+        self._arrivals = runtime.parking_lot()
+        self._ticks = Flag(runtime)
+        self._dead_letters_arrived = Flag(runtime)
+        self._changed = runtime.parking_lot()  # woken when the task of an nsqd, or its connection, has ended
+        self._drained_by = inf  # the time by which handlers have to end
+        self._handling: set[Scope] = set()  # of each `run`
+        self._tasks: Tasks | None = None
+        self._nodes: dict[str, ConsumerNode] = {}
+        self._dead_letter_producers: dict[str, Producer] = {}  # for dead letters, by nsqd
+        self._dialling = 0  # dials under way
+        self._may_dial = runtime.parking_lot()
+        self._listings = Listings(topic)
+        lookupds = list(map(parse_lookupd, sources.lookupd))
+        self._discovery = (
+            Discovery(
+                runtime, self._listings, lookupds, config, random=self._random, emit=self._emit, apply=self._apply
+            )
+            if lookupds
+            else None
+        )
+
+    # Messages, one by one
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        # A checkpoint for each message would cost too much; one is made every _TURN seconds.
+        if self._queue and monotonic() < self._turn_ends:
+            message = self._queue.popleft()
+            if message.answered == "no":
+                return cast(Message, message)
+        return await self._next()
+
+    async def _next(self) -> Message:
+        await self._runtime.checkpoint()
+        while (message := self._core.take()) is None:
+            if self._core.failure is not None:
+                raise self._core.failure
+            if self._core.is_stopping:
+                raise StopAsyncIteration
+            await self._arrivals.park()
+        self._turn_ends = monotonic() + _TURN
+        return cast(Message, message)
+
+    # Handlers
+
+    async def run(self, handler: Handler, *, concurrency: int = 1, thread_limiter: Any = None) -> None:
+        """Call `handler` with each message, `concurrency` at a time, until `stop` and the end of the last call.
+
+        A plain function runs in a thread. When the handler returns, the message is finished. Requeue, GiveUp or any
+        other exception decides what happens to it otherwise. Cancelling `run` cancels the handlers and requeues their
+        messages, and so does the end of `drain_timeout` after `stop`. A thread cannot be cancelled.
+        `thread_limiter` limits the threads: on trio a trio.CapacityLimiter, on asyncio a concurrent.futures.Executor.
+        """
+        if concurrency < 1:
+            raise ValueError(f"concurrency of {concurrency}")
+        if self._core.max_in_flight > 4 * concurrency and concurrency > 1:
+            self._logger.info(
+                "[%s/%s] %d messages may wait here for %d handlers, while their timeout runs",
+                self.topic,
+                self.channel,
+                self._core.max_in_flight,
+                concurrency,
+            )
+        call = cast(AsyncHandler, handler if is_async(handler) else partial(self._in_thread, handler, thread_limiter))
+        scope = self._runtime.scope(self._drained_by)
+        self._handling.add(scope)
+        try:
+            await scope.run(partial(self._handle_all, call, concurrency), None)
+        finally:
+            self._handling.remove(scope)
+
+    async def _handle_all(self, call: AsyncHandler, concurrency: int) -> None:
+        await self._runtime.together([partial(self._work, call)] * concurrency)
+
+    async def _in_thread(self, handler: Callable[[Message], Any], limiter: Any, message: Message) -> None:
+        await self._runtime.call_in_thread(handler, message, limiter)
+
+    async def _work(self, call: Callable[[Message], Awaitable[None]]) -> None:
+        async for message in self:
+            try:
+                await call(message)
+            except Exception as error:
+                self._failed(message, error)
+            except BaseException as error:
+                rest = message.answer_for(error)
+                if rest is error:
+                    raise
+                if rest is not None:
+                    raise rest from None
+            else:
+                if message.auto_response:
+                    message.finish()
+
+    def _failed(self, message: Message, error: Exception) -> None:
+        alone = only_one(error)
+        if isinstance(alone, GiveUp):
+            self._core.give_up(message, alone.reason or "its handler says so")
+            return
+        if not isinstance(alone, Requeue):
+            text = "[%s/%s] Handler returned error (%s) for msg %s"
+            self._logger.error(text, self.topic, self.channel, error, message.id, exc_info=error)
+        message.answer_for(error)
+
+    async def _handle_dead_letters(self, handle: Callable[[Message], Awaitable[None]]) -> None:
+        while self._core.dead_letters:
+            message, _ = self._core.dead_letters.popleft()
+            try:
+                await handle(cast(Message, message))
+            except Exception as error:
+                text = "[%s/%s] dead letter failed for msg %s, requeued"
+                self._logger.exception(text, self.topic, self.channel, message.id, exc_info=error)
+                message.requeue()
+            else:
+                self._core.finish_dead_letter(message)
+
+    # Batches
+
+    def batches(self, max_size: int, max_wait: float) -> AsyncIterator[Batch[Message]]:
+        """Yield up to `max_size` messages at a time.
+
+        A batch is smaller when `max_wait` seconds have passed since its first message, or when no more can come until
+        some are answered.
+        """
+        return Batches(self, max_size, max_wait, within=self._within)
+
+    async def _within(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+        await within(self._runtime, seconds, work, None)
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether a message is available at once."""
+        return bool(self._queue)
+
+    # Flow control
+
+    def pause(self) -> None:
+        """Receive no new messages until `resume`. Messages that were delivered already may still be answered."""
+        self._core.pause()
+
+    def resume(self) -> None:
+        """Receive messages again."""
+        self._core.resume()
+
+    @property
+    def max_in_flight(self) -> int:
+        """The most messages that all nsqds together may have in flight here."""
+        return self._core.max_in_flight
+
+    def set_max_in_flight(self, count: int) -> None:
+        """Change `max_in_flight` at once. Raise ValueError for a negative number."""
+        self._core.set_max_in_flight(count)
+
+    # Figures
+
+    def is_starved(self) -> bool:
+        """Return whether no message is waiting here, and some nsqd sends no more until messages are answered."""
+        return self._core.is_starved()
+
+    def stats(self) -> ConsumerStats:
+        """Return the figures of this moment."""
+        return self._core.stats()
+
+    def events(self) -> AsyncIterator[Event]:
+        """Yield events from now on. A subscriber that falls a thousand events behind misses the newest ones."""
+        return self._subscribers.subscribe()
+
+    # Stop
+
+    def stop(self) -> None:
+        """Begin to drain: iteration and `run` end once the messages being handled are done. Idempotent."""
+        if not self._core.is_stopping:
+            self._drained_by = self._runtime.clock() + self.config.drain_timeout
+            for scope in self._handling:
+                scope.set_deadline(self._drained_by)
+        self._core.stop()
+        for node in self._nodes.values():
+            node.stop()
+
+    # --- from the core
+
+    def _notify(self) -> None:
+        core = self._core
+        if core.is_stopping or core.failure is not None:
+            self._arrivals.unpark_all()
+        elif core.queue:
+            self._arrivals.unpark(count=len(core.queue))
+        if core.dead_letters:
+            self._dead_letters_arrived.set()
+        if core.backoff.until is not None or core.failure is not None or core.has_earlier_tick:
+            self._ticks.set()
+
+    def _emit(self, event: Event) -> None:
+        if isinstance(event, Connected) and event.address in self._nodes:
+            self._nodes[event.address].first_try.set()
+        self._log(event)
+        self._subscribers.publish(event)
+
+    # --- services
+
+    def _start(self, tasks: Tasks) -> None:
+        self._tasks = tasks
+        tasks.start(self._keep_time)
+        if self._dead_letter is not None:
+            tasks.start(partial(self._serve_dead_letters, self._dead_letter))
+        self._core.expect(set(self._sources.given))
+        for address in self._sources.given:
+            self._follow(address)
+        if self._discovery is not None:
+            tasks.start(self._discovery.run)
+
+    def _our_tasks(self) -> Tasks:
+        assert self._tasks is not None
+        return self._tasks
+
+    def _failed_to_go_on(self, error: BaseException) -> None:
+        """Let nobody wait for messages any more, because a task has failed."""
+        self._core.failure = error
+        self._notify()
+
+    async def _wait_for_start(self) -> None:
+        for node in list(self._nodes.values()):
+            await node.first_try.wait()
+            if node.error is not None:
+                raise node.error
+        if self._discovery is not None:
+            await self._discovery.first_round.wait()
+            if not self._listings.has_begun:
+                raise ConnectError("no nsqlookupd could be asked")
+
+    async def _keep_time(self) -> None:
+        while True:
+            if self._core.failure is not None:
+                raise self._core.failure
+            await self._runtime.scope(self._core.next_tick()).run(self._ticks.wait, None)
+            self._ticks.clear()
+            self._core.tick(self._runtime.clock())
+
+    async def _wait_until_drained(self) -> None:
+        while self._nodes or self._core.connections:
+            await self._changed.park()
+
+    async def _shut_down(self) -> None:
+        """Requeue all unanswered messages, whatever the reason for the end."""
+        self.stop()
+        self._core.abandon()
+        until = self._runtime.clock() + _REQUEUE_TIMEOUT
+        await self._runtime.scope(until, is_shielded=True).run(self._wait_until_drained, None)
+
+    # --- dead letters
+
+    async def _serve_dead_letters(self, dead_letter: DeadLetter) -> None:
+        handle = dead_letter if callable(dead_letter) else partial(self._publish_dead, dead_letter)
+        while True:
+            await self._dead_letters_arrived.wait()
+            self._dead_letters_arrived.clear()
+            await self._handle_dead_letters(handle)
+
+    async def _publish_dead(self, topic: str, message: Message) -> None:
+        """Publish a dead letter to the nsqd from which the message came."""
+        producer = self._dead_letter_producers.get(message.nsqd)
+        if producer is None:
+            target = self._sources.target(message.nsqd)
+            producer = Producer(self._runtime, [target], config=self.config, logger=self._logger)
+            self._dead_letter_producers[message.nsqd] = producer
+            producer._start(self._our_tasks())
+        await producer.publish(topic, message.body, timeout=_DEAD_LETTER_TIMEOUT)
+
+    # --- nsqds
+
+    def _apply(self) -> None:
+        """Follow the nsqds that are listed now."""
+        listed = self._listings.nsqds
+        given, chosen = self._sources.given, self._sources.chosen(listed)
+        for address in chosen:
+            self._follow(address)
+        for address, node in self._nodes.items():
+            node.listed = listed.get(address)
+            node.is_wanted = address in given or address in chosen
+            self._watch_listing(node)
+        self._core.expect({*given, *chosen})
+
+    def _follow(self, address: str) -> None:
+        if address not in self._nodes and not self._core.is_stopping:
+            self._nodes[address] = node = ConsumerNode(address, self._runtime)
+            self._our_tasks().start(partial(self._keep_connected, node))
+
+    def _watch_listing(self, node: ConsumerNode) -> None:
+        if node.is_wanted:
+            if node.absence is not None:
+                node.absence.cancel()
+        elif self._drop_after is not None and node.absence is None:
+            node.absence = self._runtime.scope()
+            self._our_tasks().start(partial(self._drop_unless_listed, node, node.absence, self._drop_after))
+
+    async def _drop_unless_listed(self, node: ConsumerNode, absence: Scope, seconds: float) -> None:
+        if await absence.run(partial(self._sleep, seconds), False):
+            node.stop()
+            if node.connection is not None and node.connection.is_open:
+                self._core.retire(node.connection)
+        node.absence = None
+
+    async def _sleep(self, seconds: float) -> bool:
+        await self._runtime.sleep(seconds)
+        return True
+
+    async def _keep_connected(self, node: ConsumerNode) -> None:
+        reconnect = Reconnect(self.config, self._random)
+        try:
+            while node.is_wanted and not self._core.is_stopping:
+                node.error = await self._connect_once(node, reconnect)
+                node.first_try.set()
+                if self._discovery is not None:
+                    self._discovery.hurry()
+                if not self._core.is_stopping:
+                    await node.unless_stopped(partial(self._runtime.sleep, reconnect.pause()), None)
+        finally:
+            del self._nodes[node.address]
+            self._changed.unpark_all()
+
+    async def _connect_once(self, node: ConsumerNode, reconnect: Reconnect) -> NSQError | None:
+        """Dial, and serve the connection until it ends. Return the error, or None if this side ended it."""
+        target = self._sources.target(node.address)
+        make_tls = tls_maker(target, self.config)
+        connection: ConsumerConnection | None = None
+        error: NSQError | None = None
+        try:
+            link = await node.unless_stopped(partial(self._dial, target), None)
+            if link is not None:
+                connection = self._core.connect(node.address, make_tls=make_tls, wake=link.wake)
+                node.connection = connection
+                await link.serve(connection)
+        except NSQError as caught:
+            error = caught
+        finally:
+            node.connection = None
+            if connection is not None:
+                self._core.connection_closed(connection, error)
+            self._changed.unpark_all()
+        if connection is not None and connection.is_open:
+            reconnect.worked(connection.opened_at, self._runtime.clock())
+            node.failures = 0
+            self._emit(Disconnected(node.address, str(error or ""), len(self._core.connections)))
+        elif error is not None:
+            self._failed_to_connect(node, error)
+        return error
+
+    async def _dial(self, target: Target) -> Link | None:
+        while self._dialling >= _DIALS:
+            await self._may_dial.park()
+        self._dialling += 1
+        try:
+            return await self._runtime.dial(target, self.config)
+        finally:
+            self._dialling -= 1
+            self._may_dial.unpark_all()
+
+    def _failed_to_connect(self, node: ConsumerNode, error: NSQError) -> None:
+        node.failures += 1
+        self._emit(ConnectFailed(node.address, str(error), node.failures))
+        if node.listed is not None and node.failures == _UNREACHABLE_AFTER:
+            listed = node.listed
+            self._emit(Unreachable(node.address, listed.hostname, listed.remote_address, node.failures))
+
+
+class ConsumerNode:
+    """One nsqd of a consumer and the state of its connection."""
+
+    def __init__(self, address: str, runtime: Runtime) -> None:
+        self.address = address
+        self.listed: Listed | None = None  # its entry in nsqlookupd
+        self.is_wanted = True
+        self.absence: Scope | None = None  # around the wait until it is dropped, unless it is listed again in time
+        self.first_try = Flag(runtime)  # set once it has connected or failed
+        self.error: NSQError | None = None  # of the last attempt to connect
+        self.failures = 0  # of attempts to connect, in a row
+        self.connection: ConsumerConnection | None = None
+        self._runtime = runtime
+        self._wait: Scope | None = None  # around a dial, or the pause before it
+
+    async def unless_stopped(self, work: Callable[[], Awaitable[T]], otherwise: T) -> T:
+        """Return the result of a dial or a pause, or `otherwise` if `stop` has interrupted it."""
+        self._wait = wait = self._runtime.scope()
+        try:
+            return await wait.run(work, otherwise)
+        finally:
+            self._wait = None
+
+    def stop(self) -> None:
+        """End a dial, a pause or a handshake, which are of no use any more."""
+        if self._wait is not None:
+            self._wait.cancel()
+        if self.connection is not None and not self.connection.is_open:
+            self.connection.close()
+
+
+def is_async(handler: Callable[..., Any]) -> bool:
+    """Return whether a handler has to be awaited."""
+    while isinstance(handler, partial):
+        handler = handler.func
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)

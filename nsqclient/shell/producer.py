@@ -1,0 +1,604 @@
+"""A producer: the choice of an nsqd for each publish, and its repeats. On trio and on asyncio."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING, Final, Literal, Self
+
+from nsqclient.core.errors import (
+    ConfigError,
+    ConnectError,
+    NSQError,
+    OutcomeUnknown,
+    PublishError,
+    PublishRejected,
+    PublishUnknown,
+    PublishUnsent,
+    Stopped,
+    Unsupported,
+)
+from nsqclient.core.errors import Disconnected as NotConnected
+from nsqclient.core.events import ConnectFailed, Event
+from nsqclient.core.hostpool import Quorum, Strategy
+from nsqclient.core.listings import parse_lookupd
+from nsqclient.core.membership import Membership
+from nsqclient.core.node_list import NODES, NodeList
+from nsqclient.core.publication import (
+    Headers,
+    Names,
+    Outcome,
+    check_one_key,
+    checked_key,
+    has_headers,
+    keyed,
+    mpub_commands,
+    pub_command,
+)
+from nsqclient.core.recall import cancel_target, reschedule_target
+from nsqclient.core.reconnect import Reconnect
+from nsqclient.core.results import CancelResult, RescheduleResult
+from nsqclient.core.roster import Roster
+from nsqclient.core.stats import ProducerStats
+from nsqclient.shell.discovery import Discovery
+from nsqclient.shell.log import logging_events
+from nsqclient.shell.node import FIRST_PAUSE, LONGEST_PAUSE, ProducerNode, Shared
+from nsqclient.shell.recalling import TIMEOUT, recall
+from nsqclient.shell.runtime import within
+from nsqclient.shell.subscribers import Subscribers
+from nsqclient.shell.targets import Target, check_target
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from nsqclient.core.config import Config
+    from nsqclient.shell.runtime import Runtime, Tasks
+
+Retry = Literal["safe", "never", "unsent", "anywhere"]
+
+_REPEATING: Final = ("safe", "anywhere")  # at the same nsqd, with a key
+_PUB_FAILED: Final = "PUB_FAILED"  # E_, E_M and E_D
+_LONGEST_PAUSE_TO_REPEAT: Final = 1.0  # where an earlier try may have succeeded: no other nsqd can help
+_ROUNDS: Final = 3  # tries of each nsqd if a publish may be retried
+_PATIENCE: Final = 3.0  # seconds that a publish waits for nsqlookupd to list a first nsqd
+
+
+@asynccontextmanager
+async def opened_producer(
+    make_runtime: Callable[[], Runtime],
+    addresses: Sequence[Target] | Target,
+    *,
+    lookupd: Sequence[str] | str,
+    strategy: Strategy,
+    config: Config,
+    retry: Retry,
+    retry_timeout: float,
+    max_pending: int,
+    connect: Literal["lazy", "require"],
+    logger: logging.Logger,
+    nsqlookupd: Sequence[str] | str | None,
+) -> AsyncIterator[Producer]:
+    """Open a producer. `nsqclient.open_producer` describes the arguments."""
+    runtime = make_runtime()
+    producer = Producer(
+        runtime,
+        [addresses] if isinstance(addresses, str) or not isinstance(addresses, Sequence) else addresses,
+        lookupd=given_lookupds(lookupd, nsqlookupd),
+        strategy=strategy,
+        config=config,
+        retry=retry,
+        retry_timeout=retry_timeout,
+        max_pending=max_pending,
+        logger=logger,
+    )
+    try:
+        async with runtime.tasks() as tasks:
+            try:
+                producer._start(tasks)
+                if connect == "require":
+                    await producer._wait_for_one()
+                yield producer
+                await within(runtime, config.drain_timeout, producer.flush, None)  # receipts report the failures
+            finally:
+                producer._is_stopped = True
+    finally:
+        producer._subscribers.close()
+
+
+class Receipt(Outcome):
+    """The outcome of one submitted message: once `done` is true, `error` says why it failed, or is None."""
+
+    __slots__ = ("_runtime",)
+
+    _runtime: Runtime  # set by the producer: a constructor of our own would cost each publish a call
+
+    async def wait(self) -> Self:
+        """Return when nsqd has answered, or can no longer answer. Cancelling the wait does not cancel the publish."""
+        if not self.done:
+            await self._runtime.wait_for(self)
+        return self
+
+
+class Producer:
+    """Made by `open_producer`. Any number of tasks of its trio or asyncio loop may use it, but no other threads.
+
+    A publish that is cancelled before it was queued is not sent. Cancelled later, it is sent, and its outcome becomes a
+    LatePublish event.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        addresses: Sequence[Target],
+        *,
+        lookupd: Sequence[str] = (),
+        strategy: Strategy = "hostpool",
+        config: Config,
+        retry: Retry = "safe",
+        retry_timeout: float = 60.0,
+        max_pending: int = 1000,
+        logger: logging.Logger,
+    ) -> None:
+        lookupds = [parse_lookupd(text, NODES) for text in lookupd]
+        _check(addresses, has_lookupd=bool(lookupds), max_pending=max_pending, strategy=strategy)
+        self.config = config
+        self._runtime = runtime
+        self._clock = runtime.clock
+        self._wait_for: Callable[[Outcome], Awaitable[None]] = runtime.wait_for
+        self._tasks: Tasks | None = None
+        self._random = Random()
+        self._retry = retry
+        self._retry_timeout = retry_timeout
+        self._names = Names()
+        self._log = logging_events(logger, "")
+        self._subscribers = Subscribers(runtime)
+        shared = Shared(
+            runtime,
+            self._our_tasks,
+            config,
+            max_pending,
+            self._emit,
+            self._random,
+            self._connection_changed,
+            nodes_move=bool(lookupds),
+        )
+        self._lookupds = lookupds
+        membership = Membership(map(str, addresses)) if lookupds else None
+        self._roster = Roster(
+            addresses,
+            lambda target, number: ProducerNode(target, shared, number),
+            membership,
+            strategy=strategy,
+            config=config,
+            random=self._random,
+            emit=self._emit,
+        )
+        self._listing = NodeList(membership, clock=self._clock, emit=self._emit) if membership is not None else None
+        self._first_nodes = runtime.parking_lot()  # publishes that wait until an nsqd is known
+        self._strategy = strategy
+        is_for_several = strategy == "all" or isinstance(strategy, Quorum)
+        self._send = self._publish_to_several if is_for_several else self._publish
+        self._attempt = self._try if membership is None else self._try_counted
+        self._is_stopped = False
+
+    def _start(self, tasks: Tasks) -> None:
+        """Keep the connections up by these tasks."""
+        self._tasks = tasks
+        self._roster.begin()
+        if self._listing is not None:
+            discovery = Discovery(
+                self._runtime,
+                self._listing,
+                self._lookupds,
+                self.config,
+                random=self._random,
+                emit=self._emit,
+                apply=self._apply,
+            )
+            tasks.start(discovery.run)
+
+    def _our_tasks(self) -> Tasks:
+        assert self._tasks is not None
+        return self._tasks
+
+    @property
+    def _nodes(self) -> Sequence[ProducerNode]:
+        return self._roster.nodes
+
+    # Publishing
+
+    async def publish(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        delay: float | None = None,
+        key: str | None = None,
+        headers: Headers | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Publish a message and return when nsqd has accepted it. It is delivered after `delay` seconds.
+
+        With a `key` it is published once to this topic of the same nsqd, however often it is tried, within the time
+        for which that nsqd remembers keys. `headers` come with it to consumers that know them.
+
+        Raises PublishRejected, PublishUnknown (it may have been published; OutcomeUnknown if it had a key),
+        PublishUnsent, ConnectError or Stopped; after `timeout` seconds trio.TooSlowError on trio, TimeoutError on
+        asyncio; ValueError for an invalid topic, an empty message, an invalid delay, key or header; Unsupported for a
+        key or headers at an nsqd that knows none.
+        """
+        command = pub_command(topic, body, delay, headers)
+        if timeout is None:
+            await self._send(topic, command, 1, key)
+        else:
+            await self._runtime.fail_after(timeout, partial(self._send, topic, command, 1, key))
+
+    async def publish_many(
+        self,
+        topic: str,
+        bodies: Iterable[bytes],
+        *,
+        key: str | None = None,
+        headers: Iterable[Headers] | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Publish messages together: nsqd accepts all or none. A `key` stands for all of them; each has its `headers`.
+
+        More than 5 MiB are published in parts of up to 5 MiB, one after another, and each part is accepted or not; a
+        key is refused then. Raises as `publish`.
+        """
+        commands = list(mpub_commands(topic, bodies, headers))
+        check_one_key(key, commands)
+        if timeout is None:
+            await self._send_all(topic, commands, key)
+        else:
+            await self._runtime.fail_after(timeout, partial(self._send_all, topic, commands, key))
+
+    async def _send_all(self, topic: str, commands: Sequence[tuple[bytes, int]], key: str | None) -> None:
+        for command, count in commands:
+            await self._send(topic, command, count, key)
+
+    async def submit(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        delay: float | None = None,
+        key: str | None = None,
+        headers: Headers | None = None,
+    ) -> Receipt:
+        """Queue a message and return its receipt. Wait only for a connection and for room.
+
+        The message goes to a single nsqd, whatever the strategy, and is not retried. If this call is cancelled, the
+        message was not queued.
+
+        Raises ConnectError, Stopped, ValueError, Unsupported (as `publish`).
+        """
+        command = pub_command(topic, body, delay, headers)
+        node = self._roster.only or await self._pick_node(key=key)
+        receipt = await self._submit(node, topic, command, 1, self._key(key), is_given=key is not None)
+        if self._roster.only is None:
+            started = self._clock()
+            receipt.when_done(lambda: self._report_to_pool(node, receipt.error, started))
+        return receipt
+
+    async def flush(self) -> None:
+        """Return when everything that was submitted before has been answered. Cancelling it cancels no publish."""
+        for node in list(self._nodes):
+            if node.connection is not None and node.connection.pending:
+                last = node.connection.pending[-1]
+                assert isinstance(last, Receipt)
+                await last.wait()
+
+    async def ping(self) -> None:
+        """Return when the next heartbeat of each nsqd has arrived. Raise ConnectError or Disconnected."""
+        if self.config.heartbeat_interval is None:
+            raise ConfigError("heartbeat_interval", None, "there are no heartbeats to wait for")
+        await self._wait_for_nodes()
+        await self._runtime.together([partial(self._hear_from, node) for node in self._roster.active])
+
+    async def _hear_from(self, node: ProducerNode) -> None:
+        self._check_running()
+        await node.connected()
+        await node.wait_for_heartbeat()
+        if node.connection is None:
+            raise NotConnected("not connected")
+
+    async def probe_write(self) -> None:
+        """Return when a NOP is queued on each connection, which proves less than `ping`. Raise ConnectError."""
+        await self._wait_for_nodes()
+        for node in list(self._roster.active):
+            self._check_running()
+            (await node.connected()).probe()
+
+    # Messages that were published before
+
+    async def cancel(
+        self, topic: str, key: str, *, channel: str | None = None, timeout: float = TIMEOUT
+    ) -> CancelResult:
+        """Take back the message that was published with this key, from all channels or from one.
+
+        Where it is deferred or waits for a consumer, it will never be delivered once this returns; where the result
+        says `in_flight`, a consumer has it. All nsqds of the producer are asked, for `timeout` seconds.
+
+        Raises Incomplete if not all of them have answered: its `result` names them, and has what the others said.
+        Raises Unsupported if no nsqd can do this, such as NSQ's own; Stopped; ValueError for an invalid name or key.
+        """
+        target = cancel_target(topic, key, channel)
+        return await recall(self._runtime, await self._known_nodes(), target, CancelResult, self.config, timeout)
+
+    async def reschedule(
+        self, topic: str, key: str, *, delay: float, channel: str | None = None, timeout: float = TIMEOUT
+    ) -> RescheduleResult:
+        """Have the message that was published with this key delivered `delay` seconds from now; 0: at once.
+
+        This is for messages that are deferred or wait for a consumer. Raises as `cancel`.
+        """
+        target = reschedule_target(topic, key, channel, delay)
+        return await recall(self._runtime, await self._known_nodes(), target, RescheduleResult, self.config, timeout)
+
+    async def _known_nodes(self) -> Sequence[ProducerNode]:
+        self._check_running()
+        await self._wait_for_nodes()
+        return list(self._nodes)
+
+    # Figures and events
+
+    @property
+    def connected(self) -> bool:
+        """Whether at least one nsqd has an open connection."""
+        return any(node.connection is not None for node in self._nodes)
+
+    def stats(self) -> ProducerStats:
+        """Return the figures of this moment."""
+        return ProducerStats(
+            published=sum(node.published for node in self._nodes),
+            failed=sum(node.failed for node in self._nodes),
+            nodes=tuple(node.stats() for node in self._nodes),
+        )
+
+    def events(self) -> AsyncIterator[Event]:
+        """Yield events from now on. A subscriber that falls a thousand events behind misses the newest ones."""
+        return self._subscribers.subscribe()
+
+    # One publish
+
+    def _key(self, given: str | None) -> bytes:
+        if given is not None:
+            return checked_key(given)
+        return self._names.next() if self._retry in _REPEATING else b""
+
+    async def _publish(self, topic: str, command: bytes, count: int, key: str | None = None) -> None:
+        tries = 0
+        refused: tuple[int, ...] = ()  # nsqds that have refused this message
+        pauses: Reconnect | None = None
+        only = self._roster.only
+        while True:
+            if only is not None:
+                node = only
+                error = await self._attempt(node, topic, command, count, key)
+            else:
+                node = await self._pick_node(refused, key)
+                started = self._clock()
+                error = await self._attempt(node, topic, command, count, key)
+                self._report_to_pool(node, error, started)
+            if error is None:
+                return
+            tries += 1
+            if _is_refused(error) and self._retry != "never":
+                refused = (*refused, node.number)
+                if all(other.number in refused for other in self._roster.active):
+                    raise error
+                continue
+            size = len(self._roster.active)
+            if tries >= size * _ROUNDS or not self._may_be_retried(error):
+                raise error
+            if tries % size == 0:
+                pauses = pauses or Reconnect(self.config, self._random, first=FIRST_PAUSE, longest=LONGEST_PAUSE)
+                await self._runtime.sleep(pauses.pause())
+
+    async def _publish_to_several(self, topic: str, command: bytes, count: int, key: str | None = None) -> None:
+        await self._wait_for_nodes()
+        nodes = self._roster.active
+        needed = self._strategy.count if isinstance(self._strategy, Quorum) else len(nodes)
+        if needed > len(nodes):
+            nodes = list(self._roster.nodes)
+        outcomes = await self._runtime.together(
+            [partial(self._attempt, node, topic, command, count, key) for node in nodes]
+        )
+        accepted = outcomes.count(None)
+        if accepted < needed:
+            error = next(filter(None, outcomes), None)
+            raise PublishError(f"{accepted} of {len(nodes)} nsqds have it, not {needed}: {error}") from error
+
+    async def _try_counted(
+        self, node: ProducerNode, topic: str, command: bytes, count: int, key: str | None
+    ) -> Exception | None:
+        """Publish as `_try`, and keep the nsqd meanwhile, even if nsqlookupd does not list it any more."""
+        node.users += 1
+        try:
+            return await self._try(node, topic, command, count, key)
+        finally:
+            node.users -= 1
+            self._roster.drop_unless_used(node)
+
+    async def _try(
+        self, node: ProducerNode, topic: str, command: bytes, count: int, key: str | None
+    ) -> Exception | None:
+        """Publish to this nsqd and return the error, or None.
+
+        If we can't know whether it was stored, and it had a key, repeat it here until there is an answer. If another
+        machine has taken over from this nsqd, with its log, it knows the key as well, so repeat it there.
+        """
+        name = self._key(key)
+        error = await self._try_once(node, topic, command, count, name, is_given=key is not None)
+        if not isinstance(error, OutcomeUnknown) or self._retry not in _REPEATING:
+            return error
+        unknown: Exception | None = error
+        until = self._clock() + self._retry_timeout
+        pauses = Reconnect(self.config, self._random, first=FIRST_PAUSE, longest=_LONGEST_PAUSE_TO_REPEAT)
+        while self._clock() < until:
+            await self._runtime.sleep(min(pauses.pause(), max(until - self._clock(), 0.0)))
+            left = max(until - self._clock(), 0.0)
+            try:
+                again = await within(
+                    self._runtime, left, partial(self._repeat, node, topic, command, count, name), unknown
+                )
+            except Unsupported:
+                return error  # another nsqd answers there
+            if again is None:
+                return None
+            if isinstance(again, PublishRejected):
+                # nsqd has looked for the key before it fails to store, but not before it refuses the client or the command.
+                return again if _is_refused(again) else error
+        return error
+
+    async def _repeat(self, node: ProducerNode, topic: str, command: bytes, count: int, key: bytes) -> Exception | None:
+        node = self._roster.successor(node)
+        return await self._try_once(node, topic, command, count, key, is_given=True)
+
+    async def _try_once(
+        self, node: ProducerNode, topic: str, command: bytes, count: int, key: bytes, *, is_given: bool
+    ) -> Exception | None:
+        try:
+            receipt = await self._submit(node, topic, command, count, key, is_given=is_given)
+        except (ConnectError, PublishUnsent) as error:
+            return error
+        if not receipt.done:
+            try:
+                await self._wait_for(receipt)
+            except BaseException:
+                receipt.is_abandoned = True
+                raise
+        return receipt.error
+
+    async def _submit(
+        self, node: ProducerNode, topic: str, command: bytes, count: int, key: bytes, *, is_given: bool
+    ) -> Receipt:
+        """Queue a command. A key that was not `is_given` is left out where the nsqd knows none."""
+        self._check_running()
+        connection = node.usable or await node.connected()
+        while not connection.has_room:
+            await node.wait_for_room()
+            self._check_running()
+            connection = node.usable or await node.connected()
+        if has_headers(command) and not connection.takes_headers:
+            raise Unsupported(f"nsqd {node.address} knows no headers: it does not grant the extension `headers`")
+        if key and connection.takes_keys:
+            command = keyed(command, key)
+        elif key and is_given:
+            raise Unsupported(f"nsqd {node.address} knows no keys: it does not grant the extension `keys`")
+        else:
+            key = b""
+        receipt = Receipt(topic, count=count, size=len(command), key=key)
+        receipt._runtime = self._runtime
+        node.publish(connection, command, receipt)
+        return receipt
+
+    async def _pick_node(self, refused: Sequence[int] = (), key: str | None = None) -> ProducerNode:
+        if not self._roster.active:
+            await self._wait_for_nodes()
+        return self._roster.pick(self._clock(), refused, key)
+
+    def _report_to_pool(self, node: ProducerNode, error: Exception | None, started: float) -> None:
+        """Report the result to the pool.
+
+        An nsqd that refuses a message has not failed, unless it failed to store the message. Where nodes come and go,
+        the end of a connection is no failure: only nodes with a connection are picked, as long as there are some. By
+        key, one without a connection may be picked, and not being reachable is a failure.
+        """
+        now = self._clock()
+        if error is None or (isinstance(error, PublishRejected) and not _is_refused(error)):
+            self._roster.succeeded(node, now - started, now)
+        elif self._roster.membership is None or self._roster.goes_by_key or _is_refused(error):
+            self._roster.failed(node, now)
+
+    # Nodes that come and go
+
+    def _connection_changed(self, node: ProducerNode, is_open: bool) -> None:
+        self._roster.connection_changed(node, is_open=is_open, now=self._clock())
+
+    def _apply(self) -> None:
+        """Take note that an nsqlookupd has answered."""
+        self._roster.update()
+        if self._roster.active:
+            self._first_nodes.unpark_all()
+
+    async def _wait_for_nodes(self) -> None:
+        """Return when an nsqd is known. Raise ConnectError if that takes too long."""
+        if not self._roster.active:
+            self._check_running()
+            await within(self._runtime, _PATIENCE, self._first_nodes.park, None)
+            self._check_running()
+            if not self._roster.active:
+                said = self._listing is not None and self._listing.has_begun
+                raise ConnectError("nsqlookupd lists no nsqd" if said else "no nsqlookupd could be asked")
+
+    def _may_be_retried(self, error: Exception) -> bool:
+        if isinstance(error, ConnectError | PublishUnsent):
+            return self._retry != "never"
+        return isinstance(error, PublishUnknown) and self._retry == "anywhere"
+
+    def _check_running(self) -> None:
+        if self._is_stopped:
+            raise Stopped("stopped")
+
+    def _emit(self, event: Event) -> None:
+        if not (isinstance(event, ConnectFailed) and self._is_repetition(event)):
+            self._log(event)
+        self._subscribers.publish(event)
+
+    def _is_repetition(self, event: ConnectFailed) -> bool:
+        """Return whether to leave out the line: of nodes that nsqlookupd lists, the 1st, 2nd, 4th, ... failure is logged."""
+        return bool(self._lookupds) and event.failures & (event.failures - 1) != 0
+
+    async def _wait_for_one(self) -> None:
+        """Return when one nsqd is connected. Raise the last error if none can be reached."""
+        await self._wait_for_nodes()
+        error: NSQError | None = None
+        for node in list(self._roster.active):
+            try:
+                await node.connected()
+            except NSQError as caught:
+                error = caught
+            else:
+                return
+        assert error is not None
+        raise error
+
+
+def given_lookupds(lookupd: Sequence[str] | str, nsqlookupd: Sequence[str] | str | None) -> Sequence[str]:
+    """Return the nsqlookupds that `open_producer` was given. `nsqlookupd` is the former name of the argument.
+
+    Raises ConfigError if both are given.
+    """
+    if nsqlookupd is not None:
+        if lookupd:
+            raise ConfigError(
+                "nsqlookupd", nsqlookupd, "nsqlookupd= is the former name of lookupd=: give lookupd= alone"
+            )
+        # stacklevel: this function, opened_producer, __aenter__ of contextlib, and the caller.
+        warnings.warn("nsqlookupd= is now called lookupd=, as for consumers", DeprecationWarning, stacklevel=4)
+        lookupd = nsqlookupd
+    return [lookupd] if isinstance(lookupd, str) else lookupd
+
+
+def _check(addresses: Sequence[Target], *, has_lookupd: bool, max_pending: int, strategy: Strategy) -> None:
+    """Raise ConfigError for what can never work."""
+    if not addresses and not has_lookupd:
+        raise ConfigError("addresses", addresses, "no nsqd to publish to")
+    for target in addresses:
+        check_target(target)
+    if max_pending < 1:
+        raise ConfigError("max_pending", max_pending, f"invalid max_pending ! {max_pending} < 1")
+    if isinstance(strategy, Quorum) and strategy.count > len(addresses) and not has_lookupd:
+        raise ConfigError("strategy", strategy, f"a quorum of {strategy.count}, but only {len(addresses)} nsqds")
+
+
+def _is_refused(error: Exception) -> bool:
+    """Return whether nsqd could not store the message: it was certainly not published, and another nsqd may do it."""
+    return isinstance(error, PublishRejected) and error.code.endswith(_PUB_FAILED)

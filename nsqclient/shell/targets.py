@@ -1,0 +1,71 @@
+"""What stands for an nsqd: its address, or on trio any object that connects to it."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from nsqclient.core.errors import ConfigError, ConnectError
+from nsqcommon.net import AddressError, parse_address
+
+if TYPE_CHECKING:
+    from nsqclient.core.config import Config
+
+
+@runtime_checkable
+class Dialable(Protocol):
+    """An object that stands for an nsqd instead of its address: `str()` names it, and `connect` connects to it."""
+
+    async def connect(self) -> Any:
+        """Return a new connection, a trio.abc.Stream. Raise OSError, BrokenResourceError or ClosedResourceError."""
+
+
+@runtime_checkable
+class Answering(Protocol):
+    """A `Dialable` that also stands for the HTTP side of its nsqd."""
+
+    async def post(self, target: str) -> tuple[int, bytes]:
+        """Return status and body of the answer to a POST. Raise OSError."""
+
+
+Target = str | Dialable
+
+
+def check_target(target: Target) -> None:
+    """Raise ConfigError for an address that can never be dialled."""
+    if isinstance(target, str):
+        try:
+            where = parse_address(target)
+        except AddressError as error:
+            raise ConfigError("nsqd", target, f"{target}: {error}") from error
+        if not where.is_unix and not where.port:
+            raise ConfigError("nsqd", target, f"{target}: missing port")
+        if where.is_unix and "/" not in where.path:
+            raise ConfigError("nsqd", target, f"address {target}: missing port in address")
+
+
+def host_of(target: Target) -> str:
+    """Return the name that the nsqd's certificate must have."""
+    try:
+        return parse_address(target).host or "localhost" if isinstance(target, str) else "localhost"
+    except AddressError:  # an nsqlookupd has listed it; `dial` reports the error
+        return "localhost"
+
+
+def local_host(config: Config) -> str | None:
+    """Return the local address to dial from, or None."""
+    if config.local_addr is None:
+        return None
+    where = parse_address(config.local_addr)
+    if where.port:
+        raise ConnectError(f"local_addr {config.local_addr}: only port 0 can be shared by several connections")
+    return where.host
+
+
+def peer_of(connection: socket.socket) -> str:
+    """Return the IP address of the other end; empty on a unix socket, and if the peer has gone."""
+    try:
+        name = connection.getpeername()
+    except OSError:
+        return ""
+    return str(name[0]) if isinstance(name, tuple) else ""
