@@ -127,6 +127,8 @@ def _work_off(stage: Stage, worker: Process, count: int) -> Rate:
     # The worker's start is not its rate: count from when it has some behind it.
     some = count - count // 10
     first, began = stage.wait_until(lambda left: left <= some)
+    if not first:
+        raise Failed(f"{stage.library}: all {count} jobs were done at the first look; take more of them (--jobs)")
     before = stage.broker_seconds(), processor_seconds(worker.pid)
     _, ended = stage.wait_until(lambda left: left == 0)
     after = stage.broker_seconds(), processor_seconds(worker.pid)
