@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import http.client
-import os
 import re
 import socket
 import subprocess
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.ports import take_port
+from bench.processes import processor_share, resident_megabytes
 from bench.report import Benchmark, Row, at_most
 from bench.work import HOST, Failed, Work, say, started
 
@@ -54,12 +54,12 @@ def _measured(settings: argparse.Namespace, folder: Path, lively: float) -> list
         pid = stack.enter_context(_nsqadmin(port, lookupd, folder / "log"))
         _wait_until_sampled(port, settings.topics)
         pages = {path: _page_times(port, path) for path in PAGES}
-        alone = _share_of_a_core(pid, settings.seconds)
+        alone = processor_share(pid, settings.seconds)
         with _viewers(port, 1):
-            one = _share_of_a_core(pid, settings.seconds)
+            one = processor_share(pid, settings.seconds)
         with _viewers(port, VIEWERS):
-            many = _share_of_a_core(pid, settings.seconds)
-        resident = _peak_resident(pid)
+            many = processor_share(pid, settings.seconds)
+        resident = resident_megabytes(pid, "VmHWM")
     say(f"{name}: {alone:.1f} % alone, {one:.1f} % with a viewer, {many:.1f} % with {VIEWERS}, {resident:.0f} MB")
     return [
         *(Row(f"{name}: GET {path}", "ms", tuple(times), at_most(1000)) for path, times in pages.items()),
@@ -125,12 +125,6 @@ def _page_times(port: int, path: str) -> list[float]:
     return times
 
 
-def _share_of_a_core(pid: int, seconds: float) -> float:
-    before, began = _cpu_seconds(pid), time.monotonic()
-    time.sleep(seconds)
-    return 100 * (_cpu_seconds(pid) - before) / (time.monotonic() - began)
-
-
 @contextmanager
 def _viewers(port: int, count: int) -> Iterator[None]:
     """Run browsers that look at the overview and at a page of a hundred topics."""
@@ -156,19 +150,6 @@ def _drain(response: http.client.HTTPResponse) -> None:
             pass
     except (OSError, ValueError, AttributeError):  # the connection was closed: this is the normal end
         pass
-
-
-def _cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def _peak_resident(pid: int) -> float:
-    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
-    found = re.search(r"VmHWM:\s+(\d+) kB", status)
-    if found is None:
-        raise Failed("no VmHWM")
-    return int(found[1]) / 1024
 
 
 BENCHMARK: Final = Benchmark(

@@ -94,6 +94,22 @@ class Work:
             raise Failed(f"loadgen {' '.join(command[1:])}: status {process.returncode}, {out.decode().strip()}")
         return parsed(out, process.returncode)
 
+    def python(self, module: str, *arguments: object, at_most: float) -> Load:
+        """Run a load generator in Python to its end, which should come after `at_most` seconds."""
+        command = [sys.executable, "-m", module, *map(str, arguments)]
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            timeout=at_most + SLACK,
+        )
+        if done.returncode or not done.stdout:
+            raise Failed(f"{' '.join(command[1:])}: {done.stderr.decode().strip()}")
+        return parsed(done.stdout, 0)
+
     @contextmanager
     def loading(self, mode: str, port: int, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
         """Run the load generator beside the block, and kill it at the end if it still runs."""

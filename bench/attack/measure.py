@@ -6,7 +6,6 @@ import argparse
 import http.client
 import json
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -16,38 +15,20 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import quantiles
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from bench.attack.cases import CASES, Case, Victim
 from bench.attack.target import Target
 from bench.brokers import running_nsqd
 from bench.builds import Build
+from bench.certificate import Certificate
 from bench.ports import take_port
+from bench.processes import resident_megabytes
 from bench.work import HOST, SLACK, Failed, Work, started
 
 _AFTERWARDS: Final = 1.0  # seconds that the honest client goes on after the attacker
 _START_LIMIT: Final = 60.0
 _LOOK: Final = 0.2  # seconds between two counts of descriptors
-
-
-@dataclass(frozen=True, slots=True)
-class Certificate:
-    key: Path
-    certificate: Path
-
-    @classmethod
-    def make(cls, folder: Path) -> Self:
-        if shutil.which("openssl") is None:
-            raise Failed("the certificate needs openssl")
-        made = cls(folder / "key.pem", folder / "cert.pem")
-        new = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
-        subprocess.run(
-            ["openssl", *new, "-subj", "/CN=localhost", "-keyout", str(made.key), "-out", str(made.certificate)],
-            check=True,
-            capture_output=True,
-            timeout=60,
-        )
-        return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,11 +195,9 @@ class _Watch:
         self._pid = pid
 
     def look(self) -> None:
-        with suppress(OSError):
+        with suppress(OSError, Failed):
             self.descriptors = max(self.descriptors, len(os.listdir(f"/proc/{self._pid}/fd")))
-            for line in Path(f"/proc/{self._pid}/status").read_text(encoding="ascii").splitlines():
-                if line.startswith("VmHWM:"):
-                    self.peak = int(line.split()[1]) * 1024 / 1e6
+            self.peak = resident_megabytes(self._pid, "VmHWM")
 
 
 @contextmanager
