@@ -178,6 +178,14 @@ def running_nsqd(
             yield Broker(tcp_port, http_port, process.pid, time.monotonic() - began), process
 
 
+@contextmanager
+def running_daemon(command: list[str], ports: Broker, log_path: Path) -> Iterator[int]:
+    """Run another daemon, and yield its process id once it answers on its ports. It is killed at the end of the block."""
+    with log_path.open("wb") as log, started(command, stdout=log, stderr=log) as process:
+        _wait_until_ready(process, ports, log_path)
+        yield process.pid
+
+
 def stop_cleanly(process: subprocess.Popen[bytes]) -> float:
     """Send SIGTERM, and return the seconds until the process has ended."""
     began = time.monotonic()

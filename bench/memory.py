@@ -58,7 +58,8 @@ def run(settings: argparse.Namespace, work: Work) -> list[Row]:
 class State:
     """Messages of one channel that are all in the same state."""
 
-    name: str  # also of the setting that says how many
+    name: str  # of the setting that says how many
+    text: str
     count: str  # in /stats
     fill: Fill
     limit: float  # MB
@@ -66,7 +67,7 @@ class State:
 
     def __call__(self, settings: argparse.Namespace, work: Work) -> list[Row]:
         count = getattr(settings, self.name)
-        what = f"{count:,} {self.name}" + ("" if self.name == "messages" else " messages")
+        what = self.text.format(f"{count:,}")
         if shutil.disk_usage(work.folder).free < count * ON_DISK * 1.5:
             raise Failed(f"{what} need {count * ON_DISK >> 30} GiB and some to spare")
         flags = [*settings.flag, "--max-defer-timeout=200h"]
@@ -170,9 +171,9 @@ def _nsqd(settings: argparse.Namespace, work: Work) -> Iterator[Broker]:
 
 
 CASES: Final[Mapping[str, Callable[[argparse.Namespace, Work], list[Row]]]] = {
-    "backlog": State("messages", "depth", _fill_backlog, 200),
-    "deferred": State("deferred", "deferred_count", _fill_deferred, 400, survives=True),
-    "buried": State("buried", "buried_count", _fill_buried, 400, survives=True),
+    "backlog": State("messages", "backlog of {} messages", "depth", _fill_backlog, 200),
+    "deferred": State("deferred", "{} deferred messages", "deferred_count", _fill_deferred, 400, survives=True),
+    "buried": State("buried", "{} buried messages", "buried_count", _fill_buried, 400, survives=True),
     "connections": _connections,
     "topics": _topics,
 }

@@ -53,11 +53,7 @@ class Work:
         """
         with tempfile.TemporaryDirectory(prefix="nsq-bench-", dir=parent) as name:
             folder = Path(name)
-            loadgen = folder / "loadgen"
-            compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-            if compiler is None:
-                raise Failed("the load generator needs a C compiler: cc, gcc or clang")
-            subprocess.run((compiler, "-O2", "-o", loadgen, HERE / "loadgen.c"), check=True, timeout=120)
+            loadgen = compiled(folder / "loadgen", HERE / "loadgen.c")
             cores = os.sched_getaffinity(0)
             if not pin:
                 yield cls(folder, loadgen, cores)
@@ -119,6 +115,15 @@ class Work:
 
     def _command(self, mode: str, port: int, arguments: tuple[object, ...]) -> list[str]:
         return [str(self.loadgen), mode, HOST, str(port), *map(str, arguments)]
+
+
+def compiled(program: Path, *words: str | Path) -> Path:
+    """Compile a load generator of these sources, perhaps with flags."""
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        raise Failed("the load generator needs a C compiler: cc, gcc or clang")
+    subprocess.run((compiler, "-O2", "-o", program, *words), check=True, timeout=120)
+    return program
 
 
 def parsed(out: bytes, status: int) -> Load:

@@ -43,8 +43,8 @@ WORKLOADS: Final[Mapping[str, Workload]] = {
     # Not in `throughput`: against what http, headers, keys, a store and workers are measured
     "pub16": Workload("PUB one at a time, 16 connections", "pub", 16),
     "mpub10x4": Workload("MPUB of 10, 4 connections", "pub", 4, 10),
-    "deep1000": Workload("PUB 1,000 in flight, 4 connections", "pub", 4, 1, 1000),
-    "deepmpub": Workload("MPUB of 200, 16 in flight, 4 connections", "pub", 4, 200, 16),
+    "deep1000": Workload("PUB, 1,000 in flight on 4", "pub", 4, 1, 1000),
+    "deepmpub": Workload("MPUB of 200, 16 in flight on 4", "pub", 4, 200, 16),
     "pub25": Workload("PUB one at a time, 25 connections", "pub", 25),
     "sub1000": Workload("consume and FIN with RDY 1000, 2 connections", "sub", 2, 1000, backlog=400_000),
 }
