@@ -49,8 +49,8 @@ def run(settings: argparse.Namespace, work: Work) -> list[Row]:
 
 def _can_run(library: str) -> bool:
     """Return whether a library's database, if it needs one, is there. The others' brokers are demanded."""
-    if RATED[library].needs_database and not Postgres.is_there():
-        say(f"{library} is left out: it needs Postgres, and the extra bench-jobs")
+    if RATED[library].needs_database and (why := Postgres.lacks()):
+        say(f"{library} is left out: {why}")
         return False
     return True
 

@@ -13,9 +13,10 @@ from typing import Final
 
 from bench.jobs.libraries import RATED
 from bench.jobs.postgres import Postgres
-from bench.jobs.servers import SERVERS, Process, Server
-from bench.jobs.sessions import processor_seconds
+from bench.jobs.servers import SERVERS
 from bench.jobs.setup import Setup
+from bench.servers import Process, Server
+from bench.sessions import processor_seconds
 from bench.work import ROOT, Failed, Work
 
 BROKERS: Final[Mapping[str, type[Server]]] = {**SERVERS, "postgres": Postgres}

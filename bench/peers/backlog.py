@@ -8,7 +8,7 @@ from typing import Final
 
 from bench.peers.loader import DONE, SHORT, Loader
 from bench.peers.loads import Measured
-from bench.peers.servers import Server
+from bench.servers import Server
 from bench.work import Failed
 from bench.workloads import SIZE
 

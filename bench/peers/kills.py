@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.peers.loader import CLOSED, DONE, SHORT, Loader
-from bench.peers.servers import Server
+from bench.servers import Server
 from bench.work import Failed, parsed
 from bench.workloads import SIZE
 

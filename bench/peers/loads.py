@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from bench.peers.loader import DONE, SHORT, Loader
-from bench.peers.servers import Server
+from bench.servers import Server
 from bench.work import Failed, Load
 from bench.workloads import SIZE, WORKLOADS, Workload
 

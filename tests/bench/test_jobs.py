@@ -11,9 +11,9 @@ import pytest
 
 from bench.jobs import rates
 from bench.jobs.fill_copies import copies_of
-from bench.jobs.servers import Process, Server
-from bench.jobs.sessions import members, processor_seconds
 from bench.jobs.setup import Setup
+from bench.servers import Process, Server
+from bench.sessions import members, processor_seconds
 from bench.work import Failed
 from tests.simulation.jobs import command
 from tests.simulation.jobs.ledger import Published, judge, published, runs
