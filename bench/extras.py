@@ -89,13 +89,13 @@ def _memory_of_keys(settings: argparse.Namespace, work: Work) -> list[Row]:
     return [Row(f"memory of {count:,} keys", "MB", (grown[1] - grown[0],), at_most(100)), *rows]
 
 
-OF_MESSAGES: Final = Benchmark(
+BENCHMARK_OF_HEADERS: Final = Benchmark(
     "headers",
     "Headers on every message: what do they cost beside the same bytes as body?",
     add_arguments,
     run_headers,
     at_most=10,
 )
-OF_PUBLISHES: Final = Benchmark(
+BENCHMARK_OF_KEYS: Final = Benchmark(
     "keys", "What does a key for each publish cost?", add_arguments_of_keys, run_keys, at_most=15
 )

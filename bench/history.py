@@ -187,6 +187,6 @@ def _drain(work: Work, count: int, settings: argparse.Namespace, number: int, *,
 
 
 BENCHMARK: Final = Benchmark("history", "How fast does the past come back?", add_arguments, run, at_most=30)
-DRAIN: Final = Benchmark(
+BENCHMARK_OF_DRAIN: Final = Benchmark(
     "drain", "How fast does a backlog come from disk?", add_arguments_of_drain, run_drain, at_most=20
 )

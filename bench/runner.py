@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan, nan
 from statistics import median
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
-from bench.report import Row
+from bench.report import Demand, Row
 from bench.work import Failed, say
 
 T = TypeVar("T")
@@ -41,7 +41,7 @@ def in_turns(sides: Sequence[T], runs: int) -> Iterator[tuple[int, T]]:
 
 
 class Compared:
-    """What all runs of some sides have measured. `whose` is the process whose time the costs are."""
+    """The figures of all runs of some sides. `whose` names the process whose time the costs are."""
 
     def __init__(self, sides: Mapping[str, Side], runs: int, *, whose: str = "") -> None:
         self._found: dict[tuple[str, str], list[Measured]] = {}
@@ -58,21 +58,28 @@ class Compared:
     def cost(self, side: str, name: str) -> float:
         return median(it.cost for it in self._found[side, name])
 
-    def row(self, name: str, text: str, mine: str, other: str = "", **more: Any) -> Row:
-        """Return the row of one side, or of two. `more` is what the row has besides, and perhaps its unit."""
-        sides = [mine, *filter(None, [other])]
+    def row(
+        self,
+        name: str,
+        text: str,
+        mine: str,
+        other: str = "",
+        *,
+        unit: str = RATE,
+        demand: Demand | None = None,
+        note: str | None = None,
+    ) -> Row:
+        """Return the row of one side, perhaps beside another. Without a note of its own it notes the processor time."""
+        theirs = self.values(other, name) if other else ()
+        if note is None:
+            note = self._note(name, [side for side in (mine, other) if side])
+        return Row(text, unit, self.values(mine, name), demand, other, theirs, note)
+
+    def _note(self, name: str, sides: Sequence[str]) -> str:
         costs = [self.cost(side, name) for side in sides]
-        if not any(map(isnan, costs)):
-            more.setdefault("note", f"{self._whose}processor {', '.join(f'{it:.2f} µs' for it in costs)} a message")
-        unit = more.pop("unit", RATE)
-        return Row(
-            text,
-            unit,
-            self.values(mine, name),
-            other=other,
-            other_values=self.values(other, name) if other else (),
-            **more,
-        )
+        if any(map(isnan, costs)):
+            return ""
+        return f"{self._whose}processor {', '.join(f'{it:.2f} µs' for it in costs)} a message"
 
 
 def chosen(only: str, known: Sequence[str], what: str = "rows") -> list[str]:
