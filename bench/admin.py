@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import http.client
-import os
 import re
 import socket
 import subprocess
@@ -13,12 +12,15 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
+from bench.brokers import Broker, running_daemon
 from bench.ports import take_port
+from bench.processes import processor_share, resident_megabytes, wait_until
 from bench.report import Benchmark, Row, at_most
-from bench.work import HOST, Failed, Work, say, started
+from bench.work import HOST, Work, say, started
 
 START_LIMIT: Final = 60.0
 PAGES: Final = ("/", "/topics", "/topics/topic-7", "/topics/topic-7/channel-0", "/nodes")
@@ -52,14 +54,14 @@ def _measured(settings: argparse.Namespace, folder: Path, lively: float) -> list
         lookupd = stack.enter_context(_nodes(settings, lively))
         port = take_port()
         pid = stack.enter_context(_nsqadmin(port, lookupd, folder / "log"))
-        _wait_until_sampled(port, settings.topics)
+        wait_until(partial(_has_sampled, port, settings.topics), START_LIMIT, "nsqadmin has sampled everything", 0.5)
         pages = {path: _page_times(port, path) for path in PAGES}
-        alone = _share_of_a_core(pid, settings.seconds)
+        alone = processor_share(pid, settings.seconds)
         with _viewers(port, 1):
-            one = _share_of_a_core(pid, settings.seconds)
+            one = processor_share(pid, settings.seconds)
         with _viewers(port, VIEWERS):
-            many = _share_of_a_core(pid, settings.seconds)
-        resident = _peak_resident(pid)
+            many = processor_share(pid, settings.seconds)
+        resident = resident_megabytes(pid, "VmHWM")
     say(f"{name}: {alone:.1f} % alone, {one:.1f} % with a viewer, {many:.1f} % with {VIEWERS}, {resident:.0f} MB")
     return [
         *(Row(f"{name}: GET {path}", "ms", tuple(times), at_most(1000)) for path, times in pages.items()),
@@ -83,36 +85,18 @@ def _nodes(settings: argparse.Namespace, lively: float) -> Iterator[int]:
 def _nsqadmin(port: int, lookupd: int, log: Path) -> Iterator[int]:
     command = [sys.executable, "-m", "nsqadmin", f"--http-address={HOST}:{port}"]
     command += [f"--lookupd-http-address={HOST}:{lookupd}"]
-    with log.open("wb") as out, started(command, stdout=out, stderr=out) as process:
-        yield process.pid
+    with running_daemon(command, Broker(port, port), log) as pid:
+        yield pid
 
 
-def _wait_until_sampled(port: int, topics: int) -> None:
-    end = time.monotonic() + START_LIMIT
-    while time.monotonic() < end:
-        try:
-            metrics = _get(port, "/metrics").decode()
-        except OSError:
-            time.sleep(0.1)
-            continue
-        samples = re.search(r"^nsqadmin_samples_total (\d+)$", metrics, re.MULTILINE)
-        if samples and int(samples[1]) >= 3 and metrics.count("\nnsq_topic_depth{") >= topics:
-            return
-        time.sleep(0.5)
-    raise Failed(f"nsqadmin has not sampled everything after {START_LIMIT:.0f} seconds")
+def _has_sampled(port: int, topics: int) -> bool:
+    metrics = _get(port, "/metrics").decode()
+    samples = re.search(r"^nsqadmin_samples_total (\d+)$", metrics, re.MULTILINE)
+    return samples is not None and int(samples[1]) >= 3 and metrics.count("\nnsq_topic_depth{") >= topics
 
 
 def _get(port: int, path: str) -> bytes:
-    connection = http.client.HTTPConnection(HOST, port, timeout=START_LIMIT)
-    try:
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        body = answer.read()
-        if answer.status != 200:
-            raise Failed(f"GET {path}: {answer.status}")
-        return body
-    finally:
-        connection.close()
+    return Broker(port, port).get(path)
 
 
 def _page_times(port: int, path: str) -> list[float]:
@@ -123,12 +107,6 @@ def _page_times(port: int, path: str) -> list[float]:
         times.append((time.perf_counter() - began) * 1000)
         time.sleep(0.1)
     return times
-
-
-def _share_of_a_core(pid: int, seconds: float) -> float:
-    before, began = _cpu_seconds(pid), time.monotonic()
-    time.sleep(seconds)
-    return 100 * (_cpu_seconds(pid) - before) / (time.monotonic() - began)
 
 
 @contextmanager
@@ -154,21 +132,13 @@ def _drain(response: http.client.HTTPResponse) -> None:
     try:
         while response.read1(65536):
             pass
-    except (OSError, ValueError, AttributeError):  # the connection was closed: this is the normal end
+    except (
+        OSError,
+        http.client.HTTPException,
+        ValueError,
+        AttributeError,
+    ):  # the connection was closed: this is the normal end
         pass
-
-
-def _cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def _peak_resident(pid: int) -> float:
-    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
-    found = re.search(r"VmHWM:\s+(\d+) kB", status)
-    if found is None:
-        raise Failed("no VmHWM")
-    return int(found[1]) / 1024
 
 
 BENCHMARK: Final = Benchmark(

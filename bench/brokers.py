@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from math import nan
 from pathlib import Path
 from typing import Any, Final
 
+from bench import processes
 from bench.builds import Build
 from bench.ports import take_port
 from bench.work import HERE, HOST, ROOT, Failed, Work, started
@@ -24,7 +24,6 @@ from bench.work import HERE, HOST, ROOT, Failed, Work, started
 START_LIMIT: Final = 120.0
 STOP_LIMIT: Final = 60.0
 POLL: Final = 0.002
-_CPUCLOCK_SCHED: Final = 2
 
 
 @dataclass(frozen=True)
@@ -97,10 +96,7 @@ class Broker:
         self.post_all([f"/topic/create?topic={topic}", f"/channel/create?topic={topic}&channel={channel}"])
 
     def processor_seconds(self) -> float:
-        """Return the time of all threads, by the process's own clock: the ticks of /proc/PID/stat are too coarse."""
-        if self.pid is None:
-            return nan
-        return time.clock_gettime(~self.pid << 3 | _CPUCLOCK_SCHED)  # clock_getcpuclockid(3), which Python lacks
+        return processes.processor_seconds(self.pid)
 
     def forget(self, topic: str) -> None:
         """Delete the topic, if the broker outlives the run."""
@@ -180,6 +176,14 @@ def running_nsqd(
         with started(command, stdout=log, stderr=log, cwd=tree) as process:
             _wait_until_ready(process, Broker(tcp_port, http_port), log_path)
             yield Broker(tcp_port, http_port, process.pid, time.monotonic() - began), process
+
+
+@contextmanager
+def running_daemon(command: list[str], ports: Broker, log_path: Path) -> Iterator[int]:
+    """Run another daemon, and yield its process id once it answers on its ports. It is killed at the end of the block."""
+    with log_path.open("wb") as log, started(command, stdout=log, stderr=log) as process:
+        _wait_until_ready(process, ports, log_path)
+        yield process.pid
 
 
 def stop_cleanly(process: subprocess.Popen[bytes]) -> float:

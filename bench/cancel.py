@@ -7,7 +7,6 @@ import http.client
 import json
 import os
 import random
-import socket
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,14 +15,13 @@ from typing import Any, Final
 
 from bench.brokers import Broker, running_nsqd
 from bench.report import Benchmark, Row, at_most
+from bench.states import defer
 from bench.work import HOST, Failed, Work, say
 
 SIZE: Final = 200
 DELAY: Final = 24 * 3_600_000  # ms
 TOPIC: Final = "bench_cancel"
 CHANNEL: Final = "ch"
-TOGETHER: Final = 1_000  # publishes that are sent before their answers are read
-OK: Final = b"\0\0\0\6\0\0\0\0OK"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +38,7 @@ def run(settings: argparse.Namespace, work: Work) -> list[Row]:
     with work.new_folder("cancel") as folder:
         with running_nsqd(folder, settings.build, flags) as (broker, process):
             broker.make_channel(TOPIC, CHANNEL)
-            _publish(broker, settings.messages)
+            defer(broker, TOPIC, settings.messages, DELAY, b"x" * SIZE)
             say(f"{settings.messages:,} messages are deferred")
             rows += _rows("for comparison: GET /ping", _pings(broker, settings.cancels))
             rows += _rows("for comparison: one sync of this disk", _syncs(folder, settings.cancels))
@@ -65,23 +63,6 @@ def run(settings: argparse.Namespace, work: Work) -> list[Row]:
             process.kill()
             process.wait()
     return rows
-
-
-def _publish(broker: Broker, count: int) -> None:
-    """Publish so many messages, each with a key of its own."""
-    body = SIZE.to_bytes(4, "big") + b"x" * SIZE
-    settings = json.dumps({"feature_negotiation": True, "extensions": ["keys"], "heartbeat_interval": -1}).encode()
-    with socket.create_connection((HOST, broker.tcp_port)) as connection:
-        connection.sendall(b"  V2IDENTIFY\n" + len(settings).to_bytes(4, "big") + settings)
-        connection.recv(65536)
-        for start in range(0, count, TOGETHER):
-            some = range(start, min(start + TOGETHER, count))
-            connection.sendall(b"".join(b"DPUB %b %d k-%d\n%b" % (TOPIC.encode(), DELAY, n, body) for n in some))
-            answers = b""
-            while len(answers) < len(OK) * len(some):
-                answers += connection.recv(65536)
-            if answers != OK * len(some):
-                raise Failed(f"a publish failed: {answers[:100]!r}")
 
 
 def _lists(broker: Broker) -> list[Row]:

@@ -1,6 +1,6 @@
 """The cost of a layer by itself: nsqd's decoding and encoding for a message, without nsqd.
 
-The same batches as `bench.stream_client` sends go through the layers that nsqd uses, in this process, and only the time
+The same batches as `bench.clients.stream_load` sends go through the layers that nsqd uses, in this process, and only the time
 of this thread counts.
 """
 
@@ -13,7 +13,7 @@ from statistics import median
 from time import thread_time_ns
 from typing import Final
 
-from bench.stream_client import BATCH, SINGLES, bodies
+from bench.clients.stream_load import BATCH, SINGLES, bodies
 from nsqcommon.streams.deflate import DeflateLayer
 from nsqcommon.streams.layer import Layer
 from nsqcommon.streams.snappy import SnappyLayer

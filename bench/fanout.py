@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import argparse
 import time
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from bench.brokers import running_nsqd
 from bench.files import bytes_in
 from bench.report import Benchmark, Row, at_most
-from bench.work import Failed, Work, say
+from bench.runner import Compared, Measured
+from bench.work import Failed, Work
+from bench.workloads import SIZE
 
-SIZE: Final = 200
 BATCH: Final = 200
 TOPIC: Final = "bench_fanout"
+ONE: Final = "one channel"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,29 +27,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(settings: argparse.Namespace, work: Work) -> list[Row]:
-    many = settings.channels
-    measured: dict[int, list[dict[str, float]]] = {1: [], many: []}
-    for number in range(settings.runs):
-        for channels in (1, many) if number % 2 == 0 else (many, 1):
-            figures = _measure(work, channels, settings)
-            measured[channels].append(figures)
-            say(f"{channels:3} channels: " + ", ".join(f"{name} {value:,.0f}" for name, value in figures.items()))
-
-    def row(name: str, unit: str, key: str, *, limit: float | None = None) -> Row:
-        one, more = (tuple(figures[key] for figures in measured[channels]) for channels in (1, many))
-        return Row(name, unit, more, None if limit is None else at_most(limit), "one channel", one)
-
+    many = f"{settings.channels} channels"
+    sides = {name: partial(_measure, work, count, settings) for name, count in ((ONE, 1), (many, settings.channels))}
+    compared = Compared(sides, settings.runs)
     return [
-        row(f"on disk when published, {many} channels", "bytes", "published", limit=1.2),
-        row(f"written in all, published and consumed, {many} channels", "bytes", "written", limit=1.2),
-        row(f"MPUB, {many} channels", "msg/s", "publish"),
-        row(f"delivered in all, {many} consumers", "msg/s", "deliver"),
+        compared.row(name, text, many, ONE, unit=unit, demand=demand)
+        for name, text, unit, demand in (
+            ("published", f"on disk when published, {many}", "bytes", at_most(1.2)),
+            ("written", f"written in all, published and consumed, {many}", "bytes", at_most(1.2)),
+            ("publish", f"MPUB, {many}", "msg/s", None),
+            ("deliver", f"delivered in all, {settings.channels} consumers", "msg/s", None),
+        )
     ]
 
 
-def _measure(work: Work, channels: int, settings: argparse.Namespace) -> dict[str, float]:
+def _measure(work: Work, channels: int, settings: argparse.Namespace, number: int) -> dict[str, Measured]:
     count = settings.messages
-    names = ["ch"] if channels == 1 else [f"ch_{number}" for number in range(channels)]
+    names = ["ch"] if channels == 1 else [f"ch_{it}" for it in range(channels)]
     with work.new_folder("fanout") as folder, running_nsqd(folder, settings.build, settings.flag) as (broker, process):
         for name in names:
             broker.make_channel(TOPIC, name)
@@ -61,10 +58,10 @@ def _measure(work: Work, channels: int, settings: argparse.Namespace) -> dict[st
             raise Failed(f"{got['lost']:.0f} messages lost, {got['duplicate']:.0f} came twice")
         time.sleep(1)  # until the last progress is in the journal
         return {
-            "published": published,
-            "written": _bytes_written(process.pid),
-            "publish": sent["msgs_per_s"],
-            "deliver": got["finished_per_s"],
+            "published": Measured(published),
+            "written": Measured(_bytes_written(process.pid)),
+            "publish": Measured(sent["msgs_per_s"]),
+            "deliver": Measured(got["finished_per_s"]),
         }
 
 

@@ -1,7 +1,9 @@
-"""Reading history: a range of the log over HTTP, and a consumer with a large backlog.
+"""A backlog from disk, and a range of history: how fast the past comes back.
 
-One reader reads the whole log with `/topic/read`, first with an empty page cache and then with a full one. The drain is
-the same backlog through a channel, compared with as much as fits into the tail cache, which never touches the disk.
+`history`: one reader reads the whole log with `/topic/read`, first with an empty page cache and then with a full one, and a
+channel delivers the same backlog, compared with as much as fits into the tail cache, which never touches the disk.
+
+`drain`: nsqd writes a backlog, ends, starts again, and delivers all of it, with the page cache full and empty.
 """
 
 from __future__ import annotations
@@ -10,106 +12,113 @@ import argparse
 import shutil
 import socket
 import time
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from bench.brokers import Broker, running_nsqd, stop_cleanly
 from bench.files import evict
+from bench.processes import resident_megabytes
 from bench.report import Benchmark, Row, at_least, at_most
-from bench.work import HOST, Failed, Work, say
+from bench.runner import Compared, Measured
+from bench.work import HOST, Failed, Load, Work
+from bench.workloads import SIZE, fill
 
 TOPIC: Final = "bench_history"
 KEEP: Final = "--retention-bytes=1TB"  # drained messages stay for the next run
 CACHED_MESSAGES: Final = 1_000_000
 END: Final = b"\r\n0\r\n\r\n"
 MB: Final = 1_000_000
+VERIFIED: Final = "verify=1"  # bodies have running numbers
+LIMIT: Final = 600.0  # seconds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runs", type=int, default=3, help="runs (default: %(default)s)")
     parser.add_argument("--gigabytes", type=float, default=1, help="size of the backlog (default: %(default)s)")
+    parser.add_argument("--size", type=int, default=SIZE, help="bytes of a message (default: %(default)s)")
+    _add_batch(parser)
+
+
+def add_arguments_of_drain(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--runs", type=int, default=3, help="runs (default: %(default)s)")
+    parser.add_argument("--millions", type=float, default=3, help="messages of the backlog (default: %(default)s)")
+    _add_batch(parser)
+
+
+def _add_batch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=int, default=200, help="messages in one MPUB; 1: PUB (default: %(default)s)")
-    parser.add_argument("--size", type=int, default=200, help="bytes of a message (default: %(default)s)")
+
+
+def _whole_batches(work: Work, count: float, size: int, batch: int) -> int:
+    if shutil.disk_usage(work.folder).free < 2 * count * size:
+        raise Failed(f"not enough room on disk for {count:,.0f} messages")
+    return int(count) - int(count) % batch
+
+
+# History
 
 
 def run(settings: argparse.Namespace, work: Work) -> list[Row]:
-    count = int(settings.gigabytes * 1e9 / (settings.size + 4))
-    count -= count % settings.batch
-    if shutil.disk_usage(work.folder).free < 2 * settings.gigabytes * 1e9:
-        raise Failed("not enough room on disk")
-    cached: list[float] = []
-    cold: list[float] = []
-    plain: list[float] = []
-    warm: list[float] = []
-    drained: list[float] = []
-    growth: list[float] = []
+    count = _whole_batches(work, settings.gigabytes * 1e9 / (settings.size + 4), settings.size, settings.batch)
     with work.new_folder("history") as folder:
-        _fill(work, settings, folder, count)
-        for _ in range(settings.runs):
-            cached.append(_from_the_cache(work, settings, min(count, CACHED_MESSAGES)))
-            evict(folder)
-            plain.append(_read_plainly(folder))
-            evict(folder)
-            with running_nsqd(folder, settings.build, [*settings.flag, KEEP]) as (broker, process):
-                before = _resident(broker)
-                cold.append(_read(broker))
-                warm.append(_read(broker))
-                evict(folder)
-                broker.post_all(
-                    [f"/channel/{verb}?topic={TOPIC}&channel=ch&from=earliest" for verb in ("create", "seek")]
-                )
-                drained.append(_drain(work, broker, count))
-                growth.append((_peak(broker) - before) / MB)
-                stop_cleanly(process)
-            say(f"cold {cold[-1]:,.0f} MB/s, warm {warm[-1]:,.0f} MB/s, drained {drained[-1]:,.0f} msg/s")
+        with running_nsqd(folder, settings.build, settings.flag) as (broker, process):
+            broker.post_all([f"/topic/create?topic={TOPIC}"])
+            fill(work, broker, TOPIC, count, settings.size, settings.batch, VERIFIED)
+            stop_cleanly(process)
+        sides = {
+            "cache": partial(_from_the_cache, work, settings, min(count, CACHED_MESSAGES)),
+            "disk": partial(_from_disk, work, settings, folder, count),
+        }
+        compared = Compared(sides, settings.runs)
+    name = "drained"
+    drained = compared.row(name, f"{count:,} messages drained from disk", "disk", "cache", demand=at_least(0.7))
     return [
-        Row("/topic/read, page cache cold", "MB/s", tuple(cold), at_least(300)),
-        Row("/topic/read, page cache warm", "MB/s", tuple(warm)),
-        Row("the files read plainly, page cache cold", "MB/s", tuple(plain)),
-        Row(
-            f"{count:,} messages drained from disk",
-            "msg/s",
-            tuple(drained),
-            at_least(0.7),
-            "from the tail cache",
-            tuple(cached),
-        ),
-        Row("memory that nsqd took for all of it", "MB", tuple(growth), at_most(100)),
+        compared.row("cold", "/topic/read, page cache cold", "disk", unit="MB/s", demand=at_least(300)),
+        compared.row("warm", "/topic/read, page cache warm", "disk", unit="MB/s"),
+        compared.row("plain", "the files read plainly, page cache cold", "disk", unit="MB/s"),
+        drained.beside("from the tail cache", compared.values("cache", name)),
+        compared.row("growth", "memory that nsqd took for all of it", "disk", unit="MB", demand=at_most(100)),
     ]
 
 
-def _fill(work: Work, settings: argparse.Namespace, folder: Path, count: int) -> None:
-    with running_nsqd(folder, settings.build, settings.flag) as (broker, process):
-        broker.post_all([f"/topic/create?topic={TOPIC}"])
-        _publish(work, settings, broker, count)
+def _from_disk(work: Work, settings: argparse.Namespace, folder: Path, count: int, number: int) -> dict[str, Measured]:
+    evict(folder)
+    found = {"plain": Measured(_read_plainly(folder))}
+    evict(folder)
+    with running_nsqd(folder, settings.build, [*settings.flag, KEEP]) as (broker, process):
+        before = resident_megabytes(broker.pid)
+        found |= {"cold": Measured(_read(broker)), "warm": Measured(_read(broker))}
+        evict(folder)
+        broker.post_all([f"/channel/{verb}?topic={TOPIC}&channel=ch&from=earliest" for verb in ("create", "seek")])
+        found["drained"] = Measured(_all_drained(work, broker, count))
+        found["growth"] = Measured(resident_megabytes(broker.pid, "VmHWM") - before)
         stop_cleanly(process)
+    return found
 
 
-def _publish(work: Work, settings: argparse.Namespace, broker: Broker, count: int) -> None:
-    window = 1 if settings.batch > 1 else 64
-    work.load(
-        *("pub", broker.tcp_port, TOPIC, 2, settings.batch, settings.size, 600, window, f"count={count}", "verify=1"),
-        at_most=600,
-    )
-
-
-def _from_the_cache(work: Work, settings: argparse.Namespace, count: int) -> float:
+def _from_the_cache(work: Work, settings: argparse.Namespace, count: int, number: int) -> dict[str, Measured]:
     roomy = [*settings.flag, f"--mem-queue-size={2 * count}", f"--mem-queue-bytes={2 * count * (settings.size + 300)}"]
     with work.new_folder("cached") as folder, running_nsqd(folder, settings.build, roomy) as (broker, _):
         broker.make_channel(TOPIC)
-        _publish(work, settings, broker, count)
-        return _drain(work, broker, count)
+        fill(work, broker, TOPIC, count, settings.size, settings.batch, VERIFIED)
+        return {"drained": Measured(_all_drained(work, broker, count))}
 
 
-def _drain(work: Work, broker: Broker, count: int) -> float:
-    load = work.load(
-        *("sub", broker.tcp_port, TOPIC, "ch", 2, 2500, 600, f"count={count}", f"verify={count}", "quiet=10"),
-        at_most=600,
-        allow=(0, 4),
-    )
+def _all_drained(work: Work, broker: Broker, count: int) -> float:
+    load = _drained(work, broker, count)
     if load["lost"]:
         raise Failed(f"{load['lost']:.0f} of {count} messages did not come")
     return load["finished_per_s"]
+
+
+def _drained(work: Work, broker: Broker, count: int) -> Load:
+    """Consume all, and compare with what was published. Status 4 means that not all came, which is `lost` as well."""
+    return work.load(
+        *("sub", broker.tcp_port, TOPIC, "ch", 2, 2500, LIMIT, f"count={count}", f"verify={count}", "quiet=10"),
+        at_most=LIMIT,
+        allow=(0, 4),
+    )
 
 
 def _read(broker: Broker) -> float:
@@ -145,19 +154,39 @@ def _read_plainly(folder: Path) -> float:
     return size / MB / (time.monotonic() - began)
 
 
-def _resident(broker: Broker) -> int:
-    return _of_status(broker, "VmRSS")
+# Drain
 
 
-def _peak(broker: Broker) -> int:
-    return _of_status(broker, "VmHWM")
+def run_drain(settings: argparse.Namespace, work: Work) -> list[Row]:
+    count = _whole_batches(work, settings.millions * 1e6, SIZE, settings.batch)
+    caches = {"warm": False, "cold": True}
+    sides = {cache: partial(_drain, work, count, settings, is_cold=is_cold) for cache, is_cold in caches.items()}
+    compared = Compared(sides, settings.runs)
+    rows = [compared.row("rate", f"{count:,} messages, page cache {cache}", cache) for cache in caches]
+    for name, text in {"lost": "lost, all runs", "twice": "came twice, all runs"}.items():
+        total = sum(sum(compared.values(cache, name)) for cache in caches)
+        rows.append(Row(text, "messages", (total,), at_most(0)))
+    return rows
 
 
-def _of_status(broker: Broker, name: str) -> int:
-    for line in Path(f"/proc/{broker.pid}/status").read_text(encoding="ascii").splitlines():
-        if line.startswith(name + ":"):
-            return int(line.split()[1]) * 1024
-    raise Failed(f"/proc/{broker.pid}/status has no {name}")
+def _drain(work: Work, count: int, settings: argparse.Namespace, number: int, *, is_cold: bool) -> dict[str, Measured]:
+    with work.new_folder("drain") as folder:
+        with running_nsqd(folder, settings.build, settings.flag) as (broker, process):
+            broker.make_channel(TOPIC)
+            fill(work, broker, TOPIC, count, SIZE, settings.batch, VERIFIED)
+            stop_cleanly(process)
+        if is_cold:
+            evict(folder)
+        with running_nsqd(folder, settings.build, settings.flag) as (broker, _):
+            load = _drained(work, broker, count)
+            left = broker.channel_depth(TOPIC, "ch")
+            if left and not load["lost"]:
+                raise Failed(f"all {count} messages were finished, and {left} are said to be left")
+    twice = load["duplicate"] + load["foreign"]
+    return {"rate": Measured(load["finished_per_s"]), "lost": Measured(load["lost"]), "twice": Measured(twice)}
 
 
 BENCHMARK: Final = Benchmark("history", "How fast does the past come back?", add_arguments, run, at_most=30)
+BENCHMARK_OF_DRAIN: Final = Benchmark(
+    "drain", "How fast does a backlog come from disk?", add_arguments_of_drain, run_drain, at_most=20
+)

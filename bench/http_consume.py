@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
-import sys
+from functools import partial
 from typing import Final
 
-from bench.brokers import Broker, nsqd_factory
+from bench.brokers import nsqd_factory
 from bench.report import Benchmark, Row, at_least
-from bench.throughput import Measured
-from bench.work import ROOT, SLACK, Failed, Work, parsed, say
+from bench.runner import Compared, Measured
+from bench.work import Failed, Work
+from bench.workloads import CHANNEL, fill
 
 TOPIC: Final = "bench_http"
-CHANNEL: Final = "ch"
-DEMANDED: Final = 50_000  # msg/s with 500 messages at a time
-_AT_ONCE: Final = (10, 100, 500, 1000)
-_WITH_DEMAND: Final = 500
-_FILL: Final = 300.0  # seconds that publishing may take
+AT_ONCE: Final = {10: None, 100: None, 500: at_least(50_000), 1000: None}  # messages in an answer, and what is demanded
+_LIMIT: Final = 300.0  # seconds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,49 +24,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(settings: argparse.Namespace, work: Work) -> list[Row]:
-    fresh = nsqd_factory(work, settings.build, settings.flag)
-    figures: dict[int, list[Measured]] = {most: [] for most in _AT_ONCE}
-    for _ in range(settings.runs):
-        for most in _AT_ONCE:
-            with fresh() as broker:
-                measured = _consumed(
-                    broker, work, most, settings.messages if most >= 100 else settings.messages // 10, settings.size
-                )
-            figures[most].append(measured)
-            say(f"max={most:5} {measured.rate:12,.0f} msg/s  {measured.cost:6.2f} µs each")
-    return [_row(most, found) for most, found in figures.items()]
+    compared = Compared({f"max={most}": partial(_consumed, settings, work, most) for most in AT_ONCE}, settings.runs)
+    return [
+        compared.row("taken", f"POST /sub with max={most}, and POST /fin", f"max={most}", demand=demand)
+        for most, demand in AT_ONCE.items()
+    ]
 
 
-def _row(most: int, found: list[Measured]) -> Row:
-    cost = sorted(one.cost for one in found)[len(found) // 2]
-    demand = at_least(DEMANDED) if most == _WITH_DEMAND else None
-    rates = tuple(one.rate for one in found)
-    return Row(
-        f"POST /sub with max={most}, and POST /fin", "msg/s", rates, demand, note=f"processor {cost:.2f} µs each"
-    )
-
-
-def _consumed(broker: Broker, work: Work, most: int, count: int, size: int) -> Measured:
-    broker.make_channel(TOPIC, CHANNEL)
-    work.load("pub", broker.tcp_port, TOPIC, 1, 200, size, _FILL, f"count={count}", at_most=_FILL)
-    command = [sys.executable, "-m", "bench.http_client", str(broker.http_port), TOPIC, CHANNEL, str(most), str(count)]
-    before = broker.processor_seconds()
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        check=False,
-        timeout=_FILL + SLACK,
-    )
-    used = broker.processor_seconds() - before
-    if done.returncode:
-        raise Failed(f"{' '.join(command[1:])}: {done.stderr.decode().strip()}")
-    load = parsed(done.stdout, 0)
-    if left := broker.channel(TOPIC, CHANNEL)["in_flight_count"]:
-        raise Failed(f"{left} messages are still in flight")
-    return Measured(load["msgs_per_s"], used * 1e6 / max(1.0, load["msgs"]))
+def _consumed(settings: argparse.Namespace, work: Work, most: int, number: int) -> dict[str, Measured]:
+    count = settings.messages if most >= 100 else settings.messages // 10
+    with nsqd_factory(work, settings.build, settings.flag)() as broker:
+        broker.make_channel(TOPIC, CHANNEL)
+        fill(work, broker, TOPIC, count, settings.size)
+        before = broker.processor_seconds()
+        load = work.python("bench.clients.http_load", broker.http_port, TOPIC, CHANNEL, most, count, at_most=_LIMIT)
+        used = broker.processor_seconds() - before
+        if left := broker.channel(TOPIC, CHANNEL)["in_flight_count"]:
+            raise Failed(f"{left} messages are still in flight")
+    return {"taken": Measured(load["msgs_per_s"], used * 1e6 / max(1.0, load["msgs"]))}
 
 
 BENCHMARK: Final = Benchmark(

@@ -1,23 +1,32 @@
-"""How much memory nsqd uses, and how much processor time when nothing happens."""
+"""How much memory nsqd uses with very much of one thing, how long a start with it takes, and what idleness costs."""
 
 from __future__ import annotations
 
 import argparse
 import shutil
+import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bench.brokers import Broker, running_nsqd
+from bench.brokers import Broker, running_nsqd, stop_cleanly
+from bench.processes import processor_share, resident_megabytes
 from bench.report import Benchmark, Row, at_most
+from bench.runner import chosen
+from bench.states import REASONS, Waiting, bury
 from bench.work import Failed, Work, say
+from bench.workloads import SIZE, fill
 
-SIZE: Final = 200
 ON_DISK: Final = 240  # bytes of one message in the log, rounded up
-LONGEST_DEFER: Final = 3_600_000  # ms, NSQ's default limit
+DELAY: Final = 7 * 24 * 3_600_000  # ms
+READY: Final = 5.0  # seconds
 TOPIC: Final = "bench_memory"
+CHANNEL: Final = "ch"
+
+Fill = Callable[[argparse.Namespace, Work, Broker], None]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,47 +35,100 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--messages", type=int, default=10_000_000, help="messages in the backlog (default: %(default)s)"
     )
     parser.add_argument("--deferred", type=int, default=1_000_000, help="deferred messages (default: %(default)s)")
+    parser.add_argument("--buried", type=int, default=1_000_000, help="buried messages (default: %(default)s)")
+    parser.add_argument("--reasons", type=int, default=REASONS, help="why they are buried (default: %(default)s)")
+    parser.add_argument("--starts", type=int, default=2, help="starts after a stop and a kill (default: %(default)s)")
     parser.add_argument("--connections", type=int, default=5000, help="idle connections (default: %(default)s)")
     parser.add_argument("--topics", type=int, default=2000, help="topics with a channel each (default: %(default)s)")
     parser.add_argument("--idle", type=float, default=10.0, help="seconds of doing nothing (default: %(default)s)")
 
 
 def run(settings: argparse.Namespace, work: Work) -> list[Row]:
-    wanted = settings.only.split(",") if settings.only else list(CASES)
-    if unknown := set(wanted) - set(CASES):
-        raise Failed(f"unknown rows: {', '.join(sorted(unknown))}")
     rows: list[Row] = []
-    for name in wanted:
+    for name in chosen(settings.only, [*CASES]):
         rows += CASES[name](settings, work)
         say(f"{name}: " + ", ".join(f"{row.values[0]:.4g} {row.unit} {row.name}" for row in rows[-3:]))
     return rows
 
 
-def _backlog(settings: argparse.Namespace, work: Work) -> list[Row]:
-    count = settings.messages
-    if shutil.disk_usage(work.folder).free < count * ON_DISK * 1.5:
-        raise Failed(f"a backlog of {count:,} messages needs {count * ON_DISK >> 30} GiB and some to spare")
-    with _nsqd(settings, work) as broker:
-        broker.make_channel(TOPIC)
-        work.load("pub", broker.tcp_port, TOPIC, 2, 200, SIZE, 300, f"count={count}", at_most=300)
-        depth = broker.channel_depth(TOPIC, "ch")
-        if depth != count:
-            raise Failed(f"{depth} messages in the backlog, {count} were confirmed")
-        return resident(broker, f"backlog of {count:,} messages", limit=200)
+# Messages
 
 
-def _deferred(settings: argparse.Namespace, work: Work) -> list[Row]:
-    count = settings.deferred
-    with _nsqd(settings, work) as broker:
-        broker.make_channel(TOPIC)
-        work.load(
-            *("pub", broker.tcp_port, TOPIC, 4, 1, SIZE, 300, 64, f"count={count}", f"defer={LONGEST_DEFER}"),
-            at_most=300,
-        )
-        deferred = broker.deferred(TOPIC, "ch")
-        if deferred != count:
-            raise Failed(f"{deferred} messages are deferred, {count} were confirmed")
-        return resident(broker, f"{count:,} deferred messages", limit=400)
+@dataclass(frozen=True)
+class State:
+    """Messages of one channel that are all in the same state."""
+
+    name: str  # of the setting that says how many
+    text: str
+    count: str  # in /stats
+    fill: Fill
+    limit: float  # MB
+    survives: bool = False  # starts with them are measured
+
+    def __call__(self, settings: argparse.Namespace, work: Work) -> list[Row]:
+        count = getattr(settings, self.name)
+        what = self.text.format(f"{count:,}")
+        if shutil.disk_usage(work.folder).free < count * ON_DISK * 1.5:
+            raise Failed(f"{what} need {count * ON_DISK >> 30} GiB and some to spare")
+        flags = [*settings.flag, "--max-defer-timeout=200h"]
+        with work.new_folder("memory") as folder:
+            with running_nsqd(folder, settings.build, flags) as (broker, process):
+                broker.make_channel(TOPIC, CHANNEL)
+                with Waiting(broker) as waiting:
+                    self.fill(settings, work, broker)
+                self._check(broker, count)
+                rows = [*resident(broker, what, limit=self.limit)]
+                rows.append(Row(f"longest wait for /ping, {what} on their way there", "s", (waiting.longest,)))
+                stop_cleanly(process)
+            if self.survives and settings.starts:
+                rows += self._starts(settings, folder, flags, what, count)
+        return rows
+
+    def _starts(
+        self, settings: argparse.Namespace, folder: Path, flags: list[str], what: str, count: int
+    ) -> Iterator[Row]:
+        """Start after a clean stop and after a kill in turn. The first start is after a stop."""
+        ready: dict[str, list[float]] = {"a clean stop": [], "kill -9": []}
+        last: list[Row] = []
+        ends: tuple[Callable[[subprocess.Popen[bytes]], object], ...] = (_kill, stop_cleanly)
+        for _ in range(settings.starts):
+            for (how, seconds), end in zip(ready.items(), ends, strict=True):
+                with running_nsqd(folder, settings.build, flags) as (broker, process):
+                    seconds.append(broker.ready_after)
+                    self._check(broker, count)
+                    say(f"after {how:>12}: {broker.ready_after:6.2f} s")
+                    last = resident(broker, f"{what}, after a start", limit=self.limit)
+                    end(process)
+        yield from last
+        for how, seconds in ready.items():
+            yield Row(f"{what}: ready after {how}", "s", tuple(seconds), at_most(READY))
+
+    def _check(self, broker: Broker, count: int) -> None:
+        there = broker.channel(TOPIC, CHANNEL)[self.count]
+        if there != count:
+            raise Failed(f"{there} messages are {self.name}, {count} is right")
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+
+
+def _fill_backlog(settings: argparse.Namespace, work: Work, broker: Broker) -> None:
+    fill(work, broker, TOPIC, settings.messages)
+
+
+def _fill_deferred(settings: argparse.Namespace, work: Work, broker: Broker) -> None:
+    """Publish each alone, so that each is a record, a change in the journal, and a position of its own."""
+    fill(work, broker, TOPIC, settings.deferred, SIZE, 1, f"defer={DELAY}")
+
+
+def _fill_buried(settings: argparse.Namespace, work: Work, broker: Broker) -> None:
+    fill(work, broker, TOPIC, settings.buried)
+    bury(broker, TOPIC, CHANNEL, settings.buried, settings.reasons)
+
+
+# Connections and topics
 
 
 def _connections(settings: argparse.Namespace, work: Work) -> list[Row]:
@@ -78,7 +140,7 @@ def _connections(settings: argparse.Namespace, work: Work) -> list[Row]:
         if not line.startswith(b"ready"):
             raise Failed(f"{count} connections were not made: {line.decode().strip()}")
         time.sleep(1)
-        used = _processor_share(broker, settings.idle)
+        used = processor_share(broker.pid, settings.idle)
         return [
             *resident(broker, f"{count:,} idle connections", limit=250),
             Row(f"processor, {count:,} idle connections", "% of a core", (used,)),
@@ -95,19 +157,11 @@ def _topics(settings: argparse.Namespace, work: Work) -> list[Row]:
         broker.post_all(paths)
         # Lets background work (files, topology) end first.
         time.sleep(3)
-        used = _processor_share(broker, settings.idle)
+        used = processor_share(broker.pid, settings.idle)
         return [
             *resident(broker, f"{count:,} idle topics with a channel", limit=300),
             Row(f"processor, {count:,} idle topics", "% of a core", (used,), at_most(0.1)),
         ]
-
-
-CASES: Final[dict[str, Callable[[argparse.Namespace, Work], list[Row]]]] = {
-    "backlog": _backlog,
-    "deferred": _deferred,
-    "connections": _connections,
-    "topics": _topics,
-}
 
 
 @contextmanager
@@ -116,25 +170,21 @@ def _nsqd(settings: argparse.Namespace, work: Work) -> Iterator[Broker]:
         yield broker
 
 
+CASES: Final[Mapping[str, Callable[[argparse.Namespace, Work], list[Row]]]] = {
+    "backlog": State("messages", "backlog of {} messages", "depth", _fill_backlog, 200),
+    "deferred": State("deferred", "{} deferred messages", "deferred_count", _fill_deferred, 400, survives=True),
+    "buried": State("buried", "{} buried messages", "buried_count", _fill_buried, 400, survives=True),
+    "connections": _connections,
+    "topics": _topics,
+}
+
+
 def resident(broker: Broker, name: str, *, limit: float) -> list[Row]:
     """Return two rows: the resident memory now, which has a limit, and the peak."""
-    now, peak = resident_megabytes(broker), resident_megabytes(broker, "VmHWM")
+    now, peak = resident_megabytes(broker.pid), resident_megabytes(broker.pid, "VmHWM")
     return [Row(f"resident, {name}", "MB", (now,), at_most(limit)), Row(f"peak, {name}", "MB", (peak,))]
 
 
-def resident_megabytes(broker: Broker, which: str = "VmRSS") -> float:
-    for line in Path(f"/proc/{broker.pid}/status").read_text(encoding="ascii").splitlines():
-        key, _, value = line.partition(":")
-        if key == which:
-            return int(value.split()[0]) * 1024 / 1e6
-    raise LookupError(which)
-
-
-def _processor_share(broker: Broker, seconds: float) -> float:
-    """Return the use of the processor over the next seconds, in percent of one core."""
-    before, began = broker.processor_seconds(), time.monotonic()
-    time.sleep(seconds)
-    return 100 * (broker.processor_seconds() - before) / (time.monotonic() - began)
-
-
-BENCHMARK: Final = Benchmark("memory", "How much memory, and processor when idle?", add_arguments, run, at_most=20)
+BENCHMARK: Final = Benchmark(
+    "memory", "How much memory, how long a start, and how much processor when idle?", add_arguments, run, at_most=30
+)

@@ -13,30 +13,26 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from statistics import median, quantiles
 from typing import Final
 
 from bench.brokers import Broker, nsqd_factory, running_nsqd
-from bench.memory import resident_megabytes
 from bench.ports import take_port
+from bench.processes import resident_megabytes
 from bench.report import Benchmark, Demand, Row, at_least, at_most
+from bench.runner import Compared, Measured, chosen
 from bench.slow_store import COUNTS
-from bench.work import HOST, Failed, Work, say, started
+from bench.work import HOST, Failed, Work, started
+from bench.workloads import SIZE, WORKLOADS, measure
 from nsqcommon.wire.commands import MAGIC, pub
 
-SIZE: Final = 200
 TOPIC: Final = "bench_remote"
 OK: Final = b"\x00\x00\x00\x06\x00\x00\x00\x00OK"  # a frame
-
-
-@dataclass(frozen=True)
-class Shape:
-    connections: int
-    batch: int
-    window: int
+LOADS: Final = ("pub50", "deep", "deep1000", "deepmpub")
 
 
 @dataclass(frozen=True)
@@ -46,20 +42,15 @@ class Latency:
     latency: int
     interval: int
     one_by_one: float  # ms, median
-    rates: Mapping[str, Demand]  # by name of a shape: of the rate, or of its ratio to `synced` if below 1
+    rates: Mapping[str, Demand]  # by load: of the rate, or of its ratio to `synced` if below 1
     tail: float  # times the median
 
 
-SHAPES: Final = {
-    "PUB, 50 connections": Shape(50, 1, 1),
-    "PUB, 64 in flight on 4": Shape(4, 1, 64),
-    "PUB, 1,000 in flight on 4": Shape(4, 1, 1000),
-    "MPUB of 200, 16 in flight on 4": Shape(4, 200, 16),
-}
 STORES: Final = (
-    Latency(5, 2, 7, dict(zip(SHAPES, map(at_least, (5_000, 25_000, 0.7, 0.7)), strict=True)), 3),
-    Latency(50, 25, 55, dict(zip(SHAPES, map(at_least, (550, 2_800, 40_000, 100_000)), strict=True)), 2.5),
+    Latency(5, 2, 7, dict(zip(LOADS, map(at_least, (5_000, 25_000, 0.7, 0.7)), strict=True)), 3),
+    Latency(50, 25, 55, dict(zip(LOADS, map(at_least, (550, 2_800, 40_000, 100_000)), strict=True)), 2.5),
 )
+QUICK: Final = STORES[0]  # for what does not wait for it
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,10 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(settings: argparse.Namespace, work: Work) -> list[Row]:
-    wanted = settings.only.split(",") if settings.only else list(CASES)
-    if unknown := set(wanted) - set(CASES):
-        raise Failed(f"unknown rows: {', '.join(sorted(unknown))}")
-    return [row for name in wanted for row in CASES[name](settings, work)]
+    return [row for name in chosen(settings.only, [*CASES]) for row in CASES[name](settings, work)]
 
 
 @contextmanager
@@ -87,12 +75,12 @@ def _store(latency: float, slow: float = 0.0) -> Iterator[int]:
         yield port
 
 
-def _flags(port: int, interval: int) -> Sequence[str]:
+def _flags(port: int, store: Latency) -> Sequence[str]:
     endpoint = f"endpoint=http://{HOST}:{port}"
     return (
         "--remote=s3://bench/nsq",
-        "--remote-name=bench",
-        f"--remote-interval={interval}ms",
+        f"--remote-name=bench-{time.monotonic_ns()}",
+        f"--remote-interval={store.interval}ms",
         *(f"--remote-option={it}" for it in (endpoint, "access_key_id=bench", "secret_access_key=bench")),
     )
 
@@ -109,61 +97,43 @@ def _counts(port: int) -> dict[str, int]:
 
 
 def _rates(settings: argparse.Namespace, work: Work) -> list[Row]:
-    rows = []
-    for store in STORES:
-        with _store(store.latency) as port:
-            for name, shape in SHAPES.items():
-                rows.append(_rate_row(settings, work, store, port, name, shape))
-    return rows
+    return [row for store in STORES for row in _rates_of(settings, work, store)]
 
 
-def _rate_row(settings: argparse.Namespace, work: Work, store: Latency, port: int, name: str, shape: Shape) -> Row:
-    rates: dict[bool, list[float]] = {False: [], True: []}
-    for number in range(settings.runs):
-        for is_remote in (number % 2 == 0, number % 2 == 1):  # which comes first alternates
-            flags = ("--ack=remote", f"--remote-name=bench-{time.monotonic_ns()}") if is_remote else ("--ack=synced",)
-            if is_remote:
-                flags = (*_flags(port, store.interval), *flags)
-            with nsqd_factory(work, settings.build, [*settings.flag, *flags])() as broker:
-                rates[is_remote].append(_rate(work, broker, shape, settings.seconds))
-        say(f"{store.latency} ms, {name}: {rates[True][-1]:,.0f} msg/s, synced {rates[False][-1]:,.0f}")
-    demand = store.rates[name]
-    text = f"{store.latency} ms store: {name}"
-    if demand.limit < 1:
-        return Row(text, "msg/s", tuple(rates[True]), demand, "synced", tuple(rates[False]))
-    return Row(text, "msg/s", tuple(rates[True]), demand, note=f"synced {median(rates[False]):,.0f}")
+def _rates_of(settings: argparse.Namespace, work: Work, store: Latency) -> Iterator[Row]:
+    with _store(store.latency) as port:
 
+        def side(ack: str, load: str, number: int) -> dict[str, Measured]:
+            flags = [*settings.flag, f"--ack={ack}", *(_flags(port, store) if ack == "remote" else ())]
+            with nsqd_factory(work, settings.build, flags)() as broker:
+                return measure(work, broker, [load], TOPIC, settings.seconds)
 
-def _rate(work: Work, broker: Broker, shape: Shape, seconds: float) -> float:
-    broker.make_channel(TOPIC)
-    load = work.load(
-        *("pub", broker.tcp_port, TOPIC, shape.connections, shape.batch, SIZE, seconds, shape.window), at_most=seconds
-    )
-    if load["errors"]:
-        raise Failed(f"{load['errors']:.0f} publishes failed")
-    return load["msgs_per_s"]
+        for load, demand in store.rates.items():
+            compared = Compared({ack: partial(side, ack, load) for ack in ("remote", "synced")}, settings.runs)
+            other = "synced" if demand.limit < 1 else ""
+            note = "" if other else f"synced {median(compared.values('synced', load)):,.0f}"
+            text = f"{store.latency} ms store: {WORKLOADS[load].text}"
+            yield compared.row(load, text, "remote", other, demand=demand, note=note)
 
 
 def _latencies(settings: argparse.Namespace, work: Work) -> list[Row]:
     """Publish one at a time: the median, and the tail if one create of a hundred is four times as slow."""
+
+    def side(store: Latency, slow: float, number: int) -> dict[str, Measured]:
+        with _store(store.latency, slow) as port:
+            flags = [*settings.flag, *_flags(port, store), "--ack=remote"]
+            with nsqd_factory(work, settings.build, flags)() as broker:
+                times = _publish_one_by_one(broker, settings.seconds * 4)
+        middle = median(times)
+        return {"p50": Measured(middle * 1000), "tail": Measured(quantiles(times, n=100)[98] / middle)}
+
     rows = []
     for store in STORES:
-        medians, tails = [], []
-        for _ in range(settings.runs):
-            for slow in (0.0, 0.01):
-                with _store(store.latency, slow) as port:
-                    flags = [*settings.flag, *_flags(port, store.interval), "--ack=remote"]
-                    with nsqd_factory(work, settings.build, flags)() as broker:
-                        times = _publish_one_by_one(broker, settings.seconds * 4)
-                if slow:
-                    tails.append(quantiles(times, n=100)[98] / median(times))
-                else:
-                    medians.append(median(times) * 1000)
-            say(f"{store.latency} ms: one PUB {medians[-1]:.1f} ms, p99 {tails[-1]:.1f} times that")
+        compared = Compared({"even": partial(side, store, 0.0), "1 % slow": partial(side, store, 0.01)}, settings.runs)
         name = f"{store.latency} ms store: one PUB at a time"
         rows += [
-            Row(f"{name}, p50", "ms", tuple(medians), at_most(store.one_by_one)),
-            Row(f"{name}, p99 with 1 % at 4 x", "x p50", tuple(tails), at_most(store.tail)),
+            compared.row("p50", f"{name}, p50", "even", unit="ms", demand=at_most(store.one_by_one)),
+            compared.row("tail", f"{name}, p99 with 1 % at 4 x", "1 % slow", unit="x p50", demand=at_most(store.tail)),
         ]
     return rows
 
@@ -189,25 +159,22 @@ def _publish_one_by_one(broker: Broker, seconds: float) -> list[float]:
 
 def _written(settings: argparse.Namespace, work: Work) -> list[Row]:
     """Publish to a topic with --ack=written, with a copy and without: as fast as it goes, and 20 MB/s."""
-    rates: dict[bool, list[float]] = {False: [], True: []}
-    costs: dict[bool, list[float]] = {False: [], True: []}
-    with _store(5) as port:
-        for number in range(settings.runs):
-            for has_copy in (number % 2 == 0, number % 2 == 1):
-                more = (*_flags(port, 2), f"--remote-name=bench-{time.monotonic_ns()}") if has_copy else ()
-                with nsqd_factory(work, settings.build, [*settings.flag, *more])() as broker:
-                    rates[has_copy].append(_rate(work, broker, Shape(50, 1, 1), settings.seconds))
-                    costs[has_copy].append(_cost_of_20_megabytes_a_second(work, broker, settings.seconds))
-            say(f"written topics: {rates[True][-1]:,.0f} msg/s with a copy, {rates[False][-1]:,.0f} without")
+    with _store(QUICK.latency) as port:
+
+        def side(number: int, *, has_copy: bool) -> dict[str, Measured]:
+            flags = [*settings.flag, *(_flags(port, QUICK) if has_copy else ())]
+            with nsqd_factory(work, settings.build, flags)() as broker:
+                found = measure(work, broker, ["pub50"], TOPIC, settings.seconds)
+                used = _cost_of_20_megabytes_a_second(work, broker, settings.seconds)
+                return {**found, "processor": Measured(used)}
+
+        compared = Compared(
+            {"a copy": partial(side, has_copy=True), "without": partial(side, has_copy=False)}, settings.runs
+        )
+    text = "topics with --ack=written on a node with a copy"
     return [
-        Row(
-            "topics with --ack=written on a node with a copy",
-            *("msg/s", tuple(rates[True]), at_least(0.95), "without", tuple(rates[False])),
-        ),
-        Row(
-            "processor at 20 MB/s of MPUB",
-            *("s/s", tuple(costs[True]), at_most(1.1), "without", tuple(costs[False])),
-        ),
+        compared.row("pub50", text, "a copy", "without", demand=at_least(0.95)),
+        compared.row("processor", "processor at 20 MB/s of MPUB", "a copy", "without", unit="s/s", demand=at_most(1.1)),
     ]
 
 
@@ -218,7 +185,10 @@ def _cost_of_20_megabytes_a_second(work: Work, broker: Broker, seconds: float) -
 
 
 def _idle(settings: argparse.Namespace, work: Work) -> list[Row]:
-    with _store(5) as port, nsqd_factory(work, settings.build, [*settings.flag, *_flags(port, 2)])() as broker:
+    with (
+        _store(QUICK.latency) as port,
+        nsqd_factory(work, settings.build, [*settings.flag, *_flags(port, QUICK)])() as broker,
+    ):
         time.sleep(2.0)  # the start's own slots
         before, used = _counts(port), broker.processor_seconds()
         time.sleep(settings.idle)
@@ -235,19 +205,25 @@ def _idle(settings: argparse.Namespace, work: Work) -> list[Row]:
 def _away(settings: argparse.Namespace, work: Work) -> list[Row]:
     """Let the store go away under load, and see by how much memory grows."""
     with ExitStack() as running, work.new_folder("away") as folder:
-        port = running.enter_context(_store(5))
-        with running_nsqd(folder, settings.build, [*settings.flag, *_flags(port, 2)]) as (broker, _):
+        port = running.enter_context(_store(QUICK.latency))
+        with running_nsqd(folder, settings.build, [*settings.flag, *_flags(port, QUICK)]) as (broker, _):
             _cost_of_20_megabytes_a_second(work, broker, settings.seconds)
-            before = resident_megabytes(broker)
+            before = resident_megabytes(broker.pid)
             running.close()
             _cost_of_20_megabytes_a_second(work, broker, settings.away)
-            most = resident_megabytes(broker, "VmHWM")
+            most = resident_megabytes(broker.pid, "VmHWM")
     return [
         Row(f"memory grown while the store is away for {settings.away:.0f} s", "MB", (most - before,), at_most(150))
     ]
 
 
-CASES: Final = {"rates": _rates, "latencies": _latencies, "written": _written, "idle": _idle, "away": _away}
+CASES: Final[Mapping[str, Callable[[argparse.Namespace, Work], list[Row]]]] = {
+    "rates": _rates,
+    "latencies": _latencies,
+    "written": _written,
+    "idle": _idle,
+    "away": _away,
+}
 
 BENCHMARK: Final = Benchmark(
     "remote", "What does it cost to wait for a store, or to have a copy?", add_arguments, run, at_most=20

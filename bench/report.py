@@ -7,10 +7,10 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Final
+from typing import Final, Self
 
 from bench.machine import describe_machine, describe_versions
 from bench.work import Work
@@ -66,6 +66,9 @@ class Row:
     @property
     def verdict(self) -> str:
         return {None: "", True: "met", False: "missed"}[self.is_met]
+
+    def beside(self, other: str, values: tuple[float, ...]) -> Self:
+        return replace(self, other=other, other_values=values, note="")
 
     def cells(self) -> tuple[str, ...]:
         return (

@@ -53,11 +53,7 @@ class Work:
         """
         with tempfile.TemporaryDirectory(prefix="nsq-bench-", dir=parent) as name:
             folder = Path(name)
-            loadgen = folder / "loadgen"
-            compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-            if compiler is None:
-                raise Failed("the load generator needs a C compiler: cc, gcc or clang")
-            subprocess.run((compiler, "-O2", "-o", loadgen, HERE / "loadgen.c"), check=True, timeout=120)
+            loadgen = compiled(folder / "loadgen", HERE / "loadgen.c")
             cores = os.sched_getaffinity(0)
             if not pin:
                 yield cls(folder, loadgen, cores)
@@ -94,6 +90,22 @@ class Work:
             raise Failed(f"loadgen {' '.join(command[1:])}: status {process.returncode}, {out.decode().strip()}")
         return parsed(out, process.returncode)
 
+    def python(self, module: str, *arguments: object, at_most: float) -> Load:
+        """Run a load generator in Python to its end, which should come after `at_most` seconds."""
+        command = [sys.executable, "-m", module, *map(str, arguments)]
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            timeout=at_most + SLACK,
+        )
+        if done.returncode or not done.stdout:
+            raise Failed(f"{' '.join(command[1:])}: {done.stderr.decode().strip()}")
+        return parsed(done.stdout, 0)
+
     @contextmanager
     def loading(self, mode: str, port: int, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
         """Run the load generator beside the block, and kill it at the end if it still runs."""
@@ -103,6 +115,15 @@ class Work:
 
     def _command(self, mode: str, port: int, arguments: tuple[object, ...]) -> list[str]:
         return [str(self.loadgen), mode, HOST, str(port), *map(str, arguments)]
+
+
+def compiled(program: Path, *words: str | Path) -> Path:
+    """Compile a load generator of these sources, perhaps with flags."""
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        raise Failed("the load generator needs a C compiler: cc, gcc or clang")
+    subprocess.run((compiler, "-O2", "-o", program, *words), check=True, timeout=120)
+    return program
 
 
 def parsed(out: bytes, status: int) -> Load:

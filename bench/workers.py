@@ -17,22 +17,25 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Final
 
 from bench.brokers import Broker, running_nsqd, stop_cleanly
+from bench.processes import wait_until
 from bench.report import Benchmark, Row, at_least, at_most
+from bench.runner import Compared, Measured, chosen
 from bench.work import SLACK, Failed, Work, parsed, say
+from bench.workloads import CHANNEL, WORKLOADS, arguments, fill, rate_of
 
 STEP: Final = 100  # between the ports of two workers
-SIZE: Final = 200
 TOPIC: Final = "bench_workers"
-BACKLOG: Final = 400_000  # messages for a second of consuming, for each load process
+LOADS: Final = {"mpub": "mpub", "pub": "pub25", "sub": "sub1000"}  # rows, and what each load process does
+KILL: Final = "kill"
+ONE: Final = "one nsqd"
 LIMIT: Final = 60.0
 STEADY: Final = 10.5  # seconds; longer than the life after which a death counts as a first one again
 POLL: Final = 0.002
@@ -40,137 +43,78 @@ POLL: Final = 0.002
 Nodes = list[Broker]
 
 
-@dataclass(frozen=True)
-class Kind:
-    """One kind of load: what each load process does."""
-
-    text: str
-    mode: str
-    arguments: tuple[object, ...]  # after topic and channel
-    backlog: int = 0  # messages to publish for each second before it begins
-
-
-KINDS: Final = {
-    "mpub": Kind("MPUB of 200, each load on 2 connections", "pub", (2, 200, SIZE)),
-    "pub": Kind("PUB one at a time, each load on 25 connections", "pub", (25, 1, SIZE)),
-    "sub": Kind("consume and FIN, each load on 2 connections", "sub", (2, 1000), backlog=BACKLOG),
-}
-
-
-@dataclass(frozen=True)
-class Measured:
-    rate: float  # messages a second, both loads together
-    full: float  # the same with a whole core for each nsqd process
-    busy: float  # cores that the nsqd processes used
-    load_busy: float  # cores that the load used
-    others_busy: float  # cores that everything else on this machine used
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runs", type=int, default=5, help="runs of each row (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=3.0, help="length of one run (default: %(default)s)")
     parser.add_argument("--workers", type=int, default=2, help="workers, and load processes (default: %(default)s)")
     parser.add_argument("--kills", type=int, default=10, help="kills of a worker (default: %(default)s)")
-    parser.add_argument("--only", default="", metavar="ROW,...", help=f"some of: {', '.join(KINDS)}, kill")
+    parser.add_argument("--only", default="", metavar="ROW,...", help=f"some of: {', '.join(LOADS)}, {KILL}")
 
 
 def run(settings: argparse.Namespace, work: Work) -> list[Row]:
-    wanted = settings.only.split(",") if settings.only else [*KINDS, "kill"]
-    if unknown := set(wanted) - {*KINDS, "kill"}:
-        raise Failed(f"unknown rows: {', '.join(sorted(unknown))}")
-    rows: list[Row] = []
-    for name, kind in KINDS.items():
-        if name in wanted:
-            rows += _compare(kind, settings, work)
-    if "kill" in wanted:
-        rows.append(_kills(settings, work))
-    return rows
+    wanted = chosen(settings.only, [*LOADS, KILL])
+    rows = [row for name, load in LOADS.items() if name in wanted for row in _compare(load, settings, work)]
+    return [*rows, _kills(settings, work)] if KILL in wanted else rows
 
 
-# One against two
+# One against several
 
 
-def _compare(kind: Kind, settings: argparse.Namespace, work: Work) -> list[Row]:
-    count = settings.workers
-    sides: dict[int, list[Measured]] = {1: [], count: []}
-    for number in range(settings.runs):
-        # Each side is first in turn, so that a machine that speeds up or slows down favours neither.
-        for workers in (1, count) if number % 2 == 0 else (count, 1):
-            with _nodes(workers, settings, work) as nodes:
-                measured = _measure(kind, settings, nodes, work)
-            sides[workers].append(measured)
-            say(
-                f"{workers} x nsqd {kind.text:40} {measured.rate:12,.0f} msg/s, brokers {measured.busy:4.2f} cores, "
-                f"load {measured.load_busy:4.2f}, others {measured.others_busy:4.2f}, "
-                f"{measured.full:12,.0f} msg/s with a core each"
-            )
-    one, several = sides[1], sides[count]
-    demand = at_least(0.8 * count)  # 1.6 times with two workers
+def _compare(load: str, settings: argparse.Namespace, work: Work) -> list[Row]:
+    several = f"{settings.workers} workers"
+    sides = {
+        name: partial(_measure, load, count, settings, work) for name, count in ((ONE, 1), (several, settings.workers))
+    }
+    compared = Compared(sides, settings.runs)
+    shares = (
+        " + ".join(f"{median(compared.values(side, who)):.2f}" for who in ("brokers", "load", "others"))
+        for side in (several, ONE)
+    )
+    note = f"cores of brokers, load and others: {'; '.join(shares)}; of {os.cpu_count()}"
+    text = f"{WORKLOADS[load].text} for each load"
+    demand = at_least(0.8 * settings.workers)  # 1.6 times with two workers
     return [
-        Row(
-            kind.text,
-            "msg/s",
-            tuple(it.rate for it in several),
-            demand,
-            "one nsqd",
-            tuple(it.rate for it in one),
-            f"cores of brokers, load and others: {_cores(several)}; {_cores(one)}; of {os.cpu_count()}",
-        ),
-        Row(
-            f"{kind.text}, with a core each",
-            "msg/s",
-            tuple(it.full for it in several),
-            demand,
-            "one nsqd",
-            tuple(it.full for it in one),
-        ),
+        compared.row("rate", text, several, ONE, demand=demand, note=note),
+        compared.row("full", f"{text}, with a core each", several, ONE, demand=demand),
     ]
 
 
-def _cores(side: Sequence[Measured]) -> str:
-    shares = ([it.busy for it in side], [it.load_busy for it in side], [it.others_busy for it in side])
-    return " + ".join(f"{median(share):.2f}" for share in shares)
+def _measure(load: str, count: int, settings: argparse.Namespace, work: Work, number: int) -> dict[str, Measured]:
+    with _nodes(count, settings, work) as nodes:
+        return _measure_on(nodes, load, settings, work)
 
 
-def _measure(kind: Kind, settings: argparse.Namespace, nodes: Nodes, work: Work) -> Measured:
+def _measure_on(nodes: Nodes, name: str, settings: argparse.Namespace, work: Work) -> dict[str, Measured]:
     """Run the load processes, on a node each or all on the only one."""
-    seconds = settings.seconds
+    load, seconds = WORKLOADS[name], settings.seconds
     targets = nodes * (settings.workers // len(nodes))
     for node in nodes:
-        node.make_channel(TOPIC)
-    if kind.backlog:
-        count = int(kind.backlog * seconds)
+        node.make_channel(TOPIC, CHANNEL)
+    if load.backlog:
         for node in targets:
-            work.load("pub", node.tcp_port, TOPIC, 2, 200, SIZE, 120, f"count={count}", at_most=120)
+            fill(work, node, TOPIC, int(load.backlog * seconds))
     before = [node.processor_seconds() for node in nodes]
     load_before, machine_before = _children_seconds(), _machine_seconds()
     began = time.monotonic()
     with ExitStack() as stack:
-        loads = [
-            stack.enter_context(work.loading(kind.mode, node.tcp_port, *_arguments(kind, seconds))) for node in targets
-        ]
-        outs = [load.communicate(timeout=seconds + SLACK)[0] for load in loads]
-        if any(load.returncode for load in loads):
-            raise Failed(f"a load ended with status {[load.returncode for load in loads]}")
+        words = arguments(load, TOPIC, seconds)
+        loads = [stack.enter_context(work.loading(load.mode, node.tcp_port, *words)) for node in targets]
+        outs = [it.communicate(timeout=seconds + SLACK)[0] for it in loads]
+        if any(it.returncode for it in loads):
+            raise Failed(f"a load ended with status {[it.returncode for it in loads]}")
     took = time.monotonic() - began
     used = [node.processor_seconds() - earlier for node, earlier in zip(nodes, before, strict=True)]
     load_used, machine_used = _children_seconds() - load_before, _machine_seconds() - machine_before
     said = [parsed(out, 0) for out in outs]
     counts = [it["msgs"] for it in said]
     by_node = counts if len(nodes) == len(counts) else [sum(counts)]
-    return Measured(
-        rate=sum(it["finished_per_s" if kind.mode == "sub" else "msgs_per_s"] for it in said),
-        full=sum(count / each for count, each in zip(by_node, used, strict=True)),
-        busy=sum(used) / took,
-        load_busy=load_used / took,
-        others_busy=max(0.0, machine_used - load_used - sum(used)) / took,
-    )
-
-
-def _arguments(kind: Kind, seconds: float) -> tuple[object, ...]:
-    if kind.mode == "sub":
-        return TOPIC, "ch", *kind.arguments, seconds, "quiet=0.5"
-    return TOPIC, *kind.arguments, seconds
+    return {
+        "rate": Measured(sum(it[rate_of(load)] for it in said)),
+        "full": Measured(sum(count / each for count, each in zip(by_node, used, strict=True))),
+        "brokers": Measured(sum(used) / took),  # cores
+        "load": Measured(load_used / took),
+        "others": Measured(max(0.0, machine_used - load_used - sum(used)) / took),
+    }
 
 
 def _children_seconds() -> float:
@@ -208,7 +152,7 @@ def _seconds_away(node: Broker, folder: Path) -> float:
     killed = _pid_in(folder)
     began = time.monotonic()
     os.kill(killed, signal.SIGKILL)
-    _wait_for(lambda: _pid_in(folder) != killed and _answers(node))
+    wait_until(lambda: _pid_in(folder) != killed and _answers(node), LIMIT, "the worker answers again", POLL)
     return time.monotonic() - began
 
 
@@ -234,7 +178,7 @@ def _workers(count: int, folder: Path, settings: argparse.Namespace) -> Iterator
         assert first.http_port is not None
         ports = [(first.tcp_port + STEP * it, first.http_port + STEP * it) for it in range(count)]
         for tcp_port, http_port in ports:
-            _wait_for(partial(_answers, Broker(tcp_port, http_port)))
+            wait_until(partial(_answers, Broker(tcp_port, http_port)), LIMIT, "each worker answers", POLL)
         yield [
             Broker(tcp_port, http_port, _pid_in(folder / f"worker-{number}"))
             for number, (tcp_port, http_port) in enumerate(ports)
@@ -255,14 +199,6 @@ def _answers(node: Broker) -> bool:
         return node.get("/ping") == b"OK"
     except (OSError, http.client.HTTPException):
         return False
-
-
-def _wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + LIMIT
-    while not condition():
-        if time.monotonic() > end:
-            raise Failed(f"a worker does not answer after {LIMIT:.0f} seconds")
-        time.sleep(POLL)
 
 
 BENCHMARK: Final = Benchmark(

@@ -10,9 +10,11 @@ import argparse
 from typing import Final
 
 from bench.attack.cases import CASES
-from bench.attack.measure import Certificate, Figures, measured
+from bench.attack.measure import Figures, measured
+from bench.certificate import Certificate
 from bench.report import Benchmark, Row, at_most
-from bench.work import Failed, Work, say
+from bench.runner import chosen
+from bench.work import Work, say
 
 MOST_MEMORY: Final = 300.0  # MB
 LONGEST_HANDSHAKE: Final = 1000.0  # ms; clients give up after five or ten seconds
@@ -24,12 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(settings: argparse.Namespace, work: Work) -> list[Row]:
-    wanted = settings.only.split(",") if settings.only else list(CASES)
-    if unknown := set(wanted) - set(CASES):
-        raise Failed(f"unknown rows: {', '.join(sorted(unknown))}")
     certificate = Certificate.make(work.folder)
     rows: list[Row] = []
-    for name in wanted:
+    for name in chosen(settings.only, [*CASES]):
         figures = measured(name, settings, work, certificate)
         rows += rows_of(name, figures)
         say(f"{name:>22}: p99 {figures.p99:8.1f} ms, peak {figures.peak:5.0f} MB; {figures.told}")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import http.client
 import json
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -16,38 +14,19 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import quantiles
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from bench.attack.cases import CASES, Case, Victim
 from bench.attack.target import Target
-from bench.brokers import running_nsqd
+from bench.brokers import Broker, running_daemon, running_nsqd
 from bench.builds import Build
+from bench.certificate import Certificate
 from bench.ports import take_port
+from bench.processes import resident_megabytes
 from bench.work import HOST, SLACK, Failed, Work, started
 
 _AFTERWARDS: Final = 1.0  # seconds that the honest client goes on after the attacker
-_START_LIMIT: Final = 60.0
 _LOOK: Final = 0.2  # seconds between two counts of descriptors
-
-
-@dataclass(frozen=True, slots=True)
-class Certificate:
-    key: Path
-    certificate: Path
-
-    @classmethod
-    def make(cls, folder: Path) -> Self:
-        if shutil.which("openssl") is None:
-            raise Failed("the certificate needs openssl")
-        made = cls(folder / "key.pem", folder / "cert.pem")
-        new = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
-        subprocess.run(
-            ["openssl", *new, "-subj", "/CN=localhost", "-keyout", str(made.key), "-out", str(made.certificate)],
-            check=True,
-            capture_output=True,
-            timeout=60,
-        )
-        return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +144,7 @@ def _nsqd(case: Case, settings: argparse.Namespace, folder: Path, certificate: C
 def _nsqlookupd(build: Build, folder: Path) -> Iterator[_Running]:
     tcp, http_port = take_port(), take_port()
     command = [*build.python(), "-m", "nsqlookupd", f"--tcp-address={HOST}:{tcp}", f"--http-address={HOST}:{http_port}"]
-    with _daemon(command, http_port, folder / "nsqlookupd.log") as pid:
+    with running_daemon(command, Broker(tcp, http_port), folder / "nsqlookupd.log") as pid:
         asked = {"tcp": 0, "secret": "", "http": http_port, "path": "/ping", "https": 0}
         yield _Running(pid, Target(tcp=tcp, http=http_port), asked)
 
@@ -176,30 +155,8 @@ def _nsqadmin(build: Build, folder: Path) -> Iterator[_Running]:
     with _nsqlookupd(build, folder) as lookupd:
         command = [sys.executable, "-m", "nsqadmin", f"--http-address={HOST}:{port}"]
         command.append(f"--lookupd-http-address={HOST}:{lookupd.target.http}")
-        with _daemon(command, port, folder / "nsqadmin.log") as pid:
+        with running_daemon(command, Broker(port, port), folder / "nsqadmin.log") as pid:
             yield _Running(pid, lookupd.target, {"tcp": 0, "secret": "", "http": port, "path": "/ping", "https": 0})
-
-
-@contextmanager
-def _daemon(command: list[str], port: int, log: Path) -> Iterator[int]:
-    with log.open("wb") as out, started(command, stdout=out, stderr=out) as process:
-        end = time.monotonic() + _START_LIMIT
-        while not _answers(port):
-            if time.monotonic() > end or process.poll() is not None:
-                raise Failed(f"{command[2]} did not come up\n{log.read_text(errors='replace')[-2000:]}")
-            time.sleep(0.05)
-        yield process.pid
-
-
-def _answers(port: int) -> bool:
-    connection = http.client.HTTPConnection(HOST, port, timeout=_START_LIMIT)
-    try:
-        connection.request("GET", "/ping")
-        return connection.getresponse().status == 200
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()
 
 
 # Memory and descriptors
@@ -214,11 +171,9 @@ class _Watch:
         self._pid = pid
 
     def look(self) -> None:
-        with suppress(OSError):
+        with suppress(OSError, Failed):
             self.descriptors = max(self.descriptors, len(os.listdir(f"/proc/{self._pid}/fd")))
-            for line in Path(f"/proc/{self._pid}/status").read_text(encoding="ascii").splitlines():
-                if line.startswith("VmHWM:"):
-                    self.peak = int(line.split()[1]) * 1024 / 1e6
+            self.peak = resident_megabytes(self._pid, "VmHWM")
 
 
 @contextmanager

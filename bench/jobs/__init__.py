@@ -17,6 +17,7 @@ from bench.jobs.libraries import RATED
 from bench.jobs.postgres import Postgres
 from bench.jobs.rates import MEASURED, Rate, Rates, measure
 from bench.report import Benchmark, Row, at_least, at_most
+from bench.runner import in_turns
 from bench.work import Work, say
 
 OURS: Final = "nsq"
@@ -48,8 +49,8 @@ def run(settings: argparse.Namespace, work: Work) -> list[Row]:
 
 def _can_run(library: str) -> bool:
     """Return whether a library's database, if it needs one, is there. The others' brokers are demanded."""
-    if RATED[library].needs_database and not Postgres.is_there():
-        say(f"{library} is left out: it needs Postgres, and the extra bench-jobs")
+    if RATED[library].needs_database and (why := Postgres.lacks()):
+        say(f"{library} is left out: {why}")
         return False
     return True
 
@@ -57,11 +58,10 @@ def _can_run(library: str) -> bool:
 def _rates(settings: argparse.Namespace, work: Work, library: str) -> list[Row]:
     other = RATED[library].other
     found: dict[str, list[Rates]] = {OURS: [], other: []}
-    for number in range(settings.runs):
-        for broker in (OURS, other) if number % 2 == 0 else (other, OURS):  # who comes first alternates
-            found[broker].append(measure(work, library, broker, settings.jobs, settings.build.python()))
-            rates = ", ".join(f"{what} {rate.jobs_per_s:,.0f}" for what, rate in found[broker][-1].items())
-            say(f"{library:>8} on {broker:>8}: {rates} jobs/s")
+    for _, broker in in_turns((OURS, other), settings.runs):
+        found[broker].append(measure(work, library, broker, settings.jobs, settings.build.python()))
+        rates = ", ".join(f"{what} {rate.jobs_per_s:,.0f}" for what, rate in found[broker][-1].items())
+        say(f"{library:>8} on {broker:>8}: {rates} jobs/s")
     return [
         Row(
             f"{library}, {what}",

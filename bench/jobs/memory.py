@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from bench.jobs.rates import Stage, staged
-from bench.jobs.sessions import megabytes
+from bench.sessions import megabytes
 from bench.work import ROOT, Failed, Work, say
 
 DUE: Final = 3_500  # seconds: within the hour that nsqd and Celery on Redis have by default

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from bench.jobs.servers import Process, Server
+from bench.servers import Process, Server
 from bench.work import HOST, Failed
 
 _USER: Final = "postgres"  # root may not run it
@@ -35,8 +35,11 @@ class Postgres(Server):
         self._connection: Any = None
 
     @classmethod
-    def is_there(cls) -> bool:
-        return _programs() is not None and find_spec("psycopg") is not None and find_spec("django_tasks_db") is not None
+    def lacks(cls) -> str:
+        if _programs() is None:
+            return "postgres is not installed"
+        missing = [it for it in ("psycopg", "django_tasks_db") if find_spec(it) is None]
+        return f"{' and '.join(missing)}: scripts/setup dev,bench-jobs" if missing else ""
 
     @property
     def url(self) -> str:

@@ -13,9 +13,10 @@ from typing import Final
 
 from bench.jobs.libraries import RATED
 from bench.jobs.postgres import Postgres
-from bench.jobs.servers import SERVERS, Process, Server
-from bench.jobs.sessions import processor_seconds
+from bench.jobs.servers import SERVERS
 from bench.jobs.setup import Setup
+from bench.servers import Process, Server
+from bench.sessions import processor_seconds
 from bench.work import ROOT, Failed, Work
 
 BROKERS: Final[Mapping[str, type[Server]]] = {**SERVERS, "postgres": Postgres}
@@ -127,6 +128,8 @@ def _work_off(stage: Stage, worker: Process, count: int) -> Rate:
     # The worker's start is not its rate: count from when it has some behind it.
     some = count - count // 10
     first, began = stage.wait_until(lambda left: left <= some)
+    if not first:
+        raise Failed(f"{stage.library}: all {count} jobs were done at the first look; take more of them (--jobs)")
     before = stage.broker_seconds(), processor_seconds(worker.pid)
     _, ended = stage.wait_until(lambda left: left == 0)
     after = stage.broker_seconds(), processor_seconds(worker.pid)

@@ -19,10 +19,10 @@ from bench.peers.loader import Loader, NotReady
 from bench.peers.loads import FIGURES, KILL, LATENCIES, LOADS, PACES, PUBLISHING, RATES, Figure, measure_one
 from bench.peers.result import Result
 from bench.peers.rows import Measurements, Missing, Values, rows_of
-from bench.peers.servers import Server
 from bench.peers.tables import page
 from bench.peers.variants import GO, REFERENCES, Promise, Variant, variants
 from bench.report import Benchmark, Report, Row, write_result
+from bench.servers import Server
 from bench.work import ROOT, Failed, Work, say
 
 QUICK_PEERS: Final = (REFERENCES[Promise.WRITTEN], "redis-everysec", "beanstalkd")

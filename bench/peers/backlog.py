@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from bench.peers.loader import DONE, SHORT, Loader
-from bench.peers.loads import SIZE, Measured
-from bench.peers.servers import Server
+from bench.peers.loads import Measured
+from bench.servers import Server
 from bench.work import Failed
+from bench.workloads import SIZE
 
 _START_LIMIT: Final = 120.0
 _PAUSE: Final = 0.005

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from bench.peers.loader import CLOSED, DONE, SHORT, Loader
-from bench.peers.loads import SIZE
-from bench.peers.servers import Server
+from bench.servers import Server
 from bench.work import Failed, parsed
+from bench.workloads import SIZE
 
 _LIMIT: Final = 60.0
 _QUIET: Final = 10.0  # nothing has come for so long: that was all. A queue may need seconds to find its leader

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -10,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Protocol
 
-from bench.work import SLACK, Failed, Load, parsed, started
+from bench.work import SLACK, Failed, Load, compiled, parsed, started
 
 SOURCES: Final = Path(__file__).parent / "load"
 DONE, CLOSED, SHORT, NOT_READY = 0, 3, 4, 5  # exit statuses, see the head of load.c
@@ -36,13 +35,7 @@ class Loader:
 
     @classmethod
     def compiled(cls, folder: Path) -> Loader:
-        compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-        if compiler is None:
-            raise Failed("the load generator needs a C compiler: cc, gcc or clang")
-        program = folder / "load"
-        sources = sorted(SOURCES.glob("*.c"))
-        subprocess.run([compiler, "-O2", "-D_GNU_SOURCE", "-o", program, *sources], check=True, timeout=120)
-        return cls(program)
+        return cls(compiled(folder / "load", "-D_GNU_SOURCE", *sorted(SOURCES.glob("*.c"))))
 
     def run(
         self, mode: str, target: Target, queue: str, *, at_most: float, allow: tuple[int, ...] = (DONE,), **keys: object

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from bench.peers.loader import DONE, SHORT, Loader
-from bench.peers.servers import Server
+from bench.servers import Server
 from bench.work import Failed, Load
+from bench.workloads import SIZE, WORKLOADS, Workload
 
-SIZE: Final = 200
-BATCH: Final = 200
 WINDOW: Final = 500  # messages that a consumer has at a time
 TIMES: Final = {"p50": "p50_us", "p99": "p99_us", "p99.9": "p999_us"}
 PACES: Final = {"latency1000": 1_000, "latency20000": 20_000}
@@ -36,7 +35,7 @@ RATES: Final = (
     Figure("pub2", "publish one at a time, 2 connections", RATE),
     Figure("pub50", "publish one at a time, 50 connections", RATE),
     Figure("deep", "publish, 64 in flight on each of 4 connections", RATE),
-    Figure("batch", f"publish {BATCH} at a time, 2 connections", RATE),
+    Figure("batch", f"publish {WORKLOADS['mpub'].batch} at a time, 2 connections", RATE),
     Figure("consume", "consume and acknowledge, 2 connections", RATE),
 )
 LATENCIES: Final = tuple(
@@ -79,25 +78,25 @@ class Bench:
         self.loader.run("declare", self.server, queue, at_most=60)
         return queue
 
-    def publish(self, queue: str, *, conns: int, batch: int = 1, window: int = 1) -> Load:
+    def publish(self, queue: str, load: Workload) -> Load:
         return self.loader.run(
             *("pub", self.server, queue),
             at_most=self.seconds,
             seconds=self.seconds,
-            size=SIZE,
-            conns=conns,
-            batch=batch,
-            window=window,
+            size=load.size,
+            conns=load.connections,
+            batch=load.batch,
+            window=load.window,
         )
 
 
-def _publish(name: str, conns: int, window: int = 1) -> Callable[[Bench], Measured]:
-    return lambda bench: {name: bench.publish(bench.declare(name), conns=conns, window=window)["msgs_per_s"]}
+def _publish(name: str) -> Callable[[Bench], Measured]:
+    return lambda bench: {name: bench.publish(bench.declare(name), WORKLOADS[name])["msgs_per_s"]}
 
 
 def _batches(bench: Bench) -> Measured:
     bench.batches = bench.declare("batch")
-    load = bench.publish(bench.batches, conns=2, batch=BATCH)
+    load = bench.publish(bench.batches, WORKLOADS["mpub"])
     bench.left = int(load["msgs"])
     return {"batch": load["msgs_per_s"]}
 
@@ -122,9 +121,7 @@ def _consume(bench: Bench) -> Measured:
 
 
 PUBLISHING: Final[Mapping[str, Callable[[Bench], Measured]]] = {
-    "pub2": _publish("pub2", 2),
-    "pub50": _publish("pub50", 50),
-    "deep": _publish("deep", 4, 64),
+    **{name: _publish(name) for name in ("pub2", "pub50", "deep")},
     "batch": _batches,
     "consume": _consume,
 }

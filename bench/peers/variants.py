@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from bench import servers
 from bench.builds import Build
-from bench.peers import servers
 
 OURS: Final = "nsqd"  # the start of the names of ours
 GO: Final = "go-nsqd"  # and of the original's
@@ -70,7 +70,7 @@ def _ours(flags: Sequence[str]) -> list[Variant]:
             promise,
             durability,
             servers.Nsqd,
-            partial(servers.Nsqd, build=build, flags=(f"--ack={promise}", *flags)),
+            partial(servers.Nsqd, python=build.python(), flags=(f"--ack={promise}", *flags)),
             has_backlog=promise is Promise.WRITTEN,
         )
         for promise, durability in (

@@ -13,13 +13,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from bench.report import Benchmark, Row, at_most
-from bench.spark import batches, landing, latency, recovery, sink, streams
+from bench.spark import batches, landing, latency, recovery, sink
 from bench.spark.stage import Stage
 from bench.work import Failed, Work, say
 
 PARTS: Final[Mapping[str, Callable[[Stage, int], list[Row]]]] = {
     "batches": batches.measure,
-    "streams": streams.measure,
     "sink": sink.measure,
     "latency": latency.measure,
     "landing": landing.measure,
@@ -43,7 +42,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--runs", type=int, default=5, help="runs of each batch job and the sink (default: %(default)s)"
     )
-    parser.add_argument("--stream-runs", type=int, default=3, help="runs of each stream (default: %(default)s)")
     parser.add_argument("--count", type=int, default=1_000_000, help="messages to read or write (default: %(default)s)")
     parser.add_argument(
         "--megabytes",

@@ -7,10 +7,12 @@ from Parquet; a source in Python is not told, so its schema says it, as docs/how
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import count as numbers
 from typing import TYPE_CHECKING, Final
 
 from bench.report import Row, at_least
+from bench.runner import in_turns
 from bench.spark.stage import Stage, named, per_second, where
 from bench.work import say
 
@@ -47,12 +49,10 @@ def measure(stage: Stage, size: int) -> list[Row]:
 def _in_turn(
     name: str, job: Callable[[DataFrame], object], topic: DataFrame, parquet: DataFrame, count: int, stage: Stage
 ) -> Row:
-    mine: list[float] = []
-    theirs: list[float] = []
-    for number in range(stage.settings.runs + 1):
-        sides = [(topic, mine), (parquet, theirs)]
-        for frame, values in sides if number % 2 == 0 else reversed(sides):
-            values.append(per_second(count, lambda frame=frame: job(frame)))  # type: ignore[misc]
+    values: dict[bool, list[float]] = {True: [], False: []}
+    for _, is_mine in in_turns((True, False), stage.settings.runs + 1):
+        values[is_mine].append(per_second(count, partial(job, topic if is_mine else parquet)))
+    mine, theirs = values[True], values[False]
     row = Row(name, "rows/s", tuple(mine[1:]), at_least(AIM), PARQUET, tuple(theirs[1:]))
     say(f"{name}: {row.ratio:.2f} of {PARQUET}")
     return row

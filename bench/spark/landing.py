@@ -11,9 +11,10 @@ from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from bench.brokers import Broker
+from bench.processes import wait_until
 from bench.report import Row, at_most
 from bench.spark.lag import Committed, LagWatch, between, bisect, growth
-from bench.spark.stage import TOPIC, Stage, named, wait_until, where
+from bench.spark.stage import TOPIC, Stage, named, where
 from bench.work import Failed, say
 
 if TYPE_CHECKING:

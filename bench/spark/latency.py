@@ -11,18 +11,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import count as numbers
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from bench.processes import wait_until
 from bench.report import Row, at_most
 from bench.spark.lag import Committed
 from bench.spark.landing import checkpoint_of, landing, need_active, table_of
-from bench.spark.stage import TOPIC, Stage, named, wait_until
-from bench.spark.streams import RATE, progress, took
+from bench.spark.stage import TOPIC, Stage, named
 from bench.work import Failed, say
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.streaming.query import StreamingQuery
 
+RATE: Final = "rate-micro-batch"
 AIM: Final = 350  # ms, of the median
 SHARES: Final[Mapping[str, float]] = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
 COLUMNS: Final = "timestamp timestamp, body binary"
@@ -82,6 +84,17 @@ def _rate_micro_batches(stage: Stage, tables: Path, rows: int, size: int) -> lis
     finally:
         query.stop()
     return took(progress(query))[1:]
+
+
+def progress(query: StreamingQuery) -> list[dict[str, Any]]:
+    """Return Spark's reports on the latest micro-batches that had rows."""
+    reports = [json.loads(report.json) for report in query.recentProgress]
+    return [report for report in reports if report["numInputRows"]]
+
+
+def took(reports: Sequence[dict[str, Any]]) -> list[float]:
+    """Return how many milliseconds each batch took."""
+    return [float(report["durationMs"]["triggerExecution"]) for report in reports]
 
 
 def _thirds(values: Sequence[float]) -> Iterator[Sequence[float]]:

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Final
 
 from bench.brokers import Broker
+from bench.processes import wait_until
 from bench.report import Row
 from bench.spark.lag import LagWatch, between
 from bench.spark.landing import HOPELESS, checkpoint_of, table_of
-from bench.spark.stage import TOPIC, Stage, named, wait_until, where
+from bench.spark.stage import TOPIC, Stage, named, where
 from bench.work import Failed, say, started
 
 STEADY: Final = 5.0  # seconds before the kill over which the usual lag is measured

@@ -13,6 +13,7 @@ from subprocess import Popen
 from typing import TYPE_CHECKING, Final
 
 from bench.brokers import Broker, running_nsqd
+from bench.processes import wait_until
 from bench.spark.session import open_session
 from bench.work import HOST, Failed, Work
 
@@ -83,14 +84,6 @@ class Stage:
 def where(broker: Broker, topic: str = TOPIC) -> dict[str, str]:
     """Return the options that source and sink need for this broker and topic."""
     return {"nsqd": f"{HOST}:{broker.http_port}", "topic": topic}
-
-
-def wait_until(is_so: Callable[[], bool], seconds: float, what: str) -> None:
-    end = time.monotonic() + seconds
-    while not is_so():
-        if time.monotonic() > end:
-            raise Failed(f"not within {seconds:.0f} seconds: {what}")
-        time.sleep(0.05)
 
 
 def wait_until_readable(broker: Broker, topic: str, count: int) -> None:

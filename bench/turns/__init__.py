@@ -25,8 +25,9 @@ from typing import Final
 from bench.brokers import Broker, running_nsqd
 from bench.builds import Build
 from bench.report import Benchmark, Report, Row, at_most, print_table, write_result
+from bench.states import read
 from bench.turns.cases import CASES, SAID, WIDE, Case, Said, missing
-from bench.turns.filling import CHANNEL, OF_CHANNELS, STATES, Filled, Filling, client, read
+from bench.turns.filling import CHANNEL, OF_CHANNELS, STATES, Filled, Filling, client
 from bench.turns.measured_nsqd import LAYOUT
 from bench.work import Failed, Work, say
 from nsqcommon.wire import commands

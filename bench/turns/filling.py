@@ -9,9 +9,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Final
 
+from bench import states
 from bench.brokers import Broker
-from bench.buried import bury
-from bench.work import HOST, Failed
+from bench.states import bury, defer, read
 from nsqcommon.wire import commands
 
 CHANNEL: Final = "ch"
@@ -21,14 +21,8 @@ MOST_IN_BATCH: Final = 1_000_000  # messages of a byte: as many as fit a body of
 _AT_ONCE: Final = 10_000  # messages of one redelivery
 _READY: Final = 2_500
 _FRAME: Final = 35  # bytes of a message of one byte, as a frame
-_TOGETHER: Final = 1_000
-_OK: Final = b"\0\0\0\6\0\0\0\0OK"
-HEARTBEATS: Final = 7_200_000  # ms; nobody answers them here
-_IDENTITY: Final = {
-    "feature_negotiation": True,
-    "extensions": ["keys", "headers", "bury"],
-    "heartbeat_interval": HEARTBEATS,
-}
+_OK: Final = 10  # bytes of an answer
+_HEARTBEATS: Final = 7_200_000  # ms; nobody answers them here
 
 
 @dataclass
@@ -98,12 +92,7 @@ class Filling:
         self._defer_each(filled)
 
     def _defer_each(self, filled: Filled) -> None:
-        topic = filled.topic.encode()
-        with client(self.broker) as connection:
-            for start in range(0, self.count, _TOGETHER):
-                some = range(start, min(start + _TOGETHER, self.count))
-                connection.sendall(b"".join(b"DPUB %b %d k-%d\n\0\0\0\1x" % (topic, LATER, n) for n in some))
-                read(connection, len(_OK) * len(some))
+        defer(self.broker, filled.topic, self.count, LATER, b"x")
 
     def retries(self, filled: Filled) -> None:
         self.waiting(filled)
@@ -117,7 +106,7 @@ class Filling:
         for start in range(0, self.count, _READY):
             connection = filled.held.enter_context(client(self.broker))
             connection.sendall(commands.sub(filled.topic, CHANNEL) + commands.rdy(_READY))
-            read(connection, len(_OK) + _FRAME * min(_READY, self.count - start))
+            read(connection, _OK + _FRAME * min(_READY, self.count - start))
 
     def buried(self, filled: Filled) -> None:
         self.waiting(filled)
@@ -141,18 +130,4 @@ OF_CHANNELS: Final = tuple(name for name in STATES if name not in ("parked", "pa
 
 
 def client(broker: Broker) -> socket.socket:
-    """Return a connection that has identified itself and been granted all extensions."""
-    connection = socket.create_connection((HOST, broker.tcp_port), timeout=600)
-    connection.sendall(b"  V2" + commands.identify(json.dumps(_IDENTITY).encode()))
-    read(connection, int.from_bytes(read(connection, 4), "big"))
-    return connection
-
-
-def read(connection: socket.socket, count: int) -> bytes:
-    got = b""
-    while len(got) < count:
-        more = connection.recv(count - len(got))
-        if not more:
-            raise Failed("nsqd has closed the connection")
-        got += more
-    return got
+    return states.client(broker, _HEARTBEATS)

@@ -1,4 +1,8 @@
-"""One build by setuptools, in an environment on which the result does not depend."""
+"""One build by setuptools, in an environment on which the result does not depend.
+
+`build` and `uv build` would call the same function of setuptools. They would be one more tool to have before a release
+without a network, and the environment would still be ours to fix: backend.py is fifteen lines.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""What an artefact consists of and needs, as CycloneDX JSON."""
+"""What an artefact consists of and needs, as CycloneDX JSON.
+
+`cyclonedx-py environment` (7.5) knows a whole environment, with ruff and pytest in it, and neither the hash of a wheel nor
+what only an extra needs nor Debian's packages in an image; so we fill the model of its library ourselves.
+"""
 
 from __future__ import annotations
 

@@ -5,11 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from bench.jobs import rates
 from bench.jobs.fill_copies import copies_of
-from bench.jobs.sessions import members, processor_seconds
+from bench.jobs.setup import Setup
+from bench.servers import Process, Server
+from bench.sessions import members, processor_seconds
+from bench.work import Failed
 from tests.simulation.jobs import command
 from tests.simulation.jobs.ledger import Published, judge, published, runs
 
@@ -75,3 +80,17 @@ input()
         assert set(members(first.pid)) == {first.pid, child}
         assert processor_seconds(first.pid) > 0.15
         first.communicate(b"\n")  # the child ends with its input
+
+
+class Idle(Server):
+    program = "none"
+
+    def left(self) -> int:
+        return 0
+
+
+def test_a_worker_that_was_done_at_the_first_look_has_no_rate(tmp_path: Path) -> None:
+    setup = Setup("nsq", "nsq://127.0.0.1:1", str(tmp_path))
+    stage = rates.Stage("celery", Idle(tmp_path), None, setup, tmp_path)
+    with pytest.raises(Failed, match="all 300 jobs were done at the first look"):
+        rates._work_off(stage, cast("Process", None), 300)

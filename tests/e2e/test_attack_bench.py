@@ -16,9 +16,10 @@ import pytest
 
 from bench import brokers
 from bench.attack import MOST_MEMORY, measure
-from bench.attack.measure import Certificate, measured
+from bench.attack.measure import measured
 from bench.attack.sockets import LIMIT
 from bench.builds import Build
+from bench.certificate import Certificate
 from bench.work import ROOT, Work
 from tests.support import forked
 from tests.support.process import PYTHONPATH

@@ -1,6 +1,6 @@
 """Storms of names: new topics at nsqd, registrations at nsqlookupd. Other clients are served, and little work remains.
 
-`python -m bench storms` has the figures for 32,000 topics.
+`python -m bench attack --only topics` has the figures for 32,000 topics.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def test_jobs_with_an_eta_survive_kills_of_workers_and_nsqd(
 ) -> None:
     monkeypatch.setenv("NSQD_MSG_TIMEOUT", COMES_BACK)
     if not IS_LONG:  # most of what a start costs is imports
-        monkeypatch.setattr("bench.jobs.servers.subprocess", SimpleNamespace(**vars(subprocess) | {"Popen": Forked}))
+        monkeypatch.setattr("bench.servers.subprocess", SimpleNamespace(**vars(subprocess) | {"Popen": Forked}))
     plan = Plan(
         library=library,
         broker="nsq",

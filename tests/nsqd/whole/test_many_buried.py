@@ -1,4 +1,4 @@
-"""Tens of thousands of buried messages: a short form of `python -m bench buried`, with generous limits."""
+"""Tens of thousands of buried messages: a short form of `python -m bench memory --only buried`, with generous limits."""
 
 from __future__ import annotations
 

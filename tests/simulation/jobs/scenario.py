@@ -16,8 +16,9 @@ from random import Random
 from typing import Final
 
 from bench.jobs.libraries import LIBRARIES, Command
-from bench.jobs.servers import SERVERS, Process, Server
+from bench.jobs.servers import SERVERS
 from bench.jobs.setup import Setup
+from bench.servers import Process, Server
 from bench.work import Failed
 from tests.simulation.jobs.ledger import Verdict, judge, published, runs
 

@@ -1,6 +1,6 @@
-"""A client for `bench.http_consume`: takes messages with `POST /sub` on one connection, finishes them on another.
+"""`bench.http_consume`: takes messages with `POST /sub` on one connection, finishes them on another.
 
-    python -m bench.http_client PORT TOPIC CHANNEL MAX COUNT
+    python -m bench.clients.http_load PORT TOPIC CHANNEL MAX COUNT
 
 Requests to take are pipelined, so that the broker always has the next one. The client does as little as it can, as it
 shares the machine with what is measured: ids are found by the member that has them.

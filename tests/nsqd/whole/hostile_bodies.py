@@ -1,6 +1,6 @@
 """Bodies made to keep a parser busy, each as large as allowed, and the parser on the event loop that reads it.
 
-`bench parsers` shows their cost, and `tests/nsqd/whole/test_hostile_bodies.py` checks its limits.
+`test_hostile_bodies.py` checks the limits.
 """
 
 from __future__ import annotations

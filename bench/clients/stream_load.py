@@ -1,6 +1,6 @@
-"""A client for `bench.streams`: publishes or consumes over plain, TLS, snappy, deflate, or both of two kinds.
+"""`bench.streams`: publishes or consumes over plain, TLS, snappy, deflate, or both of two kinds.
 
-    python -m bench.stream_client PORT STREAM pub|mpub|sub TOPIC SECONDS
+    python -m bench.clients.stream_load PORT STREAM pub|mpub|sub TOPIC SECONDS
 
 It does as little as it can, as it shares the machine with what is measured: the same batch is sent again and again,
 compressed once (snappy's chunks stand alone, and so does deflate after a full flush), and messages are found by their
