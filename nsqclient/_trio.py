@@ -183,7 +183,7 @@ class OnTrio:
         async def do(number: int, work: Work[T]) -> None:
             results[number] = await work()
 
-        with unwrapped(trio.Cancelled):
+        with unwrapped(trio.Cancelled, alike=True):
             async with trio.open_nursery() as nursery:
                 for number, work in enumerate(works):
                     nursery.start_soon(do, number, work)

@@ -139,7 +139,7 @@ class OnAsyncio:
             return await work()
 
     async def together(self, works: Sequence[Work[T]]) -> list[T]:
-        with unwrapped(asyncio.CancelledError):
+        with unwrapped(asyncio.CancelledError, alike=True):
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(_coroutine(work)) for work in works]
         return [task.result() for task in tasks]

@@ -119,7 +119,10 @@ class Runtime(Protocol):
         """Return the result of `work`. Raise TimeoutError on asyncio, and trio.TooSlowError on trio."""
 
     async def together(self, works: Sequence[Work[T]]) -> list[T]:
-        """Do all of them at the same time and return their results. If one raises, the others are cancelled."""
+        """Do all of them at the same time and return their results.
+
+        If one raises, the others are cancelled. If several do, the first error is raised, and no group.
+        """
 
     def tasks(self, failed: Callable[[BaseException], None] | None = None) -> AbstractAsyncContextManager[Tasks]:
         """Return a block that has tasks, and cancels them at its end.

@@ -171,6 +171,18 @@ def test_error_of_one_comes_out_alone_and_ends_the_others(run: Run) -> None:
 
 
 @on_both
+def test_first_of_several_errors_stands_for_all(run: Run) -> None:
+    async def test(runtime: Runtime) -> None:
+        async def fail() -> None:
+            raise ValueError("the same of each")
+
+        with pytest.raises(ValueError, match="the same"):
+            await runtime.together([fail, fail])
+
+    run(test)
+
+
+@on_both
 def test_work_beside_a_block_ends_with_it(run: Run) -> None:
     async def test(runtime: Runtime) -> None:
         ended = Flag(runtime)
