@@ -291,9 +291,12 @@ class AsyncioTasks:
         self._loop = loop
         self._failed = failed
         self._running: dict[asyncio.Task[None], AsyncioScope] = {}
+        self._is_over = False
 
     def start(self, work: Work[None]) -> None:
         scope = AsyncioScope(self._loop, inf)
+        if self._is_over:
+            scope.cancel()
         task: asyncio.Task[None] = self._loop.create_task(scope.run(work, None))
         self._running[task] = scope
         task.add_done_callback(self._ended)
@@ -304,10 +307,15 @@ class AsyncioTasks:
             self._failed(error)
 
     async def end(self) -> None:
-        """Cancel all tasks, and return when they have ended."""
+        """Cancel all tasks, and return when they have ended.
+
+        One that was already due, because nsqlookupd has answered in the same turn of the loop, may start others first.
+        """
+        self._is_over = True
         for scope in self._running.values():
             scope.cancel()
-        await asyncio.gather(*self._running, return_exceptions=True)
+        while self._running:
+            await asyncio.gather(*self._running, return_exceptions=True)
 
 
 class SingleRequests:

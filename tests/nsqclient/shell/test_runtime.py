@@ -127,6 +127,36 @@ def test_tasks_that_never_ran_have_their_end(run: Run) -> None:
 
 
 @on_both
+def test_tasks_that_start_while_others_end_have_their_end(run: Run) -> None:
+    """An nsqlookupd that answers as the block ends may list another nsqd."""
+
+    async def test(runtime: Runtime) -> None:
+        answered = Flag(runtime)
+        ended = []
+
+        async def connect() -> None:
+            try:
+                await runtime.sleep(inf)
+            finally:
+                ended.append(True)
+
+        async with runtime.tasks() as tasks:
+
+            async def ask() -> None:
+                await answered.wait()
+                tasks.start(connect)
+                await runtime.sleep(inf)
+
+            tasks.start(ask)
+            await runtime.checkpoint()
+            await runtime.checkpoint()
+            answered.set()
+        assert ended == [True]
+
+    run(test)
+
+
+@on_both
 def test_cancelled_waits_leave_nothing_in_a_parking_lot(run: Run) -> None:
     async def test(runtime: Runtime) -> None:
         lot = runtime.parking_lot()
