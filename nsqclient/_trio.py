@@ -208,6 +208,9 @@ class OnTrio:
                 yield
                 nursery.cancel_scope.cancel()
 
+    def is_stray(self, error: BaseException) -> bool:
+        return False
+
     async def wait_for(self, outcome: Outcome) -> None:
         wake = partial(trio.lowlevel.reschedule, trio.lowlevel.current_task())
         outcome.when_done(wake)

@@ -161,6 +161,10 @@ class OnAsyncio:
         finally:
             task.cancel()
 
+    def is_stray(self, error: BaseException) -> bool:
+        task = asyncio.current_task(self._loop)
+        return isinstance(error, asyncio.CancelledError) and task is not None and not task.cancelling()
+
     def wait_for(self, outcome: Outcome) -> Awaitable[None]:
         answered = self._loop.create_future()
         outcome.when_done(partial(_wake, answered))

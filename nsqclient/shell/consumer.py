@@ -238,6 +238,9 @@ class Consumer:
             except Exception as error:
                 self._failed(message, error)
             except BaseException as error:
+                if self._runtime.is_stray(error):
+                    self._failed(message, _cancelled_elsewhere(error))
+                    continue
                 rest = message.answer_for(error)
                 if rest is error:
                     raise
@@ -262,7 +265,9 @@ class Consumer:
             message, _ = self._core.dead_letters.popleft()
             try:
                 await handle(cast(Message, message))
-            except Exception as error:
+            except BaseException as error:
+                if not isinstance(error, Exception) and not self._runtime.is_stray(error):
+                    raise
                 text = "[%s/%s] dead letter failed for msg %s, requeued"
                 self._logger.exception(text, self.topic, self.channel, message.id, exc_info=error)
                 message.requeue()
@@ -547,6 +552,13 @@ class ConsumerNode:
             self._wait.cancel()
         if self.connection is not None and not self.connection.is_open:
             self.connection.close()
+
+
+def _cancelled_elsewhere(error: BaseException) -> RuntimeError:
+    """Return the error of a handler that has awaited something that was cancelled, while the handler was not."""
+    failure = RuntimeError("it awaited something that was cancelled")
+    failure.__cause__ = error
+    return failure
 
 
 def is_async(handler: Callable[..., Any]) -> bool:

@@ -133,6 +133,12 @@ class Runtime(Protocol):
     def beside(self, work: Work[None], until: float) -> AbstractAsyncContextManager[None]:
         """Return a block beside which `work` is done. At the time `until` it is cancelled, and raises as `fail_after`."""
 
+    def is_stray(self, error: BaseException) -> bool:
+        """Return whether an error is the cancellation of something that this task has awaited, and not its own.
+
+        On trio there is no such thing. On asyncio, awaiting a task that somebody cancels raises CancelledError, too.
+        """
+
     def wait_for(self, outcome: Outcome) -> Awaitable[None]:
         """Wait until an outcome that is not done is done."""
 
