@@ -104,6 +104,24 @@ def test_events_and_pings_on_asyncio(nsqd: Nsqd, topic: str) -> None:
     run(work())
 
 
+def test_a_publish_on_asyncio_that_is_cancelled_as_its_answer_comes_is_reported(nsqd: Nsqd, topic: str) -> None:
+    async def work() -> None:
+        async with aio.open_producer(place(nsqd), connect="require") as producer:
+            late = (event async for event in producer.events() if isinstance(event, events.LatePublish))
+            following = asyncio.create_task(anext(late))
+            publish = asyncio.create_task(producer.publish(topic, b"one"))
+            connection = producer._nodes[0].connection
+            assert connection is not None
+            while not connection.pending:
+                await asyncio.sleep(0)
+            connection.pending[0].when_done(publish.cancel)
+            with pytest.raises(asyncio.CancelledError):
+                await publish
+            assert await following == events.LatePublish(topic, None)
+
+    run(work())
+
+
 def test_a_quorum_on_asyncio(start_nsqd: StartNsqd) -> None:
     one, two = start_nsqd(), start_nsqd()
 
