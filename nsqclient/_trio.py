@@ -252,7 +252,8 @@ class TrioScope:
         self._scope = trio.CancelScope(deadline=deadline, shield=is_shielded)
 
     async def run(self, work: Work[T], otherwise: T) -> T:
-        with self._scope:
+        # The scope takes its cancellations out of a group, which may leave a single error.
+        with unwrapped(trio.Cancelled), self._scope:
             return await work()
         return otherwise
 

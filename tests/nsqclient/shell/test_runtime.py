@@ -213,6 +213,22 @@ def test_first_of_several_errors_stands_for_all(run: Run) -> None:
 
 
 @on_both
+def test_error_while_a_scope_ends_its_work_comes_out_alone(run: Run) -> None:
+    async def test(runtime: Runtime) -> None:
+        async def fail() -> None:
+            try:
+                await runtime.sleep(inf)
+            finally:
+                raise ValueError("one")
+
+        works: list[Callable[[], Awaitable[None]]] = [partial(runtime.sleep, inf), fail]
+        with pytest.raises(ValueError, match="one"):
+            await runtime.scope(runtime.clock()).run(partial(runtime.together, works), None)
+
+    run(test)
+
+
+@on_both
 def test_work_beside_a_block_ends_with_it(run: Run) -> None:
     async def test(runtime: Runtime) -> None:
         ended = Flag(runtime)
