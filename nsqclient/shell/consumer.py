@@ -382,7 +382,7 @@ class Consumer:
         for node in list(self._nodes.values()):
             await node.first_try.wait()
             if node.error is not None:
-                raise node.error
+                raise self._core.failure or node.error  # `_keep_time` raises the failure as well, and one is enough
         if self._discovery is not None:
             await self._discovery.first_round.wait()
             if not self._listings.has_begun:

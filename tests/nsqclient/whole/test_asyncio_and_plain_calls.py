@@ -112,7 +112,7 @@ def test_a_publish_on_asyncio_that_is_cancelled_as_its_answer_comes_is_reported(
             publish = asyncio.create_task(producer.publish(topic, b"one"))
             connection = producer._nodes[0].connection
             assert connection is not None
-            while not connection.pending:
+            while not connection.pending:  # noqa: ASYNC110 -- until the publish is queued
                 await asyncio.sleep(0)
             connection.pending[0].when_done(publish.cancel)
             with pytest.raises(asyncio.CancelledError):
