@@ -183,7 +183,7 @@ class OnTrio:
         async def do(number: int, work: Work[T]) -> None:
             results[number] = await work()
 
-        with unwrapped(trio.Cancelled):
+        with unwrapped(trio.Cancelled, alike=True):
             async with trio.open_nursery() as nursery:
                 for number, work in enumerate(works):
                     nursery.start_soon(do, number, work)
@@ -207,6 +207,9 @@ class OnTrio:
                 nursery.start_soon(work)
                 yield
                 nursery.cancel_scope.cancel()
+
+    def is_stray(self, error: BaseException) -> bool:
+        return False
 
     async def wait_for(self, outcome: Outcome) -> None:
         wake = partial(trio.lowlevel.reschedule, trio.lowlevel.current_task())
@@ -249,7 +252,8 @@ class TrioScope:
         self._scope = trio.CancelScope(deadline=deadline, shield=is_shielded)
 
     async def run(self, work: Work[T], otherwise: T) -> T:
-        with self._scope:
+        # The scope takes its cancellations out of a group, which may leave a single error.
+        with unwrapped(trio.Cancelled), self._scope:
             return await work()
         return otherwise
 

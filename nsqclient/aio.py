@@ -139,7 +139,7 @@ class OnAsyncio:
             return await work()
 
     async def together(self, works: Sequence[Work[T]]) -> list[T]:
-        with unwrapped(asyncio.CancelledError):
+        with unwrapped(asyncio.CancelledError, alike=True):
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(_coroutine(work)) for work in works]
         return [task.result() for task in tasks]
@@ -160,6 +160,10 @@ class OnAsyncio:
                 yield
         finally:
             task.cancel()
+
+    def is_stray(self, error: BaseException) -> bool:
+        task = asyncio.current_task(self._loop)
+        return isinstance(error, asyncio.CancelledError) and task is not None and not task.cancelling()
 
     def wait_for(self, outcome: Outcome) -> Awaitable[None]:
         answered = self._loop.create_future()
@@ -291,9 +295,12 @@ class AsyncioTasks:
         self._loop = loop
         self._failed = failed
         self._running: dict[asyncio.Task[None], AsyncioScope] = {}
+        self._is_over = False
 
     def start(self, work: Work[None]) -> None:
         scope = AsyncioScope(self._loop, inf)
+        if self._is_over:
+            scope.cancel()
         task: asyncio.Task[None] = self._loop.create_task(scope.run(work, None))
         self._running[task] = scope
         task.add_done_callback(self._ended)
@@ -304,10 +311,15 @@ class AsyncioTasks:
             self._failed(error)
 
     async def end(self) -> None:
-        """Cancel all tasks, and return when they have ended."""
+        """Cancel all tasks, and return when they have ended.
+
+        One that was already due, because nsqlookupd has answered in the same turn of the loop, may start others first.
+        """
+        self._is_over = True
         for scope in self._running.values():
             scope.cancel()
-        await asyncio.gather(*self._running, return_exceptions=True)
+        while self._running:
+            await asyncio.gather(*self._running, return_exceptions=True)
 
 
 class SingleRequests:

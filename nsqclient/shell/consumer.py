@@ -238,6 +238,9 @@ class Consumer:
             except Exception as error:
                 self._failed(message, error)
             except BaseException as error:
+                if self._runtime.is_stray(error):
+                    self._failed(message, _cancelled_elsewhere(error))
+                    continue
                 rest = message.answer_for(error)
                 if rest is error:
                     raise
@@ -262,7 +265,9 @@ class Consumer:
             message, _ = self._core.dead_letters.popleft()
             try:
                 await handle(cast(Message, message))
-            except Exception as error:
+            except BaseException as error:
+                if not isinstance(error, Exception) and not self._runtime.is_stray(error):
+                    raise
                 text = "[%s/%s] dead letter failed for msg %s, requeued"
                 self._logger.exception(text, self.topic, self.channel, message.id, exc_info=error)
                 message.requeue()
@@ -377,7 +382,7 @@ class Consumer:
         for node in list(self._nodes.values()):
             await node.first_try.wait()
             if node.error is not None:
-                raise node.error
+                raise self._core.failure or node.error  # `_keep_time` raises the failure as well, and one is enough
         if self._discovery is not None:
             await self._discovery.first_round.wait()
             if not self._listings.has_begun:
@@ -547,6 +552,13 @@ class ConsumerNode:
             self._wait.cancel()
         if self.connection is not None and not self.connection.is_open:
             self.connection.close()
+
+
+def _cancelled_elsewhere(error: BaseException) -> RuntimeError:
+    """Return the error of a handler that has awaited something that was cancelled, while the handler was not."""
+    failure = RuntimeError("it awaited something that was cancelled")
+    failure.__cause__ = error
+    return failure
 
 
 def is_async(handler: Callable[..., Any]) -> bool:

@@ -23,7 +23,7 @@ from nsqclient.core.errors import (
     Unsupported,
 )
 from nsqclient.core.errors import Disconnected as NotConnected
-from nsqclient.core.events import ConnectFailed, Event
+from nsqclient.core.events import ConnectFailed, Event, LatePublish
 from nsqclient.core.hostpool import Quorum, Strategy
 from nsqclient.core.listings import parse_lookupd
 from nsqclient.core.membership import Membership
@@ -473,6 +473,8 @@ class Producer:
                 await self._wait_for(receipt)
             except BaseException:
                 receipt.is_abandoned = True
+                if receipt.done:  # on asyncio, a cancellation in the turn of the answer comes before it
+                    self._emit(LatePublish(topic, receipt.error))
                 raise
         return receipt.error
 

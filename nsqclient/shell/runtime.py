@@ -119,7 +119,10 @@ class Runtime(Protocol):
         """Return the result of `work`. Raise TimeoutError on asyncio, and trio.TooSlowError on trio."""
 
     async def together(self, works: Sequence[Work[T]]) -> list[T]:
-        """Do all of them at the same time and return their results. If one raises, the others are cancelled."""
+        """Do all of them at the same time and return their results.
+
+        If one raises, the others are cancelled. If several do, the first error is raised, and no group.
+        """
 
     def tasks(self, failed: Callable[[BaseException], None] | None = None) -> AbstractAsyncContextManager[Tasks]:
         """Return a block that has tasks, and cancels them at its end.
@@ -129,6 +132,12 @@ class Runtime(Protocol):
 
     def beside(self, work: Work[None], until: float) -> AbstractAsyncContextManager[None]:
         """Return a block beside which `work` is done. At the time `until` it is cancelled, and raises as `fail_after`."""
+
+    def is_stray(self, error: BaseException) -> bool:
+        """Return whether an error is the cancellation of something that this task has awaited, and not its own.
+
+        On trio there is no such thing. On asyncio, awaiting a task that somebody cancels raises CancelledError, too.
+        """
 
     def wait_for(self, outcome: Outcome) -> Awaitable[None]:
         """Wait until an outcome that is not done is done."""

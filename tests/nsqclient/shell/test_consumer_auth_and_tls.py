@@ -56,6 +56,21 @@ async def test_a_secret_that_is_required_and_missing() -> None:
 
 
 @jumping
+async def test_a_start_that_several_nsqds_refuse_raises_one_error() -> None:
+    """The consumer fails for what the first of them said; `startup` would raise what the last one said."""
+
+    class Slow:
+        async def connect(self) -> trio.abc.Stream:
+            await trio.sleep(0.5)
+            return await late.connect()
+
+    async with MemoryNSQD(reply={"auth_required": True}) as late, MemoryNSQD(reply={"auth_required": True}) as early:
+        with pytest.raises(AuthError):
+            async with open_consumer("t", "c", nsqd=[Slow(), early], startup="require"):
+                pass
+
+
+@jumping
 async def test_a_wrong_secret() -> None:
     def refuse(connection: int, command: str) -> bytes | None:
         return error_frame(ProtocolError(Fault.AUTH_FAILED, "AUTH failed")) if command == "AUTH" else None

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from nsqclient import ConfigError, Stopped
+from nsqclient import ConfigError, ConnectError, Stopped
 from nsqclient.aio import open_producer
 
 NOBODY = "127.0.0.1:1"
@@ -20,6 +20,19 @@ def test_a_publish_hears_of_the_end_even_if_connecting_had_not_begun() -> None:
             await asyncio.sleep(0)  # the publish waits for a connection, and the task that connects has not run yet
         with pytest.raises(Stopped):
             await asyncio.wait_for(publish, LIMIT)
+
+    asyncio.run(test())
+
+
+def test_several_nsqds_that_fail_at_once_raise_one_error() -> None:
+    """`except Stopped` and `except ConnectError` do not catch a group."""
+
+    async def test() -> None:
+        async with open_producer([NOBODY, "127.0.0.1:2"], strategy="all", retry="never") as producer:
+            with pytest.raises(ConnectError):
+                await producer.ping()
+        with pytest.raises(Stopped):
+            await producer.publish("events", b"late")
 
     asyncio.run(test())
 

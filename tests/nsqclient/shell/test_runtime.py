@@ -127,6 +127,36 @@ def test_tasks_that_never_ran_have_their_end(run: Run) -> None:
 
 
 @on_both
+def test_tasks_that_start_while_others_end_have_their_end(run: Run) -> None:
+    """An nsqlookupd that answers as the block ends may list another nsqd."""
+
+    async def test(runtime: Runtime) -> None:
+        answered = Flag(runtime)
+        ended = []
+
+        async def connect() -> None:
+            try:
+                await runtime.sleep(inf)
+            finally:
+                ended.append(True)
+
+        async with runtime.tasks() as tasks:
+
+            async def ask() -> None:
+                await answered.wait()
+                tasks.start(connect)
+                await runtime.sleep(inf)
+
+            tasks.start(ask)
+            await runtime.checkpoint()
+            await runtime.checkpoint()
+            answered.set()
+        assert ended == [True]
+
+    run(test)
+
+
+@on_both
 def test_cancelled_waits_leave_nothing_in_a_parking_lot(run: Run) -> None:
     async def test(runtime: Runtime) -> None:
         lot = runtime.parking_lot()
@@ -166,6 +196,34 @@ def test_error_of_one_comes_out_alone_and_ends_the_others(run: Run) -> None:
         with pytest.raises(ValueError, match="one"):
             await runtime.together(works)
         assert await runtime.together([partial(answer, 1), partial(answer, 2)]) == [1, 2]
+
+    run(test)
+
+
+@on_both
+def test_first_of_several_errors_stands_for_all(run: Run) -> None:
+    async def test(runtime: Runtime) -> None:
+        async def fail() -> None:
+            raise ValueError("the same of each")
+
+        with pytest.raises(ValueError, match="the same"):
+            await runtime.together([fail, fail])
+
+    run(test)
+
+
+@on_both
+def test_error_while_a_scope_ends_its_work_comes_out_alone(run: Run) -> None:
+    async def test(runtime: Runtime) -> None:
+        async def fail() -> None:
+            try:
+                await runtime.sleep(inf)
+            finally:
+                raise ValueError("one")
+
+        works: list[Callable[[], Awaitable[None]]] = [partial(runtime.sleep, inf), fail]
+        with pytest.raises(ValueError, match="one"):
+            await runtime.scope(runtime.clock()).run(partial(runtime.together, works), None)
 
     run(test)
 

@@ -104,6 +104,24 @@ def test_events_and_pings_on_asyncio(nsqd: Nsqd, topic: str) -> None:
     run(work())
 
 
+def test_a_publish_on_asyncio_that_is_cancelled_as_its_answer_comes_is_reported(nsqd: Nsqd, topic: str) -> None:
+    async def work() -> None:
+        async with aio.open_producer(place(nsqd), connect="require") as producer:
+            late = (event async for event in producer.events() if isinstance(event, events.LatePublish))
+            following = asyncio.create_task(anext(late))
+            publish = asyncio.create_task(producer.publish(topic, b"one"))
+            connection = producer._nodes[0].connection
+            assert connection is not None
+            while not connection.pending:  # noqa: ASYNC110 -- until the publish is queued
+                await asyncio.sleep(0)
+            connection.pending[0].when_done(publish.cancel)
+            with pytest.raises(asyncio.CancelledError):
+                await publish
+            assert await following == events.LatePublish(topic, None)
+
+    run(work())
+
+
 def test_a_quorum_on_asyncio(start_nsqd: StartNsqd) -> None:
     one, two = start_nsqd(), start_nsqd()
 
@@ -156,6 +174,59 @@ def test_a_handler_in_the_threads_of_an_executor_on_asyncio(nsqd: Nsqd, topic: s
 
     run(work())
     assert [name.partition("_")[0] for name in names] == ["ours"] * 4
+
+
+def test_a_handler_on_asyncio_that_awaits_what_was_cancelled_has_failed(nsqd: Nsqd, topic: str) -> None:
+    """Its consumer is not cancelled, so it goes on with the next message."""
+    fill(nsqd, topic, 3)
+    attempts: list[int] = []
+
+    async def work() -> None:
+        config = Config(backoff="none", default_requeue_delay=0)
+        async with aio.open_consumer(topic, "c", nsqd=place(nsqd), config=config) as consumer:
+
+            async def handle(message: Message) -> None:
+                attempts.append(message.attempts)
+                if len(attempts) == 1:
+                    other = asyncio.get_running_loop().create_future()
+                    other.cancel()
+                    await other
+                if len(attempts) == 4:
+                    consumer.stop()
+
+            await consumer.run(handle)
+
+    run(work())
+    assert sorted(attempts) == [1, 1, 1, 2]
+
+
+def test_a_dead_letter_on_asyncio_that_awaits_what_was_cancelled_comes_again(nsqd: Nsqd, topic: str) -> None:
+    fill(nsqd, topic, 1)
+    attempts: list[int] = []
+
+    async def work() -> None:
+        done = asyncio.Event()
+
+        async def bury(message: Message) -> None:
+            attempts.append(message.attempts)
+            if len(attempts) == 1:
+                other = asyncio.get_running_loop().create_future()
+                other.cancel()
+                await other
+            done.set()
+
+        async def give_up(message: Message) -> None:
+            raise GiveUp("nobody wants it")
+
+        config = Config(backoff="none", default_requeue_delay=0)
+        async with aio.open_consumer(topic, "c", nsqd=place(nsqd), config=config, dead_letter=bury) as consumer:
+            running = asyncio.create_task(consumer.run(give_up))
+            await done.wait()
+            consumer.stop()
+            await running
+
+    run(work())
+    assert attempts == [1, 2]
 
 
 def test_a_handler_in_threads(nsqd: Nsqd, topic: str) -> None:
