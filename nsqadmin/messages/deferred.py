@@ -53,6 +53,7 @@ class Deferred(ListKind[NodeDeferred, Deferral]):
     """The kind of messages that a channel has deferred."""
 
     path = "/channel/deferred"
+    has_log = True
     nothing = frozenset(("TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND"))
     words = MappingProxyType(
         {

@@ -169,6 +169,7 @@ class ListKind(Generic[N, M]):
 
     path: str  # on a node
     also: tuple[str, ...] = ()  # paths of which a node is asked as well when its messages are counted
+    has_log: bool = False  # its messages are named with the id of a log, which a node tells with their number
     nothing: frozenset[str]  # codes of errors by which a node says that it has none
     words: Mapping[str, str] = MappingProxyType({})  # what other codes mean
 

@@ -99,6 +99,23 @@ class SelectionReader(Generic[N, M]):
         page = merged(parts, look.after, look.limit)
         return replace(page, missing=tuple(sorted((_not_searched(parts) | dict(page.missing)).items())))
 
+    async def one(self, snapshot: Snapshot, channel: Channel, identity: Identity, node: str, place: str) -> ListPage[M]:
+        """Look for the message at this place. Raise ValueError if that is no place.
+
+        No other node is asked, and the node itself is asked for its number of messages only if it has to be: another
+        one may hang, and a number that cannot be read hides no message.
+        """
+        before = self.kind.place_before(place)
+        look = Look(after={node: before} if before else {}, limit=1, node=node)
+        found: list[N] = []
+        for row in channel.nodes:
+            if row.node == node and self.kind.has_log:
+                found.append(await self._count_of(snapshot, channel, row))
+            elif row.node == node:
+                found.append(self.kind.last_known(row, silence(snapshot, node)))
+        page = await self.page(channel, Summary(nodes=tuple(found)), identity, look)
+        return replace(page, lines=tuple(it for it in page.lines if it.place == place))
+
     async def everything(self, channel: Channel, summary: Summary[N], identity: Identity, look: Look) -> ListPage[M]:
         """Do step after step, until there are `limit` messages, the time is up, or the end is reached."""
         deadline = trio.current_time() + look.seconds

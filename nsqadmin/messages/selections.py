@@ -74,6 +74,12 @@ class Selections(Generic[N, M]):
         """Return how many messages each node has, and the next ones. Raise BadRequest for a reason that is not listed."""
         return await self._read(self._reader.page, channel, identity, look)
 
+    async def one(self, channel: Channel, identity: Identity, node: str, place: str) -> ListPage[M]:
+        """Return the message at this place of the node's list. Raise ValueError if that is no place."""
+        page = await run_trio(self._reader.one, self._view.snapshot, channel, identity, node, place)
+        sight = self.sight(channel, identity)
+        return replace(page, lines=tuple(it.seen(sight) for it in page.lines))
+
     async def _read(
         self, read: Callable[..., Awaitable[ListPage[M]]], channel: Channel, identity: Identity, look: Look
     ) -> tuple[Summary[N], ListPage[M]]:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 from nsqadmin.access.policy import Right
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import require
-from nsqadmin.messages.lists import Look
 from nsqadmin.pages.bodies import FORMS, shown
 from nsqadmin.pages.painter import Failure, word_of
 from nsqadmin.pages.selection_tab import ADDRESS
@@ -47,12 +46,10 @@ class SelectedMessagePages:
             return self._no_message(request, snapshot, "There is no such channel.")
         selections: Selections[Any, Any] = messages.buried if kind == "buried" else messages.deferred
         try:
-            before = selections.kind.place_before(place)
+            page = await selections.one(channel, identity, node, place)
         except ValueError:
             return self._no_message(request, snapshot, "This address names no message.")
-        look = Look(after={node: before} if before else {}, limit=1, node=node)
-        _, page = await selections.read(channel, identity, look)
-        one = next((it for it in page.lines if it.place == place), None)
+        one = next(iter(page.lines), None)
         if one is None:
             problem = next((f"{at}: {why}." for at, why in page.missing), _GONE[kind])
             return self._no_message(request, snapshot, problem)

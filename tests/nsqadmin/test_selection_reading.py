@@ -17,7 +17,7 @@ from nsqadmin.messages.lists import ListPage, Look, Summary
 from nsqadmin.messages.model import Message
 from nsqadmin.messages.reading import Unreadable
 from nsqadmin.messages.selection_reading import SelectionReader
-from tests.support.picture import channel, channel_node
+from tests.support.picture import channel, channel_node, snapshot
 
 
 class Nodes:
@@ -59,6 +59,16 @@ def listed(count: int, *, first_due: int = 0, **more: Any) -> list[dict[str, Any
         }
         for number in range(count)
     ]
+
+
+BURIED_LINE: dict[str, Any] = {
+    "sequence": 0,
+    "attempts": 1,
+    "id": "f" * 16,
+    "buried_at": 2,
+    "reason": "bad",
+    "client": "a",
+}
 
 
 def look(
@@ -110,8 +120,7 @@ def test_nonsense_of_one_node_fails_only_that_node(odd: dict[str, Any]) -> None:
 
 
 def test_nodes_look_for_the_reason_of_buried_messages_and_one_that_has_not_told_its_count_is_not_asked() -> None:
-    line = {"sequence": 3, "attempts": 1, "id": "f" * 16, "buried_at": 2, "reason": "bad", "client": "a"}
-    nodes = Nodes({"n1": [{**line, "timestamp": 1, "body": "red"}]})
+    nodes = Nodes({"n1": [{**BURIED_LINE, "sequence": 3, "timestamp": 1, "body": "red"}]})
     reader = SelectionReader(BURIED, None, nodes)  # type: ignore[arg-type]
     on = channel(channel_node("n1"), channel_node("n2"))
     summary = Summary(nodes=(NodeSummary(node="n1", count=1), NodeSummary(node="n2", count=9, error="it is silent")))
@@ -121,3 +130,34 @@ def test_nodes_look_for_the_reason_of_buried_messages_and_one_that_has_not_told_
     assert (page.missing, page.after) == ((("n2", "it is silent"),), "")
     assert nodes.asked == [("n1", "")]
     assert nodes.arguments == {"topic": ["t"], "channel": ["c"], "limit": ["20"], "reason": ["ba"]}
+
+
+class Counts:
+    """Nodes that tell how many messages they have deferred."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def get_json(self, node: str, _: str) -> Any:
+        self.asked.append(node)
+        return {"count": 9, "log": "a"}
+
+
+def test_one_deferred_message_is_looked_for_on_its_node_alone() -> None:
+    nodes, counts = Nodes({"n1": listed(9), "n2": listed(9)}), Counts()
+    on, user = channel(channel_node("n1"), channel_node("n2")), Identity(roles=(ALL_RIGHTS,))
+    reader = SelectionReader(DEFERRED, counts, nodes)  # type: ignore[arg-type]
+    page = trio.run(reader.one, snapshot(), on, user, "n2", "5e0a91c3,4,4")
+    assert [it.pick for it in page.lines] == ["4@n2@a"]
+    assert (counts.asked, [node for node, _ in nodes.asked]) == (["n2"], ["n2"])
+    assert trio.run(reader.one, snapshot(), on, user, "n2", "5e0a91c3,4,3").lines == (), "it has moved"
+    assert trio.run(reader.one, snapshot(), on, user, "evil:80", "5e0a91c3,4,4").lines == ()
+    with pytest.raises(ValueError, match="unpack"):
+        trio.run(reader.one, snapshot(), on, user, "n2", "4")
+
+
+def test_one_buried_message_is_shown_although_nobody_can_tell_how_many_there_are() -> None:
+    nodes = Nodes({"n1": [{**BURIED_LINE, "timestamp": 1, "body": "red"}]})
+    reader = SelectionReader(BURIED, None, nodes)  # type: ignore[arg-type]  # no node is asked for a number
+    page = trio.run(reader.one, snapshot(), channel(channel_node("n1")), Identity(roles=(ALL_RIGHTS,)), "n1", "0")
+    assert [it.place for it in page.lines] == ["0"]
