@@ -318,8 +318,9 @@ class AsyncioTasks:
         self._is_over = True
         for scope in self._running.values():
             scope.cancel()
-        while self._running:
-            await asyncio.gather(*self._running, return_exceptions=True)
+        # From Python 3.12 on, gathering only tasks that are done doesn't let `_ended` run, so they are left out.
+        while running := [task for task in self._running if not task.done()]:
+            await asyncio.gather(*running, return_exceptions=True)
 
 
 class SingleRequests:
