@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -109,7 +110,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ListedMessage:
+class ListedMessage(ABC):
     """One message of a list. Without `message`, `unread` says why its body cannot be had."""
 
     node: str
@@ -121,22 +122,22 @@ class ListedMessage:
     is_wanted: bool = True  # it is shown; otherwise it was only looked at
 
     @property
+    @abstractmethod
     def place(self) -> str:
-        """Behind which the node's list goes on."""
-        raise NotImplementedError
+        """Its position in the node's list, which continues after it."""
 
     @property
+    @abstractmethod
     def at(self) -> float:
-        """The time by which all lists are ordered."""
-        raise NotImplementedError
+        """The time by which the lists of all nodes are merged."""
 
     @property
+    @abstractmethod
     def pick(self) -> str:
-        """Its name in a form; empty: it cannot be named."""
-        raise NotImplementedError
+        """Its name in a form. Empty if you can't select it."""
 
     def seen(self, sight: Sight) -> Self:
-        """Return what a user with this sight may see of it. Its body is masked already."""
+        """Return the part of it that a user with this sight may see. Its body is masked already."""
         return self
 
 
@@ -164,7 +165,7 @@ class ListPage(Generic[M]):
     reason: str = ""  # what the user may see of the reason that was looked for
 
 
-class ListKind(Generic[N, M]):
+class ListKind(ABC, Generic[N, M]):
     """What the lists of one kind have of their own: see buried.py and deferred.py."""
 
     path: str  # on a node
@@ -173,13 +174,13 @@ class ListKind(Generic[N, M]):
     nothing: frozenset[str]  # codes of errors by which a node says that it has none
     words: Mapping[str, str] = MappingProxyType({})  # what other codes mean
 
+    @abstractmethod
     def last_known(self, row: ChannelNode, error: str) -> N:
         """Return what the node had when it was last seen, and why it is not known now."""
-        raise NotImplementedError
 
+    @abstractmethod
     def count_in(self, node: str, answers: Sequence[Any]) -> N:
         """Read the answers to the summary, and to the paths in `also`. Raise KeyError, TypeError, ValueError."""
-        raise NotImplementedError
 
     def log_of(self, node: N) -> str:
         """Return the id of the topic's log, which has to be named to list more; empty: it need not."""
@@ -189,13 +190,13 @@ class ListKind(Generic[N, M]):
         """Return what else the node is asked for."""
         return {}
 
+    @abstractmethod
     def line_in(self, node: N, line: Mapping[str, Any], message: Message | None, *, is_wanted: bool) -> M:
         """Read a line of the list. Raise KeyError, TypeError, ValueError."""
-        raise NotImplementedError
 
+    @abstractmethod
     def place_before(self, place: str) -> str:
         """Return the place just before a message, given its own; empty: before all. Raise ValueError."""
-        raise NotImplementedError
 
 
 def merged(parts: Mapping[str, Part[M]], after: Mapping[str, str], limit: int) -> ListPage[M]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import replace
 from time import time
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
@@ -56,7 +57,7 @@ def routes(messages: Messages, view: View) -> list[Route]:
     ]
 
 
-class _Endpoints(Generic[N, M]):
+class _Endpoints(ABC, Generic[N, M]):
     """The endpoints of one kind. What is read of requests and sent of messages differs, and is in its subclass."""
 
     fields: tuple[str, ...]  # of a message in answers
@@ -128,8 +129,8 @@ class _Endpoints(Generic[N, M]):
 
     # What differs
 
-    def look(self, request: Request, look: Look) -> Look:
-        raise NotImplementedError
+    @abstractmethod
+    def look(self, request: Request, look: Look) -> Look: ...
 
     def progress(self, page: ListPage[M]) -> dict[str, Any]:
         return {}
@@ -137,8 +138,10 @@ class _Endpoints(Generic[N, M]):
     def remarks(self, plan: Any) -> dict[str, Any]:
         return {}
 
-    async def planned(self, channel: Channel, body: Mapping[str, Any], identity: Identity) -> SelectionPlan[Any, Any]:
-        raise NotImplementedError
+    @abstractmethod
+    async def planned(
+        self, channel: Channel, body: Mapping[str, Any], identity: Identity
+    ) -> SelectionPlan[Any, Any]: ...
 
 
 def _verb_in(body: Mapping[str, Any], verbs: type[StrEnum]) -> str:

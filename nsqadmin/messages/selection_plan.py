@@ -1,12 +1,13 @@
-"""What is common to all changes of messages that a user has selected: a plan to confirm, and what each node has done.
+"""The base of all actions on selected messages: a plan that the user confirms, and the result of each node.
 
-A plan is made from what the nodes have told, and says what would happen. It also has the conversation with each node
-that carries it out, for selection_acting.py, which does all that waits, and it puts the result into words. So what an
-action does is in one class.
+A plan is made from the nodes' answers and says what would happen. It also decides what each node is sent and how its
+answers are read, and puts the result into words. It never waits: selection_acting.py sends the requests. So you find all
+that an action does in one class.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, Self, TypeVar
@@ -82,7 +83,7 @@ R = TypeVar("R", bound=NodeResult)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SelectionPlan(Generic[S, R]):
+class SelectionPlan(ABC, Generic[S, R]):
     """What an action would do with the selected messages of a channel."""
 
     topic: str
@@ -98,16 +99,16 @@ class SelectionPlan(Generic[S, R]):
     # To confirm
 
     @property
-    def action(self) -> SelectionAction:
-        raise NotImplementedError
+    @abstractmethod
+    def action(self) -> SelectionAction: ...
 
     def refusal(self, identity: Identity) -> str:
         """Return why the user may not do it; empty: it is allowed."""
         return identity.why_not(self.action.right, self.topic)
 
     @property
-    def title(self) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def title(self) -> str: ...
 
     @property
     def must_type(self) -> str:
@@ -121,32 +122,32 @@ class SelectionPlan(Generic[S, R]):
         """The arguments of a request that name the channel."""
         return ("topic", self.topic), ("channel", self.channel)
 
+    @abstractmethod
     def conversation(self, share: S) -> Generator[tuple[R, NodeRequest], bytes, R]:
         """Yield what a node has done so far, and the next request to it, and be sent the answer; return the result.
 
         If the node does not answer, what it has done so far is the result. An answer that cannot be read raises
         KeyError, TypeError, ValueError or RecursionError.
         """
-        raise NotImplementedError
 
     # What has become of it
 
+    @abstractmethod
     def noted(self, results: Sequence[R]) -> str:
         """Return a line of the audit log, which everybody may read who sees the topic."""
-        raise NotImplementedError
 
+    @abstractmethod
     def outcome(self, results: Sequence[R]) -> str:
         """Return the result of all nodes in words."""
-        raise NotImplementedError
 
     def receipt(self, results: Sequence[R]) -> str:
         """Return the result of all nodes as a sentence."""
         silent = ", ".join(it.node for it in results if it.may_follow)
         return self.outcome(results) + (f"; asked, no answer: {silent}." if silent else ".")
 
+    @abstractmethod
     def answered(self, result: R) -> str:
         """Return the answer of one node that has not failed in words."""
-        raise NotImplementedError
 
     def not_asked(self, node: LeftOut) -> str:
         return f"{node.node} was not asked: it {node.why}."

@@ -108,6 +108,8 @@ def paths_of(record: type) -> Sequence[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelSnapshot:
+    """One channel. Give a number that the broker counts `kw_only=False`, or stats.py doesn't read it and it stays 0."""
+
     channel_name: str
     depth: int = field(
         kw_only=False, metadata=gauge("depth", "Messages waiting for a consumer.", of="ledger.depth", json=Json.ALWAYS)

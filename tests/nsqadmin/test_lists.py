@@ -21,6 +21,10 @@ class Line(ListedMessage):
     def at(self) -> float:
         return self.second
 
+    @property
+    def pick(self) -> str:
+        return ""
+
 
 def lines(node: str, *times: float, unwanted: tuple[float, ...] = ()) -> list[Line]:
     return [Line(node=node, sequence=0, attempts=0, second=at, is_wanted=at not in unwanted) for at in times]
