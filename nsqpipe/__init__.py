@@ -8,10 +8,10 @@ The command is `nsqpipe`; see docs/how-to/spark.md. Where to look:
     what it shows         progress.py (a line now and then), ledger.py (the last line), metrics.py, failures.py
     land                  land.py, streams.py; what is done to rows: shape.py, transforms.py, quality.py, selection.py
     aggregate             aggregate.py, late.py, results.py
-    tables                tables.py, iceberg.py; small files: tending.py does what upkeep.py decides, by joining.py
+    tables                tables.py, iceberg.py; small files: tending.py
     tables, by hand       maintenance.py (compact, dedupe, backfill), reland.py, replay.py
     checkpoints           checkpoints.py, lag.py (lag, offsets)
     other machines        submit.py, worker.py and worker_python.py; a faster start: shared_classes.py, warm_up.py
 
-`pyspark_nsq` is the source and the sink of Spark that all this uses, `pyspark_nsqtable` the sink for tables.
+All this uses the rooms of `pyspark_nsq`: `source` and `sink` of topics, `tables`, `bodies` and `stores`.
 """

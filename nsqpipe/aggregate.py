@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from nsqpipe.tables import Table
-    from pyspark_nsqtable.places import Place
+    from pyspark_nsq.stores.places import Place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pyspark_nsq.options import SourceOptions
-    from pyspark_nsqtable.places import Place
+    from pyspark_nsq.stores.places import Place
 
 _HEADER: Final = "v1"  # the first line of each file in Spark's logs of batches
 _NO_OFFSET: Final = "-"  # stands for a source that has no offset yet

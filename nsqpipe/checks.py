@@ -368,7 +368,7 @@ def _rows_fit(job: Land, options: SourceOptions) -> None:
         return
     from nsqpipe.decoders import decoder_of
     from nsqpipe.tables import tables_of
-    from pyspark_nsqtable import landing
+    from pyspark_nsq.tables import landing
 
     good, bad = landing.schemas(options, decoder_of(job), drops_body=job.drop_body)
     table, quarantine = tables_of(job)

@@ -27,7 +27,7 @@ from nsqpipe.sources import From
 
 if TYPE_CHECKING:
     from nsqpipe.settings import Job
-    from pyspark_nsqtable.places import Place
+    from pyspark_nsq.stores.places import Place
 
 FOUND_SOMETHING: Final = 3
 ABOUT: Final = (

@@ -8,14 +8,14 @@ from urllib.parse import urlsplit
 
 from nsqpipe.failures import PipeFailed
 from nsqpipe.kinds import Kind
-from pyspark_nsqtable.ddl import BadSchema, parse_fields
-from pyspark_nsqtable.decoding import Decoder, RawDecoder, json_decoder, msgpack_decoder
+from pyspark_nsq.bodies.ddl import BadSchema, parse_fields
+from pyspark_nsq.bodies.decoding import Decoder, RawDecoder, json_decoder, msgpack_decoder
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from nsqpipe.jobs import Bodies
-    from pyspark_nsqtable.registry import Registry
+    from pyspark_nsq.bodies.registry import Registry
 
 
 def make_decoder(
@@ -51,7 +51,7 @@ def make_decoder(
     if kind is Kind.PROTOBUF:
         return _protobuf(fields, descriptors, message, confluent=confluent)
     if confluent:
-        from pyspark_nsqtable.confluent import confluent_json_decoder
+        from pyspark_nsq.bodies.confluent import confluent_json_decoder
 
         return confluent_json_decoder(fields)
     return json_decoder(fields) if kind is Kind.JSON else msgpack_decoder(fields)
@@ -73,7 +73,7 @@ def decoder_of(job: Bodies) -> Decoder:
 def check_registry(registry: str) -> None:
     """Ask the registry of --registry, if one is named. Raises PipeFailed."""
     if registry:
-        from pyspark_nsqtable.registry import RegistryFailed
+        from pyspark_nsq.bodies.registry import RegistryFailed
 
         try:
             _registry(registry).check()
@@ -99,8 +99,8 @@ def _fields(kind: Kind, schema: str) -> pa.StructType:
 
 
 def _avro(fields: pa.StructType, path: str, registry: str, *, confluent: bool) -> Decoder:
-    from pyspark_nsqtable.avro import BadAvroSchema, avro_decoder
-    from pyspark_nsqtable.confluent import confluent_avro_decoder
+    from pyspark_nsq.bodies.avro import BadAvroSchema, avro_decoder
+    from pyspark_nsq.bodies.confluent import confluent_avro_decoder
 
     if bool(path) == bool(registry):
         raise PipeFailed(
@@ -116,8 +116,8 @@ def _avro(fields: pa.StructType, path: str, registry: str, *, confluent: bool) -
 
 
 def _protobuf(fields: pa.StructType, path: str, message: str, *, confluent: bool) -> Decoder:
-    from pyspark_nsqtable.confluent import confluent_protobuf_decoder
-    from pyspark_nsqtable.protobuf import BadDescriptors, protobuf_decoder
+    from pyspark_nsq.bodies.confluent import confluent_protobuf_decoder
+    from pyspark_nsq.bodies.protobuf import BadDescriptors, protobuf_decoder
 
     if not path or not message:
         raise PipeFailed(
@@ -132,7 +132,7 @@ def _protobuf(fields: pa.StructType, path: str, message: str, *, confluent: bool
 
 
 def _registry(url: str) -> Registry:
-    from pyspark_nsqtable.registry import Registry
+    from pyspark_nsq.bodies.registry import Registry
 
     try:
         parts = urlsplit(url)

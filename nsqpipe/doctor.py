@@ -20,7 +20,7 @@ from nsqpipe.failures import PipeFailed
 
 if TYPE_CHECKING:
     from nsqpipe.sources import From
-    from pyspark_nsqtable.places import Place
+    from pyspark_nsq.stores.places import Place
 
 JAVA_AT_LEAST: Final = 17
 PYSPARK: Final = "4.3.0"

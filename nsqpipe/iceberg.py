@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Final
 
 from nsqpipe.failures import PipeFailed, first_cause
 from nsqpipe.storage import place_of
-from pyspark_nsqtable import iceberg_commits as commits
-from pyspark_nsqtable.iceberg_catalogs import open_catalog, with_stores
-from pyspark_nsqtable.iceberg_target import CatalogName, IcebergTarget
-from pyspark_nsqtable.places import BadPlace
-from pyspark_nsqtable.shares import NotJoined
-from pyspark_nsqtable.sink import BadTable, nullable
+from pyspark_nsq.stores.places import BadPlace
+from pyspark_nsq.tables import iceberg_commits as commits
+from pyspark_nsq.tables.iceberg_catalogs import open_catalog, with_stores
+from pyspark_nsq.tables.iceberg_target import CatalogName, IcebergTarget
+from pyspark_nsq.tables.shares import NotJoined
+from pyspark_nsq.tables.sink import BadTable, nullable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table as Opened
 
     from nsqpipe.table_name import TableName
-    from pyspark_nsqtable.places import Place
+    from pyspark_nsq.stores.places import Place
 
 
 # A commit copies and writes the metadata of all snapshots: with pyiceberg 0.12 that takes 1.4 ms for each snapshot.

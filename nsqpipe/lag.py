@@ -18,7 +18,7 @@ from pyspark_nsq.options import source_options
 
 if TYPE_CHECKING:
     from nsqpipe.sources import From
-    from pyspark_nsqtable.places import Place
+    from pyspark_nsq.stores.places import Place
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """`nsqpipe land`: lands topics in a table, each message exactly once.
 
 For Delta and Iceberg there is one query of ranges: the sink reads them, and writes good rows and those that fail into
-two tables (`pyspark_nsqtable.landing`). If Spark has to see the rows, for rules or a SELECT, they pass through it
+two tables (`pyspark_nsq.tables.landing`). If Spark has to see the rows, for rules or a SELECT, they pass through it
 between marks.
 
 For Parquet, Spark's own file sink writes. It can write only one table, so if rows may fail there are two queries, each
@@ -22,8 +22,8 @@ from nsqpipe.shape import Shape
 from nsqpipe.standing import check_standing, claim
 from nsqpipe.tables import Format
 from pyspark_nsq.options import source_options
-from pyspark_nsq.schema import default_schema
-from pyspark_nsqtable import landing, marks
+from pyspark_nsq.source.schema import default_schema
+from pyspark_nsq.tables import landing, marks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,8 +14,8 @@ from nsqpipe.selection import check_selects
 from nsqpipe.standing import up_to_the_end
 from nsqpipe.tending import tend
 from nsqpipe.transforms import KEY, PARTITIONS, without_repeats
-from nsqpipe.upkeep import Policy
-from pyspark_nsqtable.sink import Overtaken, turn_of
+from pyspark_nsq.tables.sink import Overtaken, turn_of
+from pyspark_nsq.tables.upkeep import Policy
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

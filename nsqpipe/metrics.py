@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from nsqpipe.tables import Table
-    from nsqpipe.upkeep import Tended
     from pyspark_nsq.idle import Look
+    from pyspark_nsq.tables.upkeep import Tended
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, Final, Self, TextIO
 
 if TYPE_CHECKING:
-    from nsqpipe.upkeep import Tended
+    from pyspark_nsq.tables.upkeep import Tended
 
 _ERASE: Final = "\r\x1b[2K"
 _ELSEWHERE: Final = 10.0  # seconds between two lines where there is no terminal

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 from nsqpipe.failures import PipeFailed
 from pyspark_nsq.listener import OBSERVED
-from pyspark_nsqtable.marks import MARK
+from pyspark_nsq.tables.marks import MARK
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -24,16 +24,16 @@ from deltalake import CommitProperties, DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError
 
 from nsqpipe.failures import PipeFailed
-from pyspark_nsqtable.decoding import ERROR, EXTRA, MISSING, VALUE, Decoder, with_decoded
-from pyspark_nsqtable.files import DataFile, PartitionedWriter
-from pyspark_nsqtable.lease import check_leases
-from pyspark_nsqtable.schemas import widen
-from pyspark_nsqtable.shares import SELECTS
-from pyspark_nsqtable.sink import BadTable, Target, action_of, check_table, taken_turn, turn_of, unnamed
+from pyspark_nsq.bodies.decoding import ERROR, EXTRA, MISSING, VALUE, Decoder, with_decoded
+from pyspark_nsq.tables.files import DataFile, PartitionedWriter
+from pyspark_nsq.tables.lease import check_leases
+from pyspark_nsq.tables.schemas import widen
+from pyspark_nsq.tables.shares import SELECTS
+from pyspark_nsq.tables.sink import BadTable, Target, action_of, check_table, taken_turn, turn_of, unnamed
 
 if TYPE_CHECKING:
-    from pyspark_nsqtable.places import Place
-    from pyspark_nsqtable.unnamed import Unnamed
+    from pyspark_nsq.stores.places import Place
+    from pyspark_nsq.tables.unnamed import Unnamed
 
 PARTITIONS: Final = ("topic", "date", "hour")
 _KEY: Final = ("node", "sequence", "id")  # within a topic

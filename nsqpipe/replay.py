@@ -21,7 +21,7 @@ from nsqpipe.storage import read_text, replace_text
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from pyspark_nsqtable.places import Place
+    from pyspark_nsq.stores.places import Place
 
 _SLICE: Final = 200_000  # rows of a slice, if there is no rate
 _SLICE_SECONDS: Final = 2.0  # how long a slice should take, if there is a rate

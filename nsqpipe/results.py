@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from nsqpipe.storage import read_text, replace_text
 
 if TYPE_CHECKING:
-    from pyspark_nsqtable.places import Place
+    from pyspark_nsq.stores.places import Place
 
 FORMAT: Final = 1
 _SHORTEST: Final = 1.0  # seconds for which a rate is computed at least: a moment would give absurd ones

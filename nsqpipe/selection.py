@@ -16,9 +16,9 @@ from pyspark.sql.types import StructType
 
 from nsqpipe.failures import PipeFailed, WrongUsage
 from nsqpipe.kinds import Format
-from pyspark_nsqtable.decoding import ERROR, VALUE
-from pyspark_nsqtable.marks import MARK, SELECTED
-from pyspark_nsqtable.shares import SELECTS
+from pyspark_nsq.bodies.decoding import ERROR, VALUE
+from pyspark_nsq.tables.marks import MARK, SELECTED
+from pyspark_nsq.tables.shares import SELECTS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

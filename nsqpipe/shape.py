@@ -11,8 +11,8 @@ from pyspark.sql import functions as F
 from nsqpipe.quality import Rule, judged, observed
 from nsqpipe.selection import unfolded, with_selected
 from nsqpipe.transforms import decoded, with_partitions
-from pyspark_nsqtable.decoding import Decoder, RawDecoder
-from pyspark_nsqtable.landing import packed
+from pyspark_nsq.bodies.decoding import Decoder, RawDecoder
+from pyspark_nsq.tables.landing import packed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -44,15 +44,15 @@ from pyspark_nsq.http import Http
 from pyspark_nsq.lanes import Head, Lane, LaneBounds, resolve
 from pyspark_nsq.options import SourceOptions, source_options
 from pyspark_nsq.reports import lanes_of
-from pyspark_nsqtable.appending import is_accounted
-from pyspark_nsqtable.ends import Refused, Span, application, new_end
-from pyspark_nsqtable.shares import rows_without_ends
+from pyspark_nsq.tables.appending import is_accounted
+from pyspark_nsq.tables.ends import Refused, Span, application, new_end
+from pyspark_nsq.tables.shares import rows_without_ends
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
     from nsqpipe.sources import From
-    from pyspark_nsqtable.places import Place
+    from pyspark_nsq.stores.places import Place
 
 NOTES: Final = "_landed_by"  # the folder of notes; readers ignore names that begin with _
 _NOTE: Final = ".json"

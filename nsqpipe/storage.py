@@ -20,7 +20,7 @@ from pyarrow.fs import FileSelector, FileSystem, FileType
 
 from nsqpipe.failures import PipeFailed
 from nsqpipe.folders import check_folder
-from pyspark_nsqtable.places import BadPlace, Place, Scheme, options_of_conf, parse_place
+from pyspark_nsq.stores.places import BadPlace, Place, Scheme, options_of_conf, parse_place
 
 if TYPE_CHECKING:
     from nsqpipe.jobs import Stored

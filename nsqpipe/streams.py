@@ -19,7 +19,7 @@ from nsqpipe.quality import load_rules
 from nsqpipe.shape import Shape
 from nsqpipe.storage import place_for
 from nsqpipe.tables import Table, table_for, tables_of
-from nsqpipe.upkeep import Policy
+from pyspark_nsq.tables.upkeep import Policy
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from nsqpipe.kinds import Format
 from nsqpipe.storage import place_of
-from pyspark_nsqtable.iceberg_target import CatalogName
+from pyspark_nsq.tables.iceberg_target import CatalogName
 
 if TYPE_CHECKING:
-    from pyspark_nsqtable.places import Place
+    from pyspark_nsq.stores.places import Place
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,9 @@ from nsqpipe.kinds import Format as Format
 from nsqpipe.storage import options_for
 from nsqpipe.table_name import TableName
 from nsqpipe.transforms import PARTITIONS
-from pyspark_nsqtable.iceberg_target import CatalogName
-from pyspark_nsqtable.reading import UNREADABLE, schema_of
-from pyspark_nsqtable.sink import BadTable, check_table
+from pyspark_nsq.tables.iceberg_target import CatalogName
+from pyspark_nsq.tables.reading import UNREADABLE, schema_of
+from pyspark_nsq.tables.sink import BadTable, check_table
 
 if TYPE_CHECKING:
     import pyarrow as pa

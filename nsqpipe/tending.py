@@ -15,17 +15,17 @@ from urllib.parse import unquote
 
 from pyarrow.fs import FileSelector, FileType
 
-from nsqpipe.joining import join, named_files
 from nsqpipe.kinds import Format
 from nsqpipe.observing import tell
 from nsqpipe.storage import cause_of, read_text, replace_text
-from nsqpipe.upkeep import FoundFile, Policy, Tended, joinings, known_from, known_removals, leftovers
+from pyspark_nsq.tables.joining import join, named_files
+from pyspark_nsq.tables.upkeep import FoundFile, Policy, Tended, joinings, known_from, known_removals, leftovers
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
     from nsqpipe.tables import Table
-    from pyspark_nsqtable.places import Place
+    from pyspark_nsq.stores.places import Place
 
 _MARK: Final = "_nsqpipe_upkeep.json"  # when the table was last vacuumed; Delta ignores names that begin with _
 _PATIENCE: Final = 60.0  # seconds for a look that is under way when the stream ends

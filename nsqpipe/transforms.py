@@ -9,8 +9,8 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StringType, StructField, StructType
 
 from nsqpipe import worker
-from pyspark_nsqtable.decoding import COUNTS, COUNTS_TYPE, ERROR, VALUE, Decoder, Decoding
-from pyspark_nsqtable.marks import MARK
+from pyspark_nsq.bodies.decoding import COUNTS, COUNTS_TYPE, ERROR, VALUE, Decoder, Decoding
+from pyspark_nsq.tables.marks import MARK
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 import msgpack
 import pyarrow as pa
 
-from pyspark_nsqtable.ddl import parse_fields
-from pyspark_nsqtable.decoding import RecordDecoder, json_decoder, msgpack_decoder
+from pyspark_nsq.bodies.ddl import parse_fields
+from pyspark_nsq.bodies.decoding import RecordDecoder, json_decoder, msgpack_decoder
 
 FIELDS = (
     "user string, amount double, item string, quantity int, country string, at timestamp, active boolean, note string"

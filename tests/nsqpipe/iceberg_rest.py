@@ -15,7 +15,7 @@ from pyiceberg.table import CommitTableRequest
 from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
-from pyspark_nsqtable.iceberg_catalogs import open_catalog
+from pyspark_nsq.tables.iceberg_catalogs import open_catalog
 from tests.support.http_server import HttpServer, Reply, Request
 from tests.support.iceberg import catalog_at
 

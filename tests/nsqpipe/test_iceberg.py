@@ -36,24 +36,24 @@ from nsqpipe.sources import reporting
 from nsqpipe.standing import check_standing
 from nsqpipe.tables import Format, Table
 from nsqpipe.tending import tend
-from nsqpipe.upkeep import Policy
 from pyspark_nsq.lanes import Range
 from pyspark_nsq.options import source_options
-from pyspark_nsq.ranges import as_rows
-from pyspark_nsqtable import landing
-from pyspark_nsqtable.ends import ACCOUNTED, application, judgement
-from pyspark_nsqtable.iceberg_catalogs import open_catalog, with_stores
-from pyspark_nsqtable.iceberg_commits import SNAPSHOT
-from pyspark_nsqtable.iceberg_target import CatalogName
-from pyspark_nsqtable.landing import LandingWriter, land, landing_of
-from pyspark_nsqtable.lease import ABANDONED_AFTER
-from pyspark_nsqtable.marks import SELECTED, Marking
-from pyspark_nsqtable.shares import AnotherJob, Batch, NotJoined
-from pyspark_nsqtable.unnamed import Unnamed
+from pyspark_nsq.source.ranges import as_rows
+from pyspark_nsq.tables import landing
+from pyspark_nsq.tables.ends import ACCOUNTED, application, judgement
+from pyspark_nsq.tables.iceberg_catalogs import open_catalog, with_stores
+from pyspark_nsq.tables.iceberg_commits import SNAPSHOT
+from pyspark_nsq.tables.iceberg_target import CatalogName
+from pyspark_nsq.tables.landing import LandingWriter, land, landing_of
+from pyspark_nsq.tables.lease import ABANDONED_AFTER
+from pyspark_nsq.tables.marks import SELECTED, Marking
+from pyspark_nsq.tables.shares import AnotherJob, Batch, NotJoined
+from pyspark_nsq.tables.unnamed import Unnamed
+from pyspark_nsq.tables.upkeep import Policy
 from tests.nsqpipe.iceberg_rest import RestCatalog
 from tests.nsqpipe.test_standing import begins, planned, source_of
 from tests.nsqpipe.whole.test_run import IMPORTED_BY_THREADS
-from tests.pyspark_nsqtable.test_landing import GROWN, QUERY, Job, Odd, files, seen_by_sql
+from tests.pyspark_nsq.tables.test_landing import GROWN, QUERY, Job, Odd, files, seen_by_sql
 from tests.spark import standing
 from tests.support.iceberg import catalog_at, flags, landed, opened, rows_in, table_at
 from tests.support.orders import Orders
@@ -869,7 +869,7 @@ def test_executors_need_neither_pyiceberg_nor_the_catalog(orders: Orders, tmp_pa
     given.write_bytes(pickle.dumps((job.writer._landing, ranges)))
     code = (
         "import pickle, sys; sys.modules['pyiceberg'] = None\n"
-        "from pyspark_nsqtable.landing import land\n"
+        "from pyspark_nsq.tables.landing import land\n"
         "landing, ranges = pickle.load(open(sys.argv[1], 'rb'))\n"
         "pickle.dump(land(landing, iter([ranges]), query='q', name='q-0-0'), open(sys.argv[2], 'wb'))\n"
     )

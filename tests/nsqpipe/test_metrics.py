@@ -10,7 +10,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from nsqpipe.metrics import Quarantined, States
 from nsqpipe.tables import Format, Table
-from tests.pyspark_nsqtable.test_landing import QUERY
+from tests.pyspark_nsq.tables.test_landing import QUERY
 
 if TYPE_CHECKING:
     import pytest

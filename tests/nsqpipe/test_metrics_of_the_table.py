@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from nsqpipe.metrics import Page, Quarantined, States
 from nsqpipe.tables import Format, Table
-from tests.pyspark_nsqtable.test_landing import QUERY, Job, Odd
+from tests.pyspark_nsq.tables.test_landing import QUERY, Job, Odd
 from tests.support.orders import Orders
 from tests.support.process import Nsqd
 from tests.support.spark import KEPT, numbered, publish

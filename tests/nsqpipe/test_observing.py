@@ -24,7 +24,7 @@ from nsqpipe.runtime import running as run_of
 from nsqpipe.streams import Streams as Started
 from nsqpipe.tables import Table
 from nsqpipe.tending import tended
-from nsqpipe.upkeep import Policy, Tended
+from pyspark_nsq.tables.upkeep import Policy, Tended
 from tests.support.spark import patiently
 
 if TYPE_CHECKING:

@@ -207,6 +207,10 @@ class Captured(Exception):
             Exception("Traceback\n  File x\npyspark_nsq.errors.DataLoss: lane n/t/l: gone\n\nCaused by: a.B: c d"),
             "lane n/t/l: gone",
         ),
+        (
+            Exception("Traceback\npyspark_nsq.tables.sink.BadTable: x: int is not long\nCaused by: a.B: c d"),
+            "x: int is not long",
+        ),
         (Exception("Traceback\n  File x\nOSError: disk is full\n\tat a.b.C\nCaused by: a.B: c d"), "disk is full"),
         (FileNotFoundError(2, "No such file or directory", "/t/x"), "/t/x: No such file or directory"),
         (OSError("\x1b[1mGeneric error\x1b[0m: denied\n  backtrace"), "Generic error: denied"),

@@ -19,8 +19,8 @@ from nsqpipe.cli import app
 from nsqpipe.failures import PipeFailed
 from nsqpipe.reland import Reland, Relanded, reland
 from nsqpipe.storage import place_of
-from pyspark_nsqtable.ddl import as_nullable, parse_fields
-from pyspark_nsqtable.decoding import Decoder, RawDecoder, json_decoder
+from pyspark_nsq.bodies.ddl import as_nullable, parse_fields
+from pyspark_nsq.bodies.decoding import Decoder, RawDecoder, json_decoder
 from tests.support.commits import delay_a_commit
 
 CAME = [

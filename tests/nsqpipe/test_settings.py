@@ -20,8 +20,8 @@ from nsqpipe.session import defaults_for
 from nsqpipe.settings import Job, interval, moment, pair, place, settings_of
 from nsqpipe.submit import command_for, environment
 from nsqpipe.tables import table_for, tables_of
+from pyspark_nsq.bodies.registry import Registry
 from pyspark_nsq.options import source_options
-from pyspark_nsqtable.registry import Registry
 from tests.support.nsqpipe_page import flags_of, rows_of
 from tests.support.process import ROOT
 

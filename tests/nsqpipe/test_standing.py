@@ -27,12 +27,12 @@ from nsqpipe.sources import From
 from nsqpipe.standing import NOTES, Checkpoint, check_standing, claim, up_to_the_end
 from nsqpipe.storage import create_text, place_of, replace_text
 from nsqpipe.tables import Format, Table
-from pyspark_nsq.batch_source import NsqBatchReader, Task
 from pyspark_nsq.options import source_options
 from pyspark_nsq.reports import rows_of
-from pyspark_nsqtable.ends import Span
-from pyspark_nsqtable.places import Place
-from tests.pyspark_nsqtable.test_landing import Job, landed
+from pyspark_nsq.source.batch_source import NsqBatchReader, Task
+from pyspark_nsq.stores.places import Place
+from pyspark_nsq.tables.ends import Span
+from tests.pyspark_nsq.tables.test_landing import Job, landed
 from tests.spark import standing
 from tests.support.orders import Orders
 from tests.support.spark import address, numbered, publish

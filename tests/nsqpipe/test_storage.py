@@ -23,16 +23,16 @@ from nsqpipe.standing import check_standing, claim
 from nsqpipe.storage import check_checkpoint, check_place, names_in, place_of, read_text, replace_text
 from nsqpipe.tables import Format, Table
 from nsqpipe.tending import tend
-from nsqpipe.upkeep import Policy
 from pyspark_nsq.options import source_options
-from pyspark_nsqtable.files import PartitionedWriter
-from pyspark_nsqtable.iceberg_catalogs import open_catalog, with_stores
-from pyspark_nsqtable.iceberg_target import CatalogName
-from pyspark_nsqtable.landing import schemas
-from pyspark_nsqtable.places import Place
-from pyspark_nsqtable.shares import NotJoined
-from pyspark_nsqtable.sink import TableStreamWriter, Target, Written
-from tests.pyspark_nsqtable.test_landing import Job, Odd
+from pyspark_nsq.stores.places import Place
+from pyspark_nsq.tables.files import PartitionedWriter
+from pyspark_nsq.tables.iceberg_catalogs import open_catalog, with_stores
+from pyspark_nsq.tables.iceberg_target import CatalogName
+from pyspark_nsq.tables.landing import schemas
+from pyspark_nsq.tables.shares import NotJoined
+from pyspark_nsq.tables.sink import TableStreamWriter, Target, Written
+from pyspark_nsq.tables.upkeep import Policy
+from tests.pyspark_nsq.tables.test_landing import Job, Odd
 from tests.support.orders import Orders
 from tests.support.process import Nsqd
 from tests.support.s3 import SECRET, S3Server

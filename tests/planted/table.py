@@ -1642,7 +1642,7 @@ BUGS: Final = (
     Bug(
         "a table takes a batch that it has",
         _SPARK,
-        "pyspark_nsqtable/ends.py",
+        "pyspark_nsq/tables/ends.py",
         (
             (
                 "return span.begin if end is None else min(max(span.begin, end), span.end)",
@@ -1655,7 +1655,7 @@ BUGS: Final = (
     Bug(
         "a quarantine takes a batch that it has",
         _SPARK,
-        "pyspark_nsqtable/ends.py",
+        "pyspark_nsq/tables/ends.py",
         (
             (
                 'for it, id in ((table, of), (beside, "")) if it is not None]',
@@ -1667,7 +1667,7 @@ BUGS: Final = (
     Bug(
         "a task that runs again has other keys",
         _SPARK,
-        "pyspark_nsq/sink.py",
+        "pyspark_nsq/sink/publishing.py",
         (
             (
                 'return _publish(iterator, self._options, f"{query}/{batch}")',
@@ -1692,7 +1692,7 @@ BUGS: Final = (
     Bug(
         "a node that dies while it is read counts as read",
         _SPARK,
-        "pyspark_nsq/reading.py",
+        "pyspark_nsq/source/reading.py",
         (
             (
                 "                self._pause(failure, PATIENCE, moved=self._look_elsewhere())\n",
@@ -1801,14 +1801,14 @@ STOPS: Final = (
     Bug(
         "Spark stops while it publishes",
         _SPARK,
-        "pyspark_nsq/sink.py",
+        "pyspark_nsq/sink/publishing.py",
         ((_POSTED, f"{_POSTED}                if self._part == 2:\n                    {_STOP}\n"),),
         (),
     ),
     Bug(
         "Spark stops while it commits",
         _SPARK,
-        "pyspark_nsqtable/landing.py",
+        "pyspark_nsq/tables/landing.py",
         (
             (_QUARANTINED, f"{_QUARANTINED}                    if batchId == 2:\n                        {_STOP}\n"),
             (_LANDED, f"{_LANDED}            if batchId == 2:\n                {_STOP}\n"),

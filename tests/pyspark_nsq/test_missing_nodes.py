@@ -22,7 +22,7 @@ from pyspark_nsq.http import Http
 from pyspark_nsq.lanes import Lane, Offsets
 from pyspark_nsq.missing import Presence
 from pyspark_nsq.options import source_options
-from pyspark_nsq.stream_source import NsqStreamReader
+from pyspark_nsq.source.stream_source import NsqStreamReader
 from tests.support.process import Nsqd, Nsqlookupd, SteadyNsqd
 from tests.support.spark import KEPT, address, lane_of, numbered, patiently, publish
 

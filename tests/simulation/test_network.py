@@ -271,8 +271,8 @@ def _read_slowly(range_: object, options: object) -> list[int]:
     """Read in a thread, with a pause after each batch, so that the network has time to break some of them."""
     import pyarrow as pa
 
-    from pyspark_nsq.reading import read_ranges
-    from pyspark_nsq.rows import ALL_COLUMNS
+    from pyspark_nsq.source.reading import read_ranges
+    from pyspark_nsq.source.rows import ALL_COLUMNS
 
     schema = pa.schema([(name, ALL_COLUMNS[name]) for name in ("sequence", "body")])
     numbers: list[int] = []

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pyspark_nsq.batch_source import NsqBatchReader
 from pyspark_nsq.options import source_options
+from pyspark_nsq.source.batch_source import NsqBatchReader
 from tests.spark.driver import BATCH
 from tests.spark.kill9 import WINDOW, Application, Publisher, Seen
 from tests.support.process import Nsqd

@@ -29,7 +29,7 @@ from nsqpipe.sources import From
 from nsqpipe.storage import place_of
 from pyspark_nsq.lanes import Lane
 from pyspark_nsq.reports import late_rows_of
-from pyspark_nsq.sharing import Limit
+from pyspark_nsq.source.sharing import Limit
 from tests.nsqd.log.batches import make_batch
 from tests.nsqd.log.harness import opened
 from tests.support.process import Nsqd

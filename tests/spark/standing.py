@@ -40,10 +40,10 @@ from nsqpipe.sources import From
 from nsqpipe.standing import check_standing
 from nsqpipe.tables import Format, Table
 from pyspark_nsq.options import source_options
-from pyspark_nsq.ranges import COLUMNS
-from pyspark_nsq.stream_source import NsqStreamReader
-from pyspark_nsqtable.landing import Landed, LandingWriter, land, landing_of, schemas
-from pyspark_nsqtable.shares import AnotherJob, NotJoined
+from pyspark_nsq.source.ranges import COLUMNS
+from pyspark_nsq.source.stream_source import NsqStreamReader
+from pyspark_nsq.tables.landing import Landed, LandingWriter, land, landing_of, schemas
+from pyspark_nsq.tables.shares import AnotherJob, NotJoined
 from tests.spark.kill9 import processes_of_session, suppressed
 from tests.support import iceberg
 from tests.support.process import ROOT, SOURCES, Nsqd

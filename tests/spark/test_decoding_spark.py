@@ -12,8 +12,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
 from nsqpipe.transforms import decoded
-from pyspark_nsqtable.ddl import BadSchema, as_nullable, parse_fields
-from pyspark_nsqtable.decoding import json_decoder
+from pyspark_nsq.bodies.ddl import BadSchema, as_nullable, parse_fields
+from pyspark_nsq.bodies.decoding import json_decoder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

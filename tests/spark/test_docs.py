@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from nsqpipe.cli import app
 from pyspark_nsq.listener import NsqListener
-from pyspark_nsq.rows import ALL_COLUMNS
+from pyspark_nsq.source.rows import ALL_COLUMNS
 from tests.support.process import ROOT, Nsqd
 from tests.support.spark import KEPT, address, next_of, numbered, publish
 

@@ -16,7 +16,7 @@ from nsqpipe.cli import app
 from nsqpipe.storage import place_of
 from nsqpipe.tables import Format, Table
 from nsqpipe.tending import tend
-from nsqpipe.upkeep import Policy
+from pyspark_nsq.tables.upkeep import Policy
 from tests.support.pipe import Pipeline, source_of
 from tests.support.process import ROOT, Nsqd
 from tests.support.s3 import SECRET, S3Server

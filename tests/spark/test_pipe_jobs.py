@@ -21,8 +21,8 @@ from nsqpipe.shape import Shape
 from nsqpipe.storage import place_of
 from nsqpipe.tables import Format, Table
 from nsqpipe.transforms import counted
-from pyspark_nsqtable.sink import Overtaken
-from tests.pyspark_nsqtable.test_landing import Job
+from pyspark_nsq.tables.sink import Overtaken
+from tests.pyspark_nsq.tables.test_landing import Job
 from tests.support.orders import Orders
 from tests.support.pipe import Pipeline, source_of
 from tests.support.process import Nsqd

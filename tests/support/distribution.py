@@ -51,8 +51,16 @@ _COMPUTING_LONGEST: Final = (
 )
 _BETWEEN: Final = ("tests/nsq", "tests/pyspark_nsq")
 _LONGEST_BETWEEN: Final = (
-    "tests/pyspark_nsq/test_reading.py",
-    *(f"tests/nsqpipe/test_{it}.py" for it in ("standing", "upkeep", "storage", "iceberg")),
+    "tests/pyspark_nsq/source/test_reading.py",
+    *(
+        f"tests/{it}.py"
+        for it in (
+            "nsqpipe/test_standing",
+            "pyspark_nsq/tables/test_upkeep",
+            "nsqpipe/test_storage",
+            "nsqpipe/test_iceberg",
+        )
+    ),
 )
 _COMPUTING_AND_WAITING: Final = ("tests/fuzz/", "tests/conformance/", "tests/docs/")
 _WAITING_LONGEST_LAST: Final = ("tests/e2e/", "tests/simulation/", "tests/soak/", BROWSER)

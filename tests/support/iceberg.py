@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nsqpipe.tables import Format, Table
-from pyspark_nsqtable.iceberg_catalogs import open_catalog
-from pyspark_nsqtable.iceberg_target import CatalogName
+from pyspark_nsq.tables.iceberg_catalogs import open_catalog
+from pyspark_nsq.tables.iceberg_target import CatalogName
 
 if TYPE_CHECKING:
     import pyarrow as pa

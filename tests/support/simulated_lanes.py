@@ -8,7 +8,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from pyspark_nsq.lanes import Lane
-from pyspark_nsq.sharing import Limit, Profile, Question, share
+from pyspark_nsq.source.sharing import Limit, Profile, Question, share
 
 
 class Record(NamedTuple):

@@ -12,8 +12,8 @@ from pyspark_nsq.cluster import Cluster
 from pyspark_nsq.errors import NsqError
 from pyspark_nsq.http import Http
 from pyspark_nsq.options import source_options
-from pyspark_nsq.rows import COLUMNS
-from pyspark_nsq.stream_source import NsqStreamReader
+from pyspark_nsq.source.rows import COLUMNS
+from pyspark_nsq.source.stream_source import NsqStreamReader
 from tests.support.certificates import make_certificates
 from tests.support.http_server import HttpServer, Reply, Request
 from tests.support.process import Nsqd

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from pyspark_nsq.options import OPTIONS
-from pyspark_nsq.rows import ALL_COLUMNS
+from pyspark_nsq.source.rows import ALL_COLUMNS
 from tests.support.process import ROOT
 
 REFERENCE = (ROOT / "docs/reference/spark.md").read_text()

@@ -1,0 +1,294 @@
+"""Decodes bodies into Arrow values, in executors.
+
+A body that does not fit the schema gives an error that names the field and the cause.
+
+A decoder is a small value that is pickled for executors; what it compiles from its schema is not pickled, but made
+again. Whatever is wrong with a body becomes that row's error. Anything else that goes wrong, such as a registry that
+does not answer, is raised, because it says nothing about the rows.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Final, NoReturn, Protocol
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_nsq.bodies.columns import Built, Cause, Tally, Unfit, record_column, word_for
+from pyspark_nsq.bodies.ddl import as_nullable
+from pyspark_nsq.bodies.quick import record_class
+
+VALUE: Final = "value"
+ERROR: Final = "error"
+EXTRA: Final = "extra_fields"
+MISSING: Final = "missing_fields"
+COUNTS: Final = "_counts"  # the column
+COUNTS_TYPE: Final = pa.struct([(EXTRA, pa.int64()), (MISSING, pa.int64())])
+_TRIED: Final = 64  # bodies, after which a batch gives up the quick way if that has refused most of them
+_AT: Final = re.compile(r"\s*\(byte (\d+)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """The result for a batch, row by row. A row has a value, or an error, or neither if it has no body."""
+
+    values: pa.StructArray | None  # None: this decoder makes no values
+    errors: pa.StringArray | None  # None: no row has an error
+    counts: Mapping[str, int]
+
+
+class Decoder(Protocol):
+    @property
+    def value_type(self) -> pa.StructType | None: ...
+
+    def decode(self, bodies: pa.BinaryArray) -> Decoded: ...
+
+
+class Parser(Protocol):
+    """Parses bodies of one format into Python values."""
+
+    def parse(self, body: bytes) -> object:
+        """Return the body's value. Raises `Unfit`."""
+
+    def typed(self, record: type[msgspec.Struct]) -> Callable[[bytes], object] | None:
+        """Return a function that parses bodies into this class, or None if the format has none.
+
+        The function may raise any error for a body that it cannot parse.
+        """
+
+
+def with_decoded(rows: pa.RecordBatch, decoded: Decoded) -> pa.RecordBatch:
+    """Add `value`, if there are values, and `error`, of which one is null in each row."""
+    errors = pa.nulls(rows.num_rows, pa.string()) if decoded.errors is None else decoded.errors
+    if decoded.values is not None:
+        rows = rows.append_column(VALUE, decoded.values)
+    return rows.append_column(ERROR, errors)
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """A function for Spark's mapInArrow: decodes the column `body` of batches, and adds the results.
+
+    With `counts` it adds a column of counts as well: the first row of a batch has those of the whole batch.
+    """
+
+    decoder: Decoder
+    counts: bool = False
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for rows in batches:
+            decoded = self.decoder.decode(rows.column("body"))
+            found = with_decoded(rows, decoded)
+            if self.counts:
+                told = [dict(decoded.counts), *[None] * (rows.num_rows - 1)] if rows.num_rows else []
+                found = found.append_column(COUNTS, pa.array(told, COUNTS_TYPE))
+            yield found
+
+
+class RawDecoder:
+    """Leaves bodies as they are."""
+
+    value_type = None
+
+    def decode(self, bodies: pa.BinaryArray) -> Decoded:
+        return Decoded(None, None, {})
+
+
+class RecordDecoder:
+    """Decodes bodies of one format into structs with the schema's fields."""
+
+    def __init__(self, schema: pa.StructType, parser: Parser) -> None:
+        self._schema = schema
+        self._parser = parser
+        self._column = record_column(schema)
+        record = record_class(schema)
+        self._typed = None if record is None else parser.typed(record)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return RecordDecoder, (self._schema, self._parser)
+
+    @property
+    def value_type(self) -> pa.StructType:
+        found: pa.StructType = as_nullable(self._schema)
+        return found
+
+    def decode(self, bodies: pa.BinaryArray) -> Decoded:
+        given: list[bytes | None] = bodies.to_pylist()
+        tally = Tally()
+        errors: dict[int, str] = {}
+        rows, records = self._parse_typed(given)
+        values = [self._built(self._column.build_typed, rows, records, tally, errors)]
+        if len(rows) < len(given):
+            taken = set(rows)
+            rest = [row for row in range(len(given)) if row not in taken]
+            parsed = [self._parsed(row, given[row], errors) for row in rest]
+            values.append(self._built(self._column.build, rest, parsed, tally, errors))
+            order = pc.sort_indices(pa.array([*rows, *rest], pa.int32()))
+            joined = pa.concat_arrays(values).take(order)
+        else:
+            joined = values[0]
+        counts = {EXTRA: tally.extra, MISSING: tally.missing}
+        if not errors:
+            return Decoded(joined, None, counts)
+        told = pa.array([errors.get(row) for row in range(len(given))], pa.string())
+        return Decoded(pc.if_else(told.is_null(), joined, pa.scalar(None, joined.type)), told, counts)
+
+    def _parse_typed(self, bodies: Sequence[bytes | None]) -> tuple[list[int], list[Any]]:
+        """Return the rows whose bodies could be parsed the quick way, and their records."""
+        rows: list[int] = []
+        records: list[object] = []
+        if (typed := self._typed) is None:
+            return rows, records
+        for row, body in enumerate(bodies):
+            try:
+                records.append(typed(body))  # type: ignore[arg-type]
+            except Exception:  # the slow way finds out what is wrong
+                if row >= _TRIED and 2 * len(records) < row:
+                    break
+                continue
+            rows.append(row)
+        return rows, records
+
+    def _parsed(self, row: int, body: bytes | None, errors: dict[int, str]) -> object:
+        if body is None:
+            return None
+        try:
+            found = self._parser.parse(body)
+        except Unfit as unfit:
+            errors[row] = f"{unfit.cause}: {unfit.detail}"
+            return None
+        if not isinstance(found, dict):
+            errors[row] = f"{Cause.NOT_OBJECT}: {word_for(found)}"
+            return None
+        return found
+
+    @staticmethod
+    def _built(
+        build: Callable[[Sequence[Any], Tally], Built],
+        rows: Sequence[int],
+        records: Sequence[object],
+        tally: Tally,
+        errors: dict[int, str],
+    ) -> pa.StructArray:
+        built = build(records, tally)
+        for fault in built.faults:
+            errors.setdefault(rows[fault.row], fault.text())
+        return built.array
+
+
+class JsonParser:
+    """Parses JSON as RFC 8259 defines it, in UTF-8. If a key occurs twice, the last one counts."""
+
+    def __init__(self, *, exact: bool) -> None:
+        """`exact` keeps a number's digits, for decimals. It takes longer."""
+        self._exact = exact
+        self._decode = msgspec.json.Decoder(float_hook=Decimal if exact else None).decode
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _json_parser, (self._exact,)
+
+    def typed(self, record: type[msgspec.Struct]) -> Callable[[bytes], object] | None:
+        return msgspec.json.Decoder(record).decode
+
+    def parse(self, body: bytes) -> object:
+        try:
+            return self._decode(body)
+        except RecursionError:
+            raise Unfit(Cause.NOT_JSON, "nested too deep") from None
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            _need_utf8(body)
+            if "out of range" in str(error):
+                return _with_any_number(body)
+            raise _malformed(Cause.NOT_JSON, body, str(error)) from None
+
+
+class MsgpackParser:
+    """Parses bodies that hold one MessagePack value."""
+
+    def __init__(self) -> None:
+        self._decode = msgspec.msgpack.Decoder().decode
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return MsgpackParser, ()
+
+    def typed(self, record: type[msgspec.Struct]) -> Callable[[bytes], object] | None:
+        return msgspec.msgpack.Decoder(record).decode
+
+    def parse(self, body: bytes) -> object:
+        try:
+            return self._decode(body)
+        except UnicodeDecodeError as error:
+            raise Unfit(Cause.NOT_UTF8, f"a string with byte 0x{error.object[error.start]:02x}") from None
+        except RecursionError:
+            raise Unfit(Cause.NOT_MSGPACK, "nested too deep") from None
+        except (msgspec.MsgspecError, TypeError) as error:  # TypeError: a map's key is a map
+            raise _malformed(Cause.NOT_MSGPACK, body, str(error)) from None
+
+
+def json_decoder(schema: pa.StructType) -> RecordDecoder:
+    return RecordDecoder(schema, json_parser(schema))
+
+
+def json_parser(schema: pa.StructType) -> JsonParser:
+    return JsonParser(exact=_has_decimals(schema))
+
+
+def msgpack_decoder(schema: pa.StructType) -> RecordDecoder:
+    return RecordDecoder(schema, MsgpackParser())
+
+
+def _json_parser(exact: bool) -> JsonParser:
+    return JsonParser(exact=exact)
+
+
+def _need_utf8(body: bytes) -> None:
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        raise Unfit(Cause.NOT_UTF8, f"byte 0x{body[error.start]:02x} at {error.start}") from None
+
+
+def _malformed(cause: Cause, body: bytes, text: str) -> Unfit:
+    """Translate msgspec's messages, like `JSON is malformed: expected ':' (byte 5)`."""
+    if not body:
+        return Unfit(cause, "the body is empty")
+    found = _AT.search(text)
+    if found is None:
+        place = len(body)
+        said = "ends too early" if "truncated" in text else text
+    else:
+        place = int(found[1])
+        said = _AT.sub("", text).rpartition("malformed: ")[2]
+    if said == "trailing characters":
+        # For JSON, msgspec names the byte behind the first trailing character.
+        return Unfit(Cause.TRAILING, f"from byte {place - 1 if cause is Cause.NOT_JSON else place} on")
+    return Unfit(cause, f"{said} at byte {place}")
+
+
+def _with_any_number(body: bytes) -> object:
+    """Parse JSON with numbers too large for msgspec.
+
+    Such a number overflows its field, or is in a field nobody wants.
+    """
+    try:
+        return json.loads(body, parse_float=Decimal, parse_int=_any_integer, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise Unfit(Cause.NOT_JSON, str(error)) from None
+
+
+def _any_integer(text: str) -> object:
+    return int(text) if len(text) < 300 else Decimal(text)
+
+
+def _refuse(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not a JSON number")
+
+
+def _has_decimals(kind: pa.DataType) -> bool:
+    return pa.types.is_decimal(kind) or any(_has_decimals(kind.field(it).type) for it in range(kind.num_fields))

@@ -1,0 +1,12 @@
+"""Delta and Iceberg tables as a sink for Spark, each batch exactly once, and Delta's as a source: `format("nsqtable")`.
+
+It does not need Delta for the JVM: executors write Parquet with pyarrow, and the driver commits with the `deltalake`
+wheel, or with `pyiceberg`. Where to look:
+
+    why no message is there twice   ends.py decides; shares.py for a whole batch; lease.py and unnamed.py for its files
+    landing messages                landing.py; appending.py commits to Delta, iceberg_commits.py to Iceberg
+    messages as rows for SQL        marks.py
+    any other rows                  sink.py (once for each batch), reading.py (the source)
+    files                           files.py, statistics.py, schemas.py
+    small files                     joining.py does what upkeep.py decides
+"""

@@ -1,0 +1,63 @@
+"""An Iceberg table as tasks see it: a folder for Parquet files, and how far the table went when the query started.
+
+Nothing here needs pyiceberg or a catalog, so executors need neither. What the driver does with the files is in
+`iceberg_commits`, which is imported only when it is needed, and only the driver needs it.
+
+A task cannot ask the catalog how far the table goes, so all tasks of a query use what the driver read at its start.
+That is enough: while the query runs, only its own commits move the ends, and each batch begins where the one before
+ended. If another writer moves the ends, what the tasks have written is not what the table lacks, and `iceberg_commits`
+refuses it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import pyarrow as pa
+
+from pyspark_nsq.stores.places import is_storage_option, parse_place
+from pyspark_nsq.tables.iceberg_target import CATALOG, ID, LOCATION, NUMBERS, PROPERTY, CatalogName, IcebergTarget
+from pyspark_nsq.tables.shares import Batch, Share
+from pyspark_nsq.tables.unnamed import Unnamed
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergTable(IcebergTarget):
+    """A table that landing adds rows to. Its methods are for the driver."""
+
+    def check_judge(self, shares: Sequence[Share]) -> None:
+        _commits().check_judge(self, shares)
+
+    def prepare(self, shares: Sequence[Share]) -> None:
+        _commits().prepare(self, shares)
+
+    def append(self, shares: Sequence[Share], batch: Batch, brought: Unnamed) -> None:
+        _commits().append(self, shares, batch, brought)
+
+
+def of_options(options: Mapping[str, str], schema: pa.Schema, partitioning: tuple[str, ...]) -> IcebergTable:
+    """Return the table that these options of the sink name."""
+    storage = {name: text for name, text in options.items() if is_storage_option(name)}
+    properties = {name.removeprefix(PROPERTY): text for name, text in options.items() if name.startswith(PROPERTY)}
+    location = options[LOCATION]
+    return IcebergTable(
+        path=options["path"],
+        catalog=CatalogName(options.get(CATALOG, ""), properties),
+        schema=schema,
+        partitioning=partitioning,
+        access=parse_place(location, storage).access,
+        location=location,
+        id=options[ID],
+        numbers=json.loads(options[NUMBERS]),
+    )
+
+
+def _commits() -> Any:
+    from pyspark_nsq.tables import iceberg_commits  # pyiceberg takes a second to import, and executors may not have it
+
+    module: ModuleType = iceberg_commits
+    return module
