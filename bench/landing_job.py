@@ -27,7 +27,8 @@ from nsqpipe.land import Land, start_landing
 from nsqpipe.session import open_session
 from nsqpipe.shape import Shape
 from nsqpipe.tables import Format, Table
-from nsqpipe.transforms import PARTITIONS, with_partitions
+from nsqpipe.transforms import with_partitions
+from pyspark_nsq.tables.files import PARTITIONS
 
 FIELDS = "user string, amount double, number bigint"
 _TICKS = os.sysconf("SC_CLK_TCK")

@@ -3,7 +3,7 @@
 The command is `nsqpipe`; see docs/how-to/spark.md. Where to look:
 
     a command             jobs.py (its settings), cli.py (what it does), command_line.py and settings.py (how it is read)
-    before Spark starts   checks.py, sources.py, storage.py, standing.py (table and checkpoint), decoders.py, doctor.py
+    before Spark starts   checks.py, job_places.py and job_tables.py (what options name), decoders.py, doctor.py
     one run               entry.py (signals), runtime.py (one command), running.py (its streams), session.py (Spark)
     what it shows         progress.py (a line now and then), ledger.py (the last line), metrics.py, failures.py
     land                  land.py, streams.py; what is done to rows: shape.py, transforms.py, quality.py, selection.py

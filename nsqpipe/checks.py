@@ -172,7 +172,7 @@ def _iceberg(job: Land) -> None:
     """Check that the catalog answers, and that the ends of tables that exist account for their rows."""
     import_for([job])
     from nsqpipe.iceberg import standing
-    from nsqpipe.tables import tables_of
+    from nsqpipe.job_tables import tables_of
 
     for table in tables_of(job)[: 2 if job.can_fail else 1]:
         standing(table)
@@ -240,15 +240,17 @@ def _file(flag: str, path: str | Path) -> None:
 def _stored(job: Stored, path: str) -> None:
     """Check that an object store can be reached and written to; disks have been checked already."""
     if _local(path) is None:
-        from nsqpipe.storage import check_place, place_for
+        from nsqpipe.job_places import place_for
+        from nsqpipe.storage import check_place
 
         check_place(place_for(job, path), to_write=True)
 
 
 def _checkpoint(job: Land | Aggregate, path: str) -> None:
     if _local(path) is None:
+        from nsqpipe.job_places import place_for
         from nsqpipe.session import known_conf
-        from nsqpipe.storage import check_checkpoint, place_for
+        from nsqpipe.storage import check_checkpoint
 
         check_checkpoint(place_for(job, path), known_conf(dict(job.conf)))
 
@@ -367,7 +369,7 @@ def _rows_fit(job: Land, options: SourceOptions) -> None:
     if job.format is Format.PARQUET:
         return
     from nsqpipe.decoders import decoder_of
-    from nsqpipe.tables import tables_of
+    from nsqpipe.job_tables import tables_of
     from pyspark_nsq.tables import landing
 
     good, bad = landing.schemas(options, decoder_of(job), drops_body=job.drop_body)

@@ -91,8 +91,8 @@ def replay(job: jobs.Replay) -> None:
     with running(job) as run:
         spark = run.session("replay")
         from nsqpipe import replay as replaying
-        from nsqpipe.storage import place_for
-        from nsqpipe.tables import table_for
+        from nsqpipe.job_places import place_for
+        from nsqpipe.job_tables import table_for
 
         sink = From(topics=(job.destination_topic,), lookupd=job.lookupd, nsqd=job.nsqd).as_options()
         progress = place_for(job, job.progress_file) if job.progress_file else None
@@ -114,7 +114,7 @@ def replay(job: jobs.Replay) -> None:
 def compact(job: jobs.Compact) -> None:
     with running(job):
         from nsqpipe import maintenance
-        from nsqpipe.tables import table_for
+        from nsqpipe.job_tables import table_for
 
         keep = None if job.vacuum_hours is None else timedelta(hours=job.vacuum_hours)
         found = maintenance.compact(table_for(job, job.table), target_bytes=job.target_mb << 20, keep=keep)
@@ -125,7 +125,7 @@ def dedupe(job: jobs.Dedupe) -> None:
     with running(job) as run:
         spark = run.session("dedupe")
         from nsqpipe import maintenance
-        from nsqpipe.tables import table_for
+        from nsqpipe.job_tables import table_for
 
         found = maintenance.dedupe(spark, table_for(job, job.table))
         _print(job, found, f"{found['removed']:,} repeats removed from {found['partitions']} partitions")
@@ -135,7 +135,7 @@ def reland(job: jobs.Reland) -> None:
     with running(job):
         from nsqpipe import reland as relanding
         from nsqpipe.decoders import decoder_of
-        from nsqpipe.storage import place_for
+        from nsqpipe.job_places import place_for
 
         table, quarantine = place_for(job, job.table), place_for(job, job.quarantine_path)
         settings = relanding.Reland(table=table, quarantine=quarantine, decoder=decoder_of(job))
@@ -151,8 +151,8 @@ def backfill(job: jobs.Backfill) -> None:
     with running(job) as run:
         spark = run.session("backfill")
         from nsqpipe import maintenance
+        from nsqpipe.job_tables import table_for
         from nsqpipe.streams import shape_of
-        from nsqpipe.tables import table_for
 
         table, quarantine = (table_for(job, path, Format.DELTA) for path in (job.table, job.quarantine_path))
         found = maintenance.backfill(spark, job.source, shape_of(job), table, quarantine)
@@ -162,8 +162,8 @@ def backfill(job: jobs.Backfill) -> None:
 def quality(job: jobs.Quality) -> None:
     with running(job) as run:
         spark = run.session("quality")
+        from nsqpipe.job_tables import table_for
         from nsqpipe.quality import ROWS, broken_counts, load_rules
-        from nsqpipe.tables import table_for
 
         counts = broken_counts(table_for(job, job.table, job.format).read(spark), load_rules(job.rules))
         _print(job, counts, "\n".join(f"{count:>12,}  {name}" for name, count in counts.items()))
@@ -173,8 +173,8 @@ def quality(job: jobs.Quality) -> None:
 
 def lag(job: jobs.Lag) -> None:
     with running(job):
+        from nsqpipe.job_places import place_for
         from nsqpipe.lag import lags
-        from nsqpipe.storage import place_for
 
         found = lags(job.source, place_for(job, job.checkpoint))
         lanes = [
@@ -199,7 +199,7 @@ def lag(job: jobs.Lag) -> None:
 def offsets_show(job: jobs.OffsetsShow) -> None:
     with running(job):
         from nsqpipe.checkpoints import checkpointed
-        from nsqpipe.storage import place_for
+        from nsqpipe.job_places import place_for
 
         number, sources = checkpointed(place_for(job, job.checkpoint))
         lines = [f"{lane} {place}" for lanes in sources for lane, place in sorted(lanes.items())]
@@ -209,8 +209,8 @@ def offsets_show(job: jobs.OffsetsShow) -> None:
 
 def offsets_set(job: jobs.OffsetsSet) -> None:
     with running(job):
+        from nsqpipe.job_places import place_for
         from nsqpipe.lag import set_offsets
-        from nsqpipe.storage import place_for
 
         set_offsets(place_for(job, job.checkpoint), dict(job.lane))
         typer.echo(f"made {job.checkpoint}")
@@ -276,7 +276,7 @@ app: Final = command_line.root(ABOUT, EPILOG, {"offsets": OFFSETS}, COMMANDS)
 def _places(job: jobs.Doctor) -> list[Place]:
     if not job.table:
         return []  # without the import below, doctor itself can report that pyarrow is missing
-    from nsqpipe.storage import place_for
+    from nsqpipe.job_places import place_for
 
     return [place_for(job, path) for path in job.table]
 

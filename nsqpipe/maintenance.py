@@ -13,7 +13,8 @@ from nsqpipe import sources
 from nsqpipe.selection import check_selects
 from nsqpipe.standing import up_to_the_end
 from nsqpipe.tending import tend
-from nsqpipe.transforms import KEY, PARTITIONS, without_repeats
+from nsqpipe.transforms import KEY, without_repeats
+from pyspark_nsq.tables.files import PARTITIONS
 from pyspark_nsq.tables.sink import Overtaken, turn_of
 from pyspark_nsq.tables.upkeep import Policy
 

@@ -206,7 +206,7 @@ def _written_by(job: StreamJob) -> Iterator[str]:
         return
     yield _absolute(job.checkpoint or f"{job.table.rstrip('/')}.checkpoint")
     if job.is_iceberg:
-        from nsqpipe.tables import tables_of  # imports Spark
+        from nsqpipe.job_tables import tables_of  # imports Spark
 
         table, quarantine = (mask_passwords(it.absolute()) for it in tables_of(job))
     else:

@@ -25,7 +25,7 @@ from deltalake.exceptions import CommitFailedError
 
 from nsqpipe.failures import PipeFailed
 from pyspark_nsq.bodies.decoding import ERROR, EXTRA, MISSING, VALUE, Decoder, with_decoded
-from pyspark_nsq.tables.files import DataFile, PartitionedWriter
+from pyspark_nsq.tables.files import PARTITIONS, DataFile, PartitionedWriter
 from pyspark_nsq.tables.lease import check_leases
 from pyspark_nsq.tables.schemas import widen
 from pyspark_nsq.tables.shares import SELECTS
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from pyspark_nsq.stores.places import Place
     from pyspark_nsq.tables.unnamed import Unnamed
 
-PARTITIONS: Final = ("topic", "date", "hour")
 _KEY: Final = ("node", "sequence", "id")  # within a topic
 _BY_RULE: Final = "rule: "  # the error of a row that broke a rule begins with this
 _TRIES: Final = 10  # to commit, while others change the same table

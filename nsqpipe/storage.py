@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from uuid import uuid4
 
 from pyarrow import ArrowException
@@ -20,10 +20,7 @@ from pyarrow.fs import FileSelector, FileSystem, FileType
 
 from nsqpipe.failures import PipeFailed
 from nsqpipe.folders import check_folder
-from pyspark_nsq.stores.places import BadPlace, Place, Scheme, options_of_conf, parse_place
-
-if TYPE_CHECKING:
-    from nsqpipe.jobs import Stored
+from pyspark_nsq.stores.places import BadPlace, Place, Scheme, parse_place
 
 _METADATA: Final = "http://169.254.169.254/latest/api/token"  # where an instance of EC2 gets its role's keys
 _METADATA_PATIENCE: Final = 0.5  # seconds; the service is a few hops away, or does not exist
@@ -56,24 +53,6 @@ def place_of(name: str, storage: Mapping[str, str] | None = None) -> Place:
         return parse_place(name, storage)
     except BadPlace as error:
         raise PipeFailed(str(error)) from None
-
-
-def place_for(job: Stored, name: str) -> Place:
-    """Return the place of a table or file that a job's options name."""
-    return place_of(name, options_for(job, name))
-
-
-def options_for(job: Stored, name: str) -> dict[str, str]:
-    """Return the options of the store: the command line's, and below them those of Spark's configuration."""
-    if "://" not in name:
-        return {}
-    from nsqpipe.session import known_conf  # it imports Spark
-
-    try:
-        found = options_of_conf(known_conf(dict(getattr(job, "conf", ()))), name)
-    except BadPlace as error:
-        raise PipeFailed(str(error)) from None
-    return {**found, **{f"storage.{word}": text for word, text in job.storage}}
 
 
 def check_place(place: Place, *, to_write: bool) -> None:

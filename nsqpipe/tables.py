@@ -14,10 +14,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from nsqpipe.failures import PipeFailed
 from nsqpipe.kinds import Format as Format
-from nsqpipe.storage import options_for
 from nsqpipe.table_name import TableName
-from nsqpipe.transforms import PARTITIONS
-from pyspark_nsq.tables.iceberg_target import CatalogName
+from pyspark_nsq.tables.files import PARTITIONS
 from pyspark_nsq.tables.reading import UNREADABLE, schema_of
 from pyspark_nsq.tables.sink import BadTable, check_table
 
@@ -26,8 +24,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.readwriter import DataFrameWriter
     from pyspark.sql.streaming.readwriter import DataStreamWriter
-
-    from nsqpipe.jobs import Land, Stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,22 +122,6 @@ class Table(TableName):
     def need_delta(self) -> None:
         if self.format is not Format.DELTA:
             raise PipeFailed(f"this needs a Delta table, but {self.path} is not one")
-
-
-def table_for(job: Stored, path: str, format: Format | None = None, checkpoint: str = "") -> Table:
-    """Return a table that a job's options name. Without a format, the table's own is used."""
-    return replace(table_at(path, format, options_for(job, path)), checkpoint_path=checkpoint)
-
-
-def tables_of(job: Land) -> tuple[Table, Table]:
-    """Return the table that a landing fills, and its quarantine."""
-    if job.format is Format.ICEBERG:
-        catalog = CatalogName(job.catalog, job.catalog_properties)
-        storage = {f"storage.{word}": text for word, text in job.storage}
-        table = Table(job.table, job.format, job.checkpoint, storage, catalog)
-        return table, replace(table, path=job.quarantine_path)
-    table = table_for(job, job.table, job.format, job.checkpoint)
-    return table, table_for(job, job.quarantine_path, job.format)
 
 
 def table_at(path: str, spelled: Format | None = None, storage: Mapping[str, str] | None = None) -> Table:

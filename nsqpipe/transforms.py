@@ -15,7 +15,6 @@ from pyspark_nsq.tables.marks import MARK
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-PARTITIONS: Final = ("topic", "date", "hour")
 # Identifies a message. A log never uses a sequence twice, but a node may have had several logs of a topic, one after
 # another, so the id is part of the key.
 KEY: Final = ("node", "topic", "sequence", "id")

@@ -1,8 +1,11 @@
 """Everything for Spark: `format("nsq")`, a source with exact offsets and a sink, and tables, each batch exactly once.
 
-Spark finds `DefaultSource` by itself, because the package is installed and its name begins with `pyspark_`. Everything
-that an executor needs to read and publish is imported here: see docs/how-to/spark.md. `format("nsqtable")` is in the
+Spark finds `DefaultSource` by itself, because the package is installed and its name begins with `pyspark_`. With it
+comes everything that an executor needs to read and publish: see docs/how-to/spark.md. `format("nsqtable")` is in the
 room `tables`, and Spark finds it through the package `pyspark_nsqtable`. The command `nsqpipe` runs jobs on both.
+
+`DefaultSource` is loaded when it is asked for, because the command line, its help and its checks need rooms that work
+without Spark.
 
 Where to look:
 
@@ -15,6 +18,17 @@ Where to look:
     what people see         listener.py with reports.py and idle.py (metrics); source/announcing.py (to nsqd)
 """
 
-from pyspark_nsq.data_source import DefaultSource
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark_nsq.data_source import DefaultSource
 
 __all__ = ["DefaultSource"]
+
+
+def __getattr__(name: str) -> object:
+    if name == "DefaultSource":
+        from pyspark_nsq.data_source import DefaultSource
+
+        return DefaultSource
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

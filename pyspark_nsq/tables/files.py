@@ -16,6 +16,7 @@ from pyarrow.fs import FileSystem
 
 from pyspark_nsq.tables.statistics import Leaf, leaves, statistics, to_json
 
+PARTITIONS: Final = ("topic", "date", "hour")  # of a table that messages land in
 HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 _MOST_OPEN: Final = 64  # files that a task has open; the rows of a quiet topic may each be of another hour
 _WITHOUT_FOLDERS: Final = ("s3", "gcs", "abfs")  # stores where a folder would be an object that nobody needs

@@ -42,7 +42,7 @@ from pyspark_nsq.stores.places import is_storage_option
 from pyspark_nsq.tables import iceberg
 from pyspark_nsq.tables.appending import Beside, DeltaDestination
 from pyspark_nsq.tables.ends import Span, first_lacking
-from pyspark_nsq.tables.files import PartitionedWriter
+from pyspark_nsq.tables.files import PARTITIONS, PartitionedWriter
 from pyspark_nsq.tables.iceberg_target import LOCATION
 from pyspark_nsq.tables.marks import MARK, SELECTED, between_marks, columns_of, spans_of
 from pyspark_nsq.tables.shares import SELECTS, Batch, Share
@@ -50,7 +50,6 @@ from pyspark_nsq.tables.sink import BadOption, Target, nullable, target_of, was_
 from pyspark_nsq.tables.sink import DefaultSource as TableSource
 from pyspark_nsq.tables.unnamed import Unnamed
 
-PARTITIONS: Final = ("topic", "date", "hour")
 BODY: Final = "body"
 SOURCE: Final = "source."  # the prefix of options of the source
 QUARANTINE: Final = "quarantine."  # the prefix of options of the store that the quarantine lies in

@@ -21,6 +21,7 @@ from nsqpipe.reland import Reland, Relanded, reland
 from nsqpipe.storage import place_of
 from pyspark_nsq.bodies.ddl import as_nullable, parse_fields
 from pyspark_nsq.bodies.decoding import Decoder, RawDecoder, json_decoder
+from pyspark_nsq.tables.files import PARTITIONS
 from tests.support.commits import delay_a_commit
 
 CAME = [
@@ -49,7 +50,7 @@ class Tables:
         value = pa.field("value", as_nullable(parse_fields(fields)))
         self._good = pa.schema([*(it for it in CAME if with_body or it.name != "body"), value, *WHEN])
         for path, schema in ((self.table, self._good), (self.quarantine, self._bad)):
-            DeltaTable.create(path, schema=schema, partition_by=list(relanding.PARTITIONS))
+            DeltaTable.create(path, schema=schema, partition_by=list(PARTITIONS))
 
     _bad = pa.schema([*CAME, pa.field("error", pa.string()), *WHEN])
 

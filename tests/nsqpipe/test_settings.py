@@ -15,11 +15,11 @@ from nsqpipe.cli import COMMANDS, app
 from nsqpipe.command_line import root
 from nsqpipe.decoders import make_decoder
 from nsqpipe.failures import PipeFailed
+from nsqpipe.job_tables import table_for, tables_of
 from nsqpipe.kinds import DeployMode, Format, Kind
 from nsqpipe.session import defaults_for
 from nsqpipe.settings import Job, interval, moment, pair, place, settings_of
 from nsqpipe.submit import command_for, environment
-from nsqpipe.tables import table_for, tables_of
 from pyspark_nsq.bodies.registry import Registry
 from pyspark_nsq.options import source_options
 from tests.support.nsqpipe_page import flags_of, rows_of

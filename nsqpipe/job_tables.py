@@ -1,0 +1,30 @@
+"""The tables that a job's options name. This module imports Spark."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from nsqpipe.job_places import options_for
+from nsqpipe.kinds import Format
+from nsqpipe.tables import Table, table_at
+from pyspark_nsq.tables.iceberg_target import CatalogName
+
+if TYPE_CHECKING:
+    from nsqpipe.jobs import Land, Stored
+
+
+def table_for(job: Stored, path: str, format: Format | None = None, checkpoint: str = "") -> Table:
+    """Return a table that a job's options name. Without a format, the table's own is used."""
+    return replace(table_at(path, format, options_for(job, path)), checkpoint_path=checkpoint)
+
+
+def tables_of(job: Land) -> tuple[Table, Table]:
+    """Return the table that a landing fills, and its quarantine."""
+    if job.format is Format.ICEBERG:
+        catalog = CatalogName(job.catalog, job.catalog_properties)
+        storage = {f"storage.{word}": text for word, text in job.storage}
+        table = Table(job.table, job.format, job.checkpoint, storage, catalog)
+        return table, replace(table, path=job.quarantine_path)
+    table = table_for(job, job.table, job.format, job.checkpoint)
+    return table, table_for(job, job.quarantine_path, job.format)
