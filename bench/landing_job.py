@@ -21,14 +21,14 @@ from typing import Any
 
 from pyspark.sql import functions as F
 
-from nsqpipe import sources
 from nsqpipe.decoders import make_decoder
 from nsqpipe.land import Land, start_landing
 from nsqpipe.session import open_session
 from nsqpipe.shape import Shape
-from nsqpipe.tables import Format, Table
 from nsqpipe.transforms import with_partitions
+from pyspark_nsq.source import queries
 from pyspark_nsq.tables.files import PARTITIONS
+from pyspark_nsq.tables.table import Format, Table
 
 FIELDS = "user string, amount double, number bigint"
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -71,7 +71,7 @@ class Used(threading.Thread):
             return found
 
 
-def land(spark: Any, source: sources.From, folder: Path, shape: Shape) -> None:
+def land(spark: Any, source: queries.From, folder: Path, shape: Shape) -> None:
     job = Land(
         source=source,
         table=Table(str(folder / "table"), Format.DELTA),
@@ -83,9 +83,9 @@ def land(spark: Any, source: sources.From, folder: Path, shape: Shape) -> None:
         query.awaitTermination()
 
 
-def land_rows(spark: Any, source: sources.From, folder: Path) -> None:
+def land_rows(spark: Any, source: queries.From, folder: Path) -> None:
     """Land in the general way: rows pass through Spark, `format("nsq")` to `format("nsqtable")`."""
-    writer = with_partitions(sources.stream(spark, source)).writeStream.format("nsqtable")
+    writer = with_partitions(queries.stream(spark, source)).writeStream.format("nsqtable")
     writer = writer.options(path=str(folder / "table"), partitioning=",".join(PARTITIONS))
     writer = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True)
     writer.outputMode("append").start().awaitTermination()
@@ -99,13 +99,13 @@ def copy(spark: Any, table: Path, folder: Path) -> None:
 
 def _kinds() -> Any:
     """Return the decoders, which an older checkout has in another module."""
-    return import_module("nsqpipe.kinds" if find_spec("nsqpipe.kinds") else "nsqpipe.decoders").Kind
+    return import_module("pyspark_nsq.kinds" if find_spec("pyspark_nsq.kinds") else "nsqpipe.decoders").Kind
 
 
 def main(way: str, nsqd: str, warm: str, full: str, folder: str) -> None:
     spark = open_session(f"bench {way}", master="local[2]")
     decoder = make_decoder(_kinds().JSON, FIELDS, "")
-    ways: dict[str, Callable[[sources.From, Path], None]] = {
+    ways: dict[str, Callable[[queries.From, Path], None]] = {
         "raw": lambda source, to: land(spark, source, to, Shape()),
         "json": lambda source, to: land(spark, source, to, Shape(decoder=decoder)),
         "rows": lambda source, to: land_rows(spark, source, to),
@@ -115,7 +115,7 @@ def main(way: str, nsqd: str, warm: str, full: str, folder: str) -> None:
     results: dict[str, float] = {}
     for topic in (warm, full):
         here = Path(folder) / topic
-        source = sources.From(topics=(topic,), nsqd=(nsqd,))
+        source = queries.From(topics=(topic,), nsqd=(nsqd,))
         results = measured(used, partial(ways["raw" if way == "copy" else way], source, here))
     if way == "copy":
         for topic in (warm, full):

@@ -5,12 +5,11 @@ The command is `nsqpipe`; see docs/how-to/spark.md. Where to look:
     a command             jobs.py (its settings), cli.py (what it does), command_line.py and settings.py (how it is read)
     before Spark starts   checks.py, job_places.py and job_tables.py (what options name), decoders.py, doctor.py
     one run               entry.py (signals), runtime.py (one command), running.py (its streams), session.py (Spark)
-    what it shows         progress.py (a line now and then), ledger.py (the last line), metrics.py, failures.py
+    what it shows         progress.py (a line now and then), ledger.py (the last line), metrics.py
     land                  land.py, streams.py; what is done to rows: shape.py, transforms.py, quality.py, selection.py
     aggregate             aggregate.py, late.py, results.py
-    tables                tables.py, iceberg.py; small files: tending.py
-    tables, by hand       maintenance.py (compact, dedupe, backfill), reland.py, replay.py
-    checkpoints           checkpoints.py, lag.py (lag, offsets)
+    tables, by hand       maintenance.py (compact, dedupe, backfill), replay.py
+    checkpoints           lag.py (lag, offsets)
     other machines        submit.py, worker.py and worker_python.py; a faster start: shared_classes.py, warm_up.py
 
 All this uses the rooms of `pyspark_nsq`: `source` and `sink` of topics, `tables`, `bodies` and `stores`.

@@ -9,22 +9,23 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from nsqpipe import results, sources
-from nsqpipe.failures import PipeFailed
+from nsqpipe import results
 from nsqpipe.transforms import counted
+from pyspark_nsq.failures import PipeFailed
+from pyspark_nsq.source import queries
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from nsqpipe.tables import Table
     from pyspark_nsq.stores.places import Place
+    from pyspark_nsq.tables.table import Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aggregate:
-    source: sources.From
+    source: queries.From
     window_seconds: int
     watermark_seconds: int
     checkpoint: str
@@ -47,7 +48,7 @@ def start_aggregating(spark: SparkSession, job: Aggregate) -> Iterator[Streaming
 
 
 def _windows(spark: SparkSession, job: Aggregate, into: Place, kind: str) -> DataFrame:
-    rows = sources.stream(spark, sources.reporting(job.source, "aggregate", into.absolute(), kind))
+    rows = queries.stream(spark, queries.reporting(job.source, "aggregate", into.absolute(), kind))
     return counted(rows, window_seconds=job.window_seconds, watermark_seconds=job.watermark_seconds)
 
 
@@ -69,4 +70,4 @@ def _start_table(windows: DataFrame, job: Aggregate, table: Table) -> StreamingQ
 
 def _started(writer: DataStreamWriter, checkpoint: str, job: Aggregate) -> StreamingQuery:
     writer = writer.option("checkpointLocation", checkpoint)
-    return sources.triggered(writer, every=job.every, until_now=job.until_now).start()
+    return queries.triggered(writer, every=job.every, until_now=job.until_now).start()

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from nsqpipe import sources
 from nsqpipe.transforms import counted
+from pyspark_nsq.source import queries
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -30,10 +30,10 @@ class Figure:
 
 
 def measure(
-    spark: SparkSession, source: sources.From, clock: Callable[[], float] = time.perf_counter
+    spark: SparkSession, source: queries.From, clock: Callable[[], float] = time.perf_counter
 ) -> Iterator[Figure]:
     """Time several jobs, each of which reads the topics completely. A count before them starts the Python workers."""
-    rows = sources.batch(spark, source)
+    rows = queries.batch(spark, source)
     total = rows.count()
     with TemporaryDirectory(prefix="nsqpipe-bench-") as folder:
         jobs: dict[str, Callable[[], None]] = {

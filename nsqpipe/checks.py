@@ -18,8 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from nsqpipe.doctor import GET_PYICEBERG
-from nsqpipe.failures import PipeFailed, WrongUsage, first_cause
-from nsqpipe.folders import check_folder
 from nsqpipe.jobs import (
     Aggregate,
     AtCluster,
@@ -35,7 +33,9 @@ from nsqpipe.jobs import (
     Replay,
     Stored,
 )
-from nsqpipe.kinds import Format
+from pyspark_nsq.failures import PipeFailed, WrongUsage, first_cause
+from pyspark_nsq.kinds import Format
+from pyspark_nsq.stores.folders import check_folder
 
 if TYPE_CHECKING:
     from nsqpipe.settings import Job
@@ -165,14 +165,14 @@ def import_for(jobs: Iterable[Job]) -> None:
     if any(isinstance(job, Land) and job.is_iceberg for job in jobs):
         if find_spec("pyiceberg") is None:
             raise PipeFailed(f"--format iceberg needs pyiceberg: {GET_PYICEBERG}")
-        import nsqpipe.iceberg  # noqa: F401
+        import pyspark_nsq.tables.iceberg_tables  # noqa: F401
 
 
 def _iceberg(job: Land) -> None:
     """Check that the catalog answers, and that the ends of tables that exist account for their rows."""
     import_for([job])
-    from nsqpipe.iceberg import standing
     from nsqpipe.job_tables import tables_of
+    from pyspark_nsq.tables.iceberg_tables import standing
 
     for table in tables_of(job)[: 2 if job.can_fail else 1]:
         standing(table)
@@ -241,7 +241,7 @@ def _stored(job: Stored, path: str) -> None:
     """Check that an object store can be reached and written to; disks have been checked already."""
     if _local(path) is None:
         from nsqpipe.job_places import place_for
-        from nsqpipe.storage import check_place
+        from pyspark_nsq.stores.storage import check_place
 
         check_place(place_for(job, path), to_write=True)
 
@@ -250,7 +250,7 @@ def _checkpoint(job: Land | Aggregate, path: str) -> None:
     if _local(path) is None:
         from nsqpipe.job_places import place_for
         from nsqpipe.session import known_conf
-        from nsqpipe.storage import check_checkpoint
+        from pyspark_nsq.stores.storage import check_checkpoint
 
         check_checkpoint(place_for(job, path), known_conf(dict(job.conf)))
 
@@ -317,10 +317,10 @@ def _source(job: Land | Aggregate | Backfill | Bench) -> None:
 
 
 def _sink(job: Replay) -> None:
-    from nsqpipe.sources import From
     from pyspark_nsq.cluster import nodes
     from pyspark_nsq.http import Http
     from pyspark_nsq.options import sink_options
+    from pyspark_nsq.source.queries import From
 
     sink = From(topics=(job.destination_topic,), lookupd=job.lookupd, nsqd=job.nsqd)
     with _translated():
@@ -353,8 +353,8 @@ def _checkpoints(job: AtCluster) -> Sequence[str]:
 
 
 def _checkpoints_are_of(options: SourceOptions, checkpoints: Sequence[str]) -> None:
-    from nsqpipe.checkpoints import check_topics, checkpointed
-    from nsqpipe.storage import place_of
+    from pyspark_nsq.source.checkpoints import check_topics, checkpointed
+    from pyspark_nsq.stores.storage import place_of
 
     for path in checkpoints:
         here = _local(path)

@@ -21,9 +21,9 @@ from uuid import uuid4
 import typer
 
 from nsqpipe import command_line, jobs
-from nsqpipe.kinds import Format, OnFailure
 from nsqpipe.runtime import running
-from nsqpipe.sources import From
+from pyspark_nsq.kinds import Format, OnFailure
+from pyspark_nsq.source.queries import From
 
 if TYPE_CHECKING:
     from nsqpipe.settings import Job
@@ -133,9 +133,9 @@ def dedupe(job: jobs.Dedupe) -> None:
 
 def reland(job: jobs.Reland) -> None:
     with running(job):
-        from nsqpipe import reland as relanding
         from nsqpipe.decoders import decoder_of
         from nsqpipe.job_places import place_for
+        from pyspark_nsq.tables import reland as relanding
 
         table, quarantine = place_for(job, job.table), place_for(job, job.quarantine_path)
         settings = relanding.Reland(table=table, quarantine=quarantine, decoder=decoder_of(job))
@@ -198,8 +198,8 @@ def lag(job: jobs.Lag) -> None:
 
 def offsets_show(job: jobs.OffsetsShow) -> None:
     with running(job):
-        from nsqpipe.checkpoints import checkpointed
         from nsqpipe.job_places import place_for
+        from pyspark_nsq.source.checkpoints import checkpointed
 
         number, sources = checkpointed(place_for(job, job.checkpoint))
         lines = [f"{lane} {place}" for lanes in sources for lane, place in sorted(lanes.items())]

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from nsqpipe.failures import PipeFailed
-from nsqpipe.kinds import Kind
 from pyspark_nsq.bodies.ddl import BadSchema, parse_fields
 from pyspark_nsq.bodies.decoding import Decoder, RawDecoder, json_decoder, msgpack_decoder
+from pyspark_nsq.failures import PipeFailed
+from pyspark_nsq.kinds import Kind
 
 if TYPE_CHECKING:
     import pyarrow as pa

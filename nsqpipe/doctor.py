@@ -16,10 +16,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from nsqpipe.failures import PipeFailed
+from pyspark_nsq.failures import PipeFailed
 
 if TYPE_CHECKING:
-    from nsqpipe.sources import From
+    from pyspark_nsq.source.queries import From
     from pyspark_nsq.stores.places import Place
 
 JAVA_AT_LEAST: Final = 17
@@ -150,7 +150,7 @@ def data_sources() -> Iterator[Finding]:
 
 
 def writable(place: Place) -> Finding:
-    from nsqpipe.storage import check_place  # imports pyarrow, which may be missing
+    from pyspark_nsq.stores.storage import check_place  # imports pyarrow, which may be missing
 
     try:
         check_place(place, to_write=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nsqpipe.failures import PipeFailed
-from nsqpipe.storage import place_of
+from pyspark_nsq.failures import PipeFailed
 from pyspark_nsq.stores.places import BadPlace, options_of_conf
+from pyspark_nsq.stores.storage import place_of
 
 if TYPE_CHECKING:
     from nsqpipe.jobs import Stored

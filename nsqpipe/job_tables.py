@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nsqpipe.job_places import options_for
-from nsqpipe.kinds import Format
-from nsqpipe.tables import Table, table_at
+from pyspark_nsq.kinds import Format
 from pyspark_nsq.tables.iceberg_target import CatalogName
+from pyspark_nsq.tables.table import Table, table_at
 
 if TYPE_CHECKING:
     from nsqpipe.jobs import Land, Stored

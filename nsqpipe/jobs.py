@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from nsqpipe.kinds import DeployMode, Format, Kind, Late, OnFailure
 from nsqpipe.settings import Job, argument, interval, listening, moment, pair, place, rest, setting
-from nsqpipe.sources import From
+from pyspark_nsq.kinds import DeployMode, Format, Kind, Late, OnFailure
+from pyspark_nsq.source.queries import From
 
 _ICEBERG_NAME = re.compile(r"[^/\\.]+(\.[^/\\.]+)+")
 _LAND_ALONE = "--format iceberg: only `land` supports Iceberg tables; read them with any tool for Iceberg"

@@ -7,17 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nsqpipe.checkpoints import last_offsets, make_checkpoint_at
-from nsqpipe.failures import PipeFailed
-from nsqpipe.storage import names_in
 from pyspark_nsq.cluster import Cluster
 from pyspark_nsq.errors import BadOption, NsqError
+from pyspark_nsq.failures import PipeFailed
 from pyspark_nsq.http import Http
 from pyspark_nsq.lanes import Lane, Offsets
 from pyspark_nsq.options import source_options
+from pyspark_nsq.source.checkpoints import last_offsets, make_checkpoint_at
+from pyspark_nsq.stores.storage import names_in
 
 if TYPE_CHECKING:
-    from nsqpipe.sources import From
+    from pyspark_nsq.source.queries import From
     from pyspark_nsq.stores.places import Place
 
 

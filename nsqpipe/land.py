@@ -16,21 +16,21 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from nsqpipe import sources
 from nsqpipe.selection import check_selects
 from nsqpipe.shape import Shape
-from nsqpipe.standing import check_standing, claim
-from nsqpipe.tables import Format
 from pyspark_nsq.options import source_options
+from pyspark_nsq.source import queries
 from pyspark_nsq.source.schema import default_schema
 from pyspark_nsq.tables import landing, marks
+from pyspark_nsq.tables.standing import check_standing, claim
+from pyspark_nsq.tables.table import Format
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from nsqpipe.tables import Table
+    from pyspark_nsq.tables.table import Table
 
 
 # Options of the source, unless they are given or --every says how often there is to be a batch. Each batch adds a file
@@ -40,7 +40,7 @@ SOURCE_OPTIONS: Final[Mapping[str, str]] = {"minRowsPerTrigger": "100000", "maxT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Land:
-    source: sources.From
+    source: queries.From
     table: Table
     quarantine: Table
     shape: Shape = field(default_factory=Shape)
@@ -67,14 +67,14 @@ def prepare_landing(job: Land) -> Land:
 def start_landing(spark: SparkSession, job: Land) -> Iterator[StreamingQuery]:
     """Start the queries of a job that `prepare_landing` has returned, one after another."""
     if not job.every:
-        job = replace(job, source=sources.with_defaults(job.source, SOURCE_OPTIONS))
+        job = replace(job, source=queries.with_defaults(job.source, SOURCE_OPTIONS))
     source = _reporting(job, job.table, "land")
     if job.table.format is not Format.PARQUET:
         yield _started(_by_ranges(spark, replace(job, source=source)), job.table, "land", job)
         return
-    writers = [(job.table, job.table.stream_writer(job.shape.good(sources.stream(spark, source))), "land")]
+    writers = [(job.table, job.table.stream_writer(job.shape.good(queries.stream(spark, source))), "land")]
     if job.shape.can_fail:
-        bad = job.shape.bad(sources.stream(spark, _reporting(job, job.quarantine, "quarantine")))
+        bad = job.shape.bad(queries.stream(spark, _reporting(job, job.quarantine, "quarantine")))
         writers.append((job.quarantine, job.quarantine.stream_writer(bad), "quarantine"))
     for table, _, _ in writers if not job.is_remote else ():
         claim(table)
@@ -82,20 +82,20 @@ def start_landing(spark: SparkSession, job: Land) -> Iterator[StreamingQuery]:
         yield _started(writer, table, name, job)
 
 
-def _reporting(job: Land, table: Table, name: str) -> sources.From:
+def _reporting(job: Land, table: Table, name: str) -> queries.From:
     into = str(table.place) if job.is_remote else table.absolute()
-    return sources.reporting(job.source, name, into, table.format)
+    return queries.reporting(job.source, name, into, table.format)
 
 
 def _started(writer: DataStreamWriter, table: Table, name: str, job: Land) -> StreamingQuery:
     writer = writer.queryName(f"{job.prefix}{name}").option("checkpointLocation", table.checkpoint)
-    return sources.triggered(writer, every=job.every, until_now=job.until_now).start()
+    return queries.triggered(writer, every=job.every, until_now=job.until_now).start()
 
 
 def _by_ranges(spark: SparkSession, job: Land) -> DataStreamWriter:
     options = job.source.as_options()
-    source = job.source if job.is_remote else sources.with_defaults(job.source, tasks_for(spark))
-    ranges = sources.stream(spark, replace(source, options={**source.options, "ranges": "true"}))
+    source = job.source if job.is_remote else queries.with_defaults(job.source, tasks_for(spark))
+    ranges = queries.stream(spark, replace(source, options={**source.options, "ranges": "true"}))
     shape = job.shape
     if shape.needs_sql:
         read = source_options(options)

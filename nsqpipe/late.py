@@ -13,8 +13,8 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from nsqpipe.failures import PipeFailed
-from nsqpipe.kinds import Late
+from pyspark_nsq.failures import PipeFailed
+from pyspark_nsq.kinds import Late
 from pyspark_nsq.reports import late_rows_of
 
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nsqpipe.failures import first_cause
-from nsqpipe.kinds import Format
 from nsqpipe.progress import Tally
+from pyspark_nsq.failures import first_cause
+from pyspark_nsq.kinds import Format
 
 if TYPE_CHECKING:
-    from nsqpipe.tables import Table
+    from pyspark_nsq.tables.table import Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +86,9 @@ def _contents(table: Table) -> Contents | str:
             case Format.DELTA:
                 return _delta(table)
             case Format.ICEBERG:
-                from nsqpipe import iceberg
+                from pyspark_nsq.tables import iceberg_tables
 
-                return Contents(*iceberg.contents(table))
+                return Contents(*iceberg_tables.contents(table))
             case Format.PARQUET:
                 return _parquet(table.path)
     except Exception as error:  # whatever the storage raises, it must not change how the job ends

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any
 from deltalake import write_deltalake
 from pyspark.sql import functions as F
 
-from nsqpipe import sources
 from nsqpipe.selection import check_selects
-from nsqpipe.standing import up_to_the_end
-from nsqpipe.tending import tend
 from nsqpipe.transforms import KEY, without_repeats
+from pyspark_nsq.source import queries
 from pyspark_nsq.tables.files import PARTITIONS
 from pyspark_nsq.tables.sink import Overtaken, turn_of
+from pyspark_nsq.tables.standing import up_to_the_end
+from pyspark_nsq.tables.tending import tend
 from pyspark_nsq.tables.upkeep import Policy
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from nsqpipe.shape import Shape
-    from nsqpipe.sources import From
-    from nsqpipe.tables import Table
+    from pyspark_nsq.source.queries import From
+    from pyspark_nsq.tables.table import Table
 
 
 def compact(table: Table, *, target_bytes: int, keep: timedelta | None) -> dict[str, int]:
@@ -75,7 +75,7 @@ def backfill(spark: SparkSession, source: From, shape: Shape, table: Table, quar
     within, left = up_to_the_end(source, table)
     found = {"added": 0, **({"quarantined": 0} if shape.can_fail else {}), "left_to_land": left}
     if within is not None:
-        rows = sources.batch(spark, within)
+        rows = queries.batch(spark, within)
         found["added"] = _append_missing(spark, shape.good(rows), table, turns[table.path])
         if shape.can_fail:
             if _turn(table) != turns[table.path] + bool(found["added"]):  # our own commit has ended one turn

@@ -9,17 +9,17 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from nsqcommon.prometheus import Metric, Sample, exposition
-from nsqpipe.failures import PipeFailed
 from nsqpipe.metric_names import TABLES
 from nsqpipe.quality import UNPARSED
 from pyspark_nsq.errors import BadOption
+from pyspark_nsq.failures import PipeFailed
 from pyspark_nsq.listener import OBSERVED, NsqListener, QueryStates, metrics_of, serve
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from nsqpipe.tables import Table
     from pyspark_nsq.idle import Look
+    from pyspark_nsq.tables.table import Table
     from pyspark_nsq.tables.upkeep import Tended
 
 log = logging.getLogger(__name__)

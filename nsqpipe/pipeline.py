@@ -25,9 +25,9 @@ from os.path import abspath
 from typing import Any, Final, TypeVar
 
 from nsqcommon.passwords import mask_passwords
-from nsqpipe.failures import SeveralFailed, WrongUsage, first_cause, of_job
 from nsqpipe.jobs import Aggregate, Land, OfStreams, OnSpark, Run
 from nsqpipe.settings import Job, Setting, settings_of, value_of
+from pyspark_nsq.failures import SeveralFailed, WrongUsage, first_cause, of_job
 
 StreamJob = Land | Aggregate
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F
 
-from nsqpipe.failures import PipeFailed
+from pyspark_nsq.failures import PipeFailed
 from pyspark_nsq.listener import OBSERVED
 from pyspark_nsq.tables.marks import MARK
 

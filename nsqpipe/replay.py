@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F
 
-from nsqpipe.failures import PipeFailed
-from nsqpipe.storage import read_text, replace_text
+from pyspark_nsq.failures import PipeFailed
+from pyspark_nsq.stores.storage import read_text, replace_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

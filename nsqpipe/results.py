@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from nsqpipe.storage import read_text, replace_text
+from pyspark_nsq.stores.storage import read_text, replace_text
 
 if TYPE_CHECKING:
     from pyspark_nsq.stores.places import Place

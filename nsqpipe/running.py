@@ -20,10 +20,10 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from nsqpipe.failures import PipeFailed, SeveralFailed, first_cause, of_job
 from nsqpipe.late import LateRows
-from nsqpipe.observing import tell
 from nsqpipe.progress import Tasks
+from pyspark_nsq.failures import PipeFailed, SeveralFailed, first_cause, of_job
+from pyspark_nsq.observing import tell
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,9 +13,9 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import typer
 
-from nsqpipe.failures import PipeFailed, first_cause
 from nsqpipe.jobs import OfStreams, OnSpark
 from nsqpipe.progress import Progress
+from pyspark_nsq.failures import PipeFailed, first_cause
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -84,7 +84,7 @@ class Run:
         from nsqpipe.late import LateRows
         from nsqpipe.metrics import serving
         from nsqpipe.running import Group, run_groups
-        from nsqpipe.tending import tended
+        from pyspark_nsq.tables.tending import tended
 
         job = self._job
         assert isinstance(job, OfStreams)

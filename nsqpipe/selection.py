@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from nsqpipe.failures import PipeFailed, WrongUsage
-from nsqpipe.kinds import Format
 from pyspark_nsq.bodies.decoding import ERROR, VALUE
+from pyspark_nsq.failures import PipeFailed, WrongUsage
+from pyspark_nsq.kinds import Format
 from pyspark_nsq.tables.marks import MARK, SELECTED
 from pyspark_nsq.tables.shares import SELECTS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from nsqpipe.tables import Table
+    from pyspark_nsq.tables.table import Table
 
 _BODY: Final = "body"
 _REPLACED: Final = (_BODY, VALUE)  # by what is selected
@@ -43,9 +43,9 @@ def _is_selected(table: Table) -> bool:
         case Format.DELTA:
             return table.exists() and table.delta().transaction_version(SELECTS) is not None
         case Format.ICEBERG:
-            from nsqpipe import iceberg
+            from pyspark_nsq.tables import iceberg_tables
 
-            there = iceberg.standing(table)
+            there = iceberg_tables.standing(table)
             return there is not None and there.is_selected
         case Format.PARQUET:
             return False

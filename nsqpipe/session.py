@@ -18,8 +18,8 @@ import nsqcommon
 import pyspark_nsq
 import pyspark_nsqtable
 from nsqpipe import shared_classes, worker
-from nsqpipe.failures import PipeFailed
 from nsqpipe.worker_python import worker_python
+from pyspark_nsq.failures import PipeFailed
 
 LOCAL: Final = "local[*]"
 _LOCAL_CHECKPOINTS: Final = (

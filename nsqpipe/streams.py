@@ -14,18 +14,18 @@ from nsqpipe.aggregate import Aggregate, start_aggregating
 from nsqpipe.decoders import decoder_of
 from nsqpipe.job_places import place_for
 from nsqpipe.job_tables import table_for, tables_of
-from nsqpipe.kinds import Format, Late
 from nsqpipe.land import Land, prepare_landing, start_landing
 from nsqpipe.ledger import Ledger
 from nsqpipe.quality import load_rules
 from nsqpipe.shape import Shape
+from pyspark_nsq.kinds import Format, Late
 from pyspark_nsq.tables.upkeep import Policy
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from nsqpipe.tables import Table
+    from pyspark_nsq.tables.table import Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

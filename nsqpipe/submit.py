@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyspark
 
-from nsqpipe.kinds import DeployMode
+from pyspark_nsq.kinds import DeployMode
 
 if TYPE_CHECKING:
     from nsqpipe.jobs import Submit

@@ -23,10 +23,10 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from nsqpipe.failures import PipeFailed
 from nsqpipe.session import open_session
 from nsqpipe.shared_classes import ARCHIVE, MAKE, asking
 from nsqpipe.transforms import counted
+from pyspark_nsq.failures import PipeFailed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

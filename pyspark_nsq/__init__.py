@@ -15,6 +15,7 @@ Where to look:
     which nodes there are   cluster.py asks, missing.py decides who is missing; http.py
     bodies as Arrow         bodies/
     object stores           stores/
+    errors                  errors.py; failures.py makes one line of those that end a job
     what people see         listener.py with reports.py and idle.py (metrics); source/announcing.py (to nsqd)
 """
 

@@ -8,5 +8,7 @@ wheel, or with `pyiceberg`. Where to look:
     messages as rows for SQL        marks.py
     any other rows                  sink.py (once for each batch), reading.py (the source)
     files                           files.py, statistics.py, schemas.py
-    small files                     joining.py does what upkeep.py decides
+    tables of jobs                  table.py with table_name.py, iceberg_tables.py; standing.py (table and checkpoint)
+    small files                     tending.py does what upkeep.py decides, by joining.py
+    rows that failed                reland.py
 """

@@ -1,6 +1,6 @@
 """Decides which small files of a landed table are worth joining, and which files are not needed any more.
 
-`nsqpipe/tending.py` does what is decided here.
+`pyspark_nsq/tables/tending.py` does what is decided here.
 
 **Joining.** An hour that gets no new rows for a while is *closed*: its small files become as few as the target size
 allows. An hour that still grows is kept in tiers, by rows: tier 0 has files of less than `fanout` rows, tier 1 of less

@@ -21,10 +21,10 @@ from typer.testing import CliRunner
 from bench.ports import take_port
 from nsqpipe import checks
 from nsqpipe.cli import app
-from nsqpipe.failures import PipeFailed
 from nsqpipe.jobs import Bench, Land
 from nsqpipe.lag import set_offsets
-from nsqpipe.storage import place_of
+from pyspark_nsq.failures import PipeFailed
+from pyspark_nsq.stores.storage import place_of
 from tests.pyspark_nsq.test_missing_nodes import three_at
 from tests.support.process import ROOT, SOURCES, Nsqd, Nsqlookupd
 from tests.support.spark import KEPT, lane_of, numbered, publish

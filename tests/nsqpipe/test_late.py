@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from nsqpipe.failures import PipeFailed
-from nsqpipe.kinds import Late
 from nsqpipe.late import LateRows
+from pyspark_nsq.failures import PipeFailed
+from pyspark_nsq.kinds import Late
 from pyspark_nsq.reports import late_rows_of
 
 

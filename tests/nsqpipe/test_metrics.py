@@ -9,7 +9,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from nsqpipe.metrics import Quarantined, States
-from nsqpipe.tables import Format, Table
+from pyspark_nsq.tables.table import Format, Table
 from tests.pyspark_nsq.tables.test_landing import QUERY
 
 if TYPE_CHECKING:

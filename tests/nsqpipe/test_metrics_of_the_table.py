@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nsqpipe.metrics import Page, Quarantined, States
-from nsqpipe.tables import Format, Table
+from pyspark_nsq.tables.table import Format, Table
 from tests.pyspark_nsq.tables.test_landing import QUERY, Job, Odd
 from tests.support.orders import Orders
 from tests.support.process import Nsqd

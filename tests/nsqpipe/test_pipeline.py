@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import pytest
 
-from nsqpipe.failures import PipeFailed, WrongUsage
 from nsqpipe.jobs import Aggregate, Land, Run
-from nsqpipe.kinds import Format, Kind, OnFailure
 from nsqpipe.pipeline import Pipeline, StreamJob, for_each, read_pipeline
+from pyspark_nsq.failures import PipeFailed, WrongUsage
+from pyspark_nsq.kinds import Format, Kind, OnFailure
 
 WHOLE: Final = """
 [run]

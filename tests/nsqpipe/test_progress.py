@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import pytest
 
-from nsqpipe.failures import first_cause
 from nsqpipe.ledger import Ledger
 from nsqpipe.progress import Progress, Tally, Tasks
 from nsqpipe.results import Results
+from pyspark_nsq.failures import first_cause
 from pyspark_nsq.reports import rows_of
 
 

@@ -14,13 +14,13 @@ from nsqpipe import jobs
 from nsqpipe.cli import COMMANDS, app
 from nsqpipe.command_line import root
 from nsqpipe.decoders import make_decoder
-from nsqpipe.failures import PipeFailed
 from nsqpipe.job_tables import table_for, tables_of
-from nsqpipe.kinds import DeployMode, Format, Kind
 from nsqpipe.session import defaults_for
 from nsqpipe.settings import Job, interval, moment, pair, place, settings_of
 from nsqpipe.submit import command_for, environment
 from pyspark_nsq.bodies.registry import Registry
+from pyspark_nsq.failures import PipeFailed
+from pyspark_nsq.kinds import DeployMode, Format, Kind
 from pyspark_nsq.options import source_options
 from tests.support.nsqpipe_page import flags_of, rows_of
 from tests.support.process import ROOT

@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 
 from nsqpipe.cli import app
 from nsqpipe.lag import set_offsets
-from nsqpipe.storage import place_of
 from pyspark_nsq.cluster import Cluster
 from pyspark_nsq.errors import DataLoss, NsqError
 from pyspark_nsq.http import Http
@@ -23,6 +22,7 @@ from pyspark_nsq.lanes import Lane, Offsets
 from pyspark_nsq.missing import Presence
 from pyspark_nsq.options import source_options
 from pyspark_nsq.source.stream_source import NsqStreamReader
+from pyspark_nsq.stores.storage import place_of
 from tests.support.process import Nsqd, Nsqlookupd, SteadyNsqd
 from tests.support.spark import KEPT, address, lane_of, numbered, patiently, publish
 

@@ -30,9 +30,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet
 from deltalake import DeltaTable
 
-from nsqpipe.tables import Format
 from pyspark_nsq.stores.places import parse_place
 from pyspark_nsq.tables.iceberg_catalogs import open_catalog
+from pyspark_nsq.tables.table import Format
 from tests.support import iceberg
 from tests.support.process import ROOT, SOURCES, Nsqd, SteadyNsqd
 from tests.support.s3 import S3Server

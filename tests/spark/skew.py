@@ -25,11 +25,11 @@ from nsqd.broker.batch import Receipt
 from nsqpipe.aggregate import Aggregate, start_aggregating
 from nsqpipe.running import run_queries
 from nsqpipe.session import open_session
-from nsqpipe.sources import From
-from nsqpipe.storage import place_of
 from pyspark_nsq.lanes import Lane
 from pyspark_nsq.reports import late_rows_of
+from pyspark_nsq.source.queries import From
 from pyspark_nsq.source.sharing import Limit
+from pyspark_nsq.stores.storage import place_of
 from tests.nsqd.log.batches import make_batch
 from tests.nsqd.log.harness import opened
 from tests.support.process import Nsqd

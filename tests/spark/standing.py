@@ -35,15 +35,15 @@ from deltalake import DeltaTable
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
-from nsqpipe.failures import PipeFailed
-from nsqpipe.sources import From
-from nsqpipe.standing import check_standing
-from nsqpipe.tables import Format, Table
+from pyspark_nsq.failures import PipeFailed
 from pyspark_nsq.options import source_options
+from pyspark_nsq.source.queries import From
 from pyspark_nsq.source.ranges import COLUMNS
 from pyspark_nsq.source.stream_source import NsqStreamReader
 from pyspark_nsq.tables.landing import Landed, LandingWriter, land, landing_of, schemas
 from pyspark_nsq.tables.shares import AnotherJob, NotJoined
+from pyspark_nsq.tables.standing import check_standing
+from pyspark_nsq.tables.table import Format, Table
 from tests.spark.kill9 import processes_of_session, suppressed
 from tests.support import iceberg
 from tests.support.process import ROOT, SOURCES, Nsqd

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nsqpipe.failures import PipeFailed
-from nsqpipe.kinds import Late
 from nsqpipe.late import LateRows
+from pyspark_nsq.failures import PipeFailed
+from pyspark_nsq.kinds import Late
 from tests.spark import skew
 from tests.support.process import Nsqd
 from tests.support.spark import KEPT

@@ -11,7 +11,7 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 from nsqpipe.land import prepare_landing, start_landing
-from nsqpipe.sources import From
+from pyspark_nsq.source.queries import From
 from tests.support.pipe import Pipeline
 from tests.support.process import SteadyNsqd
 from tests.support.spark import KEPT, PATIENCE, address, numbered, patiently, publish

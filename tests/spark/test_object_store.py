@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from nsqpipe import replay
 from nsqpipe.cli import app
-from nsqpipe.storage import place_of
-from nsqpipe.tables import Format, Table
-from nsqpipe.tending import tend
+from pyspark_nsq.stores.storage import place_of
+from pyspark_nsq.tables.table import Format, Table
+from pyspark_nsq.tables.tending import tend
 from pyspark_nsq.tables.upkeep import Policy
 from tests.support.pipe import Pipeline, source_of
 from tests.support.process import ROOT, Nsqd

@@ -8,10 +8,10 @@ from unittest.mock import Mock
 
 import pytest
 
-from nsqpipe.failures import PipeFailed
-from nsqpipe.kinds import Late
 from nsqpipe.late import LateRows
 from nsqpipe.running import Group, run_groups
+from pyspark_nsq.failures import PipeFailed
+from pyspark_nsq.kinds import Late
 
 
 class Query:

@@ -15,13 +15,13 @@ from typer.testing import CliRunner
 
 from nsqpipe.cli import app
 from nsqpipe.decoders import make_decoder
-from nsqpipe.failures import PipeFailed
-from nsqpipe.kinds import Kind
 from nsqpipe.land import prepare_landing, start_landing
 from nsqpipe.quality import Rule, Then
 from nsqpipe.running import run_queries
 from nsqpipe.shape import Shape
-from nsqpipe.sources import From
+from pyspark_nsq.failures import PipeFailed
+from pyspark_nsq.kinds import Kind
+from pyspark_nsq.source.queries import From
 from tests.support.iceberg import catalog_at, flags, landed, rows_in, table_at
 from tests.support.pipe import Pipeline, source_of
 from tests.support.process import Nsqd, eventually

@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING
 import pytest
 from deltalake import DeltaTable
 
-from nsqpipe import maintenance, replay, sources
+from nsqpipe import maintenance, replay
 from nsqpipe.aggregate import Aggregate, start_aggregating
-from nsqpipe.checkpoints import checkpointed
-from nsqpipe.failures import PipeFailed, first_cause
 from nsqpipe.lag import lags, set_offsets
 from nsqpipe.running import run_queries
 from nsqpipe.shape import Shape
-from nsqpipe.storage import place_of
-from nsqpipe.tables import Format, Table
 from nsqpipe.transforms import counted
+from pyspark_nsq.failures import PipeFailed, first_cause
+from pyspark_nsq.source import queries
+from pyspark_nsq.source.checkpoints import checkpointed
+from pyspark_nsq.stores.storage import place_of
 from pyspark_nsq.tables.sink import Overtaken
+from pyspark_nsq.tables.table import Format, Table
 from tests.pyspark_nsq.tables.test_landing import Job
 from tests.support.orders import Orders
 from tests.support.pipe import Pipeline, source_of
@@ -61,7 +62,7 @@ def test_windows_of_a_stream_are_those_of_a_batch(spark: SparkSession, nsqd: Nsq
     updated, start = (datetime.fromisoformat(it) for it in (found["updated"], window["start"]))
     so_far = (updated - start).total_seconds()  # whole seconds are written
     assert window["messages"] / (so_far + 1) < window["rate"] <= window["messages"] / min(60, max(1, so_far))
-    batch = counted(sources.batch(spark, source), window_seconds=60, watermark_seconds=60)
+    batch = counted(queries.batch(spark, source), window_seconds=60, watermark_seconds=60)
     assert {(row.topic, row.messages, row.bytes) for row in batch.collect()} == {
         (topic, it["messages"], it["bytes"]) for topic, windows in found["topics"].items() for it in windows
     }
@@ -195,7 +196,7 @@ def test_a_backfill_is_refused_when_somebody_begins_to_land_meanwhile(
     landing = Job(Orders(nsqd, "orders"), tmp_path)
     steps: dict[str, tuple[object, str]] = {
         "asked": (maintenance, "up_to_the_end"),
-        "read": (sources, "batch"),
+        "read": (queries, "batch"),
         "written": (Table, "batch_writer"),
     }
     step = getattr(*steps[instant])
@@ -229,7 +230,7 @@ def test_a_backfill_that_only_has_rows_that_fail_sees_who_begins_to_land_too(
         return 0
 
     monkeypatch.setattr(maintenance, "_append_missing", append)
-    monkeypatch.setattr(sources, "batch", lambda *_: None)
+    monkeypatch.setattr(queries, "batch", lambda *_: None)
     shape = SimpleNamespace(select="", can_fail=True, good=lambda _: None, bad=lambda _: None)
     table, quarantine = Table(str(tmp_path / "table"), Format.DELTA), Table(str(tmp_path / "bad"), Format.DELTA)
     with pytest.raises(Overtaken):

@@ -15,12 +15,12 @@ import pytest
 
 from nsqpipe import land, replay
 from nsqpipe.decoders import make_decoder
-from nsqpipe.failures import PipeFailed
-from nsqpipe.kinds import Kind
 from nsqpipe.quality import UNPARSED, Rule, Then, broken_counts
 from nsqpipe.shape import Shape
-from nsqpipe.tables import Format
+from pyspark_nsq.failures import PipeFailed
+from pyspark_nsq.kinds import Kind
 from pyspark_nsq.listener import OBSERVED
+from pyspark_nsq.tables.table import Format
 from tests.support.pipe import IN_FOLDERS, Pipeline, source_of
 from tests.support.process import Nsqd
 from tests.support.spark import flip_a_byte_of, next_of, numbered, patiently, publish

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from typer.testing import CliRunner, Result
 
 from nsqpipe.cli import app
-from nsqpipe.kinds import OnFailure
+from pyspark_nsq.kinds import OnFailure
 from tests.support.process import Nsqd
 from tests.support.spark import address, flip_a_byte_of, numbered, publish
 

@@ -11,12 +11,12 @@ import pytest
 
 from nsqpipe import maintenance
 from nsqpipe.decoders import make_decoder
-from nsqpipe.failures import PipeFailed, WrongUsage
-from nsqpipe.kinds import Format, Kind
 from nsqpipe.land import prepare_landing
 from nsqpipe.quality import Rule, Then
-from nsqpipe.reland import Reland, reland
 from nsqpipe.shape import Shape
+from pyspark_nsq.failures import PipeFailed, WrongUsage
+from pyspark_nsq.kinds import Format, Kind
+from pyspark_nsq.tables.reland import Reland, reland
 from tests.support.pipe import IN_FOLDERS, Pipeline, source_of
 from tests.support.process import Nsqd
 from tests.support.spark import numbered, publish

@@ -16,7 +16,7 @@ from typing import Final
 
 from deltalake import DeltaTable
 
-from nsqpipe.tables import Format
+from pyspark_nsq.tables.table import Format
 from tests.spark.kill9 import WINDOW, Landing, Publisher
 from tests.support.process import Nsqd, eventually
 from tests.support.spark import KEPT

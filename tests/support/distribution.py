@@ -52,15 +52,8 @@ _COMPUTING_LONGEST: Final = (
 _BETWEEN: Final = ("tests/nsq", "tests/pyspark_nsq")
 _LONGEST_BETWEEN: Final = (
     "tests/pyspark_nsq/source/test_reading.py",
-    *(
-        f"tests/{it}.py"
-        for it in (
-            "nsqpipe/test_standing",
-            "pyspark_nsq/tables/test_upkeep",
-            "nsqpipe/test_storage",
-            "nsqpipe/test_iceberg",
-        )
-    ),
+    *(f"tests/pyspark_nsq/{it}.py" for it in ("tables/test_standing", "tables/test_upkeep", "stores/test_storage")),
+    "tests/pyspark_nsq/tables/test_iceberg.py",
 )
 _COMPUTING_AND_WAITING: Final = ("tests/fuzz/", "tests/conformance/", "tests/docs/")
 _WAITING_LONGEST_LAST: Final = ("tests/e2e/", "tests/simulation/", "tests/soak/", BROWSER)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nsqpipe.tables import Format, Table
 from pyspark_nsq.tables.iceberg_catalogs import open_catalog
 from pyspark_nsq.tables.iceberg_target import CatalogName
+from pyspark_nsq.tables.table import Format, Table
 
 if TYPE_CHECKING:
     import pyarrow as pa

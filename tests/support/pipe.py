@@ -13,8 +13,8 @@ from nsqpipe.cli import app
 from nsqpipe.land import Land, prepare_landing, start_landing
 from nsqpipe.running import Observer, run_queries
 from nsqpipe.shape import Shape
-from nsqpipe.sources import From
-from nsqpipe.tables import Format, Table
+from pyspark_nsq.source.queries import From
+from pyspark_nsq.tables.table import Format, Table
 from tests.support.process import Nsqd
 from tests.support.spark import address
 

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 from nsqpipe import jobs
 from nsqpipe.cli import app
 from nsqpipe.command_line import root
-from nsqpipe.failures import PipeFailed
 from nsqpipe.metrics import serving
+from pyspark_nsq.failures import PipeFailed
 from tests.support.pipe import nsqpipe
 
 

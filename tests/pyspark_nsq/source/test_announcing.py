@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from nsqpipe import sources
 from pyspark_nsq.errors import BadOption, Refused
 from pyspark_nsq.http import Http
 from pyspark_nsq.lanes import Lane
 from pyspark_nsq.options import Access, Reader, source_options
-from pyspark_nsq.source import announcing
+from pyspark_nsq.source import announcing, queries
 from pyspark_nsq.source.announcing import HEARTBEAT, Announcer, Schedule
 
 A, B, OTHER = Lane("n1", "t", "a"), Lane("n1", "u", "b"), Lane("n2", "t", "c")
@@ -103,23 +102,23 @@ def test_into_without_a_name_is_an_error() -> None:
 
 
 def test_a_command_names_itself_and_where_it_lands() -> None:
-    source = sources.reporting(sources.From(topics=("t",), nsqd=("h:1",)), "land", "s3://lake/orders", "delta")
+    source = queries.reporting(queries.From(topics=("t",), nsqd=("h:1",)), "land", "s3://lake/orders", "delta")
     assert source_options(source.as_options()).reader == Reader("nsqpipe land", "s3://lake/orders", "delta")
 
 
 def test_who_runs_the_command_has_the_last_word() -> None:
-    named = sources.From(topics=("t",), nsqd=("h:1",), options={"readername": "ours"})
-    found = source_options(sources.reporting(named, "land", "/t", "delta").as_options()).reader
+    named = queries.From(topics=("t",), nsqd=("h:1",), options={"readername": "ours"})
+    found = source_options(queries.reporting(named, "land", "/t", "delta").as_options()).reader
     assert found == Reader("ours", "/t", "delta")
-    unnamed = sources.From(topics=("t",), nsqd=("h:1",), options={"readerName": ""})
-    assert source_options(sources.reporting(unnamed, "land", "/t", "delta").as_options()).reader is None
+    unnamed = queries.From(topics=("t",), nsqd=("h:1",), options={"readerName": ""})
+    assert source_options(queries.reporting(unnamed, "land", "/t", "delta").as_options()).reader is None
 
 
 def test_no_password_and_no_endless_path_is_reported() -> None:
-    source = sources.From(topics=("t",), nsqd=("h:1",))
-    secret = sources.reporting(source, "land", "s3://key:secret@lake/orders", "delta")
+    source = queries.From(topics=("t",), nsqd=("h:1",))
+    secret = queries.reporting(source, "land", "s3://key:secret@lake/orders", "delta")
     assert "secret" not in json.dumps(dict(secret.options))
     (into,) = [
-        text for name, text in sources.reporting(source, "land", "/x" * 4000, "").options.items() if "Into" in name
+        text for name, text in queries.reporting(source, "land", "/x" * 4000, "").options.items() if "Into" in name
     ]
     assert (len(into), into[:1]) == (1024, "…")

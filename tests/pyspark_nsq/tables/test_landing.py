@@ -16,8 +16,6 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from nsqpipe.quality import Rule, Then
 from nsqpipe.shape import Shape
-from nsqpipe.tables import Format, Table
-from nsqpipe.tending import tend
 from pyspark_nsq.bodies.ddl import parse_fields
 from pyspark_nsq.bodies.decoding import COUNTS, COUNTS_TYPE, ERROR, EXTRA, MISSING, Decoded, Decoding, json_decoder
 from pyspark_nsq.lanes import Range
@@ -31,6 +29,8 @@ from pyspark_nsq.tables.marks import MARK, TYPE, Marking, columns_of
 from pyspark_nsq.tables.schemas import widen
 from pyspark_nsq.tables.shares import AnotherJob, Batch, NotJoined
 from pyspark_nsq.tables.sink import Target
+from pyspark_nsq.tables.table import Format, Table
+from pyspark_nsq.tables.tending import tend
 from pyspark_nsq.tables.unnamed import Unnamed
 from pyspark_nsq.tables.upkeep import FoundFile, Policy, leftovers
 from tests.support.commits import delay_a_commit, lose_an_answer

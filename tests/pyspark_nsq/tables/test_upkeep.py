@@ -17,12 +17,12 @@ from pyarrow.fs import LocalFileSystem
 
 from nsqpipe.metrics import Page
 from nsqpipe.progress import Progress
-from nsqpipe.tables import Format, Table
-from nsqpipe.tending import tend, tend_safely, tended
 from pyspark_nsq.listener import QueryStates
 from pyspark_nsq.tables.files import PartitionedWriter
 from pyspark_nsq.tables.lease import ABANDONED_AFTER, LEASE, LeaseExpired
 from pyspark_nsq.tables.sink import TableStreamWriter, Target, Written
+from pyspark_nsq.tables.table import Format, Table
+from pyspark_nsq.tables.tending import tend, tend_safely, tended
 from pyspark_nsq.tables.upkeep import (
     DAY,
     FoundFile,
@@ -416,5 +416,5 @@ def test_a_table_that_cannot_be_reached_is_said_and_no_more(tmp_path: Path) -> N
 
 def test_whatever_fails_the_upkeep_goes_on(landing: Landing, monkeypatch: pytest.MonkeyPatch) -> None:
     for failure in (LeaseExpired("too old"), pa.ArrowInvalid("no such column"), KeyError("path")):
-        monkeypatch.setattr("nsqpipe.tending.tend", Mock(side_effect=failure))
+        monkeypatch.setattr("pyspark_nsq.tables.tending.tend", Mock(side_effect=failure))
         assert tend_safely(landing.table, Policy(), now=0).failed

@@ -18,8 +18,8 @@ from uuid import uuid4
 from pyarrow import ArrowException
 from pyarrow.fs import FileSelector, FileSystem, FileType
 
-from nsqpipe.failures import PipeFailed
-from nsqpipe.folders import check_folder
+from pyspark_nsq.failures import PipeFailed
+from pyspark_nsq.stores.folders import check_folder
 from pyspark_nsq.stores.places import BadPlace, Place, Scheme, parse_place
 
 _METADATA: Final = "http://169.254.169.254/latest/api/token"  # where an instance of EC2 gets its role's keys

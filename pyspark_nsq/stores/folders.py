@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from tempfile import TemporaryFile
 
-from nsqpipe.failures import PipeFailed
+from pyspark_nsq.failures import PipeFailed
 
 
 def check_folder(folder: Path, *, to_write: bool = True) -> None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from nsqpipe.failures import PipeFailed
-from nsqpipe.storage import create_text, names_in, read_text, replace_text
+from pyspark_nsq.failures import PipeFailed
 from pyspark_nsq.lanes import Lane
 from pyspark_nsq.reports import lanes_of
+from pyspark_nsq.stores.storage import create_text, names_in, read_text, replace_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -12,12 +12,12 @@ from deltalake.exceptions import TableNotFoundError
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
-from nsqpipe.failures import PipeFailed
-from nsqpipe.kinds import Format as Format
-from nsqpipe.table_name import TableName
+from pyspark_nsq.failures import PipeFailed
+from pyspark_nsq.kinds import Format as Format
 from pyspark_nsq.tables.files import PARTITIONS
 from pyspark_nsq.tables.reading import UNREADABLE, schema_of
 from pyspark_nsq.tables.sink import BadTable, check_table
+from pyspark_nsq.tables.table_name import TableName
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -97,9 +97,9 @@ class Table(TableName):
     def check_rows(self, rows: pa.Schema) -> None:
         """Raise PipeFailed if the table exists and cannot hold rows of this schema."""
         if self.format is Format.ICEBERG:
-            from nsqpipe import iceberg  # imports pyiceberg
+            from pyspark_nsq.tables import iceberg_tables  # imports pyiceberg
 
-            iceberg.check_rows(self, rows, PARTITIONS)
+            iceberg_tables.check_rows(self, rows, PARTITIONS)
             return
         self.need_delta()
         try:
@@ -113,9 +113,9 @@ class Table(TableName):
         Raise PipeFailed as `check_rows` does.
         """
         if self.format is Format.ICEBERG:
-            from nsqpipe import iceberg  # imports pyiceberg
+            from pyspark_nsq.tables import iceberg_tables  # imports pyiceberg
 
-            return iceberg.ready(self, rows, PARTITIONS)
+            return iceberg_tables.ready(self, rows, PARTITIONS)
         self.check_rows(rows)
         return {"path": self.path, **self.place.access.as_options()}
 

@@ -26,7 +26,14 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pyarrow.fs import FileSelector, FileType
 
-from nsqpipe.checkpoints import (
+from pyspark_nsq.cluster import Cluster
+from pyspark_nsq.errors import NsqError, Unreachable
+from pyspark_nsq.failures import PipeFailed
+from pyspark_nsq.http import Http
+from pyspark_nsq.lanes import Head, Lane, LaneBounds, resolve
+from pyspark_nsq.options import SourceOptions, source_options
+from pyspark_nsq.reports import lanes_of
+from pyspark_nsq.source.checkpoints import (
     batches_in,
     check_topics,
     committed_in,
@@ -35,23 +42,16 @@ from nsqpipe.checkpoints import (
     planned_in,
     query_in,
 )
-from nsqpipe.failures import PipeFailed
-from nsqpipe.storage import names_in, read_text, remove_file, replace_text
-from nsqpipe.tables import Format, Table
-from pyspark_nsq.cluster import Cluster
-from pyspark_nsq.errors import NsqError, Unreachable
-from pyspark_nsq.http import Http
-from pyspark_nsq.lanes import Head, Lane, LaneBounds, resolve
-from pyspark_nsq.options import SourceOptions, source_options
-from pyspark_nsq.reports import lanes_of
+from pyspark_nsq.stores.storage import names_in, read_text, remove_file, replace_text
 from pyspark_nsq.tables.appending import is_accounted
 from pyspark_nsq.tables.ends import Refused, Span, application, new_end
 from pyspark_nsq.tables.shares import rows_without_ends
+from pyspark_nsq.tables.table import Format, Table
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-    from nsqpipe.sources import From
+    from pyspark_nsq.source.queries import From
     from pyspark_nsq.stores.places import Place
 
 NOTES: Final = "_landed_by"  # the folder of notes; readers ignore names that begin with _
@@ -206,9 +206,9 @@ def _held(table: Table) -> Held | None:
     Raises PipeFailed if it has rows that no ends account for.
     """
     if table.format is Format.ICEBERG:
-        from nsqpipe import iceberg
+        from pyspark_nsq.tables import iceberg_tables
 
-        return iceberg.standing(table)
+        return iceberg_tables.standing(table)
     if not table.exists():
         return None
     delta = table.delta()

@@ -14,14 +14,14 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.table import TableAlterer
 from typer.testing import CliRunner
 
-from nsqpipe import reland as relanding
 from nsqpipe.cli import app
-from nsqpipe.failures import PipeFailed
-from nsqpipe.reland import Reland, Relanded, reland
-from nsqpipe.storage import place_of
 from pyspark_nsq.bodies.ddl import as_nullable, parse_fields
 from pyspark_nsq.bodies.decoding import Decoder, RawDecoder, json_decoder
+from pyspark_nsq.failures import PipeFailed
+from pyspark_nsq.stores.storage import place_of
+from pyspark_nsq.tables import reland as relanding
 from pyspark_nsq.tables.files import PARTITIONS
+from pyspark_nsq.tables.reland import Reland, Relanded, reland
 from tests.support.commits import delay_a_commit
 
 CAME = [

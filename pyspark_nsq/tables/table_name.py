@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from nsqpipe.kinds import Format
-from nsqpipe.storage import place_of
+from pyspark_nsq.kinds import Format
+from pyspark_nsq.stores.storage import place_of
 from pyspark_nsq.tables.iceberg_target import CatalogName
 
 if TYPE_CHECKING:

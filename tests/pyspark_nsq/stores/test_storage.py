@@ -14,23 +14,23 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
-from nsqpipe.checkpoints import checkpointed
 from nsqpipe.doctor import Finding, writable
-from nsqpipe.failures import PipeFailed
 from nsqpipe.lag import set_offsets
-from nsqpipe.sources import From
-from nsqpipe.standing import check_standing, claim
-from nsqpipe.storage import check_checkpoint, check_place, names_in, place_of, read_text, replace_text
-from nsqpipe.tables import Format, Table
-from nsqpipe.tending import tend
+from pyspark_nsq.failures import PipeFailed
 from pyspark_nsq.options import source_options
+from pyspark_nsq.source.checkpoints import checkpointed
+from pyspark_nsq.source.queries import From
 from pyspark_nsq.stores.places import Place
+from pyspark_nsq.stores.storage import check_checkpoint, check_place, names_in, place_of, read_text, replace_text
 from pyspark_nsq.tables.files import PartitionedWriter
 from pyspark_nsq.tables.iceberg_catalogs import open_catalog, with_stores
 from pyspark_nsq.tables.iceberg_target import CatalogName
 from pyspark_nsq.tables.landing import schemas
 from pyspark_nsq.tables.shares import NotJoined
 from pyspark_nsq.tables.sink import TableStreamWriter, Target, Written
+from pyspark_nsq.tables.standing import check_standing, claim
+from pyspark_nsq.tables.table import Format, Table
+from pyspark_nsq.tables.tending import tend
 from pyspark_nsq.tables.upkeep import Policy
 from tests.pyspark_nsq.tables.test_landing import Job, Odd
 from tests.support.orders import Orders

@@ -15,17 +15,17 @@ from urllib.parse import unquote
 
 from pyarrow.fs import FileSelector, FileType
 
-from nsqpipe.kinds import Format
-from nsqpipe.observing import tell
-from nsqpipe.storage import cause_of, read_text, replace_text
+from pyspark_nsq.kinds import Format
+from pyspark_nsq.observing import tell
+from pyspark_nsq.stores.storage import cause_of, read_text, replace_text
 from pyspark_nsq.tables.joining import join, named_files
 from pyspark_nsq.tables.upkeep import FoundFile, Policy, Tended, joinings, known_from, known_removals, leftovers
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-    from nsqpipe.tables import Table
     from pyspark_nsq.stores.places import Place
+    from pyspark_nsq.tables.table import Table
 
 _MARK: Final = "_nsqpipe_upkeep.json"  # when the table was last vacuumed; Delta ignores names that begin with _
 _PATIENCE: Final = 60.0  # seconds for a look that is under way when the stream ends
@@ -50,19 +50,19 @@ def tend(table: Table, policy: Policy, *, now: float, vacuum_now: bool = False) 
 
 def _tend_iceberg(table: Table, policy: Policy, *, now: float) -> Tended:
     """Expire snapshots, remove crash leftovers. pyiceberg cannot join files."""
-    from nsqpipe import iceberg
+    from pyspark_nsq.tables import iceberg_tables
 
-    with iceberg.existing(table) as opened:
+    with iceberg_tables.existing(table) as opened:
         if opened is None:
             return Tended(table=table.path)
-        place, removed = iceberg.place_of_files(table, opened), 0
+        place, removed = iceberg_tables.place_of_files(table, opened), 0
         if policy.vacuum_after is not None:
-            iceberg.expire(opened, now - policy.vacuum_after)
+            iceberg_tables.expire(opened, now - policy.vacuum_after)
             if _is_due(place, policy, now):
                 found = _files_below(place)
-                removed = _remove(place, leftovers(found, iceberg.names_needed(opened), now))
+                removed = _remove(place, leftovers(found, iceberg_tables.names_needed(opened), now))
                 replace_text(place.child(_MARK), json.dumps({"vacuumed": now}))
-        return Tended(table=table.path, files=iceberg.count_files(opened), removed=removed)
+        return Tended(table=table.path, files=iceberg_tables.count_files(opened), removed=removed)
 
 
 def join_small(table: Table, policy: Policy, now: float) -> tuple[int, int]:

@@ -23,8 +23,8 @@ import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError
 
-from nsqpipe.failures import PipeFailed
 from pyspark_nsq.bodies.decoding import ERROR, EXTRA, MISSING, VALUE, Decoder, with_decoded
+from pyspark_nsq.failures import PipeFailed
 from pyspark_nsq.tables.files import PARTITIONS, DataFile, PartitionedWriter
 from pyspark_nsq.tables.lease import check_leases
 from pyspark_nsq.tables.schemas import widen

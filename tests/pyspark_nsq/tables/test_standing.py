@@ -18,20 +18,20 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from nsqpipe import checkpoints
-from nsqpipe import standing as standing_
-from nsqpipe.checkpoints import checkpointed
-from nsqpipe.failures import PipeFailed
 from nsqpipe.lag import set_offsets
-from nsqpipe.sources import From
-from nsqpipe.standing import NOTES, Checkpoint, check_standing, claim, up_to_the_end
-from nsqpipe.storage import create_text, place_of, replace_text
-from nsqpipe.tables import Format, Table
+from pyspark_nsq.failures import PipeFailed
 from pyspark_nsq.options import source_options
 from pyspark_nsq.reports import rows_of
+from pyspark_nsq.source import checkpoints
 from pyspark_nsq.source.batch_source import NsqBatchReader, Task
+from pyspark_nsq.source.checkpoints import checkpointed
+from pyspark_nsq.source.queries import From
 from pyspark_nsq.stores.places import Place
+from pyspark_nsq.stores.storage import create_text, place_of, replace_text
+from pyspark_nsq.tables import standing as standing_
 from pyspark_nsq.tables.ends import Span
+from pyspark_nsq.tables.standing import NOTES, Checkpoint, check_standing, claim, up_to_the_end
+from pyspark_nsq.tables.table import Format, Table
 from tests.pyspark_nsq.tables.test_landing import Job, landed
 from tests.spark import standing
 from tests.support.orders import Orders

@@ -26,20 +26,16 @@ from pyiceberg.utils.config import Config
 from pyspark.sql.pandas.types import from_arrow_schema
 from typer.testing import CliRunner
 
-from nsqpipe import iceberg
 from nsqpipe.cli import app
-from nsqpipe.failures import PipeFailed
 from nsqpipe.land import Land, prepare_landing
 from nsqpipe.ledger import Ledger
 from nsqpipe.shape import Shape
-from nsqpipe.sources import reporting
-from nsqpipe.standing import check_standing
-from nsqpipe.tables import Format, Table
-from nsqpipe.tending import tend
+from pyspark_nsq.failures import PipeFailed
 from pyspark_nsq.lanes import Range
 from pyspark_nsq.options import source_options
+from pyspark_nsq.source.queries import reporting
 from pyspark_nsq.source.ranges import as_rows
-from pyspark_nsq.tables import landing
+from pyspark_nsq.tables import iceberg_tables, landing
 from pyspark_nsq.tables.ends import ACCOUNTED, application, judgement
 from pyspark_nsq.tables.iceberg_catalogs import open_catalog, with_stores
 from pyspark_nsq.tables.iceberg_commits import SNAPSHOT
@@ -48,12 +44,15 @@ from pyspark_nsq.tables.landing import LandingWriter, land, landing_of
 from pyspark_nsq.tables.lease import ABANDONED_AFTER
 from pyspark_nsq.tables.marks import SELECTED, Marking
 from pyspark_nsq.tables.shares import AnotherJob, Batch, NotJoined
+from pyspark_nsq.tables.standing import check_standing
+from pyspark_nsq.tables.table import Format, Table
+from pyspark_nsq.tables.tending import tend
 from pyspark_nsq.tables.unnamed import Unnamed
 from pyspark_nsq.tables.upkeep import Policy
-from tests.nsqpipe.iceberg_rest import RestCatalog
-from tests.nsqpipe.test_standing import begins, planned, source_of
 from tests.nsqpipe.whole.test_run import IMPORTED_BY_THREADS
+from tests.pyspark_nsq.tables.iceberg_rest import RestCatalog
 from tests.pyspark_nsq.tables.test_landing import GROWN, QUERY, Job, Odd, files, seen_by_sql
+from tests.pyspark_nsq.tables.test_standing import begins, planned, source_of
 from tests.spark import standing
 from tests.support.iceberg import catalog_at, flags, landed, opened, rows_in, table_at
 from tests.support.orders import Orders
@@ -519,7 +518,7 @@ def test_two_that_make_a_catalog_at_once_both_have_it(tmp_path: Path, monkeypatc
         SqlCatalogBaseTable.metadata.create_all(catalog.engine, checkfirst=False)  # it has checked before
 
     monkeypatch.setattr(SqlCatalog, "create_tables", beaten)
-    assert iceberg.standing(table_at(tmp_path)) is None
+    assert iceberg_tables.standing(table_at(tmp_path)) is None
 
 
 def test_two_that_make_a_namespace_at_once_both_have_it(
@@ -573,7 +572,7 @@ def test_each_catalog_that_is_opened_is_closed(orders: Orders, tmp_path: Path, m
     table = table_at(tmp_path)
     check_standing(source_of(orders), table)
     table.check_rows(pa.schema([("body", pa.binary())]))
-    iceberg.contents(table)
+    iceberg_tables.contents(table)
     assert tend(table, Policy(vacuum_after=0.0), now=time.time() + 1).failed == ""
     assert len(made) > 8
     assert sorted(map(id, closed)) == sorted(map(id, made))
@@ -632,7 +631,7 @@ def test_the_catalog_is_found_by_its_name_in_the_environment(
     for name, text in catalog_at(tmp_path).properties.items():
         monkeypatch.setenv(f"PYICEBERG_CATALOG__DEFAULT__{name.upper()}", text)
     monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())  # pyiceberg reads it when it is imported
-    found = iceberg.standing(Table("raw.table", Format.ICEBERG, catalog=CatalogName("default")))
+    found = iceberg_tables.standing(Table("raw.table", Format.ICEBERG, catalog=CatalogName("default")))
     assert found is not None
     assert found.end_of(str(job.head.lane)) == 60
 
@@ -710,13 +709,13 @@ def test_options_of_each_store_are_those_that_pyiceberg_has_for_it(
 ) -> None:
     configure(monkeypatch, tmp_path)
     table = replace(table_at(tmp_path), catalog=CatalogName("lake"))
-    assert iceberg.standing(replace(table, storage={"storage.secretKey": "azure's"})) is None
+    assert iceberg_tables.standing(replace(table, storage={"storage.secretKey": "azure's"})) is None
     assert reached({"storage.secretKey": "azure's"})["adls.account-key"] == "azure's"
     found = reached({"storage.endpoint": "http://here:1"})
     assert (found["gcs.service.host"], found["adls.dfs-storage-authority"]) == ("http://here:1", "here:1")
     for name, said in (("key", r"there is no option storage\.key"), ("accessKey", "an access key needs both")):
         with pytest.raises(PipeFailed, match=said):
-            iceberg.standing(replace(table, storage={f"storage.{name}": "mine"}))
+            iceberg_tables.standing(replace(table, storage={f"storage.{name}": "mine"}))
 
 
 def test_upkeep_forgets_snapshots_and_removes_what_crashes_have_left(orders: Orders, tmp_path: Path) -> None:
@@ -779,8 +778,8 @@ def test_a_way_that_somebody_else_has_cut_is_said_with_what_can_be_done(orders: 
 
 
 def test_snapshots_do_not_become_more_and_more(orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(iceberg, "_MOST_SNAPSHOTS", 4)
-    monkeypatch.setattr(iceberg, "_KEPT_SNAPSHOTS", 2)
+    monkeypatch.setattr(iceberg_tables, "_MOST_SNAPSHOTS", 4)
+    monkeypatch.setattr(iceberg_tables, "_KEPT_SNAPSHOTS", 2)
     job = IcebergJob(orders, tmp_path)
     counts = []
     for begin in range(0, 100, 20):
@@ -802,7 +801,7 @@ def test_the_last_line_says_what_the_table_has_grown_by(orders: Orders, tmp_path
 def test_a_catalog_that_does_not_answer_is_said_in_one_line(tmp_path: Path) -> None:
     table = table_at(tmp_path / "nowhere")
     with pytest.raises(PipeFailed, match=r"the catalog of raw\.table cannot be used: ") as failed:
-        iceberg.standing(table)
+        iceberg_tables.standing(table)
     assert "\n" not in str(failed.value)
 
 

@@ -15,15 +15,15 @@ from deltalake import DeltaTable, write_deltalake
 from pyarrow import table as rows_of
 
 from nsqpipe import jobs, running
-from nsqpipe.failures import PipeFailed
-from nsqpipe.kinds import Format, Late
 from nsqpipe.late import LateRows
 from nsqpipe.ledger import Ledger
 from nsqpipe.runtime import INCOMPLETE, Run
 from nsqpipe.runtime import running as run_of
 from nsqpipe.streams import Streams as Started
-from nsqpipe.tables import Table
-from nsqpipe.tending import tended
+from pyspark_nsq.failures import PipeFailed
+from pyspark_nsq.kinds import Format, Late
+from pyspark_nsq.tables.table import Table
+from pyspark_nsq.tables.tending import tended
 from pyspark_nsq.tables.upkeep import Policy, Tended
 from tests.support.spark import patiently
 

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from nsqpipe.failures import PipeFailed, first_cause
-from nsqpipe.storage import place_of
+from pyspark_nsq.failures import PipeFailed, first_cause
 from pyspark_nsq.stores.places import BadPlace
+from pyspark_nsq.stores.storage import place_of
 from pyspark_nsq.tables import iceberg_commits as commits
 from pyspark_nsq.tables.iceberg_catalogs import open_catalog, with_stores
 from pyspark_nsq.tables.iceberg_target import CatalogName, IcebergTarget
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table as Opened
 
-    from nsqpipe.table_name import TableName
     from pyspark_nsq.stores.places import Place
+    from pyspark_nsq.tables.table_name import TableName
 
 
 # A commit copies and writes the metadata of all snapshots: with pyiceberg 0.12 that takes 1.4 ms for each snapshot.
