@@ -14,8 +14,8 @@ from pyspark_nsq.kinds import Kind
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from nsqcommon.bodies.registry import Registry
     from nsqpipe.jobs import Bodies
-    from pyspark_nsq.bodies.registry import Registry
 
 
 def make_decoder(
@@ -51,7 +51,7 @@ def make_decoder(
     if kind is Kind.PROTOBUF:
         return _protobuf(fields, descriptors, message, confluent=confluent)
     if confluent:
-        from pyspark_nsq.bodies.confluent import confluent_json_decoder
+        from pyspark_nsq.bodies.formats import confluent_json_decoder
 
         return confluent_json_decoder(fields)
     return json_decoder(fields) if kind is Kind.JSON else msgpack_decoder(fields)
@@ -73,7 +73,7 @@ def decoder_of(job: Bodies) -> Decoder:
 def check_registry(registry: str) -> None:
     """Ask the registry of --registry, if one is named. Raises PipeFailed."""
     if registry:
-        from pyspark_nsq.bodies.registry import RegistryFailed
+        from nsqcommon.bodies.registry import RegistryFailed
 
         try:
             _registry(registry).check()
@@ -99,8 +99,8 @@ def _fields(kind: Kind, schema: str) -> pa.StructType:
 
 
 def _avro(fields: pa.StructType, path: str, registry: str, *, confluent: bool) -> Decoder:
-    from pyspark_nsq.bodies.avro import BadAvroSchema, avro_decoder
-    from pyspark_nsq.bodies.confluent import confluent_avro_decoder
+    from nsqcommon.bodies.avro import BadAvroSchema
+    from pyspark_nsq.bodies.formats import avro_decoder, confluent_avro_decoder
 
     if bool(path) == bool(registry):
         raise PipeFailed(
@@ -116,8 +116,8 @@ def _avro(fields: pa.StructType, path: str, registry: str, *, confluent: bool) -
 
 
 def _protobuf(fields: pa.StructType, path: str, message: str, *, confluent: bool) -> Decoder:
-    from pyspark_nsq.bodies.confluent import confluent_protobuf_decoder
-    from pyspark_nsq.bodies.protobuf import BadDescriptors, protobuf_decoder
+    from nsqcommon.bodies.protobuf import BadDescriptors
+    from pyspark_nsq.bodies.formats import confluent_protobuf_decoder, protobuf_decoder
 
     if not path or not message:
         raise PipeFailed(
@@ -132,7 +132,7 @@ def _protobuf(fields: pa.StructType, path: str, message: str, *, confluent: bool
 
 
 def _registry(url: str) -> Registry:
-    from pyspark_nsq.bodies.registry import Registry
+    from nsqcommon.bodies.registry import Registry
 
     try:
         parts = urlsplit(url)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-_OURS: Final = re.compile(r"^(?:Caused by: )?(?:pyspark_nsq|nsqpipe)(?:\.\w+){2,}: (.+)$", re.MULTILINE)
+_OURS: Final = re.compile(r"^(?:Caused by: )?(?:pyspark_nsq|nsqpipe|nsqcommon)(?:\.\w+){2,}: (.+)$", re.MULTILINE)
 _PYTHON: Final = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception)): (.+)$", re.MULTILINE)
 _CAUSE: Final = re.compile(r"^\s*(?:Caused by)?: (?:[\w$]+\.)*([\w$]+)(?:: (.*))?$", re.MULTILINE)
 _WRAPPED: Final = re.compile(r"^(?:[\w$]+\.)+[\w$]*(?:Error|Exception): ")

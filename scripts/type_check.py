@@ -16,7 +16,11 @@ from typing import Final
 _ROOT: Final = Path(__file__).resolve().parents[1]
 _NEEDED: Final = ("pyspark", "numpy", "msgspec")
 _PACKAGES: Final = ("nsqpipe", "pyspark_nsq", "pyspark_nsqtable")
-_OF_SPARK: Final = ("bench.spark", *_PACKAGES, "tests.spark", *(f"tests.{package}" for package in _PACKAGES))
+_OF_SPARK: Final = (
+    *("bench.spark", "nsqcommon.bodies", "tests.nsqcommon.bodies", "tests.spark"),
+    *_PACKAGES,
+    *(f"tests.{package}" for package in _PACKAGES),
+)
 
 
 def main() -> int:

@@ -1,5 +1,5 @@
-"""Bodies as Arrow columns. Where to look:
+"""Bodies as Arrow columns. The parsers, bytes to plain values, are in `nsqcommon.bodies`. Where to look:
 
-formats         decoding.py (JSON, MessagePack), avro.py, protobuf.py, confluent.py with registry.py
+decoders        decoding.py (JSON, MessagePack), formats.py (Avro, Protobuf, Confluent's header)
 fields          columns.py, quick.py; ddl.py for the schema that users write
 """

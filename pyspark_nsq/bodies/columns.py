@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation, localcontext
-from enum import StrEnum
 from itertools import accumulate, chain
 from math import isinf
 from operator import attrgetter
@@ -31,6 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import UNSET, Struct
 
+from nsqcommon.bodies.parsing import Cause, Unfit
 from pyspark_nsq.bodies.ddl import as_nullable, spelled
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -53,33 +53,6 @@ _WORDS: Final[Mapping[type, str]] = {
     date: "date",
 }
 _SHOWN: Final = 40  # characters of a value in a message; the quarantined row has the whole body
-
-
-class Cause(StrEnum):
-    """Why a row is in the quarantine. Its `error` begins with one of these, followed by a colon."""
-
-    NOT_UTF8 = "not UTF-8"
-    NOT_JSON = "not JSON"
-    NOT_MSGPACK = "not MessagePack"
-    NOT_AVRO = "not Avro"
-    NOT_PROTOBUF = "not Protobuf"
-    NOT_CONFLUENT = "no Confluent header"
-    UNKNOWN_SCHEMA = "unknown schema"
-    TRAILING = "trailing data"
-    NOT_OBJECT = "not an object"
-    MISSING = "missing field"
-    WRONG_TYPE = "wrong type"
-    OVERFLOW = "overflow"
-    BAD_TIME = "bad time"
-
-
-class Unfit(Exception):
-    """A value does not fit into its column."""
-
-    def __init__(self, cause: Cause, detail: str) -> None:
-        super().__init__(cause, detail)
-        self.cause = cause
-        self.detail = detail
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,18 +9,16 @@ does not answer, is raised, because it says nothing about the rows.
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
-from typing import Any, Final, NoReturn, Protocol
+from typing import Any, Final, Protocol
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_nsq.bodies.columns import Built, Cause, Tally, Unfit, record_column, word_for
+from nsqcommon.bodies.parsing import Cause, Parser, Unfit
+from nsqcommon.bodies.self_describing import JsonParser, MsgpackParser
+from pyspark_nsq.bodies.columns import Built, Tally, record_column, word_for
 from pyspark_nsq.bodies.ddl import as_nullable
 from pyspark_nsq.bodies.quick import record_class
 
@@ -31,7 +29,6 @@ MISSING: Final = "missing_fields"
 COUNTS: Final = "_counts"  # the column
 COUNTS_TYPE: Final = pa.struct([(EXTRA, pa.int64()), (MISSING, pa.int64())])
 _TRIED: Final = 64  # bodies, after which a batch gives up the quick way if that has refused most of them
-_AT: Final = re.compile(r"\s*\(byte (\d+)\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,19 +45,6 @@ class Decoder(Protocol):
     def value_type(self) -> pa.StructType | None: ...
 
     def decode(self, bodies: pa.BinaryArray) -> Decoded: ...
-
-
-class Parser(Protocol):
-    """Parses bodies of one format into Python values."""
-
-    def parse(self, body: bytes) -> object:
-        """Return the body's value. Raises `Unfit`."""
-
-    def typed(self, record: type[msgspec.Struct]) -> Callable[[bytes], object] | None:
-        """Return a function that parses bodies into this class, or None if the format has none.
-
-        The function may raise any error for a body that it cannot parse.
-        """
 
 
 def with_decoded(rows: pa.RecordBatch, decoded: Decoded) -> pa.RecordBatch:
@@ -182,55 +166,6 @@ class RecordDecoder:
         return built.array
 
 
-class JsonParser:
-    """Parses JSON as RFC 8259 defines it, in UTF-8. If a key occurs twice, the last one counts."""
-
-    def __init__(self, *, exact: bool) -> None:
-        """`exact` keeps a number's digits, for decimals. It takes longer."""
-        self._exact = exact
-        self._decode = msgspec.json.Decoder(float_hook=Decimal if exact else None).decode
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return _json_parser, (self._exact,)
-
-    def typed(self, record: type[msgspec.Struct]) -> Callable[[bytes], object] | None:
-        return msgspec.json.Decoder(record).decode
-
-    def parse(self, body: bytes) -> object:
-        try:
-            return self._decode(body)
-        except RecursionError:
-            raise Unfit(Cause.NOT_JSON, "nested too deep") from None
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            _need_utf8(body)
-            if "out of range" in str(error):
-                return _with_any_number(body)
-            raise _malformed(Cause.NOT_JSON, body, str(error)) from None
-
-
-class MsgpackParser:
-    """Parses bodies that hold one MessagePack value."""
-
-    def __init__(self) -> None:
-        self._decode = msgspec.msgpack.Decoder().decode
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return MsgpackParser, ()
-
-    def typed(self, record: type[msgspec.Struct]) -> Callable[[bytes], object] | None:
-        return msgspec.msgpack.Decoder(record).decode
-
-    def parse(self, body: bytes) -> object:
-        try:
-            return self._decode(body)
-        except UnicodeDecodeError as error:
-            raise Unfit(Cause.NOT_UTF8, f"a string with byte 0x{error.object[error.start]:02x}") from None
-        except RecursionError:
-            raise Unfit(Cause.NOT_MSGPACK, "nested too deep") from None
-        except (msgspec.MsgspecError, TypeError) as error:  # TypeError: a map's key is a map
-            raise _malformed(Cause.NOT_MSGPACK, body, str(error)) from None
-
-
 def json_decoder(schema: pa.StructType) -> RecordDecoder:
     return RecordDecoder(schema, json_parser(schema))
 
@@ -241,53 +176,6 @@ def json_parser(schema: pa.StructType) -> JsonParser:
 
 def msgpack_decoder(schema: pa.StructType) -> RecordDecoder:
     return RecordDecoder(schema, MsgpackParser())
-
-
-def _json_parser(exact: bool) -> JsonParser:
-    return JsonParser(exact=exact)
-
-
-def _need_utf8(body: bytes) -> None:
-    try:
-        body.decode()
-    except UnicodeDecodeError as error:
-        raise Unfit(Cause.NOT_UTF8, f"byte 0x{body[error.start]:02x} at {error.start}") from None
-
-
-def _malformed(cause: Cause, body: bytes, text: str) -> Unfit:
-    """Translate msgspec's messages, like `JSON is malformed: expected ':' (byte 5)`."""
-    if not body:
-        return Unfit(cause, "the body is empty")
-    found = _AT.search(text)
-    if found is None:
-        place = len(body)
-        said = "ends too early" if "truncated" in text else text
-    else:
-        place = int(found[1])
-        said = _AT.sub("", text).rpartition("malformed: ")[2]
-    if said == "trailing characters":
-        # For JSON, msgspec names the byte behind the first trailing character.
-        return Unfit(Cause.TRAILING, f"from byte {place - 1 if cause is Cause.NOT_JSON else place} on")
-    return Unfit(cause, f"{said} at byte {place}")
-
-
-def _with_any_number(body: bytes) -> object:
-    """Parse JSON with numbers too large for msgspec.
-
-    Such a number overflows its field, or is in a field nobody wants.
-    """
-    try:
-        return json.loads(body, parse_float=Decimal, parse_int=_any_integer, parse_constant=_refuse)
-    except (ValueError, RecursionError) as error:
-        raise Unfit(Cause.NOT_JSON, str(error)) from None
-
-
-def _any_integer(text: str) -> object:
-    return int(text) if len(text) < 300 else Decimal(text)
-
-
-def _refuse(text: str) -> NoReturn:
-    raise ValueError(f"{text} is not a JSON number")
 
 
 def _has_decimals(kind: pa.DataType) -> bool:

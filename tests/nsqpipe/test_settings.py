@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from nsqcommon.bodies.registry import Registry
 from nsqpipe import jobs
 from nsqpipe.cli import COMMANDS, app
 from nsqpipe.command_line import root
@@ -18,7 +19,6 @@ from nsqpipe.job_tables import table_for, tables_of
 from nsqpipe.session import defaults_for
 from nsqpipe.settings import Job, interval, moment, pair, place, settings_of
 from nsqpipe.submit import command_for, environment
-from pyspark_nsq.bodies.registry import Registry
 from pyspark_nsq.failures import PipeFailed
 from pyspark_nsq.kinds import DeployMode, Format, Kind
 from pyspark_nsq.options import source_options

@@ -83,7 +83,7 @@ MODULES: Final = frozenset(
 _PACKAGES: Final = ("pyspark", "pyarrow")  # they come with `scripts/setup dev,spark`
 FOLDERS: Final[Mapping[str, tuple[str, ...]]] = {
     "tests/spark": ("Java", *_PACKAGES),
-    **{f"tests/{package}": _PACKAGES for package in ("nsqpipe", "pyspark_nsq")},
+    **{f"tests/{folder}": _PACKAGES for folder in ("nsqcommon/bodies", "nsqpipe", "pyspark_nsq")},
 }
 
 

@@ -13,13 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nsqcommon.bodies.self_describing import JsonParser, MsgpackParser
 from pyspark_nsq.bodies.ddl import as_nullable, parse_fields
 from pyspark_nsq.bodies.decoding import (
     EXTRA,
     MISSING,
     Decoded,
-    JsonParser,
-    MsgpackParser,
     RawDecoder,
     RecordDecoder,
     json_decoder,

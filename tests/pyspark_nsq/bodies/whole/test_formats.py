@@ -15,16 +15,18 @@ import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2, wrappers_pb2
 
-from pyspark_nsq.bodies.avro import BadAvroSchema, avro_decoder
-from pyspark_nsq.bodies.confluent import (
+from nsqcommon.bodies.avro import BadAvroSchema
+from nsqcommon.bodies.protobuf import BadDescriptors
+from nsqcommon.bodies.registry import Registry, RegistryFailed
+from pyspark_nsq.bodies.ddl import parse_fields
+from pyspark_nsq.bodies.decoding import EXTRA, MISSING, Decoded, RecordDecoder
+from pyspark_nsq.bodies.formats import (
+    avro_decoder,
     confluent_avro_decoder,
     confluent_json_decoder,
     confluent_protobuf_decoder,
+    protobuf_decoder,
 )
-from pyspark_nsq.bodies.ddl import parse_fields
-from pyspark_nsq.bodies.decoding import EXTRA, MISSING, Decoded, RecordDecoder
-from pyspark_nsq.bodies.protobuf import BadDescriptors, protobuf_decoder
-from pyspark_nsq.bodies.registry import Registry, RegistryFailed
 from tests.support.http_server import HttpServer, Reply, Request
 
 AT = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)

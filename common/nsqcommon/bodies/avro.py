@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import fastavro
-import pyarrow as pa
-from msgspec import Struct
 
-from pyspark_nsq.bodies.columns import Cause, Unfit
-from pyspark_nsq.bodies.decoding import RecordDecoder
+from nsqcommon.bodies.parsing import Cause, Unfit
+
+if TYPE_CHECKING:
+    from msgspec import Struct
 
 
 class BadAvroSchema(ValueError):
@@ -46,8 +47,3 @@ class AvroParser:
         if stream.tell() != len(body):
             raise Unfit(Cause.TRAILING, f"from byte {stream.tell()} on")
         return found
-
-
-def avro_decoder(fields: pa.StructType, schema: str) -> RecordDecoder:
-    """Return the decoder of bodies that were written with this schema. Raises BadAvroSchema."""
-    return RecordDecoder(fields, AvroParser(schema))

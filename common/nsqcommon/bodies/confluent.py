@@ -7,16 +7,16 @@ descriptors, so for these two the number is ignored.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
-from msgspec import Struct
+from nsqcommon.bodies.avro import AvroParser, BadAvroSchema
+from nsqcommon.bodies.parsing import Cause, Parser, Unfit
+from nsqcommon.bodies.protobuf import ProtobufParser
 
-from pyspark_nsq.bodies.avro import AvroParser, BadAvroSchema
-from pyspark_nsq.bodies.columns import Cause, Unfit
-from pyspark_nsq.bodies.decoding import Parser, RecordDecoder, json_parser
-from pyspark_nsq.bodies.protobuf import ProtobufParser
-from pyspark_nsq.bodies.registry import Registry
+if TYPE_CHECKING:
+    from msgspec import Struct
+
+    from nsqcommon.bodies.registry import Registry
 
 _HEADER: Final = 5  # bytes
 _LONGEST_VARINT: Final = 10
@@ -78,22 +78,6 @@ class FramedParser:
         if isinstance(self._inner, ProtobufParser):
             return self._inner.parse(_without_indexes(body[_HEADER:]))
         return self._inner.parse(body[_HEADER:])
-
-
-def confluent_avro_decoder(fields: pa.StructType, schema: str | Registry) -> RecordDecoder:
-    """Return a decoder that uses the registry, or one schema whatever the number is. Raises BadAvroSchema."""
-    if isinstance(schema, Registry):
-        return RecordDecoder(fields, RegisteredAvroParser(schema))
-    return RecordDecoder(fields, FramedParser(AvroParser(schema)))
-
-
-def confluent_json_decoder(fields: pa.StructType) -> RecordDecoder:
-    return RecordDecoder(fields, FramedParser(json_parser(fields)))
-
-
-def confluent_protobuf_decoder(fields: pa.StructType, descriptors: bytes, message: str) -> RecordDecoder:
-    """Return the decoder of bodies that hold this message. Raises BadDescriptors."""
-    return RecordDecoder(fields, FramedParser(ProtobufParser(descriptors, message)))
 
 
 def _number(body: bytes) -> int:

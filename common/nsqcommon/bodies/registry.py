@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from pyspark_nsq.bodies.columns import Cause, Unfit
+from nsqcommon.bodies.parsing import Cause, Unfit
 
 _TIMEOUT: Final = 10.0  # seconds for an answer
 _TRIES: Final = 3

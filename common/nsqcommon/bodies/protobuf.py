@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow as pa
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
-from msgspec import Struct
 
-from pyspark_nsq.bodies.columns import Cause, Unfit
-from pyspark_nsq.bodies.decoding import RecordDecoder
+from nsqcommon.bodies.parsing import Cause, Unfit
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor import Descriptor, FieldDescriptor
+    from msgspec import Struct
 
 _TIMESTAMP: Final = "google.protobuf.Timestamp"
 _WRAPPERS: Final = frozenset(
@@ -54,11 +54,6 @@ class ProtobufParser:
             raise Unfit(Cause.NOT_PROTOBUF, said) from None
         except ValueError as error:  # a time beyond Python's calendar
             raise Unfit(Cause.BAD_TIME, str(error)) from None
-
-
-def protobuf_decoder(fields: pa.StructType, descriptors: bytes, message: str) -> RecordDecoder:
-    """Return the decoder of bodies that hold this message. Raises BadDescriptors."""
-    return RecordDecoder(fields, ProtobufParser(descriptors, message))
 
 
 def _message_class(descriptors: bytes, name: str) -> Any:

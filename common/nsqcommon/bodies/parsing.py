@@ -1,0 +1,50 @@
+"""What parsers of bodies have in common: what they do, and why a body may be refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from msgspec import Struct
+
+
+class Cause(StrEnum):
+    """Why a row is in the quarantine. Its `error` begins with one of these, followed by a colon."""
+
+    NOT_UTF8 = "not UTF-8"
+    NOT_JSON = "not JSON"
+    NOT_MSGPACK = "not MessagePack"
+    NOT_AVRO = "not Avro"
+    NOT_PROTOBUF = "not Protobuf"
+    NOT_CONFLUENT = "no Confluent header"
+    UNKNOWN_SCHEMA = "unknown schema"
+    TRAILING = "trailing data"
+    NOT_OBJECT = "not an object"
+    MISSING = "missing field"
+    WRONG_TYPE = "wrong type"
+    OVERFLOW = "overflow"
+    BAD_TIME = "bad time"
+
+
+class Unfit(Exception):
+    """A body cannot be parsed, or a value of it does not fit where it has to go."""
+
+    def __init__(self, cause: Cause, detail: str) -> None:
+        super().__init__(cause, detail)
+        self.cause = cause
+        self.detail = detail
+
+
+class Parser(Protocol):
+    """Parses bodies of one format into Python values."""
+
+    def parse(self, body: bytes) -> object:
+        """Return the body's value. Raises `Unfit`."""
+
+    def typed(self, record: type[Struct]) -> Callable[[bytes], object] | None:
+        """Return a function that parses bodies into this class, or None if the format has none.
+
+        The function may raise any error for a body that it cannot parse.
+        """
