@@ -23,7 +23,9 @@ from bench.work import Failed
 from scripts.releasing.dependencies import needed_by
 from tests.e2e.conftest import SHIPPED, VERSION, Wheels
 from tests.e2e.installed import Installed, install
+from tests.support.needs import need
 from tests.support.process import ROOT, Nsqd
+from tests.support.spark import KEPT, address
 
 pytestmark = [
     pytest.mark.skipif("NSQ_TEST_PYTHON" in os.environ, reason="it installs both cores itself"),
@@ -193,6 +195,36 @@ def test_the_benchmark_knows_the_core_of_what_is_installed(pure: Installed, comp
     assert chosen(AUTO, compiled.folder) is Build.COMPILED
     with pytest.raises(Failed, match="runs the compiled core"):
         chosen(Build.PURE, compiled.folder)
+
+
+# Spark
+
+
+BOTH_FORMATS: Final = """
+import sys
+from pyspark.sql import SparkSession
+address, table = sys.argv[1:]
+builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+spark = builder.config("spark.sql.codegen.wholeStage", "false").config("spark.sql.codegen.factoryMode", "NO_CODEGEN").getOrCreate()
+ours = [name for name in sys.modules if name.startswith(("pyspark_nsq", "nsqcommon"))]
+assert not ours, f"Spark's driver has loaded {ours}"
+rows = spark.sql("select cast(id as binary) as body from (select cast(id as string) as id from range(3))").coalesce(1)
+rows.write.format("nsq").options(nsqd=address, topic="t").mode("append").save()
+read = spark.read.format("nsq").options(nsqd=address, topic="t").load().selectExpr("cast(body as string) as body")
+read.write.format("nsqtable").option("path", table).mode("append").save()
+found = spark.read.format("nsqtable").option("path", table).load()
+print(sorted(row.body for row in found.collect()))
+"""
+
+
+@pytest.mark.own_jvm("Spark looks for formats once in a process, among what is installed")
+def test_spark_finds_both_formats_by_itself(pure: Installed, tmp_path: Path) -> None:
+    need("Java", "pyspark", "pyarrow")
+    python = str(pure.command("python"))
+    installed = pure.with_environ({"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python})
+    with Nsqd(tmp_path / "data", KEPT, "sync-every=1") as nsqd:
+        said = installed.run("python", "-c", BOTH_FORMATS, address(nsqd), str(tmp_path / "table"))
+    assert (said.returncode, said.stdout) == (0, "['0', '1', '2']\n"), said.stderr[-4000:]
 
 
 # The client alone
