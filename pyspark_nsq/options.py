@@ -1,4 +1,4 @@
-"""The options of the source and the sink: one table, from which they are read, checked and documented."""
+"""The options of `format("nsq")`, of `format("nsqtable")` and of object stores: one table, by which they are checked."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from pyspark_nsq.lanes import At, Bound, Edge, parse_bound, parse_time, parse_ti
 _BOTH: Final = ("source", "sink")
 _SOURCE: Final = ("source",)
 _SINK: Final = ("sink",)
+_TABLE: Final = ("nsqtable",)
+_STORE: Final = ("nsqtable", "store")
 
 # name: (what takes it, default). docs/reference/spark.md says what each means; a test compares names and defaults.
 OPTIONS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
@@ -57,14 +59,27 @@ OPTIONS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "readerName": (_SOURCE, ""),
     "readerInto": (_SOURCE, ""),
     "readerFormat": (_SOURCE, ""),
+    "path": (_TABLE, ""),
+    "partitioning": (_TABLE, ""),
+    "version": (_TABLE, ""),
     "exactlyOnce": (_SINK, "false"),
     "keys": (_SINK, "false"),
-    "writeId": (_SINK, ""),
+    "writeId": ((*_SINK, *_TABLE), ""),
     "messagesPerPublish": (_SINK, "1000"),
     "bytesPerPublish": (_SINK, "1048576"),
+    "turn": (_TABLE, ""),
+    "storage.endpoint": (_STORE, ""),
+    "storage.region": (_STORE, ""),
+    "storage.accessKey": (_STORE, ""),
+    "storage.secretKey": (_STORE, ""),
+    "storage.token": (_STORE, ""),
+    "storage.pathStyle": (_STORE, ""),
+    "storage.anonymous": (_STORE, ""),
 }
 # Spark itself hands these to sources and sinks, so they are no mistake of the user's.
 _SPARKS_OWN: Final = frozenset(("path", "checkpointlocation", "queryname"))
+
+Taker = Literal["source", "sink", "nsqtable", "store"]
 
 _is_pattern: Final = re.compile(r"[.a-zA-Z0-9_*?-]+", re.ASCII).fullmatch
 
@@ -215,15 +230,24 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
     return options
 
 
+def names_for(taker: Taker) -> list[str]:
+    """Return the names of the options that it takes, as they are written in the documents."""
+    return [name for name, (takers, _) in OPTIONS.items() if taker in takers]
+
+
+def unknown_in(given: Iterable[str], taker: Taker) -> str | None:
+    """Return the first of these names that it does not take. Case does not matter in them, as everywhere in Spark."""
+    known = {*map(str.lower, names_for(taker)), *(() if taker == "store" else _SPARKS_OWN)}
+    return next((name for name in given if name.lower() not in known), None)
+
+
 class _Words:
-    """Parses options. Case does not matter in their names, as everywhere in Spark."""
+    """Parses options of `format("nsq")`."""
 
     def __init__(self, given: Mapping[str, str], side: Literal["source", "sink"]) -> None:
         self._given = {name.lower(): text.strip() for name, text in given.items()}
-        known = {name.lower(): name for name, (sides, _) in OPTIONS.items() if side in sides}
-        for name in given:
-            if name.lower() not in known and name.lower() not in _SPARKS_OWN:
-                raise BadOption(_unknown(name, known, side))
+        if (name := unknown_in(given, side)) is not None:
+            raise BadOption(_unknown(name, {name.lower(): name for name in names_for(side)}, side))
 
     def text(self, name: str) -> str:
         return self._given.get(name.lower(), OPTIONS[name][1])

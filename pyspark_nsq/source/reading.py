@@ -22,8 +22,7 @@ from pyspark_nsq.errors import DataLoss, NsqError, Refused, Unreachable
 from pyspark_nsq.http import Http
 from pyspark_nsq.lanes import Head, Range, unreadable
 from pyspark_nsq.options import SourceOptions, Topics
-from pyspark_nsq.source.payload_offsets import find_offsets
-from pyspark_nsq.source.rows import GAP_COLUMN, RowBuilder
+from pyspark_nsq.source.rows import GAP_COLUMN, RowBuilder, find_offsets
 from pyspark_nsq.worker import freeze_imports
 
 log = logging.getLogger(__name__)

@@ -30,15 +30,8 @@ from pyarrow.fs import (
     S3FileSystem,
 )
 
-OPTIONS: Final[Mapping[str, str]] = {
-    "storage.endpoint": "the store's address, if it is not the cloud's own, as in https://minio:9000",
-    "storage.region": "S3: the bucket's region",
-    "storage.accessKey": "S3: the access key's id",
-    "storage.secretKey": "S3: the secret of the access key; Azure: the account's key",
-    "storage.token": "S3: a session token; Azure: a SAS token",
-    "storage.pathStyle": "S3: the bucket is named in the path (true, the default with an endpoint) or in the host (false)",
-    "storage.anonymous": "true: ask without any keys",
-}
+from pyspark_nsq.options import names_for, unknown_in
+
 PREFIX: Final = "storage."
 _DEFAULT_REGION: Final = "us-east-1"
 _YES: Final = ("true", "1", "yes")
@@ -314,13 +307,9 @@ def _known(options: Mapping[str, str]) -> dict[str, str]:
 
     Raises BadPlace for an unknown option.
     """
-    names = {name.lower() for name in OPTIONS}
-    found = {}
-    for name, text in options.items():
-        if name.lower() not in names:
-            raise BadPlace(f"there is no option {name}; there are: {', '.join(OPTIONS)}")
-        found[name.lower().removeprefix(PREFIX)] = text.strip()
-    return found
+    if (name := unknown_in(options, "store")) is not None:
+        raise BadPlace(f"there is no option {name}; there are: {', '.join(names_for('store'))}")
+    return {name.lower().removeprefix(PREFIX): text.strip() for name, text in options.items()}
 
 
 def _endpoint(text: str) -> str:

@@ -33,6 +33,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from pyspark_nsq.bodies.decoding import COUNTS, ERROR, VALUE, Decoder, with_decoded
+from pyspark_nsq.errors import BadOption
 from pyspark_nsq.lanes import Range
 from pyspark_nsq.options import SourceOptions, source_options
 from pyspark_nsq.source.ranges import COLUMNS as RANGES
@@ -46,8 +47,8 @@ from pyspark_nsq.tables.files import PARTITIONS, PartitionedWriter
 from pyspark_nsq.tables.iceberg_target import LOCATION
 from pyspark_nsq.tables.marks import MARK, SELECTED, between_marks, columns_of, spans_of
 from pyspark_nsq.tables.shares import SELECTS, Batch, Share
-from pyspark_nsq.tables.sink import BadOption, Target, nullable, target_of, was_not_committed
 from pyspark_nsq.tables.sink import DefaultSource as TableSource
+from pyspark_nsq.tables.sink import Target, nullable, target_of, was_not_committed
 from pyspark_nsq.tables.unnamed import Unnamed
 
 BODY: Final = "body"

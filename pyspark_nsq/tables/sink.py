@@ -26,7 +26,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from pyspark_nsq.stores.places import OPTIONS as STORAGE_OPTIONS
+from pyspark_nsq.errors import BadOption
+from pyspark_nsq.options import names_for, unknown_in
 from pyspark_nsq.stores.places import Access, Place, is_storage_option, parse_place
 from pyspark_nsq.tables.files import DataFile, PartitionedWriter
 from pyspark_nsq.tables.lease import check_leases
@@ -34,22 +35,9 @@ from pyspark_nsq.tables.reading import UNREADABLE, TableReader, schema_of
 from pyspark_nsq.tables.schemas import Misfit, additions, retried, widen
 from pyspark_nsq.tables.unnamed import Unnamed, is_made
 
-OPTIONS: Final[Mapping[str, str]] = {
-    "path": "the table's place: a folder, s3://, gs:// or abfss://; made when it is missing",
-    "partitioning": "columns that become folders, separated by commas",
-    "version": "reading only: the table's version; default: the newest one",
-    "writeId": "batch only: a write with an id that the table already knows adds nothing",
-    "turn": "batch only: `turn_of` the version by which the rows were chosen; refused if that turn is over",
-    **STORAGE_OPTIONS,
-}
 # The name under which a table counts its turns. A backfill chooses rows by what the table lacks, so two backfills at
 # once would both add the same rows. Each therefore ends the turn in which it has chosen, and only one of them can.
 TURNS: Final = "nsq/turns"
-_SPARKS_OWN: Final = frozenset(("checkpointlocation", "queryname"))
-
-
-class BadOption(Exception):
-    """An option is unknown or missing."""
 
 
 class BadTable(Exception):
@@ -153,10 +141,8 @@ class TableWriter(DataSourceArrowWriter):
 
 def _given(options: Mapping[str, str]) -> dict[str, str]:
     given = {name.lower(): text.strip() for name, text in options.items()}
-    known = {name.lower() for name in OPTIONS}
-    for name in given:
-        if name not in known and name not in _SPARKS_OWN:
-            raise BadOption(f"nsqtable has no option {name}; there are: {', '.join(OPTIONS)}")
+    if (name := unknown_in(given, "nsqtable")) is not None:
+        raise BadOption(f"nsqtable has no option {name}; there are: {', '.join(names_for('nsqtable'))}")
     if not given.get("path"):
         raise BadOption("nsqtable needs a path, the table's folder")
     return given

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from nsqcommon.wire.history import StoredBatch
 from nsqcommon.wire.log_record import message_offsets
 from pyspark_nsq.lanes import Lane
-from pyspark_nsq.source.payload_offsets import find_offsets
-from pyspark_nsq.source.rows import ALL_COLUMNS, COLUMNS, MOST_ROWS, RowBuilder
+from pyspark_nsq.source.rows import ALL_COLUMNS, COLUMNS, MOST_ROWS, RowBuilder, find_offsets
 from tests.support.examples import examples
 
 LANE = Lane("node", "orders", "log")
