@@ -2,7 +2,8 @@
 
 The command is `nsqpipe`; see docs/how-to/spark.md. Where to look:
 
-    a command             jobs.py (its settings), cli.py (what it does), command_line.py and settings.py (how it is read)
+    a command             jobs.py (its settings), cli.py (what it does)
+    settings              settings.py, read by command_line.py and configuration.py (TOML); pipeline.py for `run`
     before Spark starts   checks.py, job_places.py and job_tables.py (what options name), decoders.py, doctor.py
     one run               entry.py (signals), runtime.py (one command), running.py (its streams), session.py (Spark)
     what it shows         progress.py (a line now and then), ledger.py (the last line), metrics.py

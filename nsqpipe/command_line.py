@@ -21,7 +21,7 @@ from typer.core import TyperGroup
 
 from nsqcommon.entry import release_signals
 from nsqcommon.version import suite_version
-from nsqpipe.config_file import Values, read_config
+from nsqpipe.configuration import Values, read_config
 from nsqpipe.settings import Job, Setting, settings_of
 
 ABOUT_CONFIG: Final = "TOML file with options: a table for each command, as in [land] topic = ['clicks']"

@@ -25,8 +25,9 @@ from os.path import abspath
 from typing import Any, Final, TypeVar
 
 from nsqcommon.passwords import mask_passwords
+from nsqpipe.configuration import STORAGE, by_key, key_of, value_of
 from nsqpipe.jobs import Aggregate, Land, OfStreams, OnSpark, Run
-from nsqpipe.settings import Job, Setting, settings_of, value_of
+from nsqpipe.settings import Job, Setting, settings_of
 from pyspark_nsq.failures import SeveralFailed, WrongUsage, first_cause, of_job
 
 StreamJob = Land | Aggregate
@@ -35,7 +36,6 @@ T = TypeVar("T")
 KINDS: Final[Mapping[str, type[StreamJob]]] = {"land": Land, "aggregate": Aggregate}
 RUN: Final = "run"
 DEFAULTS: Final = "defaults"
-STORAGE: Final = "storage"
 _KNOWN: Final = (RUN, DEFAULTS, STORAGE, *KINDS)
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 _LOCAL: Final = "local[*]"
@@ -101,7 +101,7 @@ class _Reader:
         return table if isinstance(table, dict) else {}
 
     def _run(self, asked: Run) -> Run:
-        known = {it.key: it for it in settings_of(Run) if it.name not in _ONLY_SAID}
+        known = by_key(it for it in settings_of(Run) if it.name not in _ONLY_SAID)
         said = self._values(f"[{RUN}]", self._table(RUN), known)
         for it in known.values():
             if given := getattr(asked, it.name):
@@ -163,7 +163,7 @@ class _Reader:
         """Return the values of a table, by field. Its keys are names of options, with - or _."""
         values: dict[str, Any] = {}
         for spelled, given in table.items():
-            it = known.get(spelled.replace("-", "_"))
+            it = known.get(key_of(spelled))
             if it is None:
                 self._say(_unknown(where, spelled, known))
                 continue
@@ -175,13 +175,13 @@ class _Reader:
 
 
 def _settings_of_a_section(kind: type[Job]) -> dict[str, Setting]:
-    return {it.key: it for it in settings_of(kind) if it.name not in _OF_THE_SESSION | _ALONE}
+    return by_key(it for it in settings_of(kind) if it.name not in _OF_THE_SESSION | _ALONE)
 
 
 def _unknown(where: str, spelled: str, known: Mapping[str, Setting]) -> str:
-    if spelled.replace("-", "_") in {it.key for it in settings_of(Run) if it.name not in _ONLY_SAID}:
+    if key_of(spelled) in {it.key for it in settings_of(Run) if it.name not in _ONLY_SAID}:
         return f"{where} {spelled} is for all jobs: it belongs in [{RUN}]"
-    near = get_close_matches(spelled.replace("-", "_"), known, n=1)
+    near = get_close_matches(key_of(spelled), known, n=1)
     return f"{where} has no setting {spelled}{f'; did you mean {near[0]}?' if near else ''}"
 
 

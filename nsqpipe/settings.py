@@ -107,50 +107,6 @@ def _setting(name: str, annotation: Any, default: Any, *, flag: str | None, **ab
     return Setting(name=name, flag=shown, type=kind, repeats=repeats, default=default, **about)
 
 
-def value_of(it: Setting, given: Any) -> Any:
-    """Convert a value of a TOML file to the setting's. Raises ValueError, whose text says what was expected."""
-    if not it.repeats:
-        return _one(it, given)
-    if isinstance(given, dict) and it.parse is pair:
-        given = [f"{name}={_text(value)}" for name, value in given.items()]
-    return tuple(_one(it, word) for word in (given if isinstance(given, list) else [given]))
-
-
-def _one(it: Setting, given: Any) -> Any:
-    if it.type in (bool, int, float):
-        return _number(it, given)
-    if not isinstance(given, str):
-        raise ValueError(f"expected a text, not {given!r}")
-    if it.parse is not None:
-        return it.parse(given)
-    if issubclass(it.type, StrEnum) and given not in set(it.type):
-        raise ValueError(f"expected {', '.join(it.type)}, not {given!r}")
-    return it.type(given)
-
-
-def _number(it: Setting, given: Any) -> Any:
-    """Check a boolean or a number. TOML tells true, 1 and 1.0 apart; only 1 is accepted for 1.0."""
-    if it.type is bool:
-        if not isinstance(given, bool):
-            raise ValueError(f"expected true or false, not {given!r}")
-        return given
-    kinds, wanted = ((int,), "a whole number") if it.type is int else ((int, float), "a number")
-    if isinstance(given, bool) or not isinstance(given, kinds):
-        raise ValueError(f"expected {wanted}, not {given!r}")
-    if it.at_least is not None and given < it.at_least:
-        raise ValueError(f"expected {wanted}, at least {it.at_least:g}, not {given!r}")
-    return it.type(given)
-
-
-def _text(value: Any) -> str:
-    """Return the text of a value for Spark or a store, whose options we do not know."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if not isinstance(value, (str, int, float)):
-        raise ValueError(f"expected a text or a number, not {value!r}")
-    return str(value)
-
-
 # What words mean
 
 
