@@ -63,7 +63,7 @@ _SPELLINGS: Final[Mapping[str, Scheme]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
+class StoreAccess:
     """How to reach a store. What is empty is left to the libraries' own defaults."""
 
     endpoint: str = ""
@@ -101,7 +101,7 @@ class Place:
     scheme: Scheme
     authority: str  # the bucket; Azure: container@account.dfs.core.windows.net; local: empty
     path: str  # within it, without a slash at either end; local: the whole path
-    access: Access = field(default_factory=Access)
+    access: StoreAccess = field(default_factory=StoreAccess)
 
     def __str__(self) -> str:
         return self.path if self.is_local else f"{self.scheme}://{self.authority}/{self.path}".rstrip("/")
@@ -279,14 +279,14 @@ def _scheme_and_host(endpoint: str) -> tuple[str, str]:
 # What options, Spark's conf and the environment say
 
 
-def access_to(scheme: Scheme, options: Mapping[str, str], environ: Mapping[str, str]) -> Access:
+def access_to(scheme: Scheme, options: Mapping[str, str], environ: Mapping[str, str]) -> StoreAccess:
     """Return how to reach a store, by options `storage.*` and then the environment. Raises BadPlace."""
     given = _known(options)
     fallback = _from_environment(scheme, environ)
     names = ("accesskey", "secretkey", "token")
     keys = given if any(given.get(name) for name in names) else fallback
     style = given.get("pathstyle", "")
-    access = Access(
+    access = StoreAccess(
         endpoint=_endpoint(given.get("endpoint") or fallback.get("endpoint", "")),
         region=given.get("region") or fallback.get("region", ""),
         path_style=style.lower() in _YES if style else None,
@@ -299,7 +299,7 @@ def access_to(scheme: Scheme, options: Mapping[str, str], environ: Mapping[str, 
         raise BadPlace(
             "an access key needs both storage.accessKey and storage.secretKey (or both from the environment)"
         )
-    return Access() if scheme is Scheme.HADOOP else access
+    return StoreAccess() if scheme is Scheme.HADOOP else access
 
 
 def _known(options: Mapping[str, str]) -> dict[str, str]:

@@ -22,7 +22,7 @@ from typing import Final
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.utils.config import Config
 
-from pyspark_nsq.stores.places import Access, BadPlace, Scheme, access_to
+from pyspark_nsq.stores.places import BadPlace, Scheme, StoreAccess, access_to
 from pyspark_nsq.tables.iceberg_target import CatalogName
 
 _TABLES_OF_A_CATALOG: Final = 2  # pyiceberg makes them in a new SQL catalog; two jobs that begin at once both try
@@ -89,12 +89,12 @@ def _store_and_word(name: str) -> tuple[str, str]:
     return "s3" if store == "client" else store, word  # pyiceberg accepts both prefixes
 
 
-def _of_all_stores(found: Mapping[Scheme, Access]) -> dict[str, str]:
+def _of_all_stores(found: Mapping[Scheme, StoreAccess]) -> dict[str, str]:
     properties = [_PROPERTIES_OF[scheme](access) for scheme, access in found.items()]
     return {name: text for it in properties for name, text in it.items() if text}
 
 
-def _of_s3(access: Access) -> dict[str, str]:
+def _of_s3(access: StoreAccess) -> dict[str, str]:
     keys = {
         "s3.access-key-id": access.access_key,
         "s3.secret-access-key": access.secret_key,
@@ -109,11 +109,11 @@ def _of_s3(access: Access) -> dict[str, str]:
     }
 
 
-def _of_google(access: Access) -> dict[str, str]:
+def _of_google(access: StoreAccess) -> dict[str, str]:
     return {"gcs.service.host": access.endpoint}
 
 
-def _of_azure(access: Access) -> dict[str, str]:
+def _of_azure(access: StoreAccess) -> dict[str, str]:
     scheme, _, host = access.endpoint.partition("://")
     keys = {"adls.account-key": access.secret_key, "adls.sas-token": access.token}
     return {
@@ -125,7 +125,7 @@ def _of_azure(access: Access) -> dict[str, str]:
     }
 
 
-_PROPERTIES_OF: Final[Mapping[Scheme, Callable[[Access], dict[str, str]]]] = {
+_PROPERTIES_OF: Final[Mapping[Scheme, Callable[[StoreAccess], dict[str, str]]]] = {
     Scheme.S3: _of_s3,
     Scheme.GOOGLE: _of_google,
     Scheme.AZURE: _of_azure,

@@ -10,7 +10,7 @@ from typing import ClassVar, Final
 import pyarrow as pa
 from pyarrow.fs import FileSystem
 
-from pyspark_nsq.stores.places import Access, Place, parse_place
+from pyspark_nsq.stores.places import Place, StoreAccess, parse_place
 from pyspark_nsq.tables.ends import known_ends
 
 LOCATION: Final = "iceberg.location"
@@ -39,7 +39,7 @@ class IcebergTarget:
     catalog: CatalogName
     schema: pa.Schema
     partitioning: tuple[str, ...]
-    access: Access = field(default_factory=Access)
+    access: StoreAccess = field(default_factory=StoreAccess)
     location: str = ""  # of its data files, as the table spells it
     id: str = ""
     numbers: Mapping[str, int] = field(default_factory=dict)  # its ends when the query started; see `ends`

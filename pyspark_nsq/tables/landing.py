@@ -47,8 +47,7 @@ from pyspark_nsq.tables.files import PARTITIONS, PartitionedWriter
 from pyspark_nsq.tables.iceberg_target import LOCATION
 from pyspark_nsq.tables.marks import MARK, SELECTED, between_marks, columns_of, spans_of
 from pyspark_nsq.tables.shares import SELECTS, Batch, Share
-from pyspark_nsq.tables.sink import DefaultSource as TableSource
-from pyspark_nsq.tables.sink import Target, nullable, target_of, was_not_committed
+from pyspark_nsq.tables.sink import TableSource, Target, nullable, target_of, was_not_committed
 from pyspark_nsq.tables.unnamed import Unnamed
 
 BODY: Final = "body"

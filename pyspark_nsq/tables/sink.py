@@ -28,7 +28,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_nsq.errors import BadOption
 from pyspark_nsq.options import names_for, unknown_in
-from pyspark_nsq.stores.places import Access, Place, is_storage_option, parse_place
+from pyspark_nsq.stores.places import Place, StoreAccess, is_storage_option, parse_place
 from pyspark_nsq.tables.files import DataFile, PartitionedWriter
 from pyspark_nsq.tables.lease import check_leases
 from pyspark_nsq.tables.reading import UNREADABLE, TableReader, schema_of
@@ -57,7 +57,7 @@ class Target:
     partitioning: tuple[str, ...]
     write_id: str
     schema: pa.Schema
-    access: Access = field(default_factory=Access)  # sent to the executors, whose environment may lack it
+    access: StoreAccess = field(default_factory=StoreAccess)  # sent to the executors, whose environment may lack it
     turn: int | None = None  # None: the rows do not depend on what the table has
 
     @property
@@ -80,7 +80,7 @@ class Written(WriterCommitMessage):
     files: list[DataFile]
 
 
-class DefaultSource(DataSource):
+class TableSource(DataSource):
     @classmethod
     def name(cls) -> str:
         return "nsqtable"

@@ -29,7 +29,7 @@ from tests.support.zygote import run, serve
 
 # What Spark runs: its modules are imported, and forgotten, so that the child which runs one begins it anew.
 _RUN: Final = ("pyspark.daemon", "pyspark.worker", "pyspark.sql.streaming.python_streaming_source_runner")
-_USED: Final = ("pandas", "pyarrow.compute", "pyspark_nsq", "pyspark_nsqtable", "deltalake", "msgspec")
+_USED: Final = ("pandas", "pyarrow.compute", "pyspark_nsq.data_source", "pyspark_nsqtable", "deltalake", "msgspec")
 
 _COMMAND: Final = """#!{python} -IS
 import _json, _socket, os, sys  # json and socket take longer to import than all that is done here
