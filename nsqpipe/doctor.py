@@ -130,13 +130,14 @@ def pyiceberg() -> Finding:
 def data_sources() -> Iterator[Finding]:
     """Check that Spark can find our sources.
 
-    It imports every top-level module whose name begins with `pyspark_`. If one of them fails, Spark finds none.
+    It imports every top-level module whose name begins with `pyspark_`, and asks it for its `DefaultSource`, which a
+    module may load only then. If one of them fails, Spark finds none.
     """
     broken = False
     for module in pkgutil.iter_modules():
         if module.name.startswith("pyspark_"):
             try:
-                import_module(module.name)
+                getattr(import_module(module.name), "DefaultSource", None)
             except Exception as error:
                 broken = True
                 where = getattr(module.module_finder, "path", "sys.path")

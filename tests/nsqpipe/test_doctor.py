@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from nsqpipe.cli import app
-from tests.support.process import ROOT, Nsqd
+from tests.support.process import SOURCES, Nsqd
 from tests.support.spark import KEPT, address, lane_of, numbered, publish
 
 pytestmark = [pytest.mark.own_jvm("the doctor asks Java for its version"), pytest.mark.needs("Java")]
@@ -36,7 +36,7 @@ def test_a_healthy_machine_and_cluster(orders: Nsqd) -> None:
     """It is a process of its own, because the doctor examines that: what is on its path, and what it can import."""
     done = subprocess.run(
         [sys.executable, "-m", "nsqpipe", "doctor", "--topic=orders", "--nsqd", address(orders)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": SOURCES},
         capture_output=True,
         text=True,
         timeout=120,
@@ -46,9 +46,17 @@ def test_a_healthy_machine_and_cluster(orders: Nsqd) -> None:
     assert f"ok   {lane_of(orders, 'orders')}: sequences 0 to 120" in done.stdout
 
 
-def test_doctor_names_a_broken_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "pyspark_broken.py").write_text("import nothing_of_the_kind\n")
+LAZY = """
+def __getattr__(name):
+    import nothing_of_the_kind
+"""
+
+
+@pytest.mark.parametrize("source", ["import nothing_of_the_kind", LAZY])
+def test_doctor_names_a_broken_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+    (tmp_path / "pyspark_broken.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "pyspark_broken", raising=False)
     done = doctor()
     assert done.exit_code == 3
     (line,) = bad_lines(done)
