@@ -12,7 +12,6 @@ from nsqpipe.quality import Rule, judged, observed
 from nsqpipe.selection import unfolded, with_selected
 from nsqpipe.transforms import decoded, with_partitions
 from pyspark_nsq.bodies.decoding import Decoder, RawDecoder
-from pyspark_nsq.tables.landing import packed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -36,8 +35,9 @@ class Shape:
 
     @property
     def judge(self) -> str:
-        """A fingerprint of what decides which rows fail."""
-        return hashlib.sha256(f"{packed(self.decoder)} {self.rules}".encode()).hexdigest()
+        """A fingerprint of what decides which rows fail. Tables keep it, so it does not depend on names of classes."""
+        rules = [(rule.name, rule.check, rule.then.value) for rule in self.rules]
+        return hashlib.sha256(repr((self.decoder.identity, rules)).encode()).hexdigest()
 
     def judged(self, rows: DataFrame) -> DataFrame:
         """Return all rows, with an error in those that fail. Broken rules are counted on the way."""

@@ -42,6 +42,10 @@ class Decoded:
 
 class Decoder(Protocol):
     @property
+    def identity(self) -> tuple[object, ...]:
+        """Its kind and settings; see `Parser.identity`."""
+
+    @property
     def value_type(self) -> pa.StructType | None: ...
 
     def decode(self, bodies: pa.BinaryArray) -> Decoded: ...
@@ -78,6 +82,7 @@ class Decoding:
 class RawDecoder:
     """Leaves bodies as they are."""
 
+    identity = ("raw",)
     value_type = None
 
     def decode(self, bodies: pa.BinaryArray) -> Decoded:
@@ -96,6 +101,10 @@ class RecordDecoder:
 
     def __reduce__(self) -> tuple[object, ...]:
         return RecordDecoder, (self._schema, self._parser)
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        return *self._parser.identity, str(self._schema)
 
     @property
     def value_type(self) -> pa.StructType:

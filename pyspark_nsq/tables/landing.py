@@ -141,7 +141,7 @@ def landing_of(options: Mapping[str, str], schema: StructType) -> Landing:
             "rows may fail to be decoded or break a rule, so the option quarantine, a table's folder, is needed"
         )
     of_table, of_quarantine = _apart(given)
-    judge = _fingerprint(given.get("decoder", "") + given.get("judge", ""))
+    judge = _fingerprint(given.get("judge", "") if decoder is None else repr(decoder.identity))
     into = _into_iceberg if LOCATION in given else _into_delta
     destinations = into((of_table, table), (of_quarantine, quarantine) if fails else None, judge)
     return Landing(*destinations, source, decoder, SELECTED in schema.names)

@@ -31,6 +31,10 @@ class AvroParser:
     def __reduce__(self) -> tuple[object, ...]:
         return AvroParser, (self._text,)
 
+    @property
+    def identity(self) -> tuple[object, ...]:
+        return "avro", self._text
+
     def typed(self, record: type[Struct]) -> Callable[[bytes], object] | None:
         return None
 

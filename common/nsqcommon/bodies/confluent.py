@@ -32,6 +32,10 @@ class RegisteredAvroParser:
     def __reduce__(self) -> tuple[object, ...]:
         return RegisteredAvroParser, (self._registry,)
 
+    @property
+    def identity(self) -> tuple[object, ...]:
+        return "registered avro", self._registry.shown  # another password makes no other parser
+
     def typed(self, record: type[Struct]) -> Callable[[bytes], object] | None:
         return None
 
@@ -61,6 +65,10 @@ class FramedParser:
 
     def __reduce__(self) -> tuple[object, ...]:
         return FramedParser, (self._inner,)
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        return "confluent", *self._inner.identity
 
     def typed(self, record: type[Struct]) -> Callable[[bytes], object] | None:
         inner = self._inner.typed(record)

@@ -40,6 +40,13 @@ class Unfit(Exception):
 class Parser(Protocol):
     """Parses bodies of one format into Python values."""
 
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """Its kind and settings, as words, numbers and bytes.
+
+        Two parsers with the same identity parse alike, and it stays the same in all versions: tables keep a hash of it.
+        """
+
     def parse(self, body: bytes) -> object:
         """Return the body's value. Raises `Unfit`."""
 

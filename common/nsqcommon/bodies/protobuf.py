@@ -41,6 +41,10 @@ class ProtobufParser:
     def __reduce__(self) -> tuple[object, ...]:
         return ProtobufParser, self._given
 
+    @property
+    def identity(self) -> tuple[object, ...]:
+        return "protobuf", *self._given
+
     def typed(self, record: type[Struct]) -> Callable[[bytes], object] | None:
         return None
 

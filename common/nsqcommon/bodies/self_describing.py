@@ -26,6 +26,10 @@ class JsonParser:
     def __reduce__(self) -> tuple[object, ...]:
         return _json_parser, (self._exact,)
 
+    @property
+    def identity(self) -> tuple[object, ...]:
+        return "json", self._exact
+
     def typed(self, record: type[msgspec.Struct]) -> Callable[[bytes], object] | None:
         return msgspec.json.Decoder(record).decode
 
@@ -49,6 +53,10 @@ class MsgpackParser:
 
     def __reduce__(self) -> tuple[object, ...]:
         return MsgpackParser, ()
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        return ("msgpack",)
 
     def typed(self, record: type[msgspec.Struct]) -> Callable[[bytes], object] | None:
         return msgspec.msgpack.Decoder(record).decode

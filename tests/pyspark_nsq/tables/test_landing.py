@@ -13,6 +13,7 @@ import pytest
 from deltalake import DeltaTable, Field, Schema, write_deltalake
 from deltalake.table import TableAlterer
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
 from nsqpipe.quality import Rule, Then
 from nsqpipe.shape import Shape
@@ -50,6 +51,10 @@ class Odd:
     value_type: pa.DataType = VALUE
     fails: int = 1  # fails for numbers with this remainder
 
+    @property
+    def identity(self) -> tuple[object, ...]:
+        return "odd", self.fails
+
     def decode(self, bodies: pa.Array) -> Decoded:
         numbers = [int(body) for body in bodies.to_pylist()]
         good = [number % 2 != self.fails for number in numbers]
@@ -65,6 +70,7 @@ class Ones:
     """A decoder that makes a one of each message, with an extra field and two missing ones."""
 
     value_type = VALUE
+    identity = ("ones",)
 
     def decode(self, bodies: pa.Array) -> Decoded:
         count = len(bodies) - bodies.null_count
@@ -432,16 +438,26 @@ def test_who_judges_is_known_by_decoder_and_rules() -> None:
 
     assert shape("n int", "value.n > 0").judge == shape("n int", "value.n > 0").judge
 
-    def judge(of: Shape) -> int:
-        options = {"path": "t", "quarantine": "bad", "judge": of.judge}
-        quarantine = landing_of(options, from_arrow_schema(pa.schema([(MARK, TYPE), (ERROR, pa.string())]))).quarantine
-        assert isinstance(quarantine, DeltaDestination)
-        assert quarantine.beside is not None
-        return quarantine.beside.judge
-
     shapes = [shape("n int"), shape("n bigint"), shape("n int", "value.n > 0"), shape("n int", "value.n > 1")]
     assert len({it.judge for it in shapes}) == len(shapes)
-    assert len({judge(it) for it in shapes}) == len(shapes)
+    of_rows = from_arrow_schema(pa.schema([(MARK, TYPE), (ERROR, pa.string())]))
+    assert len({judge_of(of_rows, judge=it.judge) for it in shapes}) == len(shapes)
+
+
+def test_who_judges_is_known_after_an_upgrade() -> None:
+    """Quarantines keep these numbers, so each version makes the same ones, whatever the version of Python."""
+    shape = Shape(decoder=json_decoder(parse_fields("n int")), rules=(Rule("positive", "value.n > 0", Then.COUNT),))
+    of_rows = from_arrow_schema(pa.schema([(MARK, TYPE), (ERROR, pa.string())]))
+    assert judge_of(of_rows, judge=shape.judge) == 64219385948676151
+    source = {"source.nsqd": "127.0.0.1:4151", "source.topic": "t"}
+    assert judge_of(RANGES, decoder=packed(shape.decoder), **source) == 58443280353507814
+
+
+def judge_of(rows: StructType, **options: str) -> int:
+    quarantine = landing_of({"path": "t", "quarantine": "bad", **options}, rows).quarantine
+    assert isinstance(quarantine, DeltaDestination)
+    assert quarantine.beside is not None
+    return quarantine.beside.judge
 
 
 def test_a_new_quarantine_is_a_way_to_go_on(orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

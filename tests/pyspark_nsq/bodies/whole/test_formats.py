@@ -19,7 +19,16 @@ from nsqcommon.bodies.avro import BadAvroSchema
 from nsqcommon.bodies.protobuf import BadDescriptors
 from nsqcommon.bodies.registry import Registry, RegistryFailed
 from pyspark_nsq.bodies.ddl import parse_fields
-from pyspark_nsq.bodies.decoding import EXTRA, MISSING, Decoded, RecordDecoder
+from pyspark_nsq.bodies.decoding import (
+    EXTRA,
+    MISSING,
+    Decoded,
+    Decoder,
+    RawDecoder,
+    RecordDecoder,
+    json_decoder,
+    msgpack_decoder,
+)
 from pyspark_nsq.bodies.formats import (
     avro_decoder,
     confluent_avro_decoder,
@@ -342,3 +351,29 @@ def test_json_avro_by_a_file_and_protobuf_whatever_their_number_is() -> None:
     indexes = (b"\0", b"\x02\0", b"\x04\x02\x80\x02")  # the short form of [0], [0], [1, 128]
     assert values_of(decode(decoder, *(framed(3, it + message) for it in indexes))) == [{"user": "a"}] * 3
     assert error_of(decode(decoder, framed(3, b"\x04\x02"))).startswith("no Confluent header: the list of Protobuf's")
+
+
+N = parse_fields("n int not null")
+OF_N = "struct<n: int32 not null>"
+AVRO_N = '{"type": "record", "name": "r", "fields": [{"name": "n", "type": "int"}]}'
+URL = "http://user:secret@registry:8081/v1"
+
+
+@pytest.mark.parametrize(
+    ("decoder", "identity"),
+    [
+        (RawDecoder(), ("raw",)),
+        (json_decoder(N), ("json", False, OF_N)),
+        (json_decoder(parse_fields("price decimal(6, 2)")), ("json", True, "struct<price: decimal128(6, 2)>")),
+        (msgpack_decoder(N), ("msgpack", OF_N)),
+        (avro_decoder(N, AVRO_N), ("avro", AVRO_N, OF_N)),
+        (protobuf_decoder(N, descriptors(), "shop.Order"), ("protobuf", descriptors(), "shop.Order", OF_N)),
+        (confluent_json_decoder(N), ("confluent", "json", False, OF_N)),
+        (confluent_avro_decoder(N, AVRO_N), ("confluent", "avro", AVRO_N, OF_N)),
+        (confluent_avro_decoder(N, Registry(URL)), ("registered avro", "http://registry:8081/v1", OF_N)),
+    ],
+)
+def test_a_decoder_is_known_by_its_kind_and_settings(decoder: Decoder, identity: tuple[object, ...]) -> None:
+    """Tables keep a hash of this, so it stays the same in all versions, wherever the classes are."""
+    assert decoder.identity == identity
+    assert pickle.loads(pickle.dumps(decoder)).identity == identity
