@@ -1,7 +1,7 @@
-"""Reads settings from TOML: names and values of options, and the file of `--config`.
+"""Reads all of a job's files, which are TOML: their tables, names and values of options, and the file of `--config`.
 
 That file has a table for each command, with values for options that are not given. The file of `nsqpipe run` has a
-table for each job: `pipeline.py` says what is in it, and reads names and values by the functions here.
+table for each job (`pipeline.py`), and that of `--rules` one for each rule (`quality.py`).
 """
 
 from __future__ import annotations
@@ -20,10 +20,16 @@ Jobs = Mapping[str, type[Job]]  # by the name of their command; in a group, it h
 Values = dict[str, Any]  # by the name of the field
 
 
+def read_tables(path: Path) -> dict[str, Any]:
+    """Return the tables of a file. Raises OSError or ValueError."""
+    with path.open("rb") as file:
+        return tomllib.load(file)
+
+
 def read_config(path: Path, jobs: Jobs) -> dict[str, Values]:
     """Return the values for each command. Raises ValueError, which names the file and what is wrong."""
     try:
-        found = tomllib.loads(path.read_text())
+        found = read_tables(path)
         stored = found.pop(STORAGE, {})
         if not isinstance(stored, dict):
             raise ValueError(f"{STORAGE} is a table of options")

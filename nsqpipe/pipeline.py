@@ -16,7 +16,6 @@ This module does not list the settings again: names, types and defaults come fro
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields, replace
@@ -25,7 +24,7 @@ from os.path import abspath
 from typing import Any, Final, TypeVar
 
 from nsqcommon.passwords import mask_passwords
-from nsqpipe.configuration import STORAGE, by_key, key_of, value_of
+from nsqpipe.configuration import STORAGE, by_key, key_of, read_tables, value_of
 from nsqpipe.jobs import Aggregate, Land, OfStreams, OnSpark, Run
 from nsqpipe.settings import Job, Setting, settings_of
 from pyspark_nsq.failures import SeveralFailed, WrongUsage, first_cause, of_job
@@ -63,7 +62,7 @@ def section(job: StreamJob, name: str) -> str:
 def read_pipeline(asked: Run) -> Pipeline:
     """Read the file. Raises WrongUsage, or SeveralFailed with a line for each mistake."""
     try:
-        found = tomllib.loads(asked.file.read_text())
+        found = read_tables(asked.file)
     except (OSError, ValueError) as error:
         raise WrongUsage(f"{asked.file}: {first_cause(error) if isinstance(error, OSError) else error}") from None
     reader = _Reader(found)

@@ -8,7 +8,6 @@ then = "quarantine"                 # or "count"
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F
 
+from nsqpipe.configuration import read_tables
 from pyspark_nsq.failures import PipeFailed
 from pyspark_nsq.listener import OBSERVED
 from pyspark_nsq.tables.marks import MARK
@@ -45,8 +45,8 @@ class Rule:
 def load_rules(path: Path) -> list[Rule]:
     """Read the rules of a file. Raises PipeFailed."""
     try:
-        found = tomllib.loads(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        found = read_tables(path)
+    except (OSError, ValueError) as error:
         raise PipeFailed(f"{path}: {error}") from None
     rules = [_rule(path, number, entry) for number, entry in enumerate(found.get("rule", []), 1)]
     if not rules:
