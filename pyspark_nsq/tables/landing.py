@@ -53,6 +53,8 @@ from pyspark_nsq.tables.unnamed import Unnamed
 BODY: Final = "body"
 SOURCE: Final = "source."  # the prefix of options of the source
 QUARANTINE: Final = "quarantine."  # the prefix of options of the store that the quarantine lies in
+# With the two prefixes and those of `iceberg_target`, what a job sends to its own sink. `pyspark_nsq.options` has only
+# what a user may set, so that the list in an error and the reference do not offer these.
 _OWN: Final = ("quarantine", "decoder", "dropbody", "judge")
 _HOUR: Final = 3_600_000_000  # microseconds
 
