@@ -1,15 +1,16 @@
-"""A blocking HTTP client for nsqd and nsqlookupd. It runs in Spark's Python workers and in threads of the driver."""
+"""Asks nsqd and nsqlookupd over HTTP, in Spark's Python workers and in threads of the driver: with TLS and the token."""
 
 from __future__ import annotations
 
 import json
 import logging
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from dataclasses import dataclass, field
 from typing import Any, Final
 
+from nsqcommon.blocking_http import FAILURES, HTTPConnection, HTTPResponse, connection_to
 from nsqcommon.recipients import Recipients, is_loopback
 from pyspark_nsq.errors import BadOption, NsqError, Refused, Unreachable
 from pyspark_nsq.options import Access, split_address
@@ -17,6 +18,15 @@ from pyspark_nsq.options import Access, split_address
 log = logging.getLogger(__name__)
 
 _MOST_OF_AN_ERROR: Final = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class _Asking:
+    method: str
+    target: str
+    body: bytes | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    is_lookupd: bool = False
 
 
 class Http:
@@ -30,6 +40,7 @@ class Http:
         self._context: ssl.SSLContext | None = None
         self._secure: dict[str, str] = {}  # the HTTPS URL of each address that has refused plain HTTP
         self._withheld: set[str] = set()  # nsqd of which the log says that they are asked without the token
+        self._kept: dict[str, HTTPConnection] = {}  # for the next `post` to each address
 
     def __getstate__(self) -> Access:
         return self._access  # neither connections nor keys travel
@@ -70,44 +81,54 @@ class Http:
         Raises Refused for any other status. Errors of the connection, inside the block as well, are raised as
         Unreachable.
         """
+        ask = _Asking(method, target, body, {"Accept": accept}, is_lookupd=is_lookupd)
         with _translated(address):
-            connection, response = self._open(
-                method, address, target, accept, timeout, is_lookupd=is_lookupd, body=body
-            )
+            connection, response = self._open(address, self._connect(address, timeout), ask, timeout)
             try:
                 yield response
             finally:
                 connection.close()
 
-    def _open(
-        self,
-        method: str,
-        address: str,
-        target: str,
-        accept: str,
-        timeout: float | None,
-        *,
-        is_lookupd: bool,
-        body: bytes | None,
-    ) -> tuple[HTTPConnection, HTTPResponse]:
-        for _ in range(2):
-            connection = self.connect(address, timeout=timeout)
+    def post(self, address: str, target: str, body: bytes) -> None:
+        """Post a body to an nsqd, on a connection that is kept for the next one. Raises as `request` does."""
+        with _translated(address):
+            connection = self._kept.pop(address, None) or self._connect(address)
+            connection, response = self._open(address, connection, _Asking("POST", target, body))
             try:
-                token = {} if is_lookupd else self.token_for(connection)
-                connection.request(method, target, body, headers={"Accept": accept, **token})
+                response.read()
+            except BaseException:
+                connection.close()
+                raise
+            self._kept[address] = connection
+
+    def close(self) -> None:
+        """Close the connections that are kept."""
+        for connection in self._kept.values():
+            connection.close()
+        self._kept.clear()
+
+    def _open(
+        self, address: str, connection: HTTPConnection, ask: _Asking, timeout: float | None = None
+    ) -> tuple[HTTPConnection, HTTPResponse]:
+        """Ask, over HTTPS if nsqd says so, and return the connection with its answer, which has status 200."""
+        for _ in range(2):
+            try:
+                token = {} if ask.is_lookupd else self._token_for(connection)
+                connection.request(ask.method, ask.target, ask.body, headers={**ask.headers, **token})
                 response = connection.getresponse()
                 if response.status == 200:
                     return connection, response
-                refused = refusal(address, response)
-                if not self.learn_secure(address, refused):
+                refused = _refusal(address, response)
+                if not self._learn_secure(address, refused):
                     raise refused
             except BaseException:
                 connection.close()
                 raise
             connection.close()
+            connection = self._connect(address, timeout)
         raise refused
 
-    def token_for(self, connection: HTTPConnection) -> dict[str, str]:
+    def _token_for(self, connection: HTTPConnection) -> dict[str, str]:
         """Return the header with the token if this nsqd may see it. Connects first, to learn the peer's address.
 
         Anybody can register with nsqlookupd, so an nsqd that it lists is shown the token only if `tokenTo` names it.
@@ -120,7 +141,7 @@ class Http:
             connection.connect()
         peer = str(connection.sock.getpeername()[0])
         listed = Recipients(access.token_to)
-        is_private = isinstance(connection, HTTPSConnection) or access.token_over_http or is_loopback(peer)
+        is_private = isinstance(connection.sock, ssl.SSLSocket) or access.token_over_http or is_loopback(peer)
         is_meant = access.are_named or any(
             (listed.has_name(connection.host, connection.port), listed.has_address(peer, connection.port))
         )
@@ -137,13 +158,12 @@ class Http:
             log.warning("nsqd %s is asked without the token: %s", place, why)
         return {}
 
-    def connect(self, address: str, *, timeout: float | None = None) -> HTTPConnection:
+    def _connect(self, address: str, timeout: float | None = None) -> HTTPConnection:
         """Make a connection. It connects with its first request."""
         scheme, host, port = split_address(self.actual_address(address))
         patience = timeout if timeout is not None else self._access.timeout
-        if scheme == "http":
-            return HTTPConnection(host, port, timeout=patience)
-        return HTTPSConnection(host, port, timeout=patience, context=self._tls())
+        context = self._tls() if scheme == "https" else None
+        return connection_to(scheme, host, port, timeout=patience, context=context)
 
     def _tls(self) -> ssl.SSLContext:
         if self._context is None:
@@ -157,7 +177,7 @@ class Http:
             self._context = context
         return self._context
 
-    def learn_secure(self, address: str, refused: Refused) -> bool:
+    def _learn_secure(self, address: str, refused: Refused) -> bool:
         """Return whether the refusal names an HTTPS port that was not known yet; if so, use that port from now on."""
         port = refused.details.get("https_port")
         if refused.status != 403 or not isinstance(port, int) or address in self._secure:
@@ -167,7 +187,7 @@ class Http:
         return True
 
 
-def refusal(address: str, response: HTTPResponse) -> Refused:
+def _refusal(address: str, response: HTTPResponse) -> Refused:
     """Make the error from an answer whose status is not 200."""
     body = response.read(_MOST_OF_AN_ERROR)
     try:
@@ -184,5 +204,5 @@ def _translated(address: str) -> Iterator[None]:
     """Translate errors of the operating system and of HTTP into Unreachable."""
     try:
         yield
-    except (OSError, HTTPException) as error:
+    except FAILURES as error:
         raise Unreachable(f"{address} cannot be reached: {str(error) or type(error).__name__}", address) from error

@@ -12,7 +12,6 @@ import logging
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException
 from typing import Final
 from urllib.parse import quote
 from zlib import crc32
@@ -23,7 +22,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from pyspark_nsq.cluster import nodes_to_publish_to
 from pyspark_nsq.errors import NsqError, Refused, Unreachable
-from pyspark_nsq.http import Http, refusal
+from pyspark_nsq.http import Http
 from pyspark_nsq.options import SinkOptions
 from pyspark_nsq.sink.packing import DEFER, HEADERS, Limits, Part, key_of, parts
 from pyspark_nsq.worker import freeze_imports
@@ -103,7 +102,6 @@ class _Publisher:
         self._part = 0  # the number of the next part
         self._addresses: list[str] = []
         self._limits: Limits | None = None
-        self._connections: dict[str, HTTPConnection] = {}
 
     def publish(self, rows: pa.RecordBatch) -> int:
         if self._limits is None:
@@ -127,9 +125,7 @@ class _Publisher:
         return self._ask_limits(needs_defer=needs_defer)
 
     def close(self) -> None:
-        for connection in self._connections.values():
-            connection.close()
-        self._connections.clear()
+        self._http.close()
 
     # What this nsqd can do
 
@@ -181,7 +177,7 @@ class _Publisher:
         began, failures = time.monotonic(), 0
         while True:
             try:
-                self._post(target, part.body)
+                self._http.post(self._address, target, part.body)
                 return
             except Refused as refused:
                 if part.has_headers and refused.status == 404:
@@ -193,23 +189,6 @@ class _Publisher:
                 failures = self._wait(refused, failures, began)
             except Unreachable as failure:
                 failures = self._wait(failure, failures, began)
-
-    def _post(self, target: str, body: bytes) -> None:
-        address = self._address
-        connection = self._connections.get(address)
-        if connection is None:
-            connection = self._connections[address] = self._http.connect(address)
-        try:
-            connection.request("POST", target, body, headers=self._http.token_for(connection))
-            response = connection.getresponse()
-            if response.status != 200:
-                refused = refusal(address, response)
-                if self._http.learn_secure(address, refused):
-                    raise Unreachable(f"{address} wants TLS")
-                raise refused
-            response.read()
-        except (OSError, HTTPException) as error:
-            raise Unreachable(f"{address} cannot be reached: {str(error) or type(error).__name__}") from error
 
     def _wait(self, failure: NsqError, failures: int, began: float) -> int:
         """Choose the next nsqd, unless each part has to go to the same one, and pause when all of them have been tried.

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -18,6 +17,7 @@ from uuid import uuid4
 from pyarrow import ArrowException
 from pyarrow.fs import FileSelector, FileSystem, FileType
 
+from nsqcommon import blocking_http
 from pyspark_nsq.failures import PipeFailed
 from pyspark_nsq.stores.folders import check_folder
 from pyspark_nsq.stores.places import BadPlace, Place, Scheme, parse_place
@@ -108,13 +108,12 @@ def _need_keys(place: Place, environ: Mapping[str, str]) -> None:
 
 
 def _has_instance_role() -> bool:
-    request = urllib.request.Request(_METADATA, method="PUT", headers={"X-aws-ec2-metadata-token-ttl-seconds": "60"})
-    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    headers = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
     try:
-        with direct.open(request, timeout=_METADATA_PATIENCE):
-            return True
-    except OSError:
+        status, _ = blocking_http.ask(_METADATA, timeout=_METADATA_PATIENCE, most=1024, method="PUT", headers=headers)
+    except blocking_http.FAILURES:
         return False
+    return status == 200
 
 
 @contextmanager

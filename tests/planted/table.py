@@ -1792,7 +1792,7 @@ DEATHS: Final = (
 # Nor are these bugs. A worker of Spark stops itself by a signal where a test wants to kill Spark: halfway through the
 # publishes of a task, between the commits of a quarantine and of its table, and between the table's commit and Spark's.
 _STOP: Final = '__import__("os").kill(__import__("os").getpid(), 19)'  # SIGSTOP
-_POSTED: Final = "                self._post(target, part.body)\n"
+_POSTED: Final = "                self._http.post(self._address, target, part.body)\n"
 _QUARANTINED: Final = "                    quarantine.append(bad, batch, also_brought)\n"
 _LANDED: Final = (
     "            table.append(good, replace(batch, marks=(SELECTS,) if self._landing.selects else ()), brought)\n"

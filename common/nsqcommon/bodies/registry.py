@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import http.client
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from functools import lru_cache
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from nsqcommon import blocking_http
 from nsqcommon.bodies.parsing import Cause, Unfit
 
 _TIMEOUT: Final = 10.0  # seconds for an answer
@@ -68,26 +68,16 @@ class Registry:
         return str(schema)
 
     def _get(self, path: str) -> tuple[int, bytes]:
+        parts = urlsplit(self.url)
+        url = f"{self.shown.rstrip('/')}{path}"
+        headers = _headers(parts.username, parts.password)
         for left in reversed(range(_TRIES)):
             try:
-                return self._get_once(path)
-            except (OSError, http.client.HTTPException) as error:
+                return blocking_http.ask(url, timeout=_TIMEOUT, most=_LARGEST, headers=headers)
+            except blocking_http.FAILURES as error:
                 if not left:
                     raise RegistryFailed(f"{self.shown} cannot be reached: {error}") from None
         raise AssertionError
-
-    def _get_once(self, path: str) -> tuple[int, bytes]:
-        parts = urlsplit(self.url)
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        connection = kind(parts.hostname or "", parts.port, timeout=_TIMEOUT)
-        try:
-            connection.request(
-                "GET", f"{parts.path.rstrip('/')}{path}", headers=_headers(parts.username, parts.password)
-            )
-            response = connection.getresponse()
-            return response.status, response.read(_LARGEST)
-        finally:
-            connection.close()
 
 
 @lru_cache(maxsize=1024)
