@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import logging
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
-from nsqcommon.blocking_http import FAILURES, HTTPConnection, HTTPResponse, connection_to
+from nsqcommon.blocking_http import BlockingHttp
 from nsqcommon.recipients import Recipients, is_loopback
 from pyspark_nsq.errors import BadOption, NsqError, Refused, Unreachable
 from pyspark_nsq.options import Access, split_address
+
+if TYPE_CHECKING:
+    from http.client import HTTPResponse
 
 log = logging.getLogger(__name__)
 
@@ -23,9 +26,11 @@ _MOST_OF_AN_ERROR: Final = 64 * 1024
 @dataclass(frozen=True, slots=True)
 class _Asking:
     method: str
+    address: str
     target: str
+    headers: tuple[tuple[str, str], ...] = ()
     body: bytes | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
+    timeout: float | None = None
     is_lookupd: bool = False
 
 
@@ -40,7 +45,7 @@ class Http:
         self._context: ssl.SSLContext | None = None
         self._secure: dict[str, str] = {}  # the HTTPS URL of each address that has refused plain HTTP
         self._withheld: set[str] = set()  # nsqd of which the log says that they are asked without the token
-        self._kept: dict[str, HTTPConnection] = {}  # for the next `post` to each address
+        self._kept: dict[str, BlockingHttp] = {}  # for the next `post` to each address
 
     def __getstate__(self) -> Access:
         return self._access  # neither connections nor keys travel
@@ -81,54 +86,53 @@ class Http:
         Raises Refused for any other status. Errors of the connection, inside the block as well, are raised as
         Unreachable.
         """
-        ask = _Asking(method, target, body, {"Accept": accept}, is_lookupd=is_lookupd)
-        with _translated(address):
-            connection, response = self._open(address, self._connect(address, timeout), ask, timeout)
-            try:
-                yield response
-            finally:
-                connection.close()
+        ask = _Asking(method, address, target, (("Accept", accept),), body, timeout, is_lookupd)
+        place = self.actual_address(address)
+        with (
+            _translated(address),
+            self._connect(place, timeout) as http,
+            self._response_to(ask, place, http) as response,
+        ):
+            yield response
 
     def post(self, address: str, target: str, body: bytes) -> None:
         """Post a body to an nsqd, on a connection that is kept for the next one. Raises as `request` does."""
-        with _translated(address):
-            connection = self._kept.pop(address, None) or self._connect(address)
-            connection, response = self._open(address, connection, _Asking("POST", target, body))
-            try:
+        place = self.actual_address(address)
+        if place not in self._kept:
+            self._kept[place] = self._connect(place)
+        try:
+            ask = _Asking("POST", address, target, body=body)
+            with _translated(address), self._response_to(ask, place, self._kept[place]) as response:
                 response.read()
-            except BaseException:
-                connection.close()
-                raise
-            self._kept[address] = connection
+        except BaseException:
+            self._kept.pop(place).close()
+            raise
 
     def close(self) -> None:
         """Close the connections that are kept."""
-        for connection in self._kept.values():
-            connection.close()
+        for http in self._kept.values():
+            http.close()
         self._kept.clear()
 
-    def _open(
-        self, address: str, connection: HTTPConnection, ask: _Asking, timeout: float | None = None
-    ) -> tuple[HTTPConnection, HTTPResponse]:
-        """Ask, over HTTPS if nsqd says so, and return the connection with its answer, which has status 200."""
-        for _ in range(2):
-            try:
-                token = {} if ask.is_lookupd else self._token_for(connection)
-                connection.request(ask.method, ask.target, ask.body, headers={**ask.headers, **token})
-                response = connection.getresponse()
-                if response.status == 200:
-                    return connection, response
-                refused = _refusal(address, response)
-                if not self._learn_secure(address, refused):
-                    raise refused
-            except BaseException:
-                connection.close()
-                raise
-            connection.close()
-            connection = self._connect(address, timeout)
-        raise refused
+    @contextmanager
+    def _response_to(self, ask: _Asking, place: str, http: BlockingHttp) -> Iterator[HTTPResponse]:
+        """Yield a response with status 200 from this place, or from the HTTPS port that it names.
 
-    def _token_for(self, connection: HTTPConnection) -> dict[str, str]:
+        Raises Refused and OSError.
+        """
+        headers = ask.headers if ask.is_lookupd else (*ask.headers, *self._token_for(place, http))
+        with http.response_to(ask.method, ask.target, headers=headers, body=ask.body) as response:
+            if response.status == 200:
+                yield response
+                return
+            refused = _refusal(ask.address, response)
+        if not self._learn_secure(ask.address, refused):
+            raise refused
+        place = self.actual_address(ask.address)
+        with self._connect(place, ask.timeout) as secure, self._response_to(ask, place, secure) as response:
+            yield response
+
+    def _token_for(self, place: str, http: BlockingHttp) -> list[tuple[str, str]]:
         """Return the header with the token if this nsqd may see it. Connects first, to learn the peer's address.
 
         Anybody can register with nsqlookupd, so an nsqd that it lists is shown the token only if `tokenTo` names it.
@@ -136,34 +140,29 @@ class Http:
         """
         access = self._access
         if not access.token:
-            return {}
-        if connection.sock is None:
-            connection.connect()
-        peer = str(connection.sock.getpeername()[0])
+            return []
+        scheme, host, port = split_address(place)
         listed = Recipients(access.token_to)
-        is_private = isinstance(connection.sock, ssl.SSLSocket) or access.token_over_http or is_loopback(peer)
-        is_meant = access.are_named or any(
-            (listed.has_name(connection.host, connection.port), listed.has_address(peer, connection.port))
-        )
+        is_private = scheme == "https" or access.token_over_http or is_loopback(http.peer)
+        is_meant = access.are_named or listed.has_name(host, port) or listed.has_address(http.peer, port)
         if is_meant and is_private:
-            return {"Authorization": f"Bearer {access.token}"}
-        place = f"{connection.host}:{connection.port}"
-        if place not in self._withheld:
-            self._withheld.add(place)
+            return [("Authorization", f"Bearer {access.token}")]
+        shown = f"{host}:{port}"
+        if shown not in self._withheld:
+            self._withheld.add(shown)
             why = (
                 "its connection is plain HTTP (tokenOverHttp=true allows that)"
                 if is_meant
                 else "tokenTo does not name it"
             )
-            log.warning("nsqd %s is asked without the token: %s", place, why)
-        return {}
+            log.warning("nsqd %s is asked without the token: %s", shown, why)
+        return []
 
-    def _connect(self, address: str, timeout: float | None = None) -> HTTPConnection:
+    def _connect(self, place: str, timeout: float | None = None) -> BlockingHttp:
         """Make a connection. It connects with its first request."""
-        scheme, host, port = split_address(self.actual_address(address))
+        scheme, host, port = split_address(place)
         patience = timeout if timeout is not None else self._access.timeout
-        context = self._tls() if scheme == "https" else None
-        return connection_to(scheme, host, port, timeout=patience, context=context)
+        return BlockingHttp(host, port, timeout=patience, tls=self._tls() if scheme == "https" else None)
 
     def _tls(self) -> ssl.SSLContext:
         if self._context is None:
@@ -201,8 +200,8 @@ def _refusal(address: str, response: HTTPResponse) -> Refused:
 
 @contextmanager
 def _translated(address: str) -> Iterator[None]:
-    """Translate errors of the operating system and of HTTP into Unreachable."""
+    """Translate errors of a connection into Unreachable."""
     try:
         yield
-    except FAILURES as error:
+    except OSError as error:
         raise Unreachable(f"{address} cannot be reached: {str(error) or type(error).__name__}", address) from error

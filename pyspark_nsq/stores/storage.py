@@ -17,12 +17,12 @@ from uuid import uuid4
 from pyarrow import ArrowException
 from pyarrow.fs import FileSelector, FileSystem, FileType
 
-from nsqcommon import blocking_http
+from nsqcommon.blocking_http import BlockingHttp
 from pyspark_nsq.failures import PipeFailed
 from pyspark_nsq.stores.folders import check_folder
 from pyspark_nsq.stores.places import BadPlace, Place, Scheme, parse_place
 
-_METADATA: Final = "http://169.254.169.254/latest/api/token"  # where an instance of EC2 gets its role's keys
+_METADATA: Final = "169.254.169.254"  # where an instance of EC2 gets its role's keys
 _METADATA_PATIENCE: Final = 0.5  # seconds; the service is a few hops away, or does not exist
 _LONGEST: Final = 300  # characters of a cause; some libraries append everything they know
 _KEYS_ELSEWHERE: Final = (  # variables by which the libraries find keys that we do not read ourselves
@@ -108,10 +108,11 @@ def _need_keys(place: Place, environ: Mapping[str, str]) -> None:
 
 
 def _has_instance_role() -> bool:
-    headers = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
+    headers = [("X-aws-ec2-metadata-token-ttl-seconds", "60")]
     try:
-        status, _ = blocking_http.ask(_METADATA, timeout=_METADATA_PATIENCE, most=1024, method="PUT", headers=headers)
-    except blocking_http.FAILURES:
+        with BlockingHttp(_METADATA, timeout=_METADATA_PATIENCE) as http:
+            status, _ = http.request("PUT", "/latest/api/token", headers=headers, most=1024)
+    except OSError:
         return False
     return status == 200
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from nsqcommon import blocking_http
+from nsqcommon.blocking_http import BlockingHttp
 from nsqcommon.bodies.parsing import Cause, Unfit
 
 _TIMEOUT: Final = 10.0  # seconds for an answer
@@ -69,12 +70,14 @@ class Registry:
 
     def _get(self, path: str) -> tuple[int, bytes]:
         parts = urlsplit(self.url)
-        url = f"{self.shown.rstrip('/')}{path}"
-        headers = _headers(parts.username, parts.password)
+        tls = ssl.create_default_context() if parts.scheme == "https" else None
+        target = f"{parts.path.rstrip('/')}{path}"
+        headers = _headers(parts.username, parts.password).items()
         for left in reversed(range(_TRIES)):
             try:
-                return blocking_http.ask(url, timeout=_TIMEOUT, most=_LARGEST, headers=headers)
-            except blocking_http.FAILURES as error:
+                with BlockingHttp(parts.hostname or "", parts.port, timeout=_TIMEOUT, tls=tls) as http:
+                    return http.request("GET", target, headers=headers, most=_LARGEST)
+            except OSError as error:
                 if not left:
                     raise RegistryFailed(f"{self.shown} cannot be reached: {error}") from None
         raise AssertionError
