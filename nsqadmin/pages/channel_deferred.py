@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from nsqadmin.access.policy import Right
+from nsqadmin.access import Right
 from nsqadmin.http.responses import identity_of, number_argument
 from nsqadmin.messages.endpoints import filter_of
 from nsqadmin.messages.jobs import hint_for

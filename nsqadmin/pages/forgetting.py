@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nsqadmin.access.policy import Right
+from nsqadmin.access import Right
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import caller_of, form_of, identity_of
 from nsqadmin.pages.painter import Failure

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from nsqadmin.access.policy import Right
+from nsqadmin.access import Right
 from nsqadmin.cluster.model import (
     CLUSTER_SERIES,
     Activity,

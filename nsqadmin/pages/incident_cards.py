@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 from nsqadmin import numbers
 from nsqadmin.cluster.model import Activity, Finding, Severity
-from nsqadmin.incidents.book import in_view
-from nsqadmin.incidents.model import CauseKind, Numbers, Open
-from nsqadmin.incidents.suspects import RULES as OF_HANDLERS
+from nsqadmin.diagnosis.incident import CauseKind, Numbers, Open
+from nsqadmin.diagnosis.incident_book import in_view
+from nsqadmin.diagnosis.suspects import RULES as OF_HANDLERS
 
 if TYPE_CHECKING:
     from nsqadmin.pages.links import Links

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from nsqadmin.access.policy import Right
+from nsqadmin.access import Right
 from nsqadmin.cluster.model import Metric, Severity, Snapshot, Span, channel_series
+from nsqadmin.diagnosis.incident import Mark, Open
+from nsqadmin.diagnosis.marks import CHOICES, MOST_NOTE, clean_note, muted_until
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import caller_of, form_of, identity_of, require, text_answer
-from nsqadmin.incidents.marks import CHOICES, MOST_NOTE, clean_note, muted_until
-from nsqadmin.incidents.model import Mark, Open
 from nsqadmin.pages import charts
 from nsqadmin.pages.charts import Line
 from nsqadmin.pages.incident_cards import Filter, as_text, card_of, listing, time_line

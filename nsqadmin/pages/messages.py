@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from nsqadmin import numbers
-from nsqadmin.access.policy import Right
+from nsqadmin.access import Right
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import identity_of, number_argument, require
 from nsqadmin.messages.endpoints import filter_of, tailed
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from nsqadmin.access.policy import Identity
+    from nsqadmin.access import Identity
     from nsqadmin.cluster.model import Channel, Snapshot, Topic
     from nsqadmin.messages.model import Gap, Message, NodeLog
     from nsqadmin.pages.painter import Painter

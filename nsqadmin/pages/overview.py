@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Final
 
 from nsqadmin import numbers
 from nsqadmin.cluster.model import Channel, Metric, Series, Severity, Snapshot
-from nsqadmin.incidents.book import in_view
+from nsqadmin.diagnosis.incident_book import in_view
 from nsqadmin.pages.charts import spark
 from nsqadmin.pages.incident_cards import MOST_CARDS, Listing, listing, verdict
 from nsqadmin.pages.topics import trouble
 
 if TYPE_CHECKING:
-    from nsqadmin.incidents.model import Open
+    from nsqadmin.diagnosis.incident import Open
     from nsqadmin.pages.links import Links
 
 TOP: Final = 5

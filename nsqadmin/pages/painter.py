@@ -13,8 +13,8 @@ from starlette.responses import HTMLResponse, Response
 from nsqadmin.actions.taking_back import is_light
 from nsqadmin.cluster.model import Activity, Finding, Lookupd, Severity, Snapshot, Span
 from nsqadmin.cluster.view import seen_by
+from nsqadmin.diagnosis.incident_book import in_view
 from nsqadmin.http.responses import identity_of, text_answer
-from nsqadmin.incidents.book import in_view
 from nsqadmin.pages import rendering
 from nsqadmin.pages.glossary import GLOSSARY
 from nsqadmin.pages.links import Links
@@ -27,7 +27,7 @@ from nsqcommon.version import suite_version
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from nsqadmin.access.policy import Identity
+    from nsqadmin.access import Identity
     from nsqadmin.services import Services
     from nsqcommon.http_api import HttpError
 

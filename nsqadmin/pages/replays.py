@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from nsqadmin import numbers
-from nsqadmin.access.policy import Right
+from nsqadmin.access import Right
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import caller_of, form_of, identity_of, lists_of, require
 from nsqadmin.messages.endpoints import MOST_BODY, bodies_of, filter_of, selection_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from nsqadmin.access.policy import Right
+from nsqadmin.access import Right
 from nsqadmin.actions.plan import Action, Kind
 from nsqadmin.messages import buried_actions, deferred_actions
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from nsqadmin.access.policy import Right
+from nsqadmin.access import Right
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import require
 from nsqadmin.pages.bodies import FORMS, shown

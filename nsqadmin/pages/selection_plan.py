@@ -9,7 +9,7 @@ from functools import partial
 from time import time
 from typing import TYPE_CHECKING, Any, Final
 
-from nsqadmin.access.policy import Right
+from nsqadmin.access import Right
 from nsqadmin.http.app import Handler, Route
 from nsqadmin.http.responses import caller_of, identity_of, lists_of, require
 from nsqadmin.messages import buried_actions, deferred_actions

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nsqadmin.access.policy import Right
+from nsqadmin.access import Right
 from nsqadmin.actions.plan import Action, BadAction, Danger, Kind, Receipt, Step, lookupd_calls, node_calls, plan
 from nsqadmin.actions.taking_back import is_light, opposite
 from nsqadmin.cluster.model import Activity, Health, Producer, Severity, Snapshot, Topic, TopicNode

@@ -9,9 +9,9 @@ import msgpack
 import pytest
 
 from nsqadmin.cluster.model import Activity, Finding, Severity, Snapshot
-from nsqadmin.incidents.book import BLIP, MOST, Book, in_view
-from nsqadmin.incidents.marks import muted_until
-from nsqadmin.incidents.model import Counts, Mark, Open
+from nsqadmin.diagnosis.incident import Counts, Mark, Open
+from nsqadmin.diagnosis.incident_book import BLIP, MOST, Book, in_view
+from nsqadmin.diagnosis.marks import muted_until
 from tests.support.outage import TENANTS, outage
 from tests.support.picture import NOW, channel, channel_node, snapshot, topic, viewer
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nsqadmin.access.policy import Right
+from nsqadmin.access import Right
 from nsqadmin.cluster.model import Channel, Paused
 from nsqadmin.messages.buried import BuriedSummary, Job, NodeReason, NodeSummary
 from nsqadmin.messages.buried_actions import (

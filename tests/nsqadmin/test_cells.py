@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nsqadmin.http.live.cells import BadScope, cells_of, checked_scope, difference, topic_of, topic_of_cell
+from nsqadmin.http.live_cells import BadScope, cells_of, checked_scope, difference, topic_of, topic_of_cell
 from tests.support.picture import channel, channel_node, client, snapshot, topic
 
 SHOWN = snapshot(topic(channel(channel_node(depth=3, clients=(client(ready_count=2),)))), topic(name="other"))

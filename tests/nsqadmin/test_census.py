@@ -9,8 +9,8 @@ import trio.testing
 
 from nsqadmin.cluster.node_stats import read_stats
 from nsqadmin.options import Options
-from nsqadmin.sampling.asked import AskedLookupd, AskedNode
-from nsqadmin.sampling.census import Census
+from nsqadmin.upstream.asked import AskedLookupd, AskedNode
+from nsqadmin.upstream.census import Census
 from nsqadmin.upstream.client import Document, Upstream, UpstreamError
 from nsqadmin.upstream.discovery import Announced
 from nsqadmin.upstream.slices import Slices, at_once

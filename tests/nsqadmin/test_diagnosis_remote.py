@@ -14,7 +14,7 @@ from nsqadmin.cluster.events import events_between
 from nsqadmin.cluster.model import Finding, Health, Metric, Node, RemoteCopy, Severity
 from nsqadmin.cluster.node_stats import NodeAnswer
 from nsqadmin.diagnosis.findings import diagnose
-from nsqadmin.sampling.node_view import silent_among, unanswered_by
+from nsqadmin.upstream.node_view import silent_among, unanswered_by
 from tests.support.picture import NOW, node, snapshot
 
 STORE = "s3://lake/nsq"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nsqadmin.http.live.event_stream import EventStream
+from nsqadmin.http.event_stream import EventStream
 
 
 async def _nothing() -> AsyncIterator[bytes]:

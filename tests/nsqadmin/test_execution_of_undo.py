@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import trio
 
-from nsqadmin.access.policy import Identity
+from nsqadmin.access import Identity
 from nsqadmin.actions.audit import ActivityLog
 from nsqadmin.actions.execution import Executor
 from nsqadmin.actions.notify import Notifier

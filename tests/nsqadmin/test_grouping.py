@@ -11,9 +11,9 @@ from math import inf
 import pytest
 
 from nsqadmin.cluster.model import Channel, Finding, Health, Rates, Severity, Snapshot
-from nsqadmin.incidents.grouping import group
-from nsqadmin.incidents.model import CauseKind, Incident
-from nsqadmin.incidents.names import pattern_of
+from nsqadmin.diagnosis.grouping import group
+from nsqadmin.diagnosis.incident import CauseKind, Incident
+from nsqadmin.diagnosis.names import pattern_of
 from tests.support.outage import outage
 from tests.support.picture import channel, channel_node, client, node, snapshot, topic
 

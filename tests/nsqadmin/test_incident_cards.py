@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from nsqadmin.cluster.model import Activity, Evidence, Finding, Severity
-from nsqadmin.incidents.book import Book
-from nsqadmin.incidents.model import Mark, Open
+from nsqadmin.diagnosis.incident import Mark, Open
+from nsqadmin.diagnosis.incident_book import Book
 from nsqadmin.pages.incident_cards import MOST_CARDS, Filter, as_text, card_of, listing, now_and_then, time_line
 from nsqadmin.pages.links import Links
 from tests.support.outage import outage

@@ -21,8 +21,8 @@ from nsqadmin.cluster.model import (
     Topic,
     TopicNode,
 )
-from nsqadmin.sampling.inquiry import Inquiry
 from nsqadmin.upstream.client import Upstream, UpstreamError
+from nsqadmin.upstream.inquiry import Inquiry
 
 NODE = "n1:4151"
 

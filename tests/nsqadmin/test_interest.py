@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nsqadmin.cluster.model import NOTHING_YET, Totals
-from nsqadmin.sampling.interest import Interest
+from nsqadmin.upstream.interest import Interest
 from tests.support.picture import channel, channel_node, snapshot, topic
 
 CROWDED = snapshot(totals=Totals(client_count=1001))

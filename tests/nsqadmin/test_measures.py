@@ -11,7 +11,7 @@ from nsqadmin.cluster.merge import Directory, Merger
 from nsqadmin.cluster.model import Channel, ChannelNode, Topic, TopicNode
 from nsqadmin.cluster.node_stats import read_stats
 from nsqadmin.cluster.recording import from_json, members_of, to_json
-from nsqadmin.http.live.cells import cells_of
+from nsqadmin.http.live_cells import cells_of
 from nsqadmin.http.metrics import topic_metrics
 from nsqadmin.pages.glossary import GLOSSARY
 from nsqadmin.pages.tables import KEYS, number_columns

@@ -8,7 +8,7 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from nsqadmin.access.policy import READERS, Identity
+from nsqadmin.access import READERS, Identity
 from nsqadmin.pages import page_cache
 from nsqadmin.pages.page_cache import PageCache
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from nsqadmin.cluster.model import Reader, ReaderNode, Topic, Untold
-from nsqadmin.http.live.cells import cells_of
+from nsqadmin.http.live_cells import cells_of
 from nsqadmin.pages.readers import landing
 from nsqadmin.pages.status import State
 from tests.support.picture import NOW, channel, snapshot, topic

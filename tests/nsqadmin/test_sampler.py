@@ -18,12 +18,12 @@ from nsqadmin.actions.audit import ActivityLog
 from nsqadmin.cluster import series_file
 from nsqadmin.cluster.model import Health, Snapshot, Span, channel_series
 from nsqadmin.options import Options
-from nsqadmin.sampling.asked import PATIENCE, AskedNode
-from nsqadmin.sampling.sampler import Sampler
-from nsqadmin.sampling.stats import Stats
+from nsqadmin.upstream.asked import PATIENCE, AskedNode
 from nsqadmin.upstream.client import Document, Upstream, opened
 from nsqadmin.upstream.discovery import Announced
+from nsqadmin.upstream.sampler import Sampler
 from nsqadmin.upstream.slices import Slices, at_once
+from nsqadmin.upstream.stats import Stats
 from tests.support.jumping import run_with_threads
 
 T = TypeVar("T")

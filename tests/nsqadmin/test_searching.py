@@ -11,7 +11,7 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nsqadmin.access.policy import ALL_RIGHTS, Identity
+from nsqadmin.access import ALL_RIGHTS, Identity
 from nsqadmin.messages.filters import parse_filter
 from nsqadmin.messages.masking import parse_masks
 from nsqadmin.messages.model import Found

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs
 import pytest
 import trio
 
-from nsqadmin.access.policy import ALL_RIGHTS, Identity
+from nsqadmin.access import ALL_RIGHTS, Identity
 from nsqadmin.messages.buried import BURIED, NodeSummary
 from nsqadmin.messages.deferred import DEFERRED, Deferral, NodeDeferred
 from nsqadmin.messages.filters import parse_filter

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nsqadmin.access.policy import Identity, Right, Role
+from nsqadmin.access import Identity, Right, Role
 from nsqadmin.cluster.model import (
     Client,
     Finding,
@@ -20,7 +20,7 @@ from nsqadmin.cluster.model import (
     TopicNode,
 )
 from nsqadmin.cluster.view import seen_by
-from nsqadmin.incidents.book import Book
+from nsqadmin.diagnosis.incident_book import Book
 from nsqadmin.pages.details import (
     channel_details,
     client_groups,

@@ -18,12 +18,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from nsqadmin.cluster.model import Finding, Severity, Snapshot
+from nsqadmin.diagnosis.finding_index import Index
+from nsqadmin.diagnosis.incident import Cause, CauseKind, Incident, Numbers
+from nsqadmin.diagnosis.names import pattern_of
+from nsqadmin.diagnosis.suspects import causes_of
 from nsqadmin.diagnosis.upkeep import UNKNOWN_IN_PART
-from nsqadmin.incidents.index import Index
-from nsqadmin.incidents.model import Cause, CauseKind, Incident, Numbers
-from nsqadmin.incidents.names import pattern_of
-from nsqadmin.incidents.suspects import causes_of
-from nsqadmin.incidents.wording import subject_of, verdict_of, without_node
+from nsqadmin.diagnosis.wording import subject_of, verdict_of, without_node
 
 FEW: Final = 3  # findings that make a group of names
 _SEVERITIES: Final = {Severity.PROBLEM: 0, Severity.WARNING: 1, Severity.INFO: 2}

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Final
 
 from nsqadmin.cluster.model import Channel, Client, Finding, Severity, Snapshot, Topic
 from nsqadmin.diagnosis.clients import NEEDS_ATTENTION, Condition, judged
-from nsqadmin.incidents.model import Cause, CauseKind
-from nsqadmin.incidents.names import pattern_of
+from nsqadmin.diagnosis.incident import Cause, CauseKind
+from nsqadmin.diagnosis.names import pattern_of
 
 if TYPE_CHECKING:
-    from nsqadmin.incidents.index import Index
+    from nsqadmin.diagnosis.finding_index import Index
 
 _ACCUSED: Final[Mapping[str, frozenset[Condition]]] = {
     "D5": frozenset((Condition.NOT_READY,)),

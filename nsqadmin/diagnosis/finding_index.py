@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from nsqadmin.incidents.model import Cause, CauseKind, Numbers
+from nsqadmin.diagnosis.incident import Cause, CauseKind, Numbers
 
 if TYPE_CHECKING:
     from nsqadmin.cluster.model import Channel, Finding, Snapshot

@@ -20,16 +20,16 @@ from nsqadmin.cluster.series import SeriesStore
 from nsqadmin.cluster.versions import Versions
 from nsqadmin.diagnosis.findings import diagnose
 from nsqadmin.diagnosis.upkeep import Beginnings
-from nsqadmin.sampling.asked import PATIENCE, Round
-from nsqadmin.sampling.census import Census
-from nsqadmin.sampling.inquiry import Inquiry
-from nsqadmin.sampling.interest import Interest
-from nsqadmin.sampling.kept_nodes import KeptNodes
-from nsqadmin.sampling.node_view import lookupd_to_show, nodes_to_show, producers_of, silent_among, unanswered_by
-from nsqadmin.sampling.readers import ReaderSurvey
-from nsqadmin.sampling.rows import Rows
-from nsqadmin.sampling.stats import Stats
-from nsqadmin.sampling.work import Work
+from nsqadmin.upstream.asked import PATIENCE, Round
+from nsqadmin.upstream.census import Census
+from nsqadmin.upstream.inquiry import Inquiry
+from nsqadmin.upstream.interest import Interest
+from nsqadmin.upstream.kept_nodes import KeptNodes
+from nsqadmin.upstream.node_view import lookupd_to_show, nodes_to_show, producers_of, silent_among, unanswered_by
+from nsqadmin.upstream.readers import ReaderSurvey
+from nsqadmin.upstream.rows import Rows
+from nsqadmin.upstream.stats import Stats
+from nsqadmin.upstream.work import Work
 from nsqcommon.options import seconds
 from nsqcommon.wakeup import Wakeup
 from nsqcommon.web import run_trio

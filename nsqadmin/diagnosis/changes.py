@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from nsqadmin.cluster.model import Activity, Finding
 
 if TYPE_CHECKING:
-    from nsqadmin.incidents.model import Incident
+    from nsqadmin.diagnosis.incident import Incident
 
 BEFORE: Final = 600.0  # seconds before the begin in which a change may be the reason
 AFTER: Final = 60.0  # and after it: what a sweep sees last may have come first

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from nsqadmin.diagnosis.incident import Cause, CauseKind, Numbers
 from nsqadmin.diagnosis.words import counted
-from nsqadmin.incidents.model import Cause, CauseKind, Numbers
 
 if TYPE_CHECKING:
     from nsqadmin.cluster.model import Finding

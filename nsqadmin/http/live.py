@@ -11,11 +11,11 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from nsqadmin.access.policy import Right
+from nsqadmin.access import Right
 from nsqadmin.cluster.recording import to_json
 from nsqadmin.http.app import Route
-from nsqadmin.http.live.cells import BadScope, Cells, cells_of, checked_scope, difference, topic_of, topic_of_cell
-from nsqadmin.http.live.event_stream import EventStream, event
+from nsqadmin.http.event_stream import EventStream, event
+from nsqadmin.http.live_cells import BadScope, Cells, cells_of, checked_scope, difference, topic_of, topic_of_cell
 from nsqadmin.http.responses import identity_of, json_answer, refusal
 from nsqcommon.http_api import HttpError
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from nsqadmin.access.policy import Identity
+    from nsqadmin.access import Identity
     from nsqadmin.cluster.model import Activity, Snapshot
     from nsqadmin.cluster.view import View
-    from nsqadmin.incidents.book import Book
+    from nsqadmin.diagnosis.incident_book import Book
 
 MOST_VIEWERS: Final = 200  # streams; further browsers poll their page instead
 HEARTBEAT: Final = 15.0  # seconds

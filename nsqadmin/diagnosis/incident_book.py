@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from nsqadmin.cluster.model import NOTHING_YET, Activity, Severity, Snapshot
 from nsqadmin.cluster.recording import from_json, to_json
-from nsqadmin.incidents.changes import AFTER, BEFORE, Recent
-from nsqadmin.incidents.grouping import group, incident_of
-from nsqadmin.incidents.index import Index
-from nsqadmin.incidents.model import CauseKind, Counts, Incident, Mark, Open, Record
+from nsqadmin.diagnosis.changes import AFTER, BEFORE, Recent
+from nsqadmin.diagnosis.finding_index import Index
+from nsqadmin.diagnosis.grouping import group, incident_of
+from nsqadmin.diagnosis.incident import CauseKind, Counts, Incident, Mark, Open, Record
 
 if TYPE_CHECKING:
-    from nsqadmin.access.policy import Identity
+    from nsqadmin.access import Identity
 
 BLIP: Final = 600.0  # seconds for which an incident may be away and is still the same
 MOST: Final = 1000  # incidents that are followed; further ones are shown without their past

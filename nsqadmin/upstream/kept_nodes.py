@@ -17,11 +17,11 @@ from nsqadmin.cluster.model import UNKNOWN_RATES, ChannelNode, Health, RemoteCop
 from nsqadmin.cluster.node_stats import ChannelPart, NodeAnswer, TopicPart, failures_of
 from nsqadmin.cluster.pace import pace_after
 from nsqadmin.cluster.recording import from_json, to_json
-from nsqadmin.sampling.asked import AskedNode
+from nsqadmin.upstream.asked import AskedNode
 from nsqadmin.upstream.discovery import Announced
 
 if TYPE_CHECKING:
-    from nsqadmin.sampling.census import Census
+    from nsqadmin.upstream.census import Census
 
 _FORMAT: Final = 1
 _DESCRIPTION: Final = ("hostname", "broadcast_address", "tcp_port", "http_port", "version", "region", "zone")

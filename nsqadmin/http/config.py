@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nsqadmin.access.policy import Right, is_within, networks
+from nsqadmin.access import Right, is_within, networks
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import body_of, identity_of, raw_json, text_answer
 from nsqcommon import logs
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from nsqadmin.access.policy import Identity
+    from nsqadmin.access import Identity
     from nsqadmin.options import Options
 
 

@@ -13,7 +13,7 @@ import trio
 from nsqadmin.cluster.copies import successors_of
 from nsqadmin.cluster.merge import Directory
 from nsqadmin.cluster.model import Health
-from nsqadmin.sampling.asked import NO_ANSWER, AskedLookupd, AskedNode, Round
+from nsqadmin.upstream.asked import NO_ANSWER, AskedLookupd, AskedNode, Round
 from nsqadmin.upstream.client import Upstream, UpstreamError
 from nsqadmin.upstream.discovery import (
     MOST_NAMES,

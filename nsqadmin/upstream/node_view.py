@@ -13,7 +13,7 @@ from nsqadmin.upstream.client import explain
 
 if TYPE_CHECKING:
     from nsqadmin.cluster.node_stats import NodeAnswer
-    from nsqadmin.sampling.asked import AskedLookupd, AskedNode
+    from nsqadmin.upstream.asked import AskedLookupd, AskedNode
 
 
 def nodes_to_show(

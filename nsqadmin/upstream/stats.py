@@ -13,7 +13,7 @@ import trio
 
 from nsqadmin.cluster.model import Health
 from nsqadmin.cluster.node_stats import standby_answer, stats_in_slices
-from nsqadmin.sampling.asked import AskedNode, Round
+from nsqadmin.upstream.asked import AskedNode, Round
 from nsqadmin.upstream.client import Upstream, UpstreamError
 from nsqadmin.upstream.discovery import unwrapped
 from nsqadmin.upstream.unpacking import megabytes

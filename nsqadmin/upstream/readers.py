@@ -11,12 +11,12 @@ import trio
 
 from nsqadmin.cluster.readers import NodeReaders, joined, read_readers
 from nsqadmin.cluster.sane import NotUnderstood
-from nsqadmin.sampling.asked import Round
+from nsqadmin.upstream.asked import Round
 from nsqadmin.upstream.client import UpstreamError
 
 if TYPE_CHECKING:
     from nsqadmin.cluster.model import Topic
-    from nsqadmin.sampling.asked import AskedNode
+    from nsqadmin.upstream.asked import AskedNode
     from nsqadmin.upstream.client import Upstream
 
 NO_LOG: Final = "it keeps no log that could be read: it is a Go nsqd, or older than ours"

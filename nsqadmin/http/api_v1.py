@@ -9,9 +9,9 @@ from time import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote_plus
 
-from nsqadmin.access.policy import Right
+from nsqadmin.access import Right
 from nsqadmin.actions.plan import Action, Kind, Receipt
-from nsqadmin.compat.documents import (
+from nsqadmin.http.api_v1_documents import (
     channel_document,
     counter_document,
     node_document,
