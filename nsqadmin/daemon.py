@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import trio
 
+from nsqadmin import site as pages
 from nsqadmin.actions.audit import ActivityLog
 from nsqadmin.actions.execution import Executor
 from nsqadmin.actions.notify import Notifier
@@ -30,7 +31,6 @@ from nsqadmin.http.login import Access, read_policy
 from nsqadmin.messages import endpoints, selection_endpoints
 from nsqadmin.messages.masking import BadMask, Masking, parse_masks
 from nsqadmin.messages.service import Messages
-from nsqadmin.pages import handlers as pages
 from nsqadmin.services import Services
 from nsqadmin.upstream.client import opened
 from nsqadmin.upstream.policies import PolicyQuestions

@@ -23,14 +23,14 @@ from nsqadmin.cluster.model import (
 )
 from nsqadmin.diagnosis.clients import Condition, judged
 from nsqadmin.diagnosis.policy import DIFFERING_FILES
-from nsqadmin.pages.policy import lines_of_channel, lines_of_topic
-from nsqadmin.pages.status import State
+from nsqadmin.parts.policy import lines_of_channel, lines_of_topic
+from nsqadmin.parts.status import State
 
 if TYPE_CHECKING:
     from nsqadmin.diagnosis.clients import Judged
-    from nsqadmin.pages.links import Links
-    from nsqadmin.pages.policy import CauseLine
-    from nsqadmin.pages.status import Standing
+    from nsqadmin.parts.links import Links
+    from nsqadmin.parts.policy import CauseLine
+    from nsqadmin.parts.status import Standing
 
 MOST_ROWS: Final = 500
 _FEW_ROWS: Final = 2  # of one cause; more become one row

@@ -11,11 +11,11 @@ from nsqadmin.diagnosis.incident import Mark, Open
 from nsqadmin.diagnosis.marks import CHOICES, MOST_NOTE, clean_note, muted_until
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import caller_of, form_of, identity_of, require, text_answer
-from nsqadmin.pages import charts
-from nsqadmin.pages.charts import Line
-from nsqadmin.pages.incident_cards import Filter, as_text, card_of, listing, time_line
-from nsqadmin.pages.painter import Failure, span_of, word_of
-from nsqadmin.pages.tables import page_number
+from nsqadmin.parts import charts
+from nsqadmin.parts.charts import Line
+from nsqadmin.parts.incident_cards import Filter, as_text, card_of, listing, time_line
+from nsqadmin.parts.painter import Failure, span_of, word_of
+from nsqadmin.parts.tables import page_number
 from nsqcommon.http_api import HttpError
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from nsqadmin.pages.page_cache import PageCache
-    from nsqadmin.pages.painter import Painter
+    from nsqadmin.parts.page_cache import PageCache
+    from nsqadmin.parts.painter import Painter
     from nsqadmin.services import Services
 
 _MOST: Final = 100  # incidents or findings on a page

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Final
 from nsqadmin import numbers
 from nsqadmin.cluster.model import Channel, Metric, Series, Severity, Snapshot
 from nsqadmin.diagnosis.incident_book import in_view
-from nsqadmin.pages.charts import spark
-from nsqadmin.pages.incident_cards import MOST_CARDS, Listing, listing, verdict
 from nsqadmin.pages.topics import trouble
+from nsqadmin.parts.charts import spark
+from nsqadmin.parts.incident_cards import MOST_CARDS, Listing, listing, verdict
 
 if TYPE_CHECKING:
     from nsqadmin.diagnosis.incident import Open
-    from nsqadmin.pages.links import Links
+    from nsqadmin.parts.links import Links
 
 TOP: Final = 5
 

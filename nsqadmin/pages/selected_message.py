@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 from nsqadmin.access import Right
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import require
-from nsqadmin.pages.bodies import FORMS, shown
-from nsqadmin.pages.painter import Failure, word_of
-from nsqadmin.pages.selection_tab import ADDRESS
+from nsqadmin.parts.bodies import FORMS, shown
+from nsqadmin.parts.painter import Failure, word_of
+from nsqadmin.parts.selection_tab import ADDRESS
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from nsqadmin.cluster.model import Snapshot
     from nsqadmin.messages.selections import Selections
-    from nsqadmin.pages.painter import Painter
+    from nsqadmin.parts.painter import Painter
     from nsqadmin.services import Services
 
 _GONE: Final = {

@@ -17,9 +17,9 @@ from nsqadmin.messages.buried_actions import DEFAULT_RATE, Verb, Wanted, parse_p
 from nsqadmin.messages.deferred_actions import Chosen, RecallVerb, RecallWanted, parse_when
 from nsqadmin.messages.endpoints import MOST_BODY, filter_of, selection_of
 from nsqadmin.messages.lists import BadRequest
-from nsqadmin.pages.messages import NO_CLUSTER
-from nsqadmin.pages.progress import with_progress
 from nsqadmin.pages.selection_receipt import receipt
+from nsqadmin.parts.messages import NO_CLUSTER
+from nsqadmin.parts.progress import with_progress
 from nsqcommon.http_api import HttpError
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from nsqadmin.messages.selection_plan import SelectionPlan
     from nsqadmin.messages.selections import Selections
     from nsqadmin.messages.service import Messages
-    from nsqadmin.pages.painter import Painter
-    from nsqadmin.pages.progress import Told
+    from nsqadmin.parts.painter import Painter
+    from nsqadmin.parts.progress import Told
     from nsqadmin.services import Services
 
     Values = Mapping[str, Sequence[str]]

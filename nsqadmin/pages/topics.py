@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from nsqadmin.cluster.model import Channel, Paused, Snapshot, Topic
-from nsqadmin.pages.tables import Part, part_of, sorted_rows
+from nsqadmin.parts.tables import Part, part_of, sorted_rows
 
 if TYPE_CHECKING:
-    from nsqadmin.pages.filters import Filter
-    from nsqadmin.pages.status import Standing, State
+    from nsqadmin.parts.filters import Filter
+    from nsqadmin.parts.status import Standing, State
 
 PER_PAGE: Final = 50  # topics: with their channels these are some hundred rows, on a phone as many cards
 MOST_CHANNELS: Final = 20  # of one topic in the list; its own page shows all

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from nsqadmin.messages.filters import parse_filter
 from nsqadmin.messages.model import Message
-from nsqadmin.pages.bodies import MOST, coloured, form_of, marks_of, preview, shown
+from nsqadmin.parts.bodies import MOST, coloured, form_of, marks_of, preview, shown
 
 EVIL = b'{"a":"<script>alert(1)</script>","b":[1,-2.5e3,true,null],"<img src=x onerror=x>":"&amp;"}'
 

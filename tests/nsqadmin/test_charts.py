@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from nsqadmin.cluster.model import Metric, Series
-from nsqadmin.pages.charts import (
+from nsqadmin.parts.charts import (
     LABEL,
     LAST,
     LEAST_LEFT,

@@ -26,7 +26,7 @@ from nsqadmin.cluster.model import (
 )
 from nsqadmin.diagnosis.findings import diagnose
 from nsqadmin.diagnosis.upkeep import SEVERITIES, Beginnings
-from nsqadmin.pages.status import Standing
+from nsqadmin.parts.status import Standing
 from tests.support import picture
 from tests.support.picture import NOW, channel, channel_node, client, node, snapshot, topic
 

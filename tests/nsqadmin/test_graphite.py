@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from urllib.parse import parse_qs, urlsplit
 
-from nsqadmin.pages.graphite import Graphite
+from nsqadmin.parts.graphite import Graphite
 
 GRAPHITE = Graphite(
     url="/nsq",

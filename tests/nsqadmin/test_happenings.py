@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nsqadmin.cluster.model import Activity
-from nsqadmin.pages.happenings import folded
+from nsqadmin.pages.activity import folded
 
 
 def entry(what: str, at: float, **fields: object) -> Activity:

@@ -9,8 +9,8 @@ import pytest
 from nsqadmin.cluster.model import Activity, Evidence, Finding, Severity
 from nsqadmin.diagnosis.incident import Mark, Open
 from nsqadmin.diagnosis.incident_book import Book
-from nsqadmin.pages.incident_cards import MOST_CARDS, Filter, as_text, card_of, listing, now_and_then, time_line
-from nsqadmin.pages.links import Links
+from nsqadmin.parts.incident_cards import MOST_CARDS, Filter, as_text, card_of, listing, now_and_then, time_line
+from nsqadmin.parts.links import Links
 from tests.support.outage import outage
 from tests.support.picture import NOW, channel, channel_node, node, snapshot, topic
 

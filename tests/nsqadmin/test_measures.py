@@ -13,8 +13,8 @@ from nsqadmin.cluster.node_stats import read_stats
 from nsqadmin.cluster.recording import from_json, members_of, to_json
 from nsqadmin.http.live_cells import cells_of
 from nsqadmin.http.metrics import topic_metrics
-from nsqadmin.pages.glossary import GLOSSARY
-from nsqadmin.pages.tables import KEYS, number_columns
+from nsqadmin.parts.glossary import GLOSSARY
+from nsqadmin.parts.tables import KEYS, number_columns
 from tests.support.picture import channel, channel_node, snapshot
 
 

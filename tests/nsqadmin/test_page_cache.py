@@ -9,8 +9,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from nsqadmin.access import READERS, Identity
-from nsqadmin.pages import page_cache
-from nsqadmin.pages.page_cache import PageCache
+from nsqadmin.parts import page_cache
+from nsqadmin.parts.page_cache import PageCache
 
 ANA = Identity(user="ana", roles=(READERS,))
 BEN = Identity(user="ben", roles=(READERS,))

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from nsqadmin.pages.filters import BadFilter, parse
+from nsqadmin.parts.filters import BadFilter, parse
 
 
 @dataclass

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from nsqadmin.cluster.series import SeriesStore
 from nsqadmin.diagnosis.findings import diagnose
-from nsqadmin.pages.policy import OnNode, lines_of_channel, lines_of_topic
-from nsqadmin.pages.status import PAUSED, PAUSED_ITSELF, Standing
+from nsqadmin.parts.policy import OnNode, lines_of_channel, lines_of_topic
+from nsqadmin.parts.status import PAUSED, PAUSED_ITSELF, Standing
 from tests.support.picture import channel, channel_node, snapshot, topic
 
 LIMITS = Path(__file__).parents[2] / "docs" / "how-to" / "limits.md"

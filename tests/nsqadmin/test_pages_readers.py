@@ -8,8 +8,8 @@ import pytest
 
 from nsqadmin.cluster.model import Reader, ReaderNode, Topic, Untold
 from nsqadmin.http.live_cells import cells_of
-from nsqadmin.pages.readers import landing
-from nsqadmin.pages.status import State
+from nsqadmin.parts.readers import landing
+from nsqadmin.parts.status import State
 from tests.support.picture import NOW, channel, snapshot, topic
 
 

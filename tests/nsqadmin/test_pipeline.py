@@ -11,7 +11,7 @@ import pytest
 
 from nsqadmin.cluster.pipeline import BYTES, MESSAGES, SIZES, parse
 from nsqadmin.cluster.pipeline_file import PipelineResults
-from nsqadmin.pages.charts import counts
+from nsqadmin.parts.charts import counts
 
 
 def window(start: str, messages: int, **more: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.requests import Request
 
-from nsqadmin.pages.tables import KEYS, Sorting, part_of
+from nsqadmin.parts.tables import KEYS, Sorting, part_of
 from tests.support.picture import NOW, node
 
 

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 from nsqadmin.cluster.model import Finding, Rates, Severity, Snapshot, TopicNode
-from nsqadmin.pages.filters import parse
-from nsqadmin.pages.status import Standing
 from nsqadmin.pages.topics import MOST_CHANNELS, PER_PAGE, TopicsPage, topics_page
+from nsqadmin.parts.filters import parse
+from nsqadmin.parts.status import Standing
 from tests.support.picture import channel, channel_node, snapshot, topic
 
 

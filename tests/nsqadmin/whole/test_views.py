@@ -30,11 +30,11 @@ from nsqadmin.pages.details import (
     no_history,
     topic_details,
 )
-from nsqadmin.pages.jump import find
-from nsqadmin.pages.links import Links
 from nsqadmin.pages.overview import Overview, overview
-from nsqadmin.pages.rendering import Static, breakable, drain, latency
-from nsqadmin.pages.status import Standing
+from nsqadmin.parts.jump import find
+from nsqadmin.parts.links import Links
+from nsqadmin.parts.rendering import Static, breakable, drain, latency
+from nsqadmin.parts.status import Standing
 from tests.support.picture import NOW, channel, channel_node, client, node, snapshot, topic
 
 LINKS = Links("/nsq")
