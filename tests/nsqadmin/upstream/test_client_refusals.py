@@ -7,7 +7,7 @@ import trio
 
 from nsqadmin.options import Options
 from nsqadmin.upstream.client import UpstreamError, opened
-from tests.nsqadmin.test_token import Node, answer, listening
+from tests.nsqadmin.upstream.test_token import Node, answer, listening
 
 
 @pytest.mark.parametrize("said", [b"413 Request Entity Too Large", b"413 Content Too Large"])

@@ -8,7 +8,7 @@ import pytest
 
 from nsqadmin.cluster.model import Finding, Health, Severity, Snapshot, TopicNode
 from nsqadmin.diagnosis.findings import diagnose
-from tests.nsqadmin.test_diagnosis import QUIET, about, found, only, said
+from tests.nsqadmin.diagnosis.test_diagnosis import QUIET, about, found, only, said
 from tests.support.picture import NOW, channel, channel_node, client, node, snapshot, topic
 
 HOUR, DAY = 3600.0, 86_400.0

@@ -9,7 +9,7 @@ from typing import Any
 import trio
 
 from nsqadmin.cluster.model import Topic
-from tests.nsqadmin.test_sampler import FakeNode, sampled
+from tests.nsqadmin.upstream.test_sampler import FakeNode, sampled
 from tests.support.jumping import run_with_threads
 
 READER = {

@@ -13,7 +13,7 @@ from nsqadmin.messages.filters import parse_filter
 from nsqadmin.messages.model import Found
 from nsqadmin.messages.searching import Search
 from tests.nsqadmin.histories import Histories, History
-from tests.nsqadmin.test_searching import ANYBODY, orders
+from tests.nsqadmin.messages.test_searching import ANYBODY, orders
 
 BEGAN = 1_700_000_000.0
 

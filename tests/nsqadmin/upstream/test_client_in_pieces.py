@@ -8,7 +8,7 @@ import trio
 
 from nsqadmin.options import Options
 from nsqadmin.upstream.client import opened
-from tests.nsqadmin.test_token import Node, answer, listening
+from tests.nsqadmin.upstream.test_token import Node, answer, listening
 
 
 def test_a_bomb_comes_in_small_pieces() -> None:

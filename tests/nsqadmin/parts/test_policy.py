@@ -11,7 +11,7 @@ from nsqadmin.parts.policy import OnNode, lines_of_channel, lines_of_topic
 from nsqadmin.parts.status import PAUSED, PAUSED_ITSELF, Standing
 from tests.support.picture import channel, channel_node, snapshot, topic
 
-LIMITS = Path(__file__).parents[2] / "docs" / "how-to" / "limits.md"
+LIMITS = Path(__file__).parents[3] / "docs" / "how-to" / "limits.md"
 
 
 def test_what_loses_messages_is_first_and_red_and_what_is_tried_is_last_and_grey() -> None:
