@@ -1,17 +1,17 @@
-"""The pages of actions: plan and confirmation, then the receipt. Our script shows the same pages in a dialog."""
+"""The page that says what an action would do, and confirms it. Our script shows the same page in a dialog."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from shlex import quote
 from typing import TYPE_CHECKING, Final
 
-from nsqadmin import numbers
-from nsqadmin.actions.plan import Action, BadAction, Danger, Kind, Plan, Receipt, Step, holders, plan
-from nsqadmin.actions.taking_back import opposite
+from nsqadmin.actions.plan import Action, BadAction, Danger, Kind, Plan, Step, holders, node_target, plan
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import caller_of, identity_of, lists_of
-from nsqadmin.pages.details import curl
-from nsqadmin.pages.undone import undoable
+from nsqadmin.pages.create import CREATIONS, Values, create_form, with_chosen_nodes
+from nsqadmin.pages.error import refusal_page
+from nsqadmin.pages.receipt import receipt_page
 from nsqadmin.parts.progress import with_progress
 from nsqadmin.parts.rights import ACTION_WORDS
 from nsqcommon.http_api import HttpError
@@ -21,11 +21,10 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from nsqadmin.actions.execution import Executor
-    from nsqadmin.cluster.model import Snapshot
+    from nsqadmin.cluster.model import Channel, Snapshot, Topic
     from nsqadmin.parts.painter import Painter
     from nsqadmin.services import Services
 
-_CREATIONS: Final = (Kind.CREATE_TOPIC, Kind.CREATE_CHANNEL)
 _DELETIONS: Final = (Kind.DELETE_TOPIC, Kind.DELETE_CHANNEL)
 _MOST_AT_ONCE: Final = 200  # topics that one confirmation deletes
 _REASONS: Final[Mapping[str, str]] = {
@@ -39,20 +38,21 @@ _REASONS: Final[Mapping[str, str]] = {
     "MISSING_ARG_TOPIC": "Choose a topic first.",
     "NOT_FOUND": "There is no such action.",
 }
-_Values = Mapping[str, Sequence[str]]
 
 
-class ActionPages:
+def routes(services: Services, painter: Painter) -> list[Route]:
+    pages = _ActionPages(services, painter)
+    return [
+        Route("GET", "/actions/{kind}", pages.confirm),
+        Route("POST", "/actions/{kind}", pages.do),
+    ]
+
+
+class _ActionPages:
     def __init__(self, services: Services, painter: Painter) -> None:
         self._services = services
         self._painter = painter
         self._links = painter.links
-
-    def routes(self) -> list[Route]:
-        return [
-            Route("GET", "/actions/{kind}", self.confirm),
-            Route("POST", "/actions/{kind}", self.do),
-        ]
 
     async def confirm(self, request: Request) -> Response:
         values = {name: request.query_params.getlist(name) for name in request.query_params}
@@ -67,16 +67,18 @@ class ActionPages:
         except HttpError as error:
             return await self._refusal(request, error)
 
-    async def _do(self, request: Request, values: _Values) -> Response:
+    async def _do(self, request: Request, values: Values) -> Response:
         word = request.path_params["kind"]
         snapshot = await self._painter.picture(request)
-        values = _with_chosen_nodes(snapshot, values)
+        values = with_chosen_nodes(snapshot, values)
         actions = [_action(word, values, topic) for topic in _topics_of(word, values)]
         if not actions:
             raise HttpError(400, "MISSING_ARG_TOPIC")
         executor = self._executor_for(request, actions)
         if _first(values, "on") == "some" and not actions[0].nodes:
-            return self._form(request, snapshot, word, "Choose at least one node.", actions[0], status=400)
+            return create_form(
+                self._painter, request, snapshot, word, "Choose at least one node.", actions[0], status=400
+            )
         try:
             plans = [plan(snapshot, action) for action in actions]
         except BadAction as error:
@@ -93,7 +95,7 @@ class ActionPages:
                 )
                 for each in plans
             ]
-            return self._receipt(request, snapshot, receipts, plans)
+            return receipt_page(self._services, self._painter, request, snapshot, receipts, plans)
 
         asked = [call.address for each in plans for call in each.calls]
         return await with_progress(request, asked, lambda told: carry_out(lambda it: told(it.address, it.is_done)))
@@ -112,19 +114,19 @@ class ActionPages:
 
     async def _refusal(self, request: Request, error: HttpError) -> Response:
         title = "Nothing was done" if request.method == "POST" else "Not possible"
-        return await self._painter.refusal(request, error, title, _REASONS)
+        return await refusal_page(self._painter, request, error, title, _REASONS)
 
     # Confirmations
 
-    async def _ask(self, request: Request, values: _Values, *, problem: str = "", status: int = 200) -> Response:
+    async def _ask(self, request: Request, values: Values, *, problem: str = "", status: int = 200) -> Response:
         word = request.path_params["kind"]
         snapshot = await self._painter.picture(request)
         topics = _topics_of(word, values)
         if not topics or word not in (*Kind, "create", "delete_topics"):
-            return self._form(request, snapshot, word, problem)
+            return create_form(self._painter, request, snapshot, word, problem)
         actions = [_action(word, values, topic) for topic in topics]
-        if actions[0].kind in _CREATIONS and request.method == "GET" and word != "create" and "node" not in values:
-            return self._form(request, snapshot, word, problem, actions[0])
+        if actions[0].kind in CREATIONS and request.method == "GET" and word != "create" and "node" not in values:
+            return create_form(self._painter, request, snapshot, word, problem, actions[0])
         asks_place = actions[0].kind is Kind.SEEK_CHANNEL
         if asks_place and not actions[0].place:
             actions = [_placed(actions[0])]
@@ -132,37 +134,21 @@ class ActionPages:
             plans = [plan(snapshot, action) for action in actions]
         except BadAction as error:
             reason = _reason(error)
-            if actions[0].kind in _CREATIONS:
-                return self._form(request, snapshot, word, reason, actions[0], status=400)
+            if actions[0].kind in CREATIONS:
+                return create_form(self._painter, request, snapshot, word, reason, actions[0], status=400)
             raise HttpError(
                 404 if str(error).endswith("NOT_FOUND") else 400, str(error), details={"reason": reason}
             ) from error
         if word == "create" and not actions[0].nodes:
-            return self._form(request, snapshot, word, problem, actions[0], status=status)
+            return create_form(self._painter, request, snapshot, word, problem, actions[0], status=status)
         return self._confirmation(request, snapshot, plans, values, problem=problem, status=status)
-
-    def _form(
-        self,
-        request: Request,
-        snapshot: Snapshot,
-        word: str,
-        problem: str,
-        given: Action | None = None,
-        *,
-        status: int = 200,
-    ) -> Response:
-        if word not in ("create", *_CREATIONS):
-            raise HttpError(400, "MISSING_ARG_TOPIC")
-        return self._painter.page(
-            request, "create.html", snapshot, current="Lookup", status=status, problem=problem, given=given
-        )
 
     def _confirmation(
         self,
         request: Request,
         snapshot: Snapshot,
         plans: Sequence[Plan],
-        values: _Values,
+        values: Values,
         *,
         problem: str,
         status: int,
@@ -200,66 +186,9 @@ class ActionPages:
 
     def _where_it_was(self, plan: Plan, is_many: bool) -> str:
         action = plan.action
-        if is_many or action.kind in _CREATIONS or plan.is_of_directory:
+        if is_many or action.kind in CREATIONS or plan.is_of_directory:
             return self._links.to("/lookup")
         return self._links.about(action.topic, action.channel, "")
-
-    # Receipts
-
-    def _receipt(
-        self, request: Request, snapshot: Snapshot, receipts: Sequence[Receipt], plans: Sequence[Plan]
-    ) -> Response:
-        first = receipts[0]
-        results = {receipt.result for receipt in receipts}
-        is_one = len(receipts) == 1
-        retry = first.retry if is_one else None
-        undo = opposite(snapshot, first, self._services.activity.newest()) if is_one else None
-        return self._painter.page(
-            request,
-            "receipt.html",
-            snapshot,
-            headline=plans[0].title if is_one else f"Delete {len(receipts)} topics",
-            result=first.result if len(results) == 1 else "partly",
-            summary=in_words(plans[0], first) if is_one else "",
-            failure=next((receipt.failure for receipt in receipts if receipt.failure), ""),
-            discovery_errors=[text for receipt in receipts for text in receipt.discovery_errors],
-            warnings=[it.text for it in plans[0].consequences if it.severity == "warning"]
-            if first.action.kind in _CREATIONS
-            else [],
-            steps=[step for receipt in receipts for step in receipt.steps],
-            may_follow=any(receipt.may_follow for receipt in receipts),
-            done=self._after(plans[0], first.result, not is_one),
-            undo=undo,
-            undoable=undoable(self._services, request, first.undo),
-            no_undo=first.no_undo,
-            retry=retry,
-        )
-
-    def _after(self, plan: Plan, result: str, is_many: bool) -> str:
-        action = plan.action
-        if is_many or (plan.is_of_directory and result != "ok"):
-            return self._links.to("/lookup")
-        if action.kind is Kind.DELETE_TOPIC and result == "ok" and not action.nodes:
-            return self._links.to("/topics")
-        if action.kind is Kind.DELETE_CHANNEL and result == "ok" and not action.nodes:
-            return self._links.topic(action.topic)
-        return self._links.about(action.topic, action.channel, "")
-
-
-def in_words(planned: Plan, receipt: Receipt) -> str:
-    """Return what has become of an action, as one sentence for a toast."""
-    action = receipt.action
-    nodes = [step for step in receipt.steps if not step.is_lookupd]
-    done = sum(step.is_done for step in nodes)
-    silent = dict.fromkeys(step.address for step in receipt.steps if step.may_follow)
-    failed = dict.fromkeys(step.address for step in receipt.steps if not step.is_done and not step.may_follow)
-    words = planned.title.removesuffix(f" on {', '.join(action.nodes)}") + ": "
-    words += f"done on {done} of {numbers.several(len(nodes), 'node')}" if nodes else "done"
-    if silent:
-        words += f", asked, no answer: {', '.join(silent)}"
-    if failed:
-        words += f", failed on {', '.join(failed)}"
-    return f"{words}."
 
 
 _ANY_PLACE: Final = "…"  # stands for the place until the user has chosen one
@@ -273,12 +202,12 @@ def _reason(error: BadAction) -> str:
     return _REASONS.get(str(error), str(error))
 
 
-def _topics_of(word: str, values: _Values) -> list[str]:
+def _topics_of(word: str, values: Values) -> list[str]:
     topics = [name.strip() for name in values.get("topic", ()) if name.strip()]
     return topics[:_MOST_AT_ONCE] if word == "delete_topics" else topics[:1]
 
 
-def _action(word: str, values: _Values, topic: str) -> Action:
+def _action(word: str, values: Values, topic: str) -> Action:
     """Read the action from the form's values. Raise 404 if `word` names none."""
     channel = _first(values, "channel").strip()
     if word == "create":
@@ -301,18 +230,7 @@ def _action(word: str, values: _Values, topic: str) -> Action:
     )
 
 
-def _with_chosen_nodes(snapshot: Snapshot, values: _Values) -> _Values:
-    """Return the form with its nodes listed, if it says only `on=all` (that answer) or `on=none`."""
-    on = _first(values, "on")
-    if on == "all":
-        return {
-            **values,
-            "node": [node.address for node in snapshot.nodes if node.is_reachable and not node.is_standby],
-        }
-    return {**values, "node": []} if on == "none" else values
-
-
-def _fields(values: _Values, *, without_place: bool) -> list[tuple[str, str]]:
+def _fields(values: Values, *, without_place: bool) -> list[tuple[str, str]]:
     """Return the hidden fields of the confirmation."""
     names = ("topic", "channel", "node", "reader", "into", *(() if without_place else ("from",)))
     return [(name, value) for name in names for value in values.get(name, ()) if value]
@@ -339,6 +257,32 @@ def _joined(plans: Sequence[Plan]) -> Plan:
     )
 
 
-def _first(values: _Values, name: str) -> str:
+def _first(values: Values, name: str) -> str:
     found = values.get(name, ())
     return found[0] if found else ""
+
+
+# As commands
+
+
+_TOPIC_ACTIONS: Final = (Kind.PAUSE_TOPIC, Kind.UNPAUSE_TOPIC, Kind.EMPTY_TOPIC, Kind.DELETE_TOPIC)
+_CHANNEL_ACTIONS: Final = (Kind.PAUSE_CHANNEL, Kind.UNPAUSE_CHANNEL, Kind.EMPTY_CHANNEL, Kind.DELETE_CHANNEL)
+
+
+def curls_of_topic(topic: Topic) -> tuple[tuple[str, str], ...]:
+    return _curls([Action(kind=kind, topic=topic.name) for kind in _TOPIC_ACTIONS], topic)
+
+
+def curls_of_channel(channel: Channel) -> tuple[tuple[str, str], ...]:
+    name = channel.name
+    return _curls([Action(kind=kind, topic=channel.topic, channel=name) for kind in _CHANNEL_ACTIONS], channel)
+
+
+def _curls(actions: Iterable[Action], of: Topic | Channel) -> tuple[tuple[str, str], ...]:
+    """Return the actions as commands, each with its word."""
+    nodes = [row.node for row in of.nodes]
+    return tuple((it.kind.split("_")[0].capitalize(), curl(it, nodes)) for it in actions if nodes)
+
+
+def curl(action: Action, addresses: Iterable[str]) -> str:
+    return "\n".join(f"curl -X POST {quote(f'http://{address}{node_target(action)}')}" for address in addresses)

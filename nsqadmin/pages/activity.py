@@ -1,15 +1,26 @@
-"""The rows of the page Activity: what happened many times at once is one row that counts it."""
+"""What has happened, and what users have done. What happened many times at once is one row that counts it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from nsqadmin import numbers
+from nsqadmin.http.app import Route
+from nsqadmin.http.responses import identity_of
+from nsqadmin.pages.undone import undoable
+from nsqadmin.parts.painter import word_of
+from nsqadmin.parts.tables import page_number, part_of
 
 if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
     from nsqadmin.cluster.model import Activity
+    from nsqadmin.parts.painter import Painter
+    from nsqadmin.services import Services
 
 _TOGETHER: Final = 60.0  # seconds between the first and the last event of a row
 _FEW: Final = 2  # events that stay rows of their own
@@ -26,6 +37,40 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     "node_down": ("nsqd", "no longer answer"),
     "node_up": ("nsqd", "answer again"),
 }
+
+
+def routes(services: Services, painter: Painter) -> list[Route]:
+    async def page(request: Request) -> Response:
+        snapshot = await painter.picture(request)
+        wanted = request.query_params.get("filter", "").strip()
+        kind = word_of(request, "kind", ("", "actions", "events"))
+        sees = identity_of(request).sees
+        words = wanted.lower().split()
+        rows = [
+            entry
+            for entry in services.view.activity()
+            if entry.is_for(sees)
+            and (not kind or entry.is_action is (kind == "actions"))
+            and all(word in _words_of(entry) for word in words)
+        ]
+        return painter.page(
+            request,
+            "activity.html",
+            snapshot,
+            current="Activity",
+            scope="overview",
+            page=part_of(folded(rows), page_number(request)),
+            wanted=wanted,
+            kind=kind,
+            undoable=partial(undoable, services, request),
+        )
+
+    return [Route("GET", "/activity", page)]
+
+
+def _words_of(entry: Activity) -> str:
+    about = f"{entry.topic}/{entry.channel} {' '.join(entry.nodes)}"
+    return f"{entry.text} {entry.what} {entry.user} {entry.remote} {about} {entry.result}".lower()
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from nsqadmin.access import Right
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import caller_of, form_of, identity_of
-from nsqadmin.parts.painter import Failure
+from nsqadmin.pages.error import Failure, error_page
 from nsqadmin.parts.remains import remains_on
 
 if TYPE_CHECKING:
@@ -23,17 +23,19 @@ _DRAIN: Final = "/drain?stay=24h"
 _UNDRAIN: Final = "/undrain"
 
 
-class DrainingPages:
+def routes(services: Services, painter: Painter) -> list[Route]:
+    pages = _DrainPages(services, painter)
+    return [
+        Route("GET", "/nodes/drain", pages.confirm),
+        Route("POST", "/nodes/drain", pages.drain),
+        Route("POST", "/nodes/undrain", pages.undrain),
+    ]
+
+
+class _DrainPages:
     def __init__(self, services: Services, painter: Painter) -> None:
         self._services = services
         self._painter = painter
-
-    def routes(self) -> list[Route]:
-        return [
-            Route("GET", "/nodes/drain", self.confirm),
-            Route("POST", "/nodes/drain", self.drain),
-            Route("POST", "/nodes/undrain", self.undrain),
-        ]
 
     async def confirm(self, request: Request) -> Response:
         snapshot = await self._painter.picture(request)
@@ -75,7 +77,7 @@ class DrainingPages:
     def _refused(self, request: Request, snapshot: Snapshot, why: str, *, status: int) -> Response:
         links = (("All nodes", self._painter.links.to("/nodes")),)
         failure = Failure(title="Nothing was done", text=why, links=links)
-        return self._painter.failure(request, snapshot, failure, status=status)
+        return error_page(self._painter, request, snapshot, failure, status=status)
 
 
 def why_not_drained(services: Services, request: Request, node: Node) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from nsqadmin.access import Right
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import caller_of, form_of, identity_of
-from nsqadmin.parts.painter import Failure
+from nsqadmin.pages.error import Failure, error_page
 from nsqadmin.parts.silence import forgetting
 
 if TYPE_CHECKING:
@@ -21,14 +21,16 @@ if TYPE_CHECKING:
 _KIND = "forget_node"  # as Activity and the audit log call it
 
 
-class ForgettingPages:
+def routes(services: Services, painter: Painter) -> list[Route]:
+    pages = _ForgetPages(services, painter)
+    return [Route("GET", "/nodes/forget", pages.confirm), Route("POST", "/nodes/forget", pages.forget)]
+
+
+class _ForgetPages:
     def __init__(self, services: Services, painter: Painter) -> None:
         self._sampler = services.sampler
         self._activity = services.activity
         self._painter = painter
-
-    def routes(self) -> list[Route]:
-        return [Route("GET", "/nodes/forget", self.confirm), Route("POST", "/nodes/forget", self.forget)]
 
     async def confirm(self, request: Request) -> Response:
         snapshot = await self._painter.picture(request)
@@ -67,7 +69,7 @@ class ForgettingPages:
             text=why,
             links=(("All nodes", self._painter.links.to("/nodes")),),
         )
-        return self._painter.failure(request, snapshot, failure, status=status)
+        return error_page(self._painter, request, snapshot, failure, status=status)
 
     def _note(self, request: Request, address: str, text: str, result: str) -> None:
         self._activity.note(caller_of(request), _KIND, text, result, nodes=(address,))

@@ -1,105 +1,43 @@
-"""Publishing by hand, replaying a range of history, and delivering selected messages once more: plans and receipts."""
+"""Publishing a range of history once more: which range, and what that would do."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from nsqadmin import numbers
 from nsqadmin.access import Right
 from nsqadmin.http.app import Route
-from nsqadmin.http.responses import caller_of, form_of, identity_of, lists_of, require
-from nsqadmin.messages.endpoints import MOST_BODY, bodies_of, filter_of, selection_of
-from nsqadmin.messages.redelivery import MOST_PIECES
-from nsqadmin.messages.searching import NEWEST, Search
-from nsqadmin.messages.selection import MOST, Selection, Source, selected
-from nsqadmin.parts.messages import NO_CLUSTER
+from nsqadmin.http.responses import caller_of, form_of, identity_of, require
+from nsqadmin.pages.error import refusal_page
+from nsqadmin.pages.publish import REFUSED, number_in
+from nsqadmin.pages.published import published_page
+from nsqadmin.parts.messages import messages_of
 from nsqcommon.http_api import HttpError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from nsqadmin.cluster.model import Channel, Topic
-    from nsqadmin.messages.model import Found, ReplayPlan
-    from nsqadmin.messages.service import Messages
+    from nsqadmin.messages.model import ReplayPlan
     from nsqadmin.parts.painter import Painter
     from nsqadmin.services import Services
 
-_LONGEST_SEARCH: Final = 20.0  # seconds, for all hits of a search
-_TYPED_FROM: Final = 1000  # messages; to publish more again, the user has to type the topic's name
-_ALL: Final = "all"
-_CHANNEL: Final = "channel:"
-_REFUSED: Final = "Nothing was published"
+
+def routes(services: Services, painter: Painter) -> list[Route]:
+    pages = _ReplayPages(services, painter)
+    return [
+        Route("GET", "/actions/replay", pages.confirm_replay),
+        Route("POST", "/actions/replay", pages.replay),
+    ]
 
 
-@dataclass(frozen=True, slots=True)
-class _Chosen:
-    """The messages to deliver once more, and what must be said about how they were found."""
-
-    selection: Selection
-    remarks: tuple[str, ...] = ()
-
-
-class ReplayPages:
+class _ReplayPages:
     def __init__(self, services: Services, painter: Painter) -> None:
         self._services = services
         self._painter = painter
         self._links = painter.links
-
-    def routes(self) -> list[Route]:
-        return [
-            Route("GET", "/actions/publish", self.publish_form),
-            Route("POST", "/actions/publish", self.publish),
-            Route("GET", "/actions/replay", self.confirm_replay),
-            Route("POST", "/actions/replay", self.replay),
-            Route("POST", "/actions/redeliver", self.redeliver),
-        ]
-
-    # Publishing
-
-    async def publish_form(self, request: Request) -> Response:
-        topic = request.query_params.get("topic", "")
-        try:
-            require(request, Right.PUBLISH, topic)
-        except HttpError as error:
-            return await self._painter.refusal(request, error, _REFUSED)
-        return self._painter.page(request, "publish.html", await self._painter.picture(request), topic=topic)
-
-    async def publish(self, request: Request) -> Response:
-        try:
-            return await self._publish(request, await form_of(request, limit=MOST_BODY))
-        except HttpError as error:
-            return await self._painter.refusal(request, error, _REFUSED)
-
-    async def _publish(self, request: Request, form: Mapping[str, str]) -> Response:
-        messages, topic = self._messages(), form.get("topic", "")
-        # Browsers send the line ends of a text area as CR LF, whatever was typed.
-        text = form.get("body", "").replace("\r\n", "\n")
-        body: dict[str, object] = {"count": _number(form, "count", 1)}
-        if form.get("lines") == "yes":
-            body["bodies"] = [line for line in text.split("\n") if line]
-        else:
-            body["body"] = text
-        bodies = bodies_of(body)
-        published = await messages.publish(
-            topic, bodies, caller_of(request), node=form.get("node", ""), defer_ms=_number(form, "defer", 0)
-        )
-        return self._painter.page(
-            request,
-            "published.html",
-            await self._painter.picture(request),
-            headline=f"Publish to {topic}",
-            result=_result(published.count, published.error),
-            detail=f"{numbers.several(published.count, 'message')} to {published.node}.",
-            failure=published.error,
-            done=self._links.topic(topic, tab="messages"),
-            again="",
-        )
-
-    # A range of history
 
     async def confirm_replay(self, request: Request) -> Response:
         try:
@@ -108,7 +46,7 @@ class ReplayPages:
                 return await self._range_form(request, values.get("topic", ""))
             return await self._replay_page(request, await self._plan(request, values))
         except HttpError as error:
-            return await self._painter.refusal(request, error, _REFUSED)
+            return await refusal_page(self._painter, request, error, REFUSED)
 
     async def _range_form(self, request: Request, topic: str) -> Response:
         require(request, Right.PAYLOAD, topic)
@@ -116,8 +54,8 @@ class ReplayPages:
         snapshot = await self._painter.picture(request)
         if snapshot.topic(topic) is None:
             raise HttpError(404, "TOPIC_NOT_FOUND", details={"reason": f"there is no topic {topic}"})
-        logs = [log for log in await self._messages().logs(topic) if log.next > log.first]
-        return self._painter.page(request, "replay_range.html", snapshot, topic=topic, ranges=logs)
+        logs = [log for log in await messages_of(self._services).logs(topic) if log.next > log.first]
+        return self._painter.page(request, "replay.html", snapshot, topic=topic, ranges=logs)
 
     async def replay(self, request: Request) -> Response:
         try:
@@ -126,9 +64,9 @@ class ReplayPages:
             if plan.must_type and form.get("typed") != plan.must_type:
                 problem = f"Nothing was published: type “{plan.must_type}” to go on."
                 return await self._replay_page(request, plan, problem=problem, status=400)
-            receipt = await self._messages().replay(plan, caller_of(request))
+            receipt = await messages_of(self._services).replay(plan, caller_of(request))
         except HttpError as error:
-            return await self._painter.refusal(request, error, _REFUSED)
+            return await refusal_page(self._painter, request, error, REFUSED)
         detail = f"{numbers.several(receipt.published, 'message')} to {plan.target}"
         if receipt.skipped:
             detail += f"; {numbers.several(receipt.skipped, 'message')} could no longer be read"
@@ -143,12 +81,11 @@ class ReplayPages:
                 target=plan.target,
                 log=plan.log,
             )
-        return self._painter.page(
+        return await published_page(
+            self._painter,
             request,
-            "published.html",
-            await self._painter.picture(request),
             headline=plan.title,
-            result=_result(receipt.published, receipt.error),
+            count=receipt.published,
             detail=f"{detail}.",
             failure=receipt.error,
             done=self._links.topic(plan.target, tab="messages"),
@@ -157,8 +94,8 @@ class ReplayPages:
 
     async def _plan(self, request: Request, values: Mapping[str, str]) -> ReplayPlan:
         topic = values.get("topic", "")
-        first, end = _number(values, "first", 0), _number(values, "end", 0)
-        return await self._messages().plan_replay(
+        first, end = number_in(values, "first", 0), number_in(values, "end", 0)
+        return await messages_of(self._services).plan_replay(
             topic,
             values.get("node", ""),
             first,
@@ -173,146 +110,3 @@ class ReplayPages:
     ) -> Response:
         snapshot = await self._painter.picture(request)
         return self._painter.page(request, "replay.html", snapshot, status=status, plan=plan, problem=problem)
-
-    # Selected messages
-
-    async def redeliver(self, request: Request) -> Response:
-        """Show what delivering the selected messages once more would do; with `to=`, do it."""
-        try:
-            form = {name: values for name, values in (await lists_of(request, limit=MOST_BODY)).items() if values}
-            values = {name: texts[0] for name, texts in form.items()}
-            topic = await self._topic(request, values.get("topic", ""))
-            chosen = await self._chosen(request, topic.name, form)
-            to = values.get("to", "")
-            problem = ""
-            if to == _ALL and chosen.selection.count > _TYPED_FROM and values.get("typed") != topic.name:
-                problem = f"Nothing was replayed: to publish so many again, type “{topic.name}”."
-            elif to:
-                return await self._redeliver(request, topic, chosen.selection, to)
-            return await self._redeliver_page(request, topic, chosen, values.get("channel", ""), problem)
-        except HttpError as error:
-            return await self._painter.refusal(request, error, _REFUSED)
-
-    async def _topic(self, request: Request, name: str) -> Topic:
-        require(request, Right.VIEW, name)
-        topic = (await self._painter.picture(request)).topic(name)
-        if topic is None:
-            raise HttpError(404, "TOPIC_NOT_FOUND", details={"reason": f"there is no topic {name}"})
-        return topic
-
-    async def _chosen(self, request: Request, topic: str, form: Mapping[str, Sequence[str]]) -> _Chosen:
-        if "all" in form:
-            return await self._all_hits(request, topic, {name: values[0] for name, values in form.items()})
-        words = form.get("one") or form.get("messages") or form.get("pick", ())
-        return _Chosen(selection_of(" ".join(words)))
-
-    async def _all_hits(self, request: Request, topic: str, values: Mapping[str, str]) -> _Chosen:
-        search = Search(
-            topic=topic,
-            wanted=filter_of(values.get("filter", "")),
-            identity=identity_of(request),
-            place=values.get("from", "") or NEWEST,
-            node=values.get("node", ""),
-            limit=MOST,
-            seconds=_LONGEST_SEARCH,
-            with_bodies=False,
-        )
-        found = await self._messages().search(search)
-        chosen = selected((Source(it.node, it.log or ""), it.sequence or 0) for it in found.messages)
-        if not chosen.count:
-            raise HttpError(404, "NOTHING_FOUND", details={"reason": " ".join(_remarks(found)) or "nothing matches"})
-        return _Chosen(chosen, _remarks(found))
-
-    async def _redeliver_page(
-        self, request: Request, topic: Topic, chosen: _Chosen, channel: str, problem: str
-    ) -> Response:
-        identity, count = identity_of(request), chosen.selection.count
-        channels = [each for each in topic.channels if not each.is_ephemeral]
-        no_all = identity.why_not(Right.PAYLOAD, topic.name) or identity.why_not(Right.PUBLISH, topic.name)
-        if sum(len(runs) for runs in chosen.selection.runs.values()) > MOST_PIECES:
-            no_all = no_all or "they lie too far apart: replay a range instead"
-        default = channel or (channels[0].name if len(channels) == 1 else "")
-        return self._painter.page(
-            request,
-            "redeliver.html",
-            await self._painter.picture(request),
-            status=400 if problem else 200,
-            topic=topic.name,
-            title=f"Replay {numbers.several(count, 'message')} of {topic.name}",
-            problem=problem,
-            messages=str(chosen.selection),
-            nodes=", ".join(chosen.selection.nodes),
-            remarks=chosen.remarks,
-            channels=[(each, _lacking(each, chosen.selection)) for each in channels],
-            chosen=default,
-            no_channel=identity.why_not(Right.OPERATE, topic.name),
-            no_all=no_all,
-            must_type=topic.name if count > _TYPED_FROM and not no_all else "",
-        )
-
-    async def _redeliver(self, request: Request, topic: Topic, selection: Selection, to: str) -> Response:
-        messages, caller = self._messages(), caller_of(request)
-        channel = to.removeprefix(_CHANNEL) if to.startswith(_CHANNEL) else ""
-        if channel:
-            rows = await messages.redeliver(topic.name, channel, selection, caller)
-            place, where = self._links.channel(topic.name, channel, tab="messages"), f"to the channel {channel} alone"
-        elif to == _ALL:
-            rows = await messages.publish_again(topic.name, selection, caller)
-            place, where = self._links.topic(topic.name, tab="messages"), f"to all channels of {topic.name}"
-        else:
-            raise HttpError(400, "INVALID_TO", details={"reason": "choose a channel, or all of them"})
-        done = sum(row.redelivered for row in rows)
-        is_failed = any(row.error for row in rows)
-        return self._painter.page(
-            request,
-            "redelivered.html",
-            await self._painter.picture(request),
-            headline=f"Replay {where}",
-            result=("partly" if done else "failed") if is_failed else "ok",
-            text=f"{numbers.several(done, 'message')} {'is' if done == 1 else 'are'} delivered once more {where}.",
-            rows=rows,
-            waiting=sum(row.waiting for row in rows),
-            gone=sum(row.gone for row in rows),
-            place=place,
-            label=f"Messages of {channel or topic.name}",
-            back=self._links.topic(topic.name, tab="messages", channel=channel),
-        )
-
-    # What they share
-
-    def _messages(self) -> Messages:
-        messages = self._services.messages
-        if messages is None:
-            raise HttpError(403, "FORBIDDEN", details={"reason": NO_CLUSTER})
-        return messages
-
-
-def _remarks(found: Found) -> tuple[str, ...]:
-    """Return what the user must know before replaying all hits: what was not looked at."""
-    texts = [f"{log.node} was not looked at, or not to the end: {log.reason}." for log in found.silent]
-    if found.goes_on and len(found.messages) >= MOST:
-        texts.insert(0, f"These are the first {MOST:,} hits; there may be more.")
-    elif found.goes_on:
-        texts.insert(0, f"Only {found.looked:,} of {found.total:,} messages were looked at: there may be more hits.")
-    return tuple(texts)
-
-
-def _lacking(channel: Channel, selection: Selection) -> str:
-    """Return the nodes that have some of the messages but not the channel."""
-    having = {row.node for row in channel.nodes}
-    return ", ".join(node for node in selection.nodes if node not in having)
-
-
-def _result(count: int, error: str) -> str:
-    return "ok" if not error else "partly" if count else "failed"
-
-
-def _number(values: Mapping[str, str], name: str, default: int) -> int:
-    text = values.get(name, "").strip()
-    if not text:
-        return default
-    if not (text.isascii() and text.isdigit() and len(text) < 19):
-        raise HttpError(
-            400, f"INVALID_{name.upper()}", details={"reason": f"{name}: expected a number, got {text[:40]}"}
-        )
-    return int(text)

@@ -7,14 +7,47 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from nsqadmin.cluster.model import Channel, Paused, Snapshot, Topic
-from nsqadmin.parts.tables import Part, part_of, sorted_rows
+from nsqadmin.http.app import Route
+from nsqadmin.parts.filters import BadFilter, Filter, parse
+from nsqadmin.parts.status import Standing
+from nsqadmin.parts.tables import Part, page_number, part_of, sorted_rows
 
 if TYPE_CHECKING:
-    from nsqadmin.parts.filters import Filter
-    from nsqadmin.parts.status import Standing, State
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from nsqadmin.parts.painter import Painter
+    from nsqadmin.parts.status import State
+    from nsqadmin.services import Services
 
 PER_PAGE: Final = 50  # topics: with their channels these are some hundred rows, on a phone as many cards
 MOST_CHANNELS: Final = 20  # of one topic in the list; its own page shows all
+
+
+def routes(services: Services, painter: Painter) -> list[Route]:
+    async def page(request: Request) -> Response:
+        snapshot = await painter.picture(request)
+        wanted, wrong = request.query_params.get("filter", "").strip(), ""
+        try:
+            chosen = parse(wanted)
+        except BadFilter as error:
+            chosen, wrong = Filter(), str(error)
+        sort = request.query_params.get("sort", "name")
+        if sort.removeprefix("-") not in SORT_NAMES:
+            sort = "name"
+        return painter.page(
+            request,
+            "topics.html",
+            snapshot,
+            current="Topics",
+            scope="topics",
+            page=topics_page(snapshot, Standing(snapshot.findings), chosen, sort=sort, page=page_number(request)),
+            wanted=wanted,
+            wrong=wrong,
+            sort=sort,
+        )
+
+    return [Route("GET", "/topics", painter.cached(page))]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from nsqadmin.actions.undo import result_of
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import form_of, identity_of
 from nsqadmin.http.undoing import undo
-from nsqadmin.parts.painter import Failure
+from nsqadmin.pages.error import Failure, error_page
 from nsqcommon.http_api import HttpError
 
 if TYPE_CHECKING:
@@ -22,13 +22,15 @@ if TYPE_CHECKING:
     from nsqadmin.services import Services
 
 
-class UndoPages:
+def routes(services: Services, painter: Painter) -> list[Route]:
+    pages = _UndonePages(services, painter)
+    return [Route("POST", "/actions/undo", pages.undo)]
+
+
+class _UndonePages:
     def __init__(self, services: Services, painter: Painter) -> None:
         self._services = services
         self._painter = painter
-
-    def routes(self) -> list[Route]:
-        return [Route("POST", "/actions/undo", self.undo)]
 
     async def undo(self, request: Request) -> Response:
         snapshot = await self._painter.picture(request)
@@ -41,7 +43,7 @@ class UndoPages:
                 raw=f"{error.status} {error.code}",
                 links=(("Activity", self._painter.links.to("/activity")),),
             )
-            return self._painter.failure(request, snapshot, failure, status=error.status)
+            return error_page(self._painter, request, snapshot, failure, status=error.status)
         action = record.action
         restored = sum(row.restored for row in rows)
         return self._painter.page(

@@ -48,6 +48,15 @@ class Line:
     filled: bool = False
 
 
+def lines_of(prefix: str) -> Callable[..., Line]:
+    """Return how lines are made whose live cells begin with the prefix."""
+
+    def line(metric: Metric, label: str, colour: str, *, filled: bool = False) -> Line:
+        return Line(metric=metric, label=label, colour=colour, key=f"{prefix}/{metric}", filled=filled)
+
+    return line
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn:
     line: Line

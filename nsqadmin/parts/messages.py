@@ -1,4 +1,4 @@
-"""The message browser on the pages of topics and channels, and the page of one message."""
+"""The message browser: a tab on the pages of topics and channels."""
 
 from __future__ import annotations
 
@@ -8,19 +8,16 @@ from urllib.parse import quote
 
 from nsqadmin import numbers
 from nsqadmin.access import Right
-from nsqadmin.http.app import Route
-from nsqadmin.http.responses import identity_of, number_argument, require
+from nsqadmin.http.responses import identity_of, number_argument
 from nsqadmin.messages.endpoints import filter_of, tailed
 from nsqadmin.messages.filters import BadFilter, Filter, parse_filter
 from nsqadmin.messages.jobs import hint_for
 from nsqadmin.messages.model import Found
-from nsqadmin.messages.reading import ANOTHER_LOG
 from nsqadmin.messages.searching import NEWEST, Search
 from nsqadmin.messages.tail import CannotTail, nodes_to_tail
 from nsqadmin.messages.walk import BadCursor
-from nsqadmin.pages.details import history_nodes, no_history
 from nsqadmin.parts.bodies import FORMS, ShownMessage, marks_of, shown
-from nsqadmin.parts.painter import Failure, word_of
+from nsqadmin.parts.painter import word_of
 from nsqcommon.http_api import HttpError
 
 if TYPE_CHECKING:
@@ -32,6 +29,7 @@ if TYPE_CHECKING:
     from nsqadmin.access import Identity
     from nsqadmin.cluster.model import Channel, Snapshot, Topic
     from nsqadmin.messages.model import Gap, Message, NodeLog
+    from nsqadmin.messages.service import Messages
     from nsqadmin.parts.painter import Painter
     from nsqadmin.services import Services
 
@@ -72,7 +70,7 @@ class Asked:
         return {**kept, **changed}
 
 
-def _asked(request: Request, limits: tuple[str, ...] = _LIMITS) -> Asked:
+def asked_of(request: Request, limits: tuple[str, ...] = _LIMITS) -> Asked:
     arguments = request.query_params
     return Asked(
         place=arguments.get("from", "").strip() or NEWEST,
@@ -115,18 +113,15 @@ class MessagesShown:
         return hint_for(it.message.job for it in self.messages)
 
 
-class MessagePages:
+class MessagesTab:
     def __init__(self, services: Services, painter: Painter) -> None:
         self._services = services
         self._painter = painter
         self._links = painter.links
 
-    def routes(self) -> list[Route]:
-        return [Route("GET", "/message", self.message), Route("GET", "/tail/{topic}", self.tail)]
-
     async def of_topic(self, request: Request, snapshot: Snapshot, topic: Topic) -> MessagesShown:
         identity = identity_of(request)
-        messages, asked = self._services.messages, _asked(request)
+        messages, asked = self._services.messages, asked_of(request)
         known = MessagesShown(
             topic=topic.name,
             asked=asked,
@@ -153,7 +148,7 @@ class MessagePages:
             return replace(known, wrong=f"This search is not understood: {error}.", nodes=history_nodes(topic))
         return replace(
             known,
-            messages=_shown(found.messages, asked, wanted),
+            messages=shown_as(found.messages, asked, wanted),
             found=found,
             gaps=found.gaps,
             silent=found.silent,
@@ -163,12 +158,12 @@ class MessagePages:
             quick=self._quick(topic.name, asked, snapshot.taken_at),
             go_on=self._go_on(topic.name, asked, found),
             download=self._download(topic.name, asked),
-            no_replay=_no_replay(identity, topic.name),
+            no_replay=no_replay_of(identity, topic.name),
         )
 
     async def of_channel(self, request: Request, topic: Topic, channel: Channel) -> MessagesShown:
         identity = identity_of(request)
-        messages, asked = self._services.messages, _asked(request, ("20", *_LIMITS))
+        messages, asked = self._services.messages, asked_of(request, ("20", *_LIMITS))
         reason = no_history(topic) if messages is not None else NO_CLUSTER
         if channel.is_ephemeral and not reason:
             reason = "an ephemeral channel keeps no place in history"
@@ -178,57 +173,16 @@ class MessagePages:
         return MessagesShown(
             topic=topic.name,
             asked=asked,
-            messages=_shown(page.messages, asked, Filter()),
+            messages=shown_as(page.messages, asked, Filter()),
             gaps=page.gaps,
             silent=tuple(log for log in page.logs if log.reason),
             is_masked=any(message.is_masked for message in page.messages),
             nodes=history_nodes(topic),
         )
 
-    async def message(self, request: Request) -> Response:
-        """Show one message, named by `topic=`, `node=`, `sequence=` and perhaps `log=`."""
-        snapshot = await self._painter.picture(request)
-        arguments = request.query_params
-        topic, node, sequence = (arguments.get(name, "") for name in ("topic", "node", "sequence"))
-        asked = _asked(request)
-        identity = require(request, Right.VIEW, topic)
-        messages = self._services.messages
-        problem, page = "No such message", None
-        if messages is None:
-            problem = NO_CLUSTER
-        elif snapshot.topic(topic) is not None and snapshot.node(node) is not None and sequence.isdecimal():
-            page = await messages.read(topic, identity, node=node, place=sequence, limit=1)
-            problem = next((log.reason for log in page.logs if log.reason), problem)
-            if any(arguments.get("log", log.log) not in ("", log.log) for log in page.logs if log.log):
-                problem, page = ANOTHER_LOG, None
-        if page is None or not page.messages or page.messages[0].sequence != int(sequence):
-            failure = Failure(
-                title="This message cannot be shown",
-                text=f"{problem}: {sequence[:20]} of {topic or 'no topic'} on {node or 'no node'}.",
-                links=(("Overview", self._links.to("/")),),
-            )
-            return self._painter.failure(request, snapshot, failure)
-        try:
-            wanted = parse_filter(asked.wanted)
-        except BadFilter:
-            wanted = Filter()
-        (one,) = _shown(page.messages, asked, wanted)
-        forms = tuple((form, str(request.url.include_query_params(**{"as": form}).query)) for form in FORMS)
-        return self._painter.page(
-            request,
-            "message.html",
-            snapshot,
-            current="Topics",
-            topic=topic,
-            shown=one,
-            asked=asked,
-            forms=forms,
-            no_replay=_no_replay(identity, topic),
-        )
-
     async def tail(self, request: Request) -> Response:
         """Stream new messages as `/api/v2/tail` does, each as the row that the page's table would have for it."""
-        asked, messages = _asked(request), self._services.messages
+        asked, messages = asked_of(request), self._services.messages
         if messages is None:
             raise HttpError(409, "CANNOT_TAIL", details={"reason": NO_CLUSTER})
         marks = marks_of(filter_of(asked.wanted))
@@ -278,12 +232,32 @@ class MessagePages:
         return self._links.to(path, **arguments, **shown, format="ndjson")
 
 
-def _no_replay(identity: Identity, topic: str) -> str:
+def no_replay_of(identity: Identity, topic: str) -> str:
     """Return why nothing can be replayed, neither to one channel nor to all; empty if something can."""
     to_all = identity.why_not(Right.PAYLOAD, topic) or identity.why_not(Right.PUBLISH, topic)
     return to_all and identity.why_not(Right.OPERATE, topic)
 
 
-def _shown(messages: Iterable[Message], asked: Asked, wanted: Filter) -> tuple[ShownMessage, ...]:
+def shown_as(messages: Iterable[Message], asked: Asked, wanted: Filter) -> tuple[ShownMessage, ...]:
     marks = marks_of(wanted)
     return tuple(shown(message, asked.form, marks=marks, columns=asked.columns) for message in messages)
+
+
+def history_nodes(topic: Topic) -> tuple[str, ...]:
+    return tuple(row.node for row in topic.nodes if row.has_log)
+
+
+def no_history(topic: Topic) -> str:
+    """Return why the topic's messages cannot be read again; "" if they can."""
+    if topic.is_ephemeral:
+        return "an ephemeral topic is in memory only and keeps no history"
+    if topic.is_inactive:
+        return "no node has this topic"
+    return "" if history_nodes(topic) else "its nodes keep no history: only a Python nsqd does, not Go's"
+
+
+def messages_of(services: Services) -> Messages:
+    """Return what reads and publishes messages. Raise 403 if nsqadmin shows a snapshot file."""
+    if services.messages is None:
+        raise HttpError(403, "FORBIDDEN", details={"reason": NO_CLUSTER})
+    return services.messages

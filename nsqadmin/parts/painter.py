@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -11,17 +11,21 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.responses import HTMLResponse, Response
 
 from nsqadmin.actions.taking_back import is_light
-from nsqadmin.cluster.model import Activity, Finding, Lookupd, Severity, Snapshot, Span
+from nsqadmin.cluster.model import Activity, Finding, Lookupd, Series, Severity, Snapshot, Span
 from nsqadmin.cluster.view import seen_by
 from nsqadmin.diagnosis.incident_book import in_view
 from nsqadmin.http.responses import identity_of, text_answer
 from nsqadmin.parts import rendering
 from nsqadmin.parts.glossary import GLOSSARY
+from nsqadmin.parts.graphite import TIMEFRAMES, Graphite
 from nsqadmin.parts.links import Links
+from nsqadmin.parts.page_cache import PageCache
 from nsqadmin.parts.rights import ACTION_WORDS, right_of
 from nsqadmin.parts.silence import parts_of
 from nsqadmin.parts.status import HEALTH, Standing, State
 from nsqadmin.parts.tables import Sorting, number_columns, page_number, part_of
+from nsqcommon.options import seconds
+from nsqcommon.passwords import without_credentials
 from nsqcommon.version import suite_version
 
 if TYPE_CHECKING:
@@ -29,10 +33,8 @@ if TYPE_CHECKING:
 
     from nsqadmin.access import Identity
     from nsqadmin.services import Services
-    from nsqcommon.http_api import HttpError
 
 _FOR_EVER: Final = "public, max-age=31536000, immutable"
-NO_REASONS: Final[Mapping[str, str]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,17 +47,6 @@ class Notice:
     raw: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
-    """What the error page shows."""
-
-    title: str
-    text: str
-    advice: str = ""
-    raw: str = ""
-    links: tuple[tuple[str, str], ...] = ()
-
-
 class Painter:
     """Renders pages and serves static files."""
 
@@ -65,6 +56,7 @@ class Painter:
         self._static = rendering.Static(services.options.dev_static_dir)
         self._templates = rendering.environment(self.links, self._static)
         self._is_still = bool(services.options.snapshot)
+        self.cached = PageCache(services)
 
     async def picture(self, request: Request, topic: str = "") -> Snapshot:
         """Return the part of the newest picture that the user may see. With `?fresh=1`, all nodes are asked first."""
@@ -125,21 +117,6 @@ class Painter:
         """Render a part of a page that scripts insert."""
         return self._templates.get_template(template).render(now=time.time(), **shown)
 
-    def failure(self, request: Request, snapshot: Snapshot, failure: Failure, *, status: int = 404) -> Response:
-        return self.page(request, "error.html", snapshot, status=status, failure=failure)
-
-    async def refusal(
-        self, request: Request, error: HttpError, title: str, reasons: Mapping[str, str] = NO_REASONS
-    ) -> Response:
-        """Say that an action was refused. `reasons` words those codes that come without a reason of their own."""
-        failure = Failure(
-            title=title,
-            text=str((error.details or {}).get("reason", reasons.get(error.code, error.code))),
-            raw=f"{error.status} {error.code}",
-            links=(("Overview", self.links.to("/")),),
-        )
-        return self.failure(request, await self.picture(request), failure, status=error.status)
-
     async def asset(self, request: Request) -> Response:
         return self._file(request.path_params["asset"])
 
@@ -164,6 +141,28 @@ class Painter:
         if not identity.user:
             return "No rights are configured: everybody may do everything"
         return "Roles: " + (", ".join(role.name for role in identity.roles) or "none")
+
+
+def graphite_of(services: Services) -> Graphite | None:
+    """Return where graphite's pictures are, if it is used. Options are read at each request, as /config may change them."""
+    options = services.options
+    if not options.graphite_url:
+        return None
+    return Graphite(
+        url=options.prefix if options.proxy_graphite else without_credentials(options.graphite_url).rstrip("/"),
+        statsd_prefix=options.statsd_prefix,
+        counter_format=options.statsd_counter_format,
+        gauge_format=options.statsd_gauge_format,
+        interval=seconds(options.statsd_interval),
+    )
+
+
+def timeframe_of(request: Request) -> str:
+    return word_of(request, "t", TIMEFRAMES)
+
+
+def series_of(services: Services, request: Request, key: str) -> Series | None:
+    return services.view.series(key, Span(span_of(request)))
 
 
 def span_of(request: Request) -> str:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nsqadmin.services import Services
 
 
-class PolicyPages:
+class PolicyTab:
     def __init__(self, services: Services) -> None:
         self._services = services
 

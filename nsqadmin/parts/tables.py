@@ -24,6 +24,7 @@ T = TypeVar("T")
 Value = float | int | str | tuple[Any, ...] | None
 Key = Callable[[Any], Value]
 
+MOST_ROWS: Final = 500  # of a table that is not cut into pages
 PER_PAGE: Final = 50  # rows; on a phone each of them is a card
 _WORST_FIRST: Final = {"problem": 0, "warning": 1, "info": 2, "muted": 3, "ok": 4}
 _PASSING: Final = frozenset(("fresh", "page"))  # arguments that a link to the same page sorted otherwise leaves out

@@ -21,18 +21,14 @@ from nsqadmin.cluster.model import (
 )
 from nsqadmin.cluster.view import seen_by
 from nsqadmin.diagnosis.incident_book import Book
-from nsqadmin.pages.details import (
-    channel_details,
-    client_groups,
-    client_rows,
-    consumers_page,
-    lookup_page,
-    no_history,
-    topic_details,
-)
+from nsqadmin.pages.channel import channel_details
+from nsqadmin.pages.consumers import client_groups, client_rows, consumers_page
+from nsqadmin.pages.lookup import lookup_page
 from nsqadmin.pages.overview import Overview, overview
+from nsqadmin.pages.topic import topic_details
 from nsqadmin.parts.jump import find
 from nsqadmin.parts.links import Links
+from nsqadmin.parts.messages import no_history
 from nsqadmin.parts.rendering import Static, breakable, drain, latency
 from nsqadmin.parts.status import Standing
 from tests.support.picture import NOW, channel, channel_node, client, node, snapshot, topic
