@@ -5,5 +5,5 @@ again, and makes one `Snapshot` of the answers:
 
     census (every 15 s, or on news) ─► nodes ─► stats (5 s, a deadline for each) ─► cluster ─► put series ─► diagnosis ─► Snapshot
 
-`census`, `stats` and `readers` ask for it; `asked`, `interest`, `kept_nodes`, `node_view`, `rows` and `work` are its parts.
+`census`, `stats` and `readers` ask for it; `asked`, `interest`, `kept_nodes`, `node_view` and `rows` are its parts.
 """

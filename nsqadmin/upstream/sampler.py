@@ -6,9 +6,10 @@ answer and the age of that; its new answer appears in the picture after it has c
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
-from time import time
+from time import thread_time, time
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -29,7 +30,6 @@ from nsqadmin.upstream.node_view import lookupd_to_show, nodes_to_show, producer
 from nsqadmin.upstream.readers import ReaderSurvey
 from nsqadmin.upstream.rows import Rows
 from nsqadmin.upstream.stats import Stats
-from nsqadmin.upstream.work import Work
 from nsqcommon.options import seconds
 from nsqcommon.wakeup import Wakeup
 from nsqcommon.web import run_trio
@@ -60,7 +60,7 @@ class Sampler:
         self._options = options
         self._activity = activity
         self._wall = wall
-        self._work = Work()
+        self._work = _Work()
         self._census = Census(options, upstream, wall, on_news=lambda: self._wake.set())
         self.kept_nodes = KeptNodes(self._census, wall)
         self._stats = Stats(upstream, wall, most=options().max_cluster_size)
@@ -203,3 +203,29 @@ class Sampler:
         events = events_between(before, found, restarted=census.take_restarted())
         events += self._versions.events(found)
         return self._inquiry.look_into(found, events)
+
+
+class _Work:
+    """How much processor time the sampler takes, sweep by sweep."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0  # of this sweep
+        self.before = 0.0  # of the sweep before
+        self._spent = 0.0  # for reading answers since the start, as of the last `count_reading`
+
+    def begin_sweep(self) -> None:
+        self.before, self.seconds = self.seconds, 0.0
+
+    def count_reading(self, spent: float) -> None:
+        """Add the time for reading answers since the last call. `spent` is its sum since the start, in seconds."""
+        self.seconds += spent - self._spent
+        self._spent = spent
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Add the processor time of the block: by the clock, other programs on a busy machine would count as well."""
+        began = thread_time()
+        try:
+            yield
+        finally:
+            self.seconds += thread_time() - began
