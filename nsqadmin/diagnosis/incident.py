@@ -80,7 +80,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class IncidentRecord:
     """What the book knows of an incident, also while it is not there for a moment."""
 
     key: str

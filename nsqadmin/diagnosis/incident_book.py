@@ -17,7 +17,7 @@ from nsqadmin.cluster.recording import from_json, to_json
 from nsqadmin.diagnosis.changes import AFTER, BEFORE, Recent
 from nsqadmin.diagnosis.finding_index import Index
 from nsqadmin.diagnosis.grouping import group, incident_of
-from nsqadmin.diagnosis.incident import CauseKind, Counts, Incident, Mark, Open, Record
+from nsqadmin.diagnosis.incident import CauseKind, Counts, Incident, IncidentRecord, Mark, Open
 
 if TYPE_CHECKING:
     from nsqadmin.access import Identity
@@ -36,7 +36,7 @@ class _Kept:
     """What survives a restart."""
 
     format: int
-    records: tuple[Record, ...] = ()
+    records: tuple[IncidentRecord, ...] = ()
     muted: tuple[tuple[str, Mark], ...] = ()
 
 
@@ -45,7 +45,7 @@ class Book:
         """`activity()` returns what happened, the newest first."""
         self.version = 0  # goes up when a person marks an incident; pages made before are then out of date
         self._activity = activity
-        self._records: dict[str, Record] = {}
+        self._records: dict[str, IncidentRecord] = {}
         self._muted: dict[str, Mark] = {}
         self._snapshot = NOTHING_YET
         self._incidents: tuple[Incident, ...] = ()
@@ -70,10 +70,10 @@ class Book:
             self._records[incident.key] = record
         self._observed += 1
 
-    def _followed(self, incident: Incident, record: Record | None, now: float, before: float) -> Record:
+    def _followed(self, incident: Incident, record: IncidentRecord | None, now: float, before: float) -> IncidentRecord:
         waiting = incident.numbers.waiting
         if record is None:
-            return Record(
+            return IncidentRecord(
                 key=incident.key,
                 began=min(incident.since, now),
                 began_before=self._observed < _FIRST,
@@ -125,7 +125,7 @@ class Book:
         marks = {key for key, record in self._records.items() if record.acknowledged}
         return _counted((it.severity, it.key in marks, it.key in self._muted) for it in self._incidents)
 
-    def record(self, key: str) -> Record | None:
+    def record(self, key: str) -> IncidentRecord | None:
         """Return what is known of an incident, also if it has ended a moment ago."""
         return self._records.get(key)
 

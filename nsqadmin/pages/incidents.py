@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from nsqadmin.cluster.model import Severity
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import identity_of
-from nsqadmin.parts.incident_cards import Filter, listing
+from nsqadmin.parts.incident_cards import IncidentFilter, listing
 from nsqadmin.parts.painter import word_of
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _MOST: Final = 100  # incidents on the page
 def routes(services: Services, painter: Painter) -> list[Route]:
     async def page(request: Request) -> Response:
         snapshot = await painter.picture(request)
-        chosen = Filter(
+        chosen = IncidentFilter(
             severity=word_of(request, "severity", ("", *Severity)),
             rule=request.query_params.get("rule", "")[:8],
             words=request.query_params.get("filter", "").strip(),

@@ -74,7 +74,7 @@ class _TopicPage:
             policy=await self._policy.of_topic(request, snapshot, topic) if tab == "policy" else None,
         )
 
-    def _pipeline(self, topic: str) -> charts.Counts | None:
+    def _pipeline(self, topic: str) -> charts.PipelineCharts | None:
         windows = self._results.of_topic(topic) if self._results else None
         return charts.counts(windows) if windows else None
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from nsqadmin.cluster.model import Channel, Paused, Snapshot, Topic
 from nsqadmin.http.app import Route
-from nsqadmin.parts.filters import BadFilter, Filter, parse
+from nsqadmin.parts.filters import BadTopicFilter, TopicFilter, parse
 from nsqadmin.parts.status import Standing
 from nsqadmin.parts.tables import Part, page_number, part_of, sorted_rows
 
@@ -30,8 +30,8 @@ def routes(services: Services, painter: Painter) -> list[Route]:
         wanted, wrong = request.query_params.get("filter", "").strip(), ""
         try:
             chosen = parse(wanted)
-        except BadFilter as error:
-            chosen, wrong = Filter(), str(error)
+        except BadTopicFilter as error:
+            chosen, wrong = TopicFilter(), str(error)
         sort = request.query_params.get("sort", "name")
         if sort.removeprefix("-") not in SORT_NAMES:
             sort = "name"
@@ -145,7 +145,7 @@ _STATE_ORDER: Final = {"problem": 3, "warning": 2, "ok": 1, "muted": 0}
 
 
 def topics_page(
-    snapshot: Snapshot, standing: Standing, wanted: Filter, *, sort: str = "name", page: int = 1
+    snapshot: Snapshot, standing: Standing, wanted: TopicFilter, *, sort: str = "name", page: int = 1
 ) -> TopicsPage:
     """Return a page of the list. `sort` is one of SORT_NAMES; a dash before it puts the greatest first."""
     word = sort.removeprefix("-")
@@ -167,7 +167,7 @@ def topics_page(
     )
 
 
-def _row(topic: Topic, standing: Standing, wanted: Filter) -> TopicRow | None:
+def _row(topic: Topic, standing: Standing, wanted: TopicFilter) -> TopicRow | None:
     """Return the row of a topic: with all channels if the topic matches, otherwise with those channels that match."""
     row = _whole_row(topic, standing)
     if wanted.matches(row):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from nsqadmin.actions.undo import Record
+    from nsqadmin.actions.undo import UndoRecord
     from nsqadmin.parts.painter import Painter
     from nsqadmin.services import Services
 
@@ -59,7 +59,7 @@ class _UndonePages:
         )
 
 
-def undoable(services: Services, request: Request, record_id: str) -> Record | None:
+def undoable(services: Services, request: Request, record_id: str) -> UndoRecord | None:
     """Return the record if the user may undo it, and retention may still hold what it needs."""
     if not record_id or services.executor is None:
         return None

@@ -136,7 +136,7 @@ def chart(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
+class PipelineCharts:
     """What a pipeline has counted in a topic."""
 
     charts: tuple[Chart, ...]
@@ -145,14 +145,14 @@ class Counts:
     last_end: float  # the end of the last window
 
 
-def counts(windows: TopicWindows) -> Counts:
+def counts(windows: TopicWindows) -> PipelineCharts:
     """Draw the pipeline's windows. The lines have no keys, so they are not updated live."""
     series = windows.series
     sizes = [
         Line(metric=name, label=name[-3:], colour=colour)
         for name, colour in zip(SIZES, ("c1", "c3", "c4"), strict=True)
     ]
-    return Counts(
+    return PipelineCharts(
         charts=(
             chart("Messages", series, [Line(metric=MESSAGES, label="in", colour="c1", filled=True)], form="rate"),
             chart("Bytes", series, [Line(metric=BYTES, label="bytes", colour="c2")], form="size_rate"),

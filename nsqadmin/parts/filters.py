@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 
-class Row(Protocol):
+class FilterRow(Protocol):
     """The properties of a row that a filter can name."""
 
     @property
@@ -63,19 +63,19 @@ _COMPARISONS: Final[Mapping[str, Callable[[float, float], bool]]] = {
 }
 _UNITS: Final = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
 _condition: Final = re.compile(r"([a-z]+)(>=|<=|!=|>|<|=)(\d+(?:\.\d+)?)([kmg]?)", re.ASCII).fullmatch
-_Test = Callable[[Row], bool]
+_Test = Callable[[FilterRow], bool]
 
 
-class BadFilter(ValueError):
+class BadTopicFilter(ValueError):
     """A condition is not understood; the message says which, and what would be."""
 
 
 @dataclass(frozen=True, slots=True)
-class Filter:
+class TopicFilter:
     text: str = ""
     tests: tuple[_Test, ...] = ()
 
-    def matches(self, row: Row) -> bool:
+    def matches(self, row: FilterRow) -> bool:
         return all(test(row) for test in self.tests)
 
     @property
@@ -83,9 +83,9 @@ class Filter:
         return not self.tests
 
 
-def parse(text: str) -> Filter:
-    """Read a filter as a user has typed it. Raise BadFilter."""
-    return Filter(text.strip(), tuple(_term(term) for term in text.lower().split()))
+def parse(text: str) -> TopicFilter:
+    """Read a filter as a user has typed it. Raise BadTopicFilter."""
+    return TopicFilter(text.strip(), tuple(_term(term) for term in text.lower().split()))
 
 
 def _term(term: str) -> _Test:
@@ -100,16 +100,16 @@ def _term(term: str) -> _Test:
     if colon and name == "ephemeral":
         return _ephemeral_test(value)
     if re.search(r"[<>=:]", term):
-        raise BadFilter(f"“{term}” is no condition. Try depth>1000, consumers=0, state:paused or ephemeral:no.")
+        raise BadTopicFilter(f"“{term}” is no condition. Try depth>1000, consumers=0, state:paused or ephemeral:no.")
     return lambda row: term in row.path.lower()
 
 
 def _number_test(name: str, comparison: str, limit: float) -> _Test:
     if name not in NUMBERS:
-        raise BadFilter(f"There is no number “{name}”. The numbers are {', '.join(sorted(NUMBERS))}.")
+        raise BadTopicFilter(f"There is no number “{name}”. The numbers are {', '.join(sorted(NUMBERS))}.")
     compare = _COMPARISONS[comparison]
 
-    def test(row: Row) -> bool:
+    def test(row: FilterRow) -> bool:
         value = row.number(name)
         return value is not None and compare(value, limit)
 
@@ -118,11 +118,11 @@ def _number_test(name: str, comparison: str, limit: float) -> _Test:
 
 def _state_test(state: str) -> _Test:
     if state not in STATES:
-        raise BadFilter(f"There is no state “{state}”. The states are {', '.join(sorted(STATES))}.")
+        raise BadTopicFilter(f"There is no state “{state}”. The states are {', '.join(sorted(STATES))}.")
     return lambda row: state in row.states
 
 
 def _ephemeral_test(value: str) -> _Test:
     if value not in ("yes", "no"):
-        raise BadFilter(f"ephemeral: is yes or no, not “{value}”.")
+        raise BadTopicFilter(f"ephemeral: is yes or no, not “{value}”.")
     return lambda row: row.is_ephemeral is (value == "yes")

@@ -193,7 +193,7 @@ def _in_text(finding: Finding) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Filter:
+class IncidentFilter:
     severity: str = ""
     rule: str = ""
     words: str = ""
@@ -227,7 +227,7 @@ class Listing:
         return len(self.cards) + self.left_out
 
 
-def listing(incidents: tuple[Open, ...], links: Links, *, most: int, chosen: Filter | None = None) -> Listing:
+def listing(incidents: tuple[Open, ...], links: Links, *, most: int, chosen: IncidentFilter | None = None) -> Listing:
     matching = incidents if chosen is None else tuple(it for it in incidents if chosen.matches(it))
     attention, muted, remarks = in_view(matching)
     return Listing(

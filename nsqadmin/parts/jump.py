@@ -25,13 +25,13 @@ _PAGES: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class JumpTarget:
     name: str
     kind: str
     href: str
 
 
-def find(snapshot: Snapshot, links: Links, text: str) -> tuple[Place, ...]:
+def find(snapshot: Snapshot, links: Links, text: str) -> tuple[JumpTarget, ...]:
     words = text.lower().split()
     matching = [place for place in _places(snapshot, links) if all(word in place.name.lower() for word in words)]
     start = words[0] if words else ""
@@ -40,7 +40,7 @@ def find(snapshot: Snapshot, links: Links, text: str) -> tuple[Place, ...]:
     return tuple(matching[:MOST])
 
 
-def _rank(place: Place, start: str) -> tuple[int, int, int]:
+def _rank(place: JumpTarget, start: str) -> tuple[int, int, int]:
     """Order what was found.
 
     Topics and channels come before nodes, and these before consumers, of which a channel often has some with its name.
@@ -51,17 +51,17 @@ def _rank(place: Place, start: str) -> tuple[int, int, int]:
     return _KINDS_LAST.get(place.kind, 0), begins, len(name)
 
 
-def _places(snapshot: Snapshot, links: Links) -> Iterator[Place]:
+def _places(snapshot: Snapshot, links: Links) -> Iterator[JumpTarget]:
     for name, path in _PAGES:
-        yield Place(name, "page", links.to(path))
+        yield JumpTarget(name, "page", links.to(path))
     for topic in snapshot.topics:
-        yield Place(topic.name, "topic", links.topic(topic.name))
+        yield JumpTarget(topic.name, "topic", links.topic(topic.name))
         for channel in topic.channels:
-            yield Place(f"{topic.name}/{channel.name}", "channel", links.channel(topic.name, channel.name))
+            yield JumpTarget(f"{topic.name}/{channel.name}", "channel", links.channel(topic.name, channel.name))
     for node in snapshot.nodes:
-        yield Place(node.address, "nsqd", links.node(node.address))
+        yield JumpTarget(node.address, "nsqd", links.node(node.address))
     for host in sorted(_hosts(snapshot)):
-        yield Place(host, "consumer", links.to("/consumers", group="none", filter=host))
+        yield JumpTarget(host, "consumer", links.to("/consumers", group="none", filter=host))
 
 
 def _hosts(snapshot: Snapshot) -> set[str]:

@@ -42,7 +42,7 @@ _HIGHEST: Final = (1 << 53) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class MessageQuery:
     """What the form above the messages asks for."""
 
     place: str = NEWEST
@@ -70,9 +70,9 @@ class Asked:
         return {**kept, **changed}
 
 
-def asked_of(request: Request, limits: tuple[str, ...] = _LIMITS) -> Asked:
+def asked_of(request: Request, limits: tuple[str, ...] = _LIMITS) -> MessageQuery:
     arguments = request.query_params
-    return Asked(
+    return MessageQuery(
         place=arguments.get("from", "").strip() or NEWEST,
         wanted=arguments.get("filter", "").strip(),
         node=arguments.get("node", ""),
@@ -90,7 +90,7 @@ class MessagesShown:
     """What the message browser shows. Fields that begin with `no_` say why something is impossible, or are empty."""
 
     topic: str
-    asked: Asked = Asked()
+    asked: MessageQuery = MessageQuery()
     not_possible: str = ""  # why no messages can be shown; empty if they can
     messages: tuple[ShownMessage, ...] = ()
     found: Found | None = None  # how far a search has looked; None: this is a peek
@@ -197,12 +197,12 @@ class MessagesTab:
 
     # Links
 
-    def _tail(self, topic: str, asked: Asked, *, kept: bool) -> str:
+    def _tail(self, topic: str, asked: MessageQuery, *, kept: bool) -> str:
         columns = " ".join(asked.columns)
         path = f"/tail/{quote(topic, safe='')}"
         return self._links.to(path, filter=asked.wanted, columns=columns, channel=asked.channel, kept=int(kept) or "")
 
-    def _go_on(self, topic: str, asked: Asked, found: Found) -> str:
+    def _go_on(self, topic: str, asked: MessageQuery, found: Found) -> str:
         if not found.goes_on:
             return ""
         hits = asked.hits + len(found.messages) if asked.wanted else 0
@@ -217,14 +217,14 @@ class MessagesTab:
             return str(error)
         return ""
 
-    def _quick(self, topic: str, asked: Asked, now: float) -> tuple[tuple[str, str, str], ...]:
+    def _quick(self, topic: str, asked: MessageQuery, now: float) -> tuple[tuple[str, str, str], ...]:
         ago = tuple((numbers.moment(now - seconds), label) for label, seconds in _LAST)
         places = ((NEWEST, "Newest"), *ago, ("earliest", "Oldest"))
         return tuple(
             (value, label, self._links.topic(topic, **asked.arguments(**{"from": value}))) for value, label in places
         )
 
-    def _download(self, topic: str, asked: Asked) -> str:
+    def _download(self, topic: str, asked: MessageQuery) -> str:
         """Return the file of all hits of a search, or without one of the messages that the page shows."""
         path = f"/api/v2/search/{quote(topic, safe='')}"
         shown = {} if asked.wanted else {"limit": asked.limit, "cursor": asked.cursor}
@@ -238,7 +238,7 @@ def no_replay_of(identity: Identity, topic: str) -> str:
     return to_all and identity.why_not(Right.OPERATE, topic)
 
 
-def shown_as(messages: Iterable[Message], asked: Asked, wanted: Filter) -> tuple[ShownMessage, ...]:
+def shown_as(messages: Iterable[Message], asked: MessageQuery, wanted: Filter) -> tuple[ShownMessage, ...]:
     marks = marks_of(wanted)
     return tuple(shown(message, asked.form, marks=marks, columns=asked.columns) for message in messages)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nsqadmin import numbers
-from nsqadmin.cluster.readers import Danger, Outlook, is_silent, outlook, worst
+from nsqadmin.cluster.readers import Outlook, ReaderDanger, is_silent, outlook, worst
 from nsqadmin.parts.status import State
 
 if TYPE_CHECKING:
@@ -61,17 +61,17 @@ def _line(reader: Reader, has_channels: bool) -> ReaderLine:
 
 def _state(found: Outlook, rows: Sequence[ReaderNode]) -> State:
     match found.danger:
-        case Danger.LOST:
+        case ReaderDanger.LOST:
             missed = numbers.several(sum(row.missed for row in rows), "message")
             return State(f"{missed} lost", "problem")
-        case Danger.NEAR | Danger.AHEAD:
+        case ReaderDanger.NEAR | ReaderDanger.AHEAD:
             when = f"in {numbers.duration(found.seconds)}" if found.seconds else "at any moment"
-            return State(f"Overtakes it {when}", "warning" if found.danger is Danger.NEAR else "info")
-        case Danger.UNKEPT:
+            return State(f"Overtakes it {when}", "warning" if found.danger is ReaderDanger.NEAR else "info")
+        case ReaderDanger.UNKEPT:
             return State("Off: nothing is kept for it", "warning")
-        case Danger.UNKNOWN:
+        case ReaderDanger.UNKNOWN:
             return State("Not known", "muted")
-        case Danger.NONE:
+        case ReaderDanger.NONE:
             if any(row.reason for row in rows):
                 return State("Not known now", "muted")
             return State("Keeps up" if any(row.behind for row in rows) else "Up to date", "ok")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nsqadmin.actions.plan import Action, Kind, plan
-from nsqadmin.actions.undo import State, Undone, Undos, read_state, read_undone, result_of, words_undone
+from nsqadmin.actions.undo import Undone, Undos, UndoState, read_state, read_undone, result_of, words_undone
 from nsqadmin.cluster.model import TopicNode
 from tests.support import picture
 
@@ -19,8 +19,8 @@ def a_document(**retention: Any) -> bytes:
     return json.dumps({"count": 140, "retention": {"kept": True, "time": 3600, "bytes": 0, **retention}}).encode()
 
 
-def a_state(node: str = "n1:4151", size: int = 10, **fields: Any) -> State:
-    return State(node=node, document=b"x" * size, **fields)
+def a_state(node: str = "n1:4151", size: int = 10, **fields: Any) -> UndoState:
+    return UndoState(node=node, document=b"x" * size, **fields)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_the_oldest_records_go_when_there_are_too_many_bytes() -> None:
 
 def test_without_a_state_of_any_node_there_is_nothing_to_keep() -> None:
     assert Undos().add(EMPTY, []) == ""
-    assert Undos().add(EMPTY, [State(node="n1:4151", why_not="it keeps no history")]) == ""
+    assert Undos().add(EMPTY, [UndoState(node="n1:4151", why_not="it keeps no history")]) == ""
 
 
 def test_a_record_promises_what_all_of_its_nodes_promise_and_is_offered_while_one_does() -> None:

@@ -9,9 +9,9 @@ import pytest
 
 from nsqadmin.cluster.model import ReaderNode, Untold
 from nsqadmin.cluster.readers import (
-    Danger,
     NodeReaders,
     Outlook,
+    ReaderDanger,
     ReaderReport,
     TellsNoReaders,
     is_silent,
@@ -172,68 +172,70 @@ def test_a_lag_that_one_node_cannot_tell_is_unknown_as_a_whole() -> None:
 # Retention
 
 
-def danger(*, has_channels: bool = True, **fields: Any) -> Danger:
+def danger(*, has_channels: bool = True, **fields: Any) -> ReaderDanger:
     return outlook(row(**fields), has_channels=has_channels).danger
 
 
 def test_who_has_everything_is_in_no_danger() -> None:
-    assert danger(behind=0, behind_time=None, retention_time=0.0) is Danger.NONE
+    assert danger(behind=0, behind_time=None, retention_time=0.0) is ReaderDanger.NONE
 
 
 def test_what_is_removed_already_is_lost() -> None:
-    assert danger(missed=1, behind=0) is Danger.LOST
+    assert danger(missed=1, behind=0) is ReaderDanger.LOST
 
 
 def test_without_retention_only_a_topic_without_channels_keeps_anything() -> None:
-    assert danger(retention_time=0.0) is Danger.UNKEPT
-    assert danger(retention_time=0.0, has_channels=False) is Danger.NONE
+    assert danger(retention_time=0.0) is ReaderDanger.UNKEPT
+    assert danger(retention_time=0.0, has_channels=False) is ReaderDanger.NONE
 
 
 def test_who_is_as_fast_as_what_comes_is_in_no_danger() -> None:
-    assert danger(rate=100.0) is Danger.NONE
-    assert danger(rate=99.0) is Danger.NONE, "so little may be chance"
+    assert danger(rate=100.0) is ReaderDanger.NONE
+    assert danger(rate=99.0) is ReaderDanger.NONE, "so little may be chance"
 
 
 def test_who_stands_is_overtaken_when_the_time_is_over() -> None:
-    assert outlook(row(rate=0.0), has_channels=True) == Outlook(Danger.AHEAD, HOUR - 10)
-    assert outlook(row(rate=None, behind_time=0.6 * HOUR), has_channels=True).danger is Danger.NEAR
+    assert outlook(row(rate=0.0), has_channels=True) == Outlook(ReaderDanger.AHEAD, HOUR - 10)
+    assert outlook(row(rate=None, behind_time=0.6 * HOUR), has_channels=True).danger is ReaderDanger.NEAR
 
 
 def test_who_is_half_as_fast_has_twice_the_time() -> None:
     found = outlook(row(rate=1000 / (0.6 * HOUR) / 2, behind_time=0.6 * HOUR), has_channels=True)
-    assert found.danger is Danger.NEAR
+    assert found.danger is ReaderDanger.NEAR
     assert found.seconds == pytest.approx(0.8 * HOUR)
 
 
 def test_a_rate_of_who_is_silent_counts_no_more() -> None:
     assert is_silent(row(heard=NOW - 181))
-    assert danger(rate=100.0, heard=NOW - 181) is Danger.AHEAD
+    assert danger(rate=100.0, heard=NOW - 181) is ReaderDanger.AHEAD
 
 
 def test_bytes_count_as_the_time_in_which_they_came() -> None:
     kept: dict[str, Any] = {"retention_time": 0.0, "retention_bytes": 10_000, "rate": 0.0}
-    assert outlook(row(behind_bytes=1000, **kept), has_channels=True) == Outlook(Danger.AHEAD, 90.0)
-    assert outlook(row(behind_bytes=10_000, **kept), has_channels=True) == Outlook(Danger.NEAR, 0.0)
-    assert danger(behind_bytes=None, **kept) is Danger.UNKNOWN
+    assert outlook(row(behind_bytes=1000, **kept), has_channels=True) == Outlook(ReaderDanger.AHEAD, 90.0)
+    assert outlook(row(behind_bytes=10_000, **kept), has_channels=True) == Outlook(ReaderDanger.NEAR, 0.0)
+    assert danger(behind_bytes=None, **kept) is ReaderDanger.UNKNOWN
 
 
 @pytest.mark.parametrize("fields", [{"behind_time": 0.0, "behind_bytes": 1000}, {"behind_bytes": 0}])
 def test_limit_in_bytes_does_not_endanger_a_reader_that_is_hardly_behind(fields: dict[str, Any]) -> None:
-    assert danger(retention_time=0.0, retention_bytes=10_000, **fields) is Danger.NONE
+    assert danger(retention_time=0.0, retention_bytes=10_000, **fields) is ReaderDanger.NONE
 
 
 def test_of_two_limits_the_nearer_one_counts() -> None:
     found = outlook(row(behind_bytes=9000, retention_bytes=10_000, rate=0.0), has_channels=True)
-    assert found.danger is Danger.NEAR
+    assert found.danger is ReaderDanger.NEAR
     assert found.seconds == pytest.approx(10 / 9)
 
 
 def test_what_cannot_be_told_is_no_good_news() -> None:
-    assert danger(behind_time=None) is Danger.UNKNOWN
+    assert danger(behind_time=None) is ReaderDanger.UNKNOWN
 
 
 def test_the_worst_of_several_nodes_is_shown() -> None:
-    far, near = Outlook(Danger.AHEAD, 900.0), Outlook(Danger.AHEAD, 100.0)
-    assert worst([far, near, Outlook(Danger.NONE)]) == near
-    assert worst([near, Outlook(Danger.LOST)]).danger is Danger.LOST
-    assert replace(near, danger=Danger.UNKNOWN) == worst([Outlook(Danger.NONE), replace(near, danger=Danger.UNKNOWN)])
+    far, near = Outlook(ReaderDanger.AHEAD, 900.0), Outlook(ReaderDanger.AHEAD, 100.0)
+    assert worst([far, near, Outlook(ReaderDanger.NONE)]) == near
+    assert worst([near, Outlook(ReaderDanger.LOST)]).danger is ReaderDanger.LOST
+    assert replace(near, danger=ReaderDanger.UNKNOWN) == worst(
+        [Outlook(ReaderDanger.NONE), replace(near, danger=ReaderDanger.UNKNOWN)]
+    )

@@ -9,7 +9,7 @@ import pytest
 from nsqadmin.cluster.model import Activity, Evidence, Finding, Severity
 from nsqadmin.diagnosis.incident import Mark, Open
 from nsqadmin.diagnosis.incident_book import Book
-from nsqadmin.parts.incident_cards import MOST_CARDS, Filter, as_text, card_of, listing, now_and_then, time_line
+from nsqadmin.parts.incident_cards import MOST_CARDS, IncidentFilter, as_text, card_of, listing, now_and_then, time_line
 from nsqadmin.parts.links import Links
 from tests.support.outage import outage
 from tests.support.picture import NOW, channel, channel_node, node, snapshot, topic
@@ -132,13 +132,13 @@ def test_the_text_has_no_control_characters() -> None:
 @pytest.mark.parametrize(
     ("chosen", "subjects"),
     [
-        (Filter(severity="warning"), {"archive/cold"}),
-        (Filter(rule="D7"), {"shop-worker/1.5-rc1"}),
-        (Filter(words="TENANT_017"), {"tenant_*.events/indexer"}),
-        (Filter(words="nowhere"), set()),
+        (IncidentFilter(severity="warning"), {"archive/cold"}),
+        (IncidentFilter(rule="D7"), {"shop-worker/1.5-rc1"}),
+        (IncidentFilter(words="TENANT_017"), {"tenant_*.events/indexer"}),
+        (IncidentFilter(words="nowhere"), set()),
     ],
 )
-def test_the_list_is_filtered(chosen: Filter, subjects: set[str]) -> None:
+def test_the_list_is_filtered(chosen: IncidentFilter, subjects: set[str]) -> None:
     page = listing(outage_of(), LINKS, most=100, chosen=chosen)
     assert {card.open.incident.subject for card in page.cards} == subjects
     assert page.rules == ("D1", "D3", "D4", "D7", "D10", "D16")
