@@ -15,29 +15,27 @@ from urllib.parse import urlsplit
 
 import trio
 
+from nsqadmin import site as pages
 from nsqadmin.actions.audit import ActivityLog
 from nsqadmin.actions.execution import Executor
 from nsqadmin.actions.notify import Notifier
 from nsqadmin.actions.plan import messages_lost
 from nsqadmin.cluster import series_file
 from nsqadmin.cluster.view import open_saved
-from nsqadmin.compat import api, config, graphite
-from nsqadmin.compat.config import Settings
-from nsqadmin.http import api_v2, metrics
+from nsqadmin.diagnosis.incident_book import Book
+from nsqadmin.http import api_v1, api_v2, config, graphite, live, metrics
 from nsqadmin.http.app import App, Route
-from nsqadmin.http.live import hub as live
-from nsqadmin.http.live.hub import Hub
+from nsqadmin.http.config import Settings
+from nsqadmin.http.live import Hub
 from nsqadmin.http.login import Access, read_policy
-from nsqadmin.incidents.book import Book
 from nsqadmin.messages import endpoints, selection_endpoints
 from nsqadmin.messages.masking import BadMask, Masking, parse_masks
 from nsqadmin.messages.service import Messages
-from nsqadmin.pages import handlers as pages
-from nsqadmin.sampling.sampler import Sampler
 from nsqadmin.services import Services
 from nsqadmin.upstream.client import opened
 from nsqadmin.upstream.policies import PolicyQuestions
 from nsqadmin.upstream.queries import Queries
+from nsqadmin.upstream.sampler import Sampler
 from nsqcommon import web
 from nsqcommon.budget import Budget
 from nsqcommon.daemon import tune_garbage_collection, version_line, wait_for_signal
@@ -47,7 +45,7 @@ from nsqcommon.recipients import host_and_port
 from nsqcommon.startup import StartupError
 
 if TYPE_CHECKING:
-    from nsqadmin.access.policy import Policy
+    from nsqadmin.access import Policy
     from nsqadmin.cluster.series_file import Part
     from nsqadmin.cluster.view import SavedView
     from nsqadmin.options import Options
@@ -141,7 +139,7 @@ def routes_of(services: Services) -> list[Route]:
     options = services.options
     of_nsq = [*config.routes(services.settings), *graphite.routes(options)]
     if services.queries is not None and services.executor is not None:
-        of_nsq += api.routes(services.queries, services.executor)
+        of_nsq += api_v1.routes(services.queries, services.executor)
     routes = [
         *metrics.routes(services),
         *(replace(route, any_host=True) for route in of_nsq),

@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nsqadmin.access.policy import Policy
+    from nsqadmin.access import Policy
     from nsqadmin.actions.audit import ActivityLog
     from nsqadmin.actions.execution import Executor
     from nsqadmin.cluster.view import View
-    from nsqadmin.compat.config import Settings
-    from nsqadmin.http.live.hub import Hub
-    from nsqadmin.incidents.book import Book
+    from nsqadmin.diagnosis.incident_book import Book
+    from nsqadmin.http.config import Settings
+    from nsqadmin.http.live import Hub
     from nsqadmin.messages.service import Messages
     from nsqadmin.options import Options
-    from nsqadmin.sampling.sampler import Sampler
     from nsqadmin.upstream.policies import PolicyQuestions
     from nsqadmin.upstream.queries import Queries
+    from nsqadmin.upstream.sampler import Sampler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

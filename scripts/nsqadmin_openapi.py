@@ -21,7 +21,7 @@ from nsqadmin.actions import plan as actions
 from nsqadmin.actions.undo import Undone
 from nsqadmin.cluster import model
 from nsqadmin.cluster.recording import members_of
-from nsqadmin.incidents.model import Mark, Numbers
+from nsqadmin.diagnosis.incident import Mark, Numbers
 from nsqadmin.messages import buried, buried_actions, deferred, deferred_actions, selection_plan
 from nsqadmin.messages import model as messages
 

@@ -21,7 +21,7 @@ from nsqcommon.web import run_trio
 if TYPE_CHECKING:
     from nsqadmin.actions.audit import ActivityLog
     from nsqadmin.actions.notify import Notifier
-    from nsqadmin.actions.undo import State
+    from nsqadmin.actions.undo import UndoState
     from nsqadmin.cluster.model import Snapshot
     from nsqadmin.http.responses import Caller
     from nsqadmin.upstream.queries import Queries
@@ -62,8 +62,8 @@ class _Steps(list[Step]):
     def __init__(self, told: Callable[[Step], None]) -> None:
         super().__init__()
         self.told = told
-        self.look: Callable[[str], Awaitable[State | None]] | None = None  # asks a node what can be undone there
-        self.states: list[State] = []  # of the nodes that have carried out the action, or may still do so
+        self.look: Callable[[str], Awaitable[UndoState | None]] | None = None  # asks a node what can be undone there
+        self.states: list[UndoState] = []  # of the nodes that have carried out the action, or may still do so
 
 
 class Executor:

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Final
 from urllib.parse import quote_plus
 
-from nsqadmin.access.policy import Right
+from nsqadmin.access import Right
 from nsqadmin.cluster.model import Channel, Node, Severity, Snapshot, Topic
 from nsqcommon.wire.names import is_ephemeral, is_valid_name
 

@@ -26,7 +26,7 @@ _VERBS: Final = {Kind.EMPTY_CHANNEL: "emptied", Kind.DELETE_CHANNEL: "deleted", 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class UndoState:
     """What the channel had on one node before the action."""
 
     node: str
@@ -38,21 +38,21 @@ class State:
 
 
 @dataclass(slots=True)
-class Record:
+class UndoRecord:
     """One action that can be undone."""
 
     id: str
     action: Action
-    states: tuple[State, ...]
+    states: tuple[UndoState, ...]
     done: set[str] = field(default_factory=set)  # nodes where it is undone, or is being undone
 
     @property
-    def left(self) -> tuple[State, ...]:
+    def left(self) -> tuple[UndoState, ...]:
         """The nodes where it can still be undone."""
         return tuple(state for state in self.states if state.document and state.node not in self.done)
 
     @property
-    def lacking(self) -> tuple[State, ...]:
+    def lacking(self) -> tuple[UndoState, ...]:
         return tuple(state for state in self.states if not state.document)
 
     @property
@@ -99,12 +99,12 @@ class Undos:
 
     def __init__(self, most: int = _MOST) -> None:
         self._most = most
-        self._records: dict[str, Record] = {}
+        self._records: dict[str, UndoRecord] = {}
         self._size = 0
 
-    def add(self, action: Action, states: Sequence[State]) -> str:
+    def add(self, action: Action, states: Sequence[UndoState]) -> str:
         """Keep what the channel had, and return the record's id; "" if the action can be undone on no node."""
-        record = Record(token_hex(8), action, tuple(states))
+        record = UndoRecord(token_hex(8), action, tuple(states))
         if not record.left or record.size > self._most:
             return ""
         self._records[record.id] = record
@@ -113,28 +113,28 @@ class Undos:
             self._size -= self._records.pop(next(iter(self._records))).size
         return record.id
 
-    def find(self, record_id: str) -> Record | None:
+    def find(self, record_id: str) -> UndoRecord | None:
         return self._records.get(record_id)
 
 
-def read_state(node: str, document: bytes, *, at: float, oldest_at: float | None) -> State:
+def read_state(node: str, document: bytes, *, at: float, oldest_at: float | None) -> UndoState:
     """Read a node's answer to `/channel/state` at the time `at`. It may answer anything.
 
     nsqd removes finished messages by their age. So it keeps all of them until the oldest, published at `oldest_at`,
     reaches the topic's retention, and may drop every one of them when the newest does.
     """
     if len(document) > _LONGEST:
-        return State(node=node, why_not="its description of the channel cannot be used: it is too long")
+        return UndoState(node=node, why_not="its description of the channel cannot be used: it is too long")
     try:
         found = json.loads(document)
         count, retention = found["count"], found["retention"]
         seconds, size, is_kept = float(retention["time"]), retention["bytes"], retention["kept"] is True
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-        return State(node=node, why_not="its description of the channel cannot be read")
+        return UndoState(node=node, why_not="its description of the channel cannot be read")
     if not is_number(count) or not isfinite(seconds):
-        return State(node=node, why_not="its description of the channel cannot be used")
+        return UndoState(node=node, why_not="its description of the channel cannot be used")
     by_time = is_kept and 0 < seconds < _FOREVER and size == 0
-    return State(
+    return UndoState(
         node=node,
         document=document,
         count=count,
@@ -143,7 +143,7 @@ def read_state(node: str, document: bytes, *, at: float, oldest_at: float | None
     )
 
 
-def read_undone(state: State, answer: bytes) -> Undone:
+def read_undone(state: UndoState, answer: bytes) -> Undone:
     """Read a node's answer to `/channel/restore`."""
     try:
         found = json.loads(answer[:_LONGEST_ANSWER])
@@ -162,7 +162,7 @@ def result_of(rows: Sequence[Undone]) -> str:
     return "partly" if any(row.error or row.gone for row in rows) else "ok"
 
 
-def words_undone(record: Record, rows: Sequence[Undone]) -> str:
+def words_undone(record: UndoRecord, rows: Sequence[Undone]) -> str:
     """Return one sentence for Activity."""
     restored, gone = sum(row.restored for row in rows), sum(row.gone for row in rows)
     words = f"undid: {record.words}, {restored:,} message{'' if restored == 1 else 's'} back"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from nsqadmin.actions.plan import can_be_undone
-from nsqadmin.actions.undo import Record, State, Undone, Undos, read_state, read_undone, result_of, words_undone
+from nsqadmin.actions.undo import Undone, UndoRecord, Undos, UndoState, read_state, read_undone, result_of, words_undone
 from nsqadmin.upstream.acting import acting_for
 from nsqadmin.upstream.client import UpstreamError
 from nsqcommon.web import run_trio
@@ -40,7 +40,7 @@ class Undoer:
         self._queries = queries
         self._activity = activity
 
-    async def look(self, action: Action, before: Snapshot, node: str) -> State | None:
+    async def look(self, action: Action, before: Snapshot, node: str) -> UndoState | None:
         """Ask a node what the channel has; on trio. None if this action can never be undone.
 
         That a node does not tell is no reason to refuse the action. But raise UpstreamError if it is silent: it would
@@ -54,23 +54,23 @@ class Undoer:
             if not error.status and not error.not_read:
                 raise
             reason = _NO_STATE.get(_code(error), f"it did not tell what the channel had (HTTP {error.status})")
-            return State(node=node, why_not=error.not_read or reason)
+            return UndoState(node=node, why_not=error.not_read or reason)
         return read_state(node, document, at=time(), oldest_at=_oldest_at(before, action, node))
 
-    async def undo(self, record: Record, caller: Caller) -> tuple[Undone, ...]:
+    async def undo(self, record: UndoRecord, caller: Caller) -> tuple[Undone, ...]:
         """Give back what is left of the record on all nodes, and note it in the audit log; for callers on asyncio."""
         states = record.left
         record.done.update(state.node for state in states)  # a second undo at the same time finds nothing left
         return await run_trio(self._undo, record, states, caller)
 
-    def note_refusal(self, record: Record, caller: Caller, reason: str) -> None:
+    def note_refusal(self, record: UndoRecord, caller: Caller, reason: str) -> None:
         self._note(record, caller, f"refused to undo: {record.words}: {reason}", "refused", at=time())
 
-    async def _undo(self, record: Record, states: tuple[State, ...], caller: Caller) -> tuple[Undone, ...]:
+    async def _undo(self, record: UndoRecord, states: tuple[UndoState, ...], caller: Caller) -> tuple[Undone, ...]:
         began, at = trio.current_time(), time()
         rows: dict[str, Undone] = {}
 
-        async def restore(state: State) -> None:
+        async def restore(state: UndoState) -> None:
             rows[state.node] = await self._restored(record.action, state)
             if rows[state.node].error:
                 record.done.discard(state.node)
@@ -86,7 +86,7 @@ class Undoer:
             self._note(record, caller, words_undone(record, asked), result_of(asked), at=at, nodes=nodes, took=took)
         return (*asked, *(Undone(node=it.node, error=f"cannot be undone: {it.why_not}") for it in record.lacking))
 
-    async def _restored(self, action: Action, state: State) -> Undone:
+    async def _restored(self, action: Action, state: UndoState) -> Undone:
         try:
             answer = await self._queries.restore_channel(state.node, action.topic, action.channel, state.document)
         except UpstreamError as error:
@@ -100,7 +100,7 @@ class Undoer:
 
     def _note(
         self,
-        record: Record,
+        record: UndoRecord,
         caller: Caller,
         text: str,
         result: str,

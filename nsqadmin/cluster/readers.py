@@ -129,7 +129,7 @@ def _reader(key: Key, reports: Sequence[ReaderReport], telling: Sequence[str]) -
 # Retention
 
 
-class Danger(StrEnum):
+class ReaderDanger(StrEnum):
     """How likely it is that messages are removed before a reader has committed them, in rising order."""
 
     NONE = "none"
@@ -144,11 +144,11 @@ class Danger(StrEnum):
 class Outlook:
     """Whether retention will overtake a reader on a node."""
 
-    danger: Danger
+    danger: ReaderDanger
     seconds: float | None = None  # until then at the earliest; messages that a channel still needs stay for longer
 
 
-_ORDER: Final = tuple(Danger)
+_ORDER: Final = tuple(ReaderDanger)
 
 
 def is_silent(row: ReaderNode) -> bool:
@@ -161,17 +161,17 @@ def outlook(row: ReaderNode, *, has_channels: bool) -> Outlook:
     With no retention set, a topic without channels keeps everything.
     """
     if row.missed:
-        return Outlook(Danger.LOST)
+        return Outlook(ReaderDanger.LOST)
     if not row.behind:
-        return Outlook(Danger.NONE)
+        return Outlook(ReaderDanger.NONE)
     if not (row.retention_time or row.retention_bytes):
-        return Outlook(Danger.UNKEPT if has_channels else Danger.NONE)
+        return Outlook(ReaderDanger.UNKEPT if has_channels else ReaderDanger.NONE)
     if row.behind_time is None or (row.retention_bytes and row.behind_bytes is None):
-        return Outlook(Danger.UNKNOWN)
+        return Outlook(ReaderDanger.UNKNOWN)
     lag = row.behind_time
     growth = _growth(row, lag)
     limits = [kept for kept in (row.retention_time, _time_of_bytes(row, lag)) if kept]
-    return worst([Outlook(Danger.NONE), *(_overtaken(lag, kept, growth) for kept in limits)])
+    return worst([Outlook(ReaderDanger.NONE), *(_overtaken(lag, kept, growth) for kept in limits)])
 
 
 def _time_of_bytes(row: ReaderNode, lag: float) -> float:
@@ -194,11 +194,11 @@ def _growth(row: ReaderNode, lag: float) -> float:
 def _overtaken(lag: float, kept: float, growth: float) -> Outlook:
     left = max(0.0, kept - lag)
     if growth <= 0 and left:
-        return Outlook(Danger.NONE)
+        return Outlook(ReaderDanger.NONE)
     seconds = left / growth if left else 0.0
     if seconds >= kept:  # the lag grows so slowly that this may be chance
-        return Outlook(Danger.NONE)
-    return Outlook(Danger.NEAR if left < kept / 2 else Danger.AHEAD, seconds)
+        return Outlook(ReaderDanger.NONE)
+    return Outlook(ReaderDanger.NEAR if left < kept / 2 else ReaderDanger.AHEAD, seconds)
 
 
 def worst(outlooks: Iterable[Outlook]) -> Outlook:

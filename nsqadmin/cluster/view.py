@@ -12,7 +12,7 @@ from nsqadmin.cluster.recording import NotASnapshot, decode
 from nsqcommon.startup import StartupError
 
 if TYPE_CHECKING:
-    from nsqadmin.access.policy import Identity
+    from nsqadmin.access import Identity
     from nsqadmin.cluster.model import Producer, Topic
 
 

@@ -1,4 +1,6 @@
-"""Says what is wrong, in words and with the numbers that show it: rules on a picture and on its history.
+"""Says what is wrong, in words and with the numbers that show it: findings, and the incidents that they belong to.
+
+Findings come from rules on a picture and on its history.
 
 Each rule is a function that yields findings. Some rules stand in groups: once a rule of a group finds something, the
 group's later rules are not asked. Every finding has its evidence, and is marked if it is an inference.
@@ -21,4 +23,15 @@ While a node is silent, what was found before does not end: see `upkeep.py`.
 
 A new rule is a function in `channels.py`, `topics.py`, `nodes.py`, `policy.py` or `remote.py`; it joins its group, or those without,
 in one of the first three. Where it also joins its group, or those without.
+
+An incident is findings with one cause, so that one cause is one card and not a hundred:
+
+    Snapshot.findings ─► grouping ─► Incident ─► incident_book ─► Open      what the pages, the API and /metrics show
+                            │                        │
+                         suspects                 changes, marks
+
+`incident.py` has the records. `grouping.py` decides which findings have one cause, with `suspects.py` for causes that are
+a consumer's program; `wording.py` puts an incident into words. `incident_book.py` follows incidents over time: when each
+began, the numbers then, and whether it grows. `changes.py` looks up what changed just before, and `marks.py` has what
+people acknowledged or muted. All of these are cores: docs/decisions/0013-nsqadmin-that-does-not-guess.md.
 """

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import Response
 
-from nsqadmin.access.policy import Right
+from nsqadmin.access import Right
 from nsqadmin.actions.plan import Action, BadAction, Kind, checked, holders, plan
 from nsqadmin.actions.undo import result_of
 from nsqadmin.cluster.model import (
@@ -26,7 +26,7 @@ from nsqadmin.cluster.model import (
 from nsqadmin.cluster.recording import encode, to_json
 from nsqadmin.cluster.view import recorded, seen_by
 from nsqadmin.http.app import Route
-from nsqadmin.http.live.hub import health_of, restricted
+from nsqadmin.http.live import health_of, restricted
 from nsqadmin.http.responses import caller_of, identity_of, json_answer, number_argument, object_of, require
 from nsqadmin.http.undoing import undo
 from nsqcommon.http_api import HttpError
@@ -34,8 +34,8 @@ from nsqcommon.http_api import HttpError
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from nsqadmin.access.policy import Identity
-    from nsqadmin.incidents.model import Open
+    from nsqadmin.access import Identity
+    from nsqadmin.diagnosis.incident import Open
     from nsqadmin.services import Services
 
 _MOST_SERIES: Final = 500  # series in a saved snapshot

@@ -26,7 +26,7 @@ from urllib.parse import quote, unquote
 from starlette.requests import Request
 from starlette.responses import Response
 
-from nsqadmin.access.policy import Identity, Right
+from nsqadmin.access import Identity, Right
 from nsqadmin.http.responses import refusal, remote_of, text_answer
 from nsqcommon.http_api import ClientGone, HttpError, Receive, Scope, Send
 from nsqcommon.options import format_duration

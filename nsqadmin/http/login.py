@@ -8,7 +8,7 @@ from binascii import Error as NotBase64
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from nsqadmin.access.policy import BadRoles, Identity, Policy, Role, is_within, networks, parse_roles
+from nsqadmin.access import BadRoles, Identity, Policy, Role, is_within, networks, parse_roles
 from nsqadmin.accounts import Accounts, read_accounts
 from nsqadmin.http.app import LoginNeeded
 from nsqcommon.startup import StartupError

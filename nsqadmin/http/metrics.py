@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from nsqadmin.cluster.model import Snapshot
-    from nsqadmin.incidents.model import Open
+    from nsqadmin.diagnosis.incident import Open
     from nsqadmin.services import Services
 
     OfTopics = Sequence[tuple[Topic, Mapping[str, str]]]  # with their labels

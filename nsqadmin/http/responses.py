@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from nsqadmin.access.policy import Identity, Right
+from nsqadmin.access import Identity, Right
 from nsqcommon import nsq_json
 from nsqcommon.http_api import ClientGone, HttpError
 from nsqcommon.net import format_name

@@ -10,11 +10,11 @@ from nsqcommon.http_api import HttpError
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from nsqadmin.actions.undo import Record, Undone
+    from nsqadmin.actions.undo import Undone, UndoRecord
     from nsqadmin.services import Services
 
 
-async def undo(services: Services, request: Request, record_id: str) -> tuple[Record, tuple[Undone, ...]]:
+async def undo(services: Services, request: Request, record_id: str) -> tuple[UndoRecord, tuple[Undone, ...]]:
     """Undo the action of this record where it is not undone yet. Raise 403, 404, or 409 if nothing is left."""
     executor = services.executor
     if executor is None:

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from nsqadmin import numbers
-from nsqadmin.access.policy import Right
+from nsqadmin.access import Right
 from nsqadmin.actions.plan import Consequence
 from nsqadmin.cluster.model import Severity
 from nsqadmin.messages.buried import Job, job_in, kick_in

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import Response
 
-from nsqadmin.access.policy import Right
+from nsqadmin.access import Right
 from nsqadmin.cluster.recording import to_json
 from nsqadmin.http.app import Route
-from nsqadmin.http.live.event_stream import EventStream
+from nsqadmin.http.event_stream import EventStream
 from nsqadmin.http.responses import body_of, caller_of, json_answer, number_argument, require, word_in
 from nsqadmin.messages.download import lines
 from nsqadmin.messages.events import MOST_SHOWN, SearchEvents, TailEvents

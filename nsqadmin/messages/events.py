@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from nsqadmin.http.live.event_stream import event
+from nsqadmin.http.event_stream import event
 from nsqadmin.messages.model import Found, Message, message_json, progress_json
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from urllib.parse import quote_plus
 
 import trio
 
-from nsqadmin.access.policy import Right
+from nsqadmin.access import Right
 from nsqadmin.messages.filters import Filter
 from nsqadmin.messages.model import BINARY, Gap, Message, NodeLog, Page
 from nsqadmin.messages.selection import runs_of
@@ -22,7 +22,7 @@ from nsqadmin.upstream.client import UpstreamError
 from nsqcommon.wire.headers import MOST_BYTES, MOST_PAIRS
 
 if TYPE_CHECKING:
-    from nsqadmin.access.policy import Identity
+    from nsqadmin.access import Identity
     from nsqadmin.cluster.model import Node, Snapshot
     from nsqadmin.messages.masking import Masking
     from nsqadmin.upstream.client import Upstream

@@ -17,7 +17,7 @@ import secrets
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
-from nsqadmin.access.policy import Right
+from nsqadmin.access import Right
 from nsqadmin.messages.lists import BadRequest
 from nsqadmin.messages.masking import MASK
 from nsqadmin.messages.policy_words import is_of_nsqd
@@ -25,7 +25,7 @@ from nsqadmin.messages.policy_words import is_of_nsqd
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from nsqadmin.access.policy import Identity
+    from nsqadmin.access import Identity
     from nsqadmin.messages.masking import Masking
 
 _is_name: Final = re.compile(r"#[0-9a-f]{12}").fullmatch

@@ -18,7 +18,7 @@ from nsqadmin.messages.reading import ANOTHER_LOG, Unreadable, gap_in, message_i
 from nsqadmin.messages.walk import Lane, Place, Walk, parse_cursor
 
 if TYPE_CHECKING:
-    from nsqadmin.access.policy import Identity
+    from nsqadmin.access import Identity
     from nsqadmin.cluster.model import Node, Snapshot
     from nsqadmin.messages.filters import Filter
     from nsqadmin.messages.reading import Reader

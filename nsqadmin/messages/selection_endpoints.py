@@ -7,7 +7,7 @@ from dataclasses import replace
 from time import time
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from nsqadmin.access.policy import Right
+from nsqadmin.access import Right
 from nsqadmin.cluster.recording import to_json
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import MOST_BODY as MOST_SHORT_BODY
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from nsqadmin.access.policy import Identity
+    from nsqadmin.access import Identity
     from nsqadmin.cluster.model import Channel
     from nsqadmin.cluster.view import View
     from nsqadmin.messages.selection_plan import SelectionPlan

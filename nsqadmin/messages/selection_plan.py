@@ -16,7 +16,7 @@ from nsqadmin.actions.plan import Consequence
 from nsqadmin.cluster.model import Paused, Severity
 
 if TYPE_CHECKING:
-    from nsqadmin.access.policy import Identity, Right
+    from nsqadmin.access import Identity, Right
     from nsqadmin.cluster.model import Channel
     from nsqadmin.messages.lists import Sight
 

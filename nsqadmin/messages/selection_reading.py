@@ -29,7 +29,7 @@ from nsqadmin.messages.reading import Unreadable, code_of, message_in, silence, 
 from nsqadmin.upstream.client import UpstreamError
 
 if TYPE_CHECKING:
-    from nsqadmin.access.policy import Identity
+    from nsqadmin.access import Identity
     from nsqadmin.cluster.model import Channel, ChannelNode, Snapshot
     from nsqadmin.messages.reading import Reader
     from nsqadmin.upstream.client import Upstream

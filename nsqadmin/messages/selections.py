@@ -27,7 +27,7 @@ from nsqcommon.web import run_trio
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nsqadmin.access.policy import Identity
+    from nsqadmin.access import Identity
     from nsqadmin.actions.audit import ActivityLog
     from nsqadmin.cluster.model import Channel
     from nsqadmin.cluster.view import View

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from time import time
 from typing import TYPE_CHECKING
 
-from nsqadmin.access.policy import Right
+from nsqadmin.access import Right
 from nsqadmin.messages.buried import BURIED
 from nsqadmin.messages.deferred import DEFERRED
 from nsqadmin.messages.publishing import CannotPublish, Publisher, node_to_publish_at
@@ -20,7 +20,7 @@ from nsqcommon.http_api import HttpError
 from nsqcommon.web import run_trio
 
 if TYPE_CHECKING:
-    from nsqadmin.access.policy import Identity
+    from nsqadmin.access import Identity
     from nsqadmin.actions.audit import ActivityLog
     from nsqadmin.cluster.view import View
     from nsqadmin.http.responses import Caller

@@ -1,6 +1,6 @@
-"""The pages as HTML, complete without a script. Their templates, styles and scripts lie in `nsqadmin/web`.
+"""The pages as HTML, complete without a script: `topic.py` is the page that `web/templates/topic.html` shows.
 
-`handlers.py` has the routes, but for those under `/actions`, which `actions.py` and `messages.py` have. What a page shows beyond the model is made in the module with its name (`overview.py`,
-`topics.py`, `messages.py`, `readers.py`, `actions.py`) or in `details.py`; its numbers change live if they are among
-`http/live/cells.py`.
+A page that has an address of its own has `routes`, and `nsqadmin/site.py` lists it. The others are answers to a form
+(`receipt.py`) or shown in the place of another page (`error.py`). What several pages are made of is in `parts/`; a
+number changes live if it is among `http/live_cells.py`.
 """

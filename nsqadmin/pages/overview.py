@@ -4,22 +4,78 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from nsqadmin import numbers
-from nsqadmin.cluster.model import Channel, Metric, Series, Severity, Snapshot
-from nsqadmin.incidents.book import in_view
-from nsqadmin.pages.charts import spark
-from nsqadmin.pages.incident_cards import MOST_CARDS, Listing, listing, verdict
+from nsqadmin.cluster.model import (
+    CLUSTER_SERIES,
+    Channel,
+    Metric,
+    Series,
+    Severity,
+    Snapshot,
+    Span,
+    channel_series,
+)
+from nsqadmin.diagnosis.incident_book import in_view
+from nsqadmin.http.app import Route
+from nsqadmin.http.responses import identity_of
 from nsqadmin.pages.topics import trouble
+from nsqadmin.parts import charts
+from nsqadmin.parts.charts import lines_of, spark
+from nsqadmin.parts.incident_cards import MOST_CARDS, Listing, listing, verdict
+from nsqadmin.parts.painter import series_of
 
 if TYPE_CHECKING:
-    from nsqadmin.incidents.model import Open
-    from nsqadmin.pages.links import Links
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from nsqadmin.diagnosis.incident import Open
+    from nsqadmin.parts.links import Links
+    from nsqadmin.parts.painter import Painter
+    from nsqadmin.services import Services
 
 TOP: Final = 5
 
 SeriesOf = Callable[[str, str], Series | None]  # of a channel, by topic and name
+
+
+def routes(services: Services, painter: Painter) -> list[Route]:
+    def series_of_channel(topic: str, channel: str) -> Series | None:
+        return services.view.series(channel_series(topic, channel), Span.MINUTES)
+
+    async def page(request: Request) -> Response:
+        snapshot = await painter.picture(request)
+        incidents = services.incidents.seen_by(identity_of(request))
+        return painter.page(
+            request,
+            "overview.html",
+            snapshot,
+            current="Overview",
+            scope="overview",
+            page=overview(snapshot, incidents, series_of_channel, painter.links),
+            charts=cluster_charts(services, request, snapshot),
+        )
+
+    return [Route("GET", "/", painter.cached(page))]
+
+
+def cluster_charts(services: Services, request: Request, snapshot: Snapshot) -> list[charts.Chart]:
+    series = series_of(services, request, CLUSTER_SERIES)
+    line = lines_of("cluster")
+    drawn = partial(charts.chart, is_partial=bool(snapshot.silent))
+    return [
+        drawn(
+            "In and out",
+            series,
+            [line(Metric.INCOMING, "in", "c1"), line(Metric.FINISHED, "out", "c2")],
+            form="rate",
+        ),
+        drawn("Waiting", series, [line(Metric.DEPTH, "depth", "c1", filled=True)]),
+        drawn("In flight", series, [line(Metric.IN_FLIGHT, "in flight", "c3")]),
+        drawn("Problems, warnings", series, [line(Metric.FINDINGS, "now", "c4", filled=True)]),
+    ]
 
 
 @dataclass(frozen=True, slots=True)

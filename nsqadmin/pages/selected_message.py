@@ -5,12 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from nsqadmin.access.policy import Right
+from nsqadmin.access import Right
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import require
-from nsqadmin.pages.bodies import FORMS, shown
-from nsqadmin.pages.painter import Failure, word_of
-from nsqadmin.pages.selection_tab import ADDRESS
+from nsqadmin.pages.error import Failure, error_page
+from nsqadmin.parts.bodies import FORMS, shown
+from nsqadmin.parts.painter import word_of
+from nsqadmin.parts.selection_tab import ADDRESS
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from nsqadmin.cluster.model import Snapshot
     from nsqadmin.messages.selections import Selections
-    from nsqadmin.pages.painter import Painter
+    from nsqadmin.parts.painter import Painter
     from nsqadmin.services import Services
 
 _GONE: Final = {
@@ -27,13 +28,15 @@ _GONE: Final = {
 }
 
 
-class SelectedMessagePages:
+def routes(services: Services, painter: Painter) -> list[Route]:
+    pages = _SelectedMessagePages(services, painter)
+    return [Route("GET", f"/{kind}", partial(pages.message, kind)) for kind in ADDRESS]
+
+
+class _SelectedMessagePages:
     def __init__(self, services: Services, painter: Painter) -> None:
         self._services = services
         self._painter = painter
-
-    def routes(self) -> list[Route]:
-        return [Route("GET", f"/{kind}", partial(self.message, kind)) for kind in ADDRESS]
 
     async def message(self, kind: str, request: Request) -> Response:
         """Show one message, named by `topic=`, `channel=`, `node=` and its place."""
@@ -70,4 +73,4 @@ class SelectedMessagePages:
     def _no_message(self, request: Request, snapshot: Snapshot, why: str) -> Response:
         links = (("Overview", self._painter.links.to("/")),)
         failure = Failure(title="This message cannot be shown", text=why, links=links)
-        return self._painter.failure(request, snapshot, failure)
+        return error_page(self._painter, request, snapshot, failure)

@@ -9,7 +9,7 @@ from functools import partial
 from time import time
 from typing import TYPE_CHECKING, Any, Final
 
-from nsqadmin.access.policy import Right
+from nsqadmin.access import Right
 from nsqadmin.http.app import Handler, Route
 from nsqadmin.http.responses import caller_of, identity_of, lists_of, require
 from nsqadmin.messages import buried_actions, deferred_actions
@@ -17,9 +17,10 @@ from nsqadmin.messages.buried_actions import DEFAULT_RATE, Verb, Wanted, parse_p
 from nsqadmin.messages.deferred_actions import Chosen, RecallVerb, RecallWanted, parse_when
 from nsqadmin.messages.endpoints import MOST_BODY, filter_of, selection_of
 from nsqadmin.messages.lists import BadRequest
-from nsqadmin.pages.messages import NO_CLUSTER
-from nsqadmin.pages.progress import with_progress
+from nsqadmin.pages.error import refusal_page
 from nsqadmin.pages.selection_receipt import receipt
+from nsqadmin.parts.messages import messages_of
+from nsqadmin.parts.progress import with_progress
 from nsqcommon.http_api import HttpError
 
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
     from nsqadmin.messages.selection_plan import SelectionPlan
     from nsqadmin.messages.selections import Selections
     from nsqadmin.messages.service import Messages
-    from nsqadmin.pages.painter import Painter
-    from nsqadmin.pages.progress import Told
+    from nsqadmin.parts.painter import Painter
+    from nsqadmin.parts.progress import Told
     from nsqadmin.services import Services
 
     Values = Mapping[str, Sequence[str]]
@@ -41,20 +42,22 @@ if TYPE_CHECKING:
 _HIGHEST: Final = 1 << 53
 
 
-class SelectionPlanPages:
+def routes(services: Services, painter: Painter) -> list[Route]:
+    pages = _SelectionPlanPages(services, painter)
+    buried = {f"/actions/{it.name}": _BuriedForm(verb) for verb, it in buried_actions.VERBS.items()}
+    deferred = {f"/actions/{it.name}": _DeferredForm(verb) for verb, it in deferred_actions.VERBS.items()}
+    handlers = [("GET", path, partial(pages.act, form)) for path, form in buried.items()]
+    handlers += [("POST", path, partial(pages.act, form)) for path, form in (buried | deferred).items()]
+    handlers += [("POST", f"/actions/{buried_actions.STOP.name}", partial(pages.at_once, _stop))]
+    handlers += [("POST", f"/actions/{buried_actions.UNDO.name}", partial(pages.at_once, _undo))]
+    return [Route(method, path, partial(pages._tried, handler)) for method, path, handler in handlers]
+
+
+class _SelectionPlanPages:
     def __init__(self, services: Services, painter: Painter) -> None:
         self._services = services
         self._painter = painter
         self._links = painter.links
-
-    def routes(self) -> list[Route]:
-        buried = {f"/actions/{it.name}": _BuriedForm(verb) for verb, it in buried_actions.VERBS.items()}
-        deferred = {f"/actions/{it.name}": _DeferredForm(verb) for verb, it in deferred_actions.VERBS.items()}
-        handlers = [("GET", path, partial(self.act, form)) for path, form in buried.items()]
-        handlers += [("POST", path, partial(self.act, form)) for path, form in (buried | deferred).items()]
-        handlers += [("POST", f"/actions/{buried_actions.STOP.name}", partial(self.at_once, _stop))]
-        handlers += [("POST", f"/actions/{buried_actions.UNDO.name}", partial(self.at_once, _undo))]
-        return [Route(method, path, partial(self._tried, handler)) for method, path, handler in handlers]
 
     async def _tried(self, handler: Handler, request: Request) -> Response:
         """Return the answer, or why nothing was done."""
@@ -64,14 +67,14 @@ class SelectionPlanPages:
             refusal = HttpError(400, "INVALID_REQUEST", details={"reason": f"{error}."})
         except HttpError as error:
             refusal = error
-        return await self._painter.refusal(request, refusal, "Nothing was done")
+        return await refusal_page(self._painter, request, refusal, "Nothing was done")
 
     async def act(self, form: _Form, request: Request) -> Response:
         """Show what it would do, or do it."""
         is_post = request.method == "POST"
         asked = request.query_params
         values = await lists_of(request, limit=MOST_BODY) if is_post else {it: asked.getlist(it) for it in asked}
-        channel, messages = await self._channel(request, values), self._messages()
+        channel, messages = await self._channel(request, values), messages_of(self._services)
         plan, problem = await form.planned(request, messages, channel, values)
         # Deferred messages can be so many that the form for their plan is a POST, too.
         is_confirmed = is_post and (form.kind == "buried" or first_of(values, "confirmed") == "yes")
@@ -87,7 +90,7 @@ class SelectionPlanPages:
         """Do what needs no confirmation."""
         values = await lists_of(request)
         plan = planned(await self._channel(request, values), values)
-        return await self._done(request, self._messages().buried, plan, "buried")
+        return await self._done(request, messages_of(self._services).buried, plan, "buried")
 
     async def _plan_page(
         self, request: Request, form: _Form, plan: SelectionPlan[Any, Any], values: Values, problem: str
@@ -126,11 +129,6 @@ class SelectionPlanPages:
         if channel is None:
             raise HttpError(404, "CHANNEL_NOT_FOUND", details={"reason": "This channel does not exist any more."})
         return channel
-
-    def _messages(self) -> Messages:
-        if self._services.messages is None:
-            raise HttpError(403, "FORBIDDEN", details={"reason": NO_CLUSTER})
-        return self._services.messages
 
 
 def _stop(channel: Channel, values: Values) -> SelectionPlan[Any, Any]:

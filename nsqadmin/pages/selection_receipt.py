@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from nsqadmin.messages.selection_plan import NodeResult, SelectionPlan
-    from nsqadmin.pages.painter import Painter
+    from nsqadmin.parts.painter import Painter
 
 
 async def receipt(

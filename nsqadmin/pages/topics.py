@@ -7,14 +7,47 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from nsqadmin.cluster.model import Channel, Paused, Snapshot, Topic
-from nsqadmin.pages.tables import Part, part_of, sorted_rows
+from nsqadmin.http.app import Route
+from nsqadmin.parts.filters import BadTopicFilter, TopicFilter, parse
+from nsqadmin.parts.status import Standing
+from nsqadmin.parts.tables import Part, page_number, part_of, sorted_rows
 
 if TYPE_CHECKING:
-    from nsqadmin.pages.filters import Filter
-    from nsqadmin.pages.status import Standing, State
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from nsqadmin.parts.painter import Painter
+    from nsqadmin.parts.status import State
+    from nsqadmin.services import Services
 
 PER_PAGE: Final = 50  # topics: with their channels these are some hundred rows, on a phone as many cards
 MOST_CHANNELS: Final = 20  # of one topic in the list; its own page shows all
+
+
+def routes(services: Services, painter: Painter) -> list[Route]:
+    async def page(request: Request) -> Response:
+        snapshot = await painter.picture(request)
+        wanted, wrong = request.query_params.get("filter", "").strip(), ""
+        try:
+            chosen = parse(wanted)
+        except BadTopicFilter as error:
+            chosen, wrong = TopicFilter(), str(error)
+        sort = request.query_params.get("sort", "name")
+        if sort.removeprefix("-") not in SORT_NAMES:
+            sort = "name"
+        return painter.page(
+            request,
+            "topics.html",
+            snapshot,
+            current="Topics",
+            scope="topics",
+            page=topics_page(snapshot, Standing(snapshot.findings), chosen, sort=sort, page=page_number(request)),
+            wanted=wanted,
+            wrong=wrong,
+            sort=sort,
+        )
+
+    return [Route("GET", "/topics", painter.cached(page))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +145,7 @@ _STATE_ORDER: Final = {"problem": 3, "warning": 2, "ok": 1, "muted": 0}
 
 
 def topics_page(
-    snapshot: Snapshot, standing: Standing, wanted: Filter, *, sort: str = "name", page: int = 1
+    snapshot: Snapshot, standing: Standing, wanted: TopicFilter, *, sort: str = "name", page: int = 1
 ) -> TopicsPage:
     """Return a page of the list. `sort` is one of SORT_NAMES; a dash before it puts the greatest first."""
     word = sort.removeprefix("-")
@@ -134,7 +167,7 @@ def topics_page(
     )
 
 
-def _row(topic: Topic, standing: Standing, wanted: Filter) -> TopicRow | None:
+def _row(topic: Topic, standing: Standing, wanted: TopicFilter) -> TopicRow | None:
     """Return the row of a topic: with all channels if the topic matches, otherwise with those channels that match."""
     row = _whole_row(topic, standing)
     if wanted.matches(row):

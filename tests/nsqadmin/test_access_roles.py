@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nsqadmin.access.policy import BadRoles, Policy, Right, is_within, networks, parse_roles
+from nsqadmin.access import BadRoles, Policy, Right, is_within, networks, parse_roles
 
 ROLES = """
 [[role]]

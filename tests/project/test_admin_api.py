@@ -14,7 +14,7 @@ def routes() -> set[tuple[str, str]]:
     """Return the routes of the APIs, without those of pages, which are for people."""
     found: set[tuple[str, str]] = set()
     for source in SOURCES:
-        if "pages" in source.parts or source.name == "pages.py":
+        if "pages" in source.parts or source.name == "site.py":
             continue
         text = source.read_text(encoding="utf-8")
         names = dict(re.findall(r"(\w+) = \"(/api/[^\"]+)\"", text))

@@ -10,9 +10,9 @@ import pytest
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 TESTS: Final = ROOT / "tests"
-# Their rooms will be built anew, so their tests are in one folder: pages/readers.py has test_readers.py, or
-# test_pages_readers.py where another room has a module of that name.
-FLAT: Final = ("bench", "nsqadmin")
+# Its tests are in one folder: rooms/module.py has test_module.py, or test_rooms_module.py where another room has a
+# module of that name.
+FLAT: Final = ("bench",)
 BESIDE: Final = frozenset(
     {
         *(
@@ -97,9 +97,11 @@ def test_rooms_of_tests_are_rooms_of_the_package(package: str) -> None:
         ("nsqd/test_channel.py", False),
         ("nsqd/log/journal/test_journal.py", True),
         ("nsqclient/shell/test_consumer.py", True),
-        ("nsqadmin/test_pages_readers.py", True),
-        ("nsqadmin/test_readers.py", True),
-        ("nsqadmin/test_sages_readers.py", False),
+        ("nsqadmin/parts/test_readers.py", True),
+        ("nsqadmin/test_readers.py", False),
+        ("bench/test_jobs_rates.py", True),
+        ("bench/test_rates.py", True),
+        ("bench/test_jabs_rates.py", False),
     ],
 )
 def test_a_name_that_no_module_has_is_found(test: str, is_there: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nsqadmin.access.policy import Identity, Right, Role
+from nsqadmin.access import Identity, Right, Role
 from nsqadmin.cluster.measures import measures_of
 from nsqadmin.cluster.model import (
     Channel,

@@ -193,7 +193,7 @@ def _keep_compiled(folder: str) -> None:
     """Have nsqadmin's templates compiled once for all children: a page's take 0.15 s, and most children show few pages."""
     from jinja2 import FileSystemBytecodeCache
 
-    from nsqadmin.pages import rendering
+    from nsqadmin.parts import rendering
 
     make, cache = rendering.environment, FileSystemBytecodeCache(folder)
 

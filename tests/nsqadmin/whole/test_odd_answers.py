@@ -13,7 +13,7 @@ from nsqadmin import numbers
 from nsqadmin.cluster.merge import Directory, Merger, totals_of
 from nsqadmin.cluster.node_stats import read_stats
 from nsqadmin.cluster.sane import NotUnderstood
-from nsqadmin.compat.documents import channel_document, counter_document, node_document, topic_document
+from nsqadmin.http.api_v1_documents import channel_document, counter_document, node_document, topic_document
 from nsqadmin.upstream.discovery import Announced, info_in, producers_in, topics_in
 from nsqadmin.upstream.slices import at_once
 

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from nsqadmin import numbers
-from nsqadmin.access.policy import Identity
+from nsqadmin.access import Identity
 from nsqadmin.cluster.recording import to_json
 from nsqadmin.messages.masking import Masking
 from nsqadmin.messages.model import Page, ReplayPlan, page_json

@@ -4,7 +4,7 @@ import pytest
 
 from nsqadmin.actions.plan import Action, Kind, Receipt, Step, plan
 from nsqadmin.cluster.model import TopicNode
-from nsqadmin.pages.actions import in_words
+from nsqadmin.pages.receipt import in_words
 from tests.support import picture
 
 NODES = ("n1:4151", "n2:4151")

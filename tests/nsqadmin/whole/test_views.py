@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nsqadmin.access.policy import Identity, Right, Role
+from nsqadmin.access import Identity, Right, Role
 from nsqadmin.cluster.model import (
     Client,
     Finding,
@@ -20,21 +20,17 @@ from nsqadmin.cluster.model import (
     TopicNode,
 )
 from nsqadmin.cluster.view import seen_by
-from nsqadmin.incidents.book import Book
-from nsqadmin.pages.details import (
-    channel_details,
-    client_groups,
-    client_rows,
-    consumers_page,
-    lookup_page,
-    no_history,
-    topic_details,
-)
-from nsqadmin.pages.jump import find
-from nsqadmin.pages.links import Links
+from nsqadmin.diagnosis.incident_book import Book
+from nsqadmin.pages.channel import channel_details
+from nsqadmin.pages.consumers import client_groups, client_rows, consumers_page
+from nsqadmin.pages.lookup import lookup_page
 from nsqadmin.pages.overview import Overview, overview
-from nsqadmin.pages.rendering import Static, breakable, drain, latency
-from nsqadmin.pages.status import Standing
+from nsqadmin.pages.topic import topic_details
+from nsqadmin.parts.jump import find
+from nsqadmin.parts.links import Links
+from nsqadmin.parts.messages import no_history
+from nsqadmin.parts.rendering import Static, breakable, drain, latency
+from nsqadmin.parts.status import Standing
 from tests.support.picture import NOW, channel, channel_node, client, node, snapshot, topic
 
 LINKS = Links("/nsq")

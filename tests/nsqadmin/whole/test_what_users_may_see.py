@@ -260,13 +260,13 @@ def routes() -> list[tuple[str, str]]:
     from types import SimpleNamespace
     from typing import cast
 
-    from nsqadmin.access.policy import Policy
+    from nsqadmin.access import Policy
     from nsqadmin.actions.audit import ActivityLog
     from nsqadmin.cluster.view import SavedView
-    from nsqadmin.compat.config import Settings
     from nsqadmin.daemon import routes_of
-    from nsqadmin.http.live.hub import Hub
-    from nsqadmin.incidents.book import Book
+    from nsqadmin.diagnosis.incident_book import Book
+    from nsqadmin.http.config import Settings
+    from nsqadmin.http.live import Hub
     from nsqadmin.messages.masking import Masking
     from nsqadmin.messages.service import Messages
     from nsqadmin.options import Options

@@ -1,1 +1,0 @@
-"""Access: who may see what, and who may change what."""

@@ -1,0 +1,46 @@
+"""What findings are about: the channels, topics and nodes, and the sums of their numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from nsqadmin.diagnosis.incident import Cause, CauseKind, Numbers
+
+if TYPE_CHECKING:
+    from nsqadmin.cluster.model import Channel, Finding, Snapshot
+
+
+class Index:
+    """Finds channels by name. `Snapshot.channel` walks a topic's channels, which is too slow for thousands of them."""
+
+    def __init__(self, snapshot: Snapshot, findings: Iterable[Finding]) -> None:
+        self.snapshot = snapshot
+        self._channels: dict[tuple[str, str], Channel] = {}
+        for name in {finding.topic for finding in findings if finding.channel}:
+            if (topic := snapshot.topic(name)) is not None:
+                for channel in topic.channels:
+                    self._channels[name, channel.name] = channel
+
+    def channel(self, finding: Finding) -> Channel | None:
+        return self._channels.get((finding.topic, finding.channel))
+
+    def numbers(self, cause: Cause, findings: Sequence[Finding]) -> Numbers:
+        """Return the sums over the channels, topics and nodes that the findings are about, each counted once."""
+        waiting, incoming, channels, is_known = 0, 0.0, 0, False
+        for topic_name, channel_name in {(finding.topic, finding.channel) for finding in findings if finding.topic}:
+            found = self._channels.get((topic_name, channel_name)) if channel_name else self.snapshot.topic(topic_name)
+            channels += bool(channel_name)
+            if found is not None:
+                waiting += found.depth
+                incoming += found.rates.incoming or 0.0
+                is_known |= found.rates.incoming is not None
+        if not channels or cause.kind is CauseKind.NODE:
+            nodes = [self.snapshot.node(address) for address in {finding.node for finding in findings if finding.node}]
+            waiting = sum(node.depth for node in nodes if node is not None) or waiting
+        return Numbers(
+            waiting=waiting,
+            incoming=incoming if is_known else None,
+            channels=channels,
+            findings=len(findings),
+        )

@@ -1,0 +1,134 @@
+"""The records of incidents: what causes one, what it is about now, and what the book knows of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import blake2b
+from typing import NamedTuple
+
+from nsqadmin.cluster.model import Activity, Finding, Severity  # noqa: TC001 - from_json reads annotations at run time
+
+
+class CauseKind(StrEnum):
+    NODE = "node"  # an nsqd or nsqlookupd: everything that is wrong with it, or because of it
+    CONSUMER = "consumer"  # a consumer's program and version, or its hosts
+    PATTERN = "pattern"  # one rule over names that have something in common
+    SINGLE = "single"  # one finding
+
+
+class Cause(NamedTuple):
+    """What several findings have in common. Two samples with the same cause have equal ones.
+
+    A tuple, because a picture with 10,000 findings makes and hashes some 50,000 of them.
+    """
+
+    kind: CauseKind
+    name: str  # an address, a program, a pattern such as `tenant_*.events/indexer`, or the one object
+    rule: str = ""  # the rule of a pattern or a single finding
+    is_remark: bool = False  # its findings are worth knowing, and nothing is wrong
+
+    @property
+    def key(self) -> str:
+        """The incident's name in URLs. A hash, because names may hold anything."""
+        words = "\0".join((self.kind, self.rule, self.name, "remark" if self.is_remark else ""))
+        return blake2b(words.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numbers:
+    """The sums over everything that an incident is about."""
+
+    waiting: int = 0
+    incoming: float | None = None  # messages a second that arrive in its channels; None: not known
+    channels: int = 0
+    findings: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incident:
+    """The findings of one cause in one picture."""
+
+    key: str
+    cause: Cause
+    severity: Severity  # the worst of its findings'
+    subject: str  # what it is about, as a name
+    verdict: str  # what is wrong, without the subject
+    findings: tuple[Finding, ...]  # the worst first
+    numbers: Numbers
+    weight: float
+    since: float  # when the first of its findings was found
+    is_inferred: bool = False  # that these findings have one cause is likely, not certain
+
+    @property
+    def title(self) -> str:
+        return f"{self.subject}: {self.verdict}" if self.subject else self.verdict
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(finding.topic for finding in self.findings if finding.topic))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """What a person has said about an incident: that it is being looked at, or that it may be silent for a while."""
+
+    by: str
+    at: float
+    note: str = ""
+    until: float | None = None  # of a muted incident
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IncidentRecord:
+    """What the book knows of an incident, also while it is not there for a moment."""
+
+    key: str
+    began: float
+    began_before: bool = False  # it was there when nsqadmin started, so it may have begun earlier
+    then: Numbers  # when it began
+    peak: int  # the most messages that waited
+    peak_at: float
+    last_seen: float
+    returned: int = 0  # how often it was over for a moment, and came back
+    changes: tuple[Activity, ...] = ()  # what happened just before, the oldest first
+    compared_at: float  # growth is judged against this moment
+    compared: int  # the messages that waited then
+    is_growing: bool = False
+    acknowledged: Mark | None = None
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Open:
+    """An incident that is there now, as pages show it."""
+
+    incident: Incident
+    began: float
+    began_before: bool = False
+    then: Numbers | None = None  # None: the viewer sees only a part of it, or there are too many incidents to follow
+    peak: int | None = None
+    peak_at: float = 0.0
+    returned: int = 0
+    changes: tuple[Activity, ...] = ()
+    is_growing: bool = False
+    acknowledged: Mark | None = None
+    muted: Mark | None = None
+
+    @property
+    def key(self) -> str:
+        return self.incident.key
+
+    @property
+    def state(self) -> str:
+        """One word: muted, acknowledged or open."""
+        return "muted" if self.muted else "acknowledged" if self.acknowledged else "open"
+
+
+class Counts(NamedTuple):
+    """How many incidents need attention, as problems or warnings, and how many somebody has marked."""
+
+    problems: int
+    warnings: int
+    acknowledged: int  # of the problems and warnings
+    muted: int  # besides them

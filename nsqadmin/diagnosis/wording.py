@@ -1,0 +1,98 @@
+"""Puts incidents into words: what each is about, and what is wrong, in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from nsqadmin.diagnosis.incident import Cause, CauseKind, Numbers
+from nsqadmin.diagnosis.words import counted
+
+if TYPE_CHECKING:
+    from nsqadmin.cluster.model import Finding
+
+# What a rule finds, said of one channel or topic, and of several.
+_OF_RULES: Final[Mapping[str, tuple[str, str]]] = {
+    "D1": ("is paused", "are paused"),
+    "D2": ("is paused on some of its nodes", "are paused on some of their nodes"),
+    "D3": ("has no consumer", "have no consumer"),
+    "D4": ("has no consumer on some nodes", "have no consumer on some nodes"),
+    "D5": ("has consumers that ask for nothing (RDY 0)", "have consumers that ask for nothing (RDY 0)"),
+    "D6": ("has saturated consumers", "have saturated consumers"),
+    "D7": ("has handlers that hang", "have handlers that hang"),
+    "D8": ("has handlers that fail", "have handlers that fail"),
+    "D9": ("has one slow consumer", "have one slow consumer each"),
+    "D10": ("has messages that wait for their delay", "have messages that wait for their delay"),
+    "D11": ("gets a burst", "get a burst"),
+    "D12": ("has consumers that sample", "have consumers that sample"),
+    "D13": ("has messages but no channel", "have messages but no channel"),
+    "D14": ("has messages that nsqd does not hand over", "have messages that nsqd does not hand over"),
+    "D15": ("holds more messages than memory", "hold more messages than memory"),
+    "D18": ("has a consumer that fails", "have consumers that fail"),
+    "D20": ("has paused itself", "have paused themselves"),
+    "D21": ("refuses publishes", "refuse publishes"),
+    "D22": ("loses messages by its bounds", "lose messages by their bounds"),
+    "D23": ("has messages that expire", "have messages that expire"),
+    "D24": ("is deleted soon", "are deleted soon"),
+    "D17": ("is unknown in part", "are unknown in part"),
+}
+
+
+def subject_of(cause: Cause, findings: Sequence[Finding]) -> str:
+    if cause.kind is CauseKind.PATTERN and not findings[0].topic:
+        return ""  # nodes: the verdict names them
+    return cause.name
+
+
+_HANDLERS: Final[Mapping[str, str]] = {
+    "D5": "ask for nothing (RDY 0)",
+    "D7": "hang",
+    "D8": "requeue",
+    "D9": "are slow",
+    "D18": "requeue",
+}
+
+
+def verdict_of(cause: Cause, findings: Sequence[Finding], numbers: Numbers) -> str:
+    match cause.kind:
+        case CauseKind.NODE:
+            return _of_node(cause.name, findings, numbers)
+        case CauseKind.CONSUMER:
+            faults = sorted({_HANDLERS[finding.rule] for finding in findings})
+            return f"its consumers {' and '.join(faults)}, on {_channels(findings)}"
+        case CauseKind.PATTERN:
+            return _of_nodes(findings) if not findings[0].topic else _of_names(findings)
+        case CauseKind.SINGLE:
+            return findings[0].verdict
+
+
+def without_node(verdict: str, node: str, by: str = "") -> str:
+    """Return the verdict about a node without the node's address, or with `by` in its place."""
+    return " ".join(verdict.replace(f"nsqlookupd {node}", by).replace(node, by).split())
+
+
+def _of_node(address: str, findings: Sequence[Finding], numbers: Numbers) -> str:
+    about = [finding for finding in findings if finding.node == address]
+    verdict = without_node(about[0].verdict, address).rstrip(".") if about else "does not answer"
+    further = f", and {counted(len(about) - 1, 'more finding')}" if len(about) > 1 else ""
+    affected = f"; this affects {counted(numbers.channels, 'channel')}" if numbers.channels else ""
+    return f"{verdict}{further}{affected}"
+
+
+def _of_nodes(findings: Sequence[Finding]) -> str:
+    verdict = without_node(findings[0].verdict, findings[0].node, "*")
+    nodes = counted(len({finding.node for finding in findings}), "node")
+    if verdict.startswith("* is "):
+        return f"{nodes} are {verdict.removeprefix('* is ')}"
+    return f"{nodes}: {verdict}"
+
+
+def _of_names(findings: Sequence[Finding]) -> str:
+    one, many = _OF_RULES.get(findings[0].rule, (findings[0].verdict, findings[0].verdict))
+    number = len({(finding.topic, finding.channel) for finding in findings})
+    return f"{counted(number, 'channel' if findings[0].channel else 'topic')} {one if number == 1 else many}"
+
+
+def _channels(findings: Sequence[Finding]) -> str:
+    names = list(dict.fromkeys(f"{finding.topic}/{finding.channel}" for finding in findings))
+    return names[0] if len(names) == 1 else counted(len(names), "channel")

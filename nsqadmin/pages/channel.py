@@ -1,0 +1,169 @@
+"""One channel: its numbers, consumers, nodes, messages (next, deferred, buried) and policy, a tab each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from nsqadmin import numbers
+from nsqadmin.cluster.model import Channel, Finding, Metric, Snapshot, Topic, channel_series
+from nsqadmin.http.app import Route
+from nsqadmin.pages.action import curls_of_channel
+from nsqadmin.pages.consumers import ClientGroup, ClientRow, client_groups, client_rows
+from nsqadmin.pages.error import Failure, error_page
+from nsqadmin.pages.topic import no_topic
+from nsqadmin.parts import charts
+from nsqadmin.parts.channel_buried import buried_of
+from nsqadmin.parts.channel_deferred import deferred_of
+from nsqadmin.parts.charts import lines_of
+from nsqadmin.parts.messages import MessagesTab, no_history
+from nsqadmin.parts.painter import graphite_of, series_of, timeframe_of, word_of
+from nsqadmin.parts.policies import PolicyTab
+from nsqadmin.parts.policy import lines_of_channel
+from nsqadmin.parts.status import Standing
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from nsqadmin.parts.painter import Painter
+    from nsqadmin.parts.policy import CauseLine
+    from nsqadmin.services import Services
+
+_TABS: Final = ("overview", "consumers", "nodes", "messages", "deferred", "buried", "policy")
+
+
+def routes(services: Services, painter: Painter) -> list[Route]:
+    return [Route("GET", "/topics/{topic}/{channel}", painter.cached(_ChannelPage(services, painter).show))]
+
+
+class _ChannelPage:
+    def __init__(self, services: Services, painter: Painter) -> None:
+        self._services = services
+        self._painter = painter
+        self._messages = MessagesTab(services, painter)
+        self._policy = PolicyTab(services)
+
+    async def show(self, request: Request) -> Response:
+        name, channel_name = request.path_params["topic"], request.path_params["channel"]
+        self._services.view.look_at(name)
+        snapshot = await self._painter.picture(request, name)
+        topic = snapshot.topic(name)
+        if topic is None:
+            return no_topic(self._painter, request, snapshot, name)
+        channel = topic.channel(channel_name)
+        if channel is None:
+            return self._no_channel(request, snapshot, name, channel_name)
+        tab = word_of(request, "tab", _TABS)
+        links = self._painter.links
+        graphite = graphite_of(self._services) if tab == "overview" else None
+        return self._painter.page(
+            request,
+            "channel.html",
+            snapshot,
+            current="Topics",
+            scope=f"channel:{name}/{channel_name}",
+            topic=topic,
+            channel=channel,
+            tab=tab,
+            group=request.query_params.get("group", ""),
+            page=channel_details(topic, channel, Standing(snapshot.findings), snapshot.taken_at),
+            charts=self._charts(request, channel) if tab == "overview" else (),
+            graphite=graphite.of_channel(name, channel_name, timeframe_of(request)) if graphite else (),
+            m=await self._messages.of_channel(request, topic, channel) if tab == "messages" else None,
+            policy=await self._policy.of_channel(request, snapshot, channel) if tab == "policy" else None,
+            buried=await buried_of(self._services, links, request, channel) if tab == "buried" else None,
+            deferred=await deferred_of(self._services, links, request, channel) if tab == "deferred" else None,
+        )
+
+    def _no_channel(self, request: Request, snapshot: Snapshot, topic: str, channel: str) -> Response:
+        links = self._painter.links
+        failure = Failure(
+            title="No such channel",
+            text=f"The topic “{topic}” has no channel “{channel}”.",
+            advice="It may have been deleted, or no consumer has subscribed to it yet. An ephemeral channel is deleted with its last consumer.",
+            links=(
+                (f"Topic {topic}", links.topic(topic)),
+                ("Create it…", links.action("create_channel", topic=topic, channel=channel)),
+            ),
+        )
+        return error_page(self._painter, request, snapshot, failure)
+
+    def _charts(self, request: Request, channel: Channel) -> list[charts.Chart]:
+        series = series_of(self._services, request, channel_series(channel.topic, channel.name))
+        line = lines_of(f"topics/{channel.topic}/{channel.name}")
+        drawn = partial(charts.chart, is_partial=bool(channel.silent))
+        return [
+            drawn(
+                "Depth",
+                series,
+                [
+                    line(Metric.DEPTH, "all", "c1", filled=True),
+                    line(Metric.BACKEND_DEPTH, "on disk", "c3", filled=True),
+                ],
+            ),
+            drawn(
+                "In and out",
+                series,
+                [line(Metric.INCOMING, "in", "c1"), line(Metric.FINISHED, "out", "c2")],
+                form="rate",
+            ),
+            drawn(
+                "Failures",
+                series,
+                [line(Metric.REQUEUED, "requeued", "c5"), line(Metric.TIMED_OUT, "timed out", "c4")],
+                form="rate",
+            ),
+            drawn(
+                "In flight",
+                series,
+                [line(Metric.IN_FLIGHT, "in flight", "c3"), line(Metric.DEFERRED, "deferred", "c5")],
+            ),
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelDetails:
+    findings: tuple[Finding, ...]
+    calm: str  # the text to show if there are no findings
+    clients: tuple[ClientRow, ...] | None
+    hosts: tuple[ClientGroup, ...]
+    no_history: str
+    curls: tuple[tuple[str, str], ...]
+    delivery: str  # how many messages go to the same zone and region; empty if clients announce neither
+    policy: tuple[CauseLine, ...]
+
+
+def channel_details(topic: Topic, channel: Channel, standing: Standing, now: float) -> ChannelDetails:
+    clients = client_rows(channel, now)
+    return ChannelDetails(
+        findings=(*standing.about(topic.name, channel.name), *standing.about(topic.name)),
+        calm=_calm(channel),
+        clients=clients,
+        hosts=client_groups(clients or (), "host"),
+        no_history=no_history(topic),
+        curls=curls_of_channel(channel),
+        delivery=_delivery(channel),
+        policy=lines_of_channel(channel),
+    )
+
+
+def _calm(channel: Channel) -> str:
+    if not channel.client_count and not channel.depth:
+        return "No messages wait here, and no consumer is connected."
+    if not channel.depth:
+        return "This channel keeps up: no messages wait."
+    if channel.drain_time is not None:
+        return f"This channel keeps up: its backlog is gone in {numbers.duration(channel.drain_time)}."
+    return "As far as the numbers tell, nothing is wrong."
+
+
+def _delivery(channel: Channel) -> str:
+    near = sum(row.zone_local_count for row in channel.nodes)
+    region = sum(row.region_local_count for row in channel.nodes)
+    far = sum(row.global_count for row in channel.nodes)
+    total = near + region + far
+    if not near + region:
+        return ""  # no client announces its zone or region
+    return f"Delivered in the same zone {numbers.percent(near / total)}, same region {numbers.percent(region / total)}, elsewhere {numbers.percent(far / total)}"

@@ -1,0 +1,30 @@
+"""How many messages the cluster has counted, in large figures for a screen on a wall."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nsqadmin.http.app import Route
+from nsqadmin.pages.overview import cluster_charts
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from nsqadmin.parts.painter import Painter
+    from nsqadmin.services import Services
+
+
+def routes(services: Services, painter: Painter) -> list[Route]:
+    async def page(request: Request) -> Response:
+        snapshot = await painter.picture(request)
+        channels = [channel for topic in snapshot.topics for channel in topic.channels]
+        counts = {
+            "published": sum(topic.message_count for topic in snapshot.topics),
+            "delivered": sum(channel.message_count for channel in channels),
+            "channels": len(channels),
+        }
+        charts = cluster_charts(services, request, snapshot)[:1]
+        return painter.page(request, "counter.html", snapshot, scope="counter", page=counts, charts=charts)
+
+    return [Route("GET", "/counter", painter.cached(page))]

@@ -1,0 +1,104 @@
+"""One incident with its time line; with `.txt` after its key as text to paste into a chat."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from nsqadmin.cluster.model import Metric, Snapshot, channel_series
+from nsqadmin.http.app import Route
+from nsqadmin.http.responses import identity_of, text_answer
+from nsqadmin.pages.error import Failure, error_page
+from nsqadmin.parts import charts
+from nsqadmin.parts.charts import Line
+from nsqadmin.parts.incident_cards import as_text, card_of, time_line
+from nsqadmin.parts.painter import series_of
+from nsqadmin.parts.tables import page_number
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from nsqadmin.diagnosis.incident import Open
+    from nsqadmin.parts.painter import Painter
+    from nsqadmin.services import Services
+
+_MOST: Final = 100  # findings on a page
+_MOST_CHARTS: Final = 3
+_TEXT: Final = ".txt"
+
+
+def routes(services: Services, painter: Painter) -> list[Route]:
+    async def page(request: Request) -> Response:
+        """Show one incident; with `.txt` after the key as plain text, which a browser without a script can copy."""
+        key = str(request.path_params["key"])
+        snapshot = await painter.picture(request)
+        it = find(services, request, key.removesuffix(_TEXT))
+        if it is None:
+            return missing(services, painter, request, snapshot, key.removesuffix(_TEXT))
+        text = as_text(it, now=time.time(), url=_url(request, painter.links.incident(it.key)))
+        if key.endswith(_TEXT):
+            return text_answer(text, v1=False)
+        number = max(1, page_number(request))
+        findings = it.incident.findings
+        return painter.page(
+            request,
+            "incident.html",
+            snapshot,
+            current="Overview",
+            scope="overview",
+            card=card_of(it, painter.links),
+            it=it,
+            line=time_line(it),
+            findings=findings[(number - 1) * _MOST : number * _MOST],
+            number=number,
+            pages=-(-len(findings) // _MOST),
+            charts=_charts(services, request, it),
+            text=text,
+        )
+
+    return [Route("GET", "/incidents/{key}", page)]
+
+
+def find(services: Services, request: Request, key: str) -> Open | None:
+    return next((it for it in services.incidents.seen_by(identity_of(request)) if it.key == key), None)
+
+
+def missing(services: Services, painter: Painter, request: Request, snapshot: Snapshot, key: str) -> Response:
+    record = services.incidents.record(key)
+    failure = Failure(
+        title="This incident is over" if record else "No such incident",
+        text="Nothing that belongs to it is found any more."
+        if record
+        else "No incident has this address now. It may be over, or some of its topics may not be for you.",
+        advice="If it comes back within ten minutes, it has the same address and keeps its begin." if record else "",
+        links=(("All incidents", painter.links.to("/incidents")), ("Activity", painter.links.to("/activity"))),
+    )
+    return error_page(painter, request, snapshot, failure)
+
+
+def _charts(services: Services, request: Request, it: Open) -> Sequence[charts.Chart]:
+    """Draw the depth of the channels that weigh most."""
+    channels = dict.fromkeys((each.topic, each.channel) for each in it.incident.findings if each.channel)
+    return [
+        charts.chart(
+            f"{topic}/{channel}",
+            series_of(services, request, channel_series(topic, channel)),
+            [
+                Line(
+                    metric=Metric.DEPTH,
+                    label="waiting",
+                    colour="c1",
+                    key=f"topics/{topic}/{channel}/depth",
+                    filled=True,
+                )
+            ],
+        )
+        for topic, channel in list(channels)[:_MOST_CHARTS]
+    ]
+
+
+def _url(request: Request, path: str) -> str:
+    return f"{request.url.scheme}://{request.url.netloc}{path}"

@@ -1,0 +1,72 @@
+"""The tab of a channel with what it has buried: the reasons, and the messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from nsqadmin.http.responses import identity_of
+from nsqadmin.messages.buried import BuriedSummary
+from nsqadmin.messages.buried_actions import ACTIONS
+from nsqadmin.messages.jobs import tasks_of
+from nsqadmin.messages.lists import Look, parse_places
+from nsqadmin.parts.messages import NO_CLUSTER
+from nsqadmin.parts.painter import word_of
+from nsqadmin.parts.selection_tab import SelectionShown, rows_of
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from nsqadmin.cluster.model import Channel
+    from nsqadmin.messages.selection_plan import SelectionAction
+    from nsqadmin.parts.links import Links
+    from nsqadmin.services import Services
+
+_LIMITS: Final = ("20", "50", "100", "500")  # the first is the default
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuriedShown(SelectionShown):
+    """What the tab shows."""
+
+    summary: BuriedSummary | None = None
+    reason: str = ""  # only messages with this text in their reason, as the address names it
+    may_search: bool = True  # for any text; otherwise for a listed reason
+
+    @property
+    def actions(self) -> tuple[SelectionAction, ...]:
+        """What can be done with selected messages."""
+        return tuple(it for it in ACTIONS if it.label)
+
+    @property
+    def tasks(self) -> tuple[tuple[str, int], ...]:
+        """The names of the jobs among these messages, each with how many of them there are."""
+        return tasks_of(self.jobs)
+
+
+async def buried_of(services: Services, links: Links, request: Request, channel: Channel) -> BuriedShown:
+    if services.messages is None:
+        return BuriedShown(not_possible=NO_CLUSTER)
+    buried, arguments, identity = services.messages.buried, request.query_params, identity_of(request)
+    known = BuriedShown(
+        node=arguments.get("node", ""),
+        limit=int(word_of(request, "limit", _LIMITS)),
+        reason=arguments.get("reason", ""),
+        may_search=buried.sight(channel, identity).is_whole,
+    )
+    try:
+        after = parse_places(arguments.get("after", ""))
+        look = Look(after=after, limit=known.limit, node=known.node, reason=known.reason)
+        summary, page = await buried.read(channel, identity, look)
+    except ValueError as error:
+        summary = await buried.summary(channel, identity)
+        return replace(known, summary=BuriedSummary(nodes=summary.nodes), wrong=f"{error}.")
+    kept = {"tab": "buried", "reason": known.reason, "node": known.node, "limit": known.limit}
+    return replace(
+        known,
+        summary=BuriedSummary(nodes=summary.nodes),
+        page=page,
+        rows=rows_of("buried", links, channel, page),
+        go_on=links.channel(channel.topic, channel.name, **kept, after=page.after) if page.after else "",
+        is_first=not after,
+    )

@@ -1,0 +1,75 @@
+"""The search of the palette: it finds pages, topics, channels, nodes and consumers' hosts, the best match first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from nsqadmin.cluster.model import Snapshot
+    from nsqadmin.parts.links import Links
+
+MOST: Final = 30
+_KINDS_LAST: Final = {"nsqd": 1, "consumer": 2}
+_PAGES: Final = (
+    ("Overview", "/"),
+    ("Topics", "/topics"),
+    ("Consumers", "/consumers"),
+    ("Nodes", "/nodes"),
+    ("Lookup", "/lookup"),
+    ("Activity", "/activity"),
+    ("Counter", "/counter"),
+    ("Help", "/help"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class JumpTarget:
+    name: str
+    kind: str
+    href: str
+
+
+def find(snapshot: Snapshot, links: Links, text: str) -> tuple[JumpTarget, ...]:
+    words = text.lower().split()
+    matching = [place for place in _places(snapshot, links) if all(word in place.name.lower() for word in words)]
+    start = words[0] if words else ""
+    if start:
+        matching.sort(key=lambda place: _rank(place, start))
+    return tuple(matching[:MOST])
+
+
+def _rank(place: JumpTarget, start: str) -> tuple[int, int, int]:
+    """Order what was found.
+
+    Topics and channels come before nodes, and these before consumers, of which a channel often has some with its name.
+    Names that begin with the first word come before channels that do, these before all others, and short names first.
+    """
+    name = place.name.lower()
+    begins = 0 if name.startswith(start) else 1 if f"/{start}" in name else 2
+    return _KINDS_LAST.get(place.kind, 0), begins, len(name)
+
+
+def _places(snapshot: Snapshot, links: Links) -> Iterator[JumpTarget]:
+    for name, path in _PAGES:
+        yield JumpTarget(name, "page", links.to(path))
+    for topic in snapshot.topics:
+        yield JumpTarget(topic.name, "topic", links.topic(topic.name))
+        for channel in topic.channels:
+            yield JumpTarget(f"{topic.name}/{channel.name}", "channel", links.channel(topic.name, channel.name))
+    for node in snapshot.nodes:
+        yield JumpTarget(node.address, "nsqd", links.node(node.address))
+    for host in sorted(_hosts(snapshot)):
+        yield JumpTarget(host, "consumer", links.to("/consumers", group="none", filter=host))
+
+
+def _hosts(snapshot: Snapshot) -> set[str]:
+    return {
+        client.hostname
+        for topic in snapshot.topics
+        for channel in topic.channels
+        for row in channel.nodes
+        for client in row.clients or ()
+        if client.hostname
+    }

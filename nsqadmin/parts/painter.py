@@ -1,0 +1,191 @@
+"""Renders pages: turns a template into an answer, with the parts that every page has."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.responses import HTMLResponse, Response
+
+from nsqadmin.actions.taking_back import is_light
+from nsqadmin.cluster.model import Activity, Finding, Lookupd, Series, Severity, Snapshot, Span
+from nsqadmin.cluster.view import seen_by
+from nsqadmin.diagnosis.incident_book import in_view
+from nsqadmin.http.responses import identity_of, text_answer
+from nsqadmin.parts import rendering
+from nsqadmin.parts.glossary import GLOSSARY
+from nsqadmin.parts.graphite import TIMEFRAMES, Graphite
+from nsqadmin.parts.links import Links
+from nsqadmin.parts.page_cache import PageCache
+from nsqadmin.parts.rights import ACTION_WORDS, right_of
+from nsqadmin.parts.silence import parts_of
+from nsqadmin.parts.status import HEALTH, Standing, State
+from nsqadmin.parts.tables import Sorting, number_columns, page_number, part_of
+from nsqcommon.options import seconds
+from nsqcommon.passwords import without_credentials
+from nsqcommon.version import suite_version
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from nsqadmin.access import Identity
+    from nsqadmin.services import Services
+
+_FOR_EVER: Final = "public, max-age=31536000, immutable"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """A box above a page's content."""
+
+    kind: str
+    text: str
+    advice: str = ""
+    raw: str = ""
+
+
+class Painter:
+    """Renders pages and serves static files."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self.links = Links(services.options.prefix)
+        self._static = rendering.Static(services.options.dev_static_dir)
+        self._templates = rendering.environment(self.links, self._static)
+        self._is_still = bool(services.options.snapshot)
+        self.cached = PageCache(services)
+
+    async def picture(self, request: Request, topic: str = "") -> Snapshot:
+        """Return the part of the newest picture that the user may see. With `?fresh=1`, all nodes are asked first."""
+        view = self._services.view
+        snapshot = await view.refreshed(topic) if request.query_params.get("fresh") == "1" else view.snapshot
+        return seen_by(snapshot, identity_of(request))
+
+    def page(
+        self,
+        request: Request,
+        template: str,
+        snapshot: Snapshot,
+        *,
+        current: str = "",
+        scope: str = "",
+        status: int = 200,
+        notices: Sequence[Notice] = (),
+        **shown: Any,
+    ) -> Response:
+        identity = identity_of(request)
+        now = snapshot.taken_at if self._is_still else time.time()
+        attention, _, _ = in_view(self._services.incidents.seen_by(identity))
+        states = {node.address: HEALTH[node.health] for node in snapshot.nodes}
+        context = {
+            "snapshot": snapshot,
+            "standing": Standing(snapshot.findings),
+            "now": now,
+            "current": current,
+            "scope": scope,
+            "span": span_of(request),
+            "notices": notices,
+            "is_still": self._is_still,
+            "version": f"nsqadmin {suite_version()}",
+            "trouble_count": sum(it.incident.severity is Severity.PROBLEM for it in attention),
+            "said": {it.incident.subject for it in attention} if scope == "overview" else (),
+            "who": self._who(identity),
+            "who_title": self._who_title(identity),
+            "glossary": GLOSSARY,
+            "action_words": ACTION_WORDS,
+            "is_light": is_light,
+            "may_not": lambda kind, topic="": identity.why_not(right_of(kind), topic),
+            "health_of": lambda address: states.get(address, State("Unknown", "muted")),
+            "lookupd_state": _lookupd_state,
+            "object_of": _object_of,
+            "object_of_activity": _object_of_activity,
+            "graphite": (),
+            "silent_parts": parts_of,
+            "told_of": "",  # a node that the page itself is about, and whose silence needs no banner
+            "sorting": partial(Sorting, request),
+            "page_number": page_number(request),
+            "part_of": part_of,
+            "number_columns": number_columns,
+        }
+        html = self._templates.get_template(template).render({**context, **shown})
+        return HTMLResponse(html.encode("utf-8", "replace"), status)  # nodes may send names that are not valid text
+
+    def fragment(self, template: str, **shown: Any) -> str:
+        """Render a part of a page that scripts insert."""
+        return self._templates.get_template(template).render(now=time.time(), **shown)
+
+    async def asset(self, request: Request) -> Response:
+        return self._file(request.path_params["asset"])
+
+    async def favicon(self, request: Request) -> Response:
+        """Answer browsers that ask for an icon where a page cannot name one: plain text, and JSON."""
+        return self._file("icon.svg")
+
+    def _file(self, asset: str) -> Response:
+        found = self._static.find(asset)
+        if found is None:
+            return text_answer("NOT_FOUND", status=404, v1=False)
+        content, media_type, is_for_ever = found
+        keep = _FOR_EVER if is_for_ever else "no-cache"
+        return Response(content, 200, {"cache-control": keep}, media_type)
+
+    def _who(self, identity: Identity) -> str:
+        if identity.user:
+            return identity.user
+        return "open access" if self._services.policy.is_open and not self._is_still else ""
+
+    def _who_title(self, identity: Identity) -> str:
+        if not identity.user:
+            return "No rights are configured: everybody may do everything"
+        return "Roles: " + (", ".join(role.name for role in identity.roles) or "none")
+
+
+def graphite_of(services: Services) -> Graphite | None:
+    """Return where graphite's pictures are, if it is used. Options are read at each request, as /config may change them."""
+    options = services.options
+    if not options.graphite_url:
+        return None
+    return Graphite(
+        url=options.prefix if options.proxy_graphite else without_credentials(options.graphite_url).rstrip("/"),
+        statsd_prefix=options.statsd_prefix,
+        counter_format=options.statsd_counter_format,
+        gauge_format=options.statsd_gauge_format,
+        interval=seconds(options.statsd_interval),
+    )
+
+
+def timeframe_of(request: Request) -> str:
+    return word_of(request, "t", TIMEFRAMES)
+
+
+def series_of(services: Services, request: Request, key: str) -> Series | None:
+    return services.view.series(key, Span(span_of(request)))
+
+
+def span_of(request: Request) -> str:
+    return word_of(request, "span", tuple(Span))
+
+
+def word_of(request: Request, name: str, known: Sequence[str]) -> str:
+    """Return the argument if it is one of the known words, otherwise the first of them."""
+    word = request.query_params.get(name, "")
+    return word if word in known else known[0]
+
+
+def _object_of(finding: Finding) -> str:
+    if finding.topic:
+        return f"{finding.topic}/{finding.channel}" if finding.channel else finding.topic
+    return finding.node
+
+
+def _object_of_activity(entry: Activity) -> str:
+    if entry.topic:
+        return f"{entry.topic}/{entry.channel}" if entry.channel else entry.topic
+    return ", ".join(entry.nodes)
+
+
+def _lookupd_state(lookupd: Lookupd) -> State:
+    return HEALTH[lookupd.health]

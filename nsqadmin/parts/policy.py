@@ -1,0 +1,114 @@
+"""What the policy files of the nodes demand, and what they have done to messages, as pages show it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from nsqadmin.cluster.policies import files_of, rows_of
+from nsqadmin.messages.policy_words import TEXTS
+from nsqadmin.parts.status import State
+
+if TYPE_CHECKING:
+    from nsqadmin.cluster.model import Channel, ChannelNode, Topic, TopicNode
+    from nsqadmin.cluster.policies import File, NodePolicy, Row
+
+_STATES: Final = (
+    (", dropped", State("Lost", "problem")),
+    (", rejected", State("Refused", "problem")),
+    (", dry run", State("Would have", "muted")),
+)
+_KEPT: Final = State("Held back", "info")
+_ORDER: Final = ("problem", "info", "muted")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnNode:
+    node: str
+    count: int
+    recent: int | None  # None: the node does not answer now
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CauseLine:
+    """One cause of a topic or a channel."""
+
+    channel: str  # empty: the topic itself
+    cause: str
+    state: State
+    text: str  # what happened to the messages
+    count: int  # since the nodes started
+    recent: int  # of the last five minutes
+    nodes: tuple[OnNode, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyPage:
+    parts: tuple[tuple[str, str, tuple[Row, ...]], ...]  # each with its title, and what it is about in one word
+    files: tuple[File, ...]  # the one that most nodes have first
+    untold: tuple[NodePolicy, ...]
+    shows_files: bool  # whether to show paths and errors: these may name topics that are hidden from the viewer
+
+    @property
+    def differs(self) -> bool:
+        return len(self.files) > 1
+
+
+def policy_page(told: Sequence[NodePolicy], *, channel: bool, shows_files: bool) -> PolicyPage:
+    """Return what the nodes have told about a topic or, with `channel`, about a channel and its topic."""
+    telling = [it for it in told if not it.untold]
+    of_topic = "topic", rows_of([(it.node, it.of_topic) for it in telling])
+    of_channel = "channel", rows_of([(it.node, it.of_channel) for it in telling])
+    parts = [("What holds for this channel", *of_channel), ("What holds for its topic", *of_topic)]
+    return PolicyPage(
+        parts=tuple(parts if channel else [("What holds for this topic", *of_topic)]) if telling else (),
+        files=files_of(telling),
+        untold=tuple(it for it in told if it.untold),
+        shows_files=shows_files,
+    )
+
+
+def lines_of_channel(channel: Channel) -> tuple[CauseLine, ...]:
+    return _ordered(_lines(channel, channel.name))
+
+
+def lines_of_topic(topic: Topic) -> tuple[CauseLine, ...]:
+    """Return the topic's own lines and those of its channels."""
+    return _ordered(
+        [*_lines(topic, ""), *(line for channel in topic.channels for line in _lines(channel, channel.name))]
+    )
+
+
+def _lines(of: Topic | Channel, channel: str) -> list[CauseLine]:
+    recent = dict(of.policy_recent)
+    return [
+        CauseLine(
+            channel=channel,
+            cause=cause,
+            state=next((state for ending, state in _STATES if cause.endswith(ending)), _KEPT),
+            text=TEXTS.get(cause, ""),
+            count=count,
+            recent=recent.get(cause, 0),
+            nodes=tuple(_on_nodes(of.nodes, cause, of.silent)),
+        )
+        for cause, count in of.policy_counts
+        if count
+    ]
+
+
+def _on_nodes(rows: Iterable[TopicNode | ChannelNode], cause: str, silent: tuple[str, ...]) -> Iterable[OnNode]:
+    for row in rows:
+        if count := dict(row.policy_counts).get(cause):
+            recent = None if row.node in silent else dict(row.policy_recent).get(cause, 0)
+            yield OnNode(node=row.node, count=count, recent=recent)
+
+
+def _ordered(lines: Iterable[CauseLine]) -> tuple[CauseLine, ...]:
+    """Return what loses messages first, what goes on before what is over, and the most of it before the others."""
+    return tuple(
+        sorted(
+            lines,
+            key=lambda line: (_ORDER.index(line.state.kind), not line.recent, -line.count, line.channel, line.cause),
+        )
+    )

@@ -1,0 +1,94 @@
+"""The pages and their routes: complete HTML from the newest picture, which needs no script."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from nsqadmin.http.app import Handler, Route
+from nsqadmin.http.responses import json_answer
+from nsqadmin.pages import (
+    action,
+    activity,
+    channel,
+    consumers,
+    counter,
+    drain,
+    error,
+    forget,
+    help,
+    incident,
+    incident_mark,
+    incidents,
+    lookup,
+    message,
+    node,
+    nodes,
+    overview,
+    publish,
+    redeliver,
+    replay,
+    selected_message,
+    selection_plan,
+    topic,
+    topics,
+    undone,
+)
+from nsqadmin.parts import jump
+from nsqadmin.parts.painter import Painter
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from nsqadmin.services import Services
+
+# In the order in which their routes are tried: `/nodes/drain` is before `/nodes/{node}`.
+_PAGES: Final = (
+    overview,
+    topics,
+    topic,
+    channel,
+    consumers,
+    nodes,
+    forget,
+    drain,
+    node,
+    lookup,
+    activity,
+    counter,
+    help,
+    message,
+    selected_message,
+    selection_plan,
+    incidents,
+    incident,
+    incident_mark,
+    publish,
+    replay,
+    redeliver,
+    undone,
+    action,
+)
+
+
+def routes(services: Services) -> list[Route]:
+    painter = Painter(services)
+
+    async def find(request: Request) -> Response:
+        """Send what the palette finds for `q=`."""
+        snapshot = await painter.picture(request)
+        found = jump.find(snapshot, painter.links, request.query_params.get("q", ""))
+        return json_answer({"found": [{"name": it.name, "kind": it.kind, "href": it.href} for it in found]})
+
+    return [
+        *(route for page in _PAGES for route in page.routes(services, painter)),
+        Route("GET", "/jump", find, logged=False),
+        Route("GET", "/static/{asset}", painter.asset, logged=False, public=True),
+        Route("GET", "/favicon.ico", painter.favicon, logged=False, public=True),
+        Route("GET", "/fonts/{asset}", painter.asset, logged=False, public=True),
+    ]
+
+
+def missing(services: Services) -> Handler:
+    """Return the handler for paths that do not exist."""
+    return error.missing(Painter(services))

@@ -1,0 +1,231 @@
+"""The one task that asks the cluster: every node at each sweep, and every nsqlookupd every few sweeps.
+
+A sweep waits for quick answers only, so that a slow node does not delay the others. A slow node is shown with its last
+answer and the age of that; its new answer appears in the picture after it has come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from time import thread_time, time
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from nsqadmin.cluster.events import events_between
+from nsqadmin.cluster.merge import Merger, totals_of
+from nsqadmin.cluster.model import NOTHING_YET, Activity, Series, Snapshot, Span
+from nsqadmin.cluster.series import SeriesStore
+from nsqadmin.cluster.versions import Versions
+from nsqadmin.diagnosis.findings import diagnose
+from nsqadmin.diagnosis.upkeep import Beginnings
+from nsqadmin.upstream.asked import PATIENCE, Round
+from nsqadmin.upstream.census import Census
+from nsqadmin.upstream.inquiry import Inquiry
+from nsqadmin.upstream.interest import Interest
+from nsqadmin.upstream.kept_nodes import KeptNodes
+from nsqadmin.upstream.node_view import lookupd_to_show, nodes_to_show, producers_of, silent_among, unanswered_by
+from nsqadmin.upstream.readers import ReaderSurvey
+from nsqadmin.upstream.rows import Rows
+from nsqadmin.upstream.stats import Stats
+from nsqcommon.options import seconds
+from nsqcommon.wakeup import Wakeup
+from nsqcommon.web import run_trio
+
+if TYPE_CHECKING:
+    from nsqadmin.actions.audit import ActivityLog
+    from nsqadmin.options import Options
+    from nsqadmin.upstream.client import Upstream
+
+_SHORTEST: Final = 1.0  # seconds between sweeps because nodes come, go or change
+_SHARE: Final = 8  # the pause between sweeps grows until a sweep's work is an eighth of the time: 12.5 % of a core
+
+
+class Sampler:
+    """The live `View`."""
+
+    def __init__(
+        self,
+        options: Callable[[], Options],
+        upstream: Upstream,
+        activity: ActivityLog,
+        *,
+        wall: Callable[[], float] = time,
+    ) -> None:
+        """`options()` is called at each sweep, as the list of nsqlookupds can be changed at run time."""
+        self.store = SeriesStore(most_coarse=options().history_series)
+        self.busy_share = 0.0  # the part of a core that the last sweep took
+        self._options = options
+        self._activity = activity
+        self._wall = wall
+        self._work = _Work()
+        self._census = Census(options, upstream, wall, on_news=lambda: self._wake.set())
+        self.kept_nodes = KeptNodes(self._census, wall)
+        self._stats = Stats(upstream, wall, most=options().max_cluster_size)
+        self._readers = ReaderSurvey(upstream, wall)
+        self._upstream = upstream
+        self._inquiry = Inquiry(upstream, activity)
+        self._interest = Interest()
+        self._merger = Merger()
+        self._rows = Rows()
+        self._beginnings = Beginnings()
+        self._versions = Versions()
+        self._snapshot = NOTHING_YET
+        self._begun = 0  # how many sweeps have begun
+        self._wake = Wakeup()
+        self._swept = trio.Event()
+        self._on_snapshot: list[Callable[[Snapshot], None]] = []
+
+    # As a view
+
+    @property
+    def snapshot(self) -> Snapshot:
+        return self._snapshot
+
+    def series(self, key: str, span: Span) -> Series | None:
+        return self.store.series(key, span)
+
+    def activity(self) -> tuple[Activity, ...]:
+        return self._activity.newest()
+
+    def look_at(self, topic: str = "") -> None:
+        self._interest.look_at(topic, trio.current_time())
+
+    async def refreshed(self, topic: str = "") -> Snapshot:
+        return await run_trio(self.refresh, topic)
+
+    async def refresh(self, topic: str = "") -> Snapshot:
+        """Do what `refreshed` does; for callers on trio."""
+        if topic:
+            self.look_at(topic)
+        wanted = self._begun + 1  # a sweep that runs already may have asked before the change that the caller waits for
+        self._wake.set()
+        with trio.move_on_after(2 * PATIENCE + seconds(self._options().http_client_request_timeout)):
+            while self._snapshot.index < wanted:
+                await self._swept.wait()
+        return self._snapshot
+
+    def forget(self, address: str) -> bool:
+        """Show a silent node no longer, from the next sweep on, which begins now. False: the node answers."""
+        is_forgotten = self._census.forget(address)
+        self._wake.set()
+        return is_forgotten
+
+    def on_snapshot(self, callback: Callable[[Snapshot], None]) -> None:
+        """Call `callback` after each sweep."""
+        self._on_snapshot.append(callback)
+
+    # The task
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Sweep until cancelled. Started when there is a first picture."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                began = trio.current_time()
+                await self._sweep(nursery)
+                if self._snapshot.index == 1:
+                    task_status.started()
+                swept, self._swept = self._swept, trio.Event()
+                swept.set()
+                # The second sweep follows soon: rates need two samples, and clients are asked for from the second on.
+                pause = self._snapshot.interval if self._snapshot.index > 1 else min(1.0, self._snapshot.interval)
+                with trio.move_on_at(began + pause):
+                    await self._wake.wait()
+                self._wake.clear()
+
+    async def _sweep(self, nursery: trio.Nursery) -> None:
+        self._begun += 1
+        self._work.begin_sweep()
+        census = self._census
+        if census.is_due:
+            # Without the first census no node is known that could be asked, and news would have to wait for the next sweep.
+            is_awaited = census.has_news or not census.has_settled
+            asked = census.start(nursery)
+            if is_awaited:
+                await asked.wait()
+                census.settle()
+        began = trio.current_time()
+        readers = self._readers.start(nursery, census.nodes, self._interest.looked_at(began))
+        await self._ask_nodes(nursery).wait()
+        with trio.move_on_at(began + PATIENCE):
+            await readers.wait()
+        census.settle()
+        self._stats.keep_only(census.nodes)
+        self._work.count_reading(self._upstream.spent)
+        before = self._snapshot
+        with self._work.counted():
+            self._snapshot = self._picture()
+        self._inquiry.ask(nursery, before, self._snapshot)
+        with self._work.counted():
+            for callback in self._on_snapshot:
+                callback(self._snapshot)
+        self.busy_share = self._work.seconds / self._snapshot.interval
+        census.shortest_interval = max(_SHORTEST, self._work.seconds * _SHARE)
+
+    def _ask_nodes(self, nursery: trio.Nursery) -> Round:
+        now, snapshot, interest = trio.current_time(), self._snapshot, self._interest
+        has_clients = interest.is_in_all(snapshot, few=self._options().sample_clients, now=now)
+        topics = () if has_clients else interest.topics(snapshot, now)
+        return self._stats.start(nursery, self._census.nodes.values(), has_clients=has_clients, topics=topics)
+
+    def _picture(self) -> Snapshot:
+        now, before, census = self._wall(), self._snapshot, self._census
+        successors = census.take_successors()
+        nodes = nodes_to_show(census.nodes, has_lookupds=census.has_lookupds, successors=successors)
+        lookupds = tuple(lookupd_to_show(address, state) for address, state in census.lookupds.items())
+        answers = [
+            answer
+            for node in nodes
+            if not node.successor and (answer := census.nodes[node.address].last_answer()) is not None
+        ]
+        merged = self._merger.merge(answers, census.directory(), now=trio.current_time(), wall=now)
+        topics = self._readers.shown(merged)
+        drawn = Snapshot(
+            index=before.index + 1,
+            taken_at=now,
+            interval=max(seconds(self._options().sample_interval), self._work.before * _SHARE),
+            has_lookupds=census.has_lookupds,
+            nodes=nodes,
+            lookupds=lookupds,
+            topics=topics,
+            producers=producers_of(answers),
+            unanswered=tuple(unanswered_by(nodes, lookupds)),
+            silent=silent_among(nodes),
+            totals=totals_of(topics),
+            has_all_clients=all(answer.has_clients or answer.is_silent for answer in answers),
+        )
+        # Rules look at the series up to now, so the series get the number of findings one sweep late.
+        self.store.put(self._rows.of(drawn, before.findings), now=now)
+        findings = diagnose(drawn, self.store, before=before.findings, beginnings=self._beginnings)
+        found = replace(drawn, findings=findings)
+        events = events_between(before, found, restarted=census.take_restarted())
+        events += self._versions.events(found)
+        return self._inquiry.look_into(found, events)
+
+
+class _Work:
+    """How much processor time the sampler takes, sweep by sweep."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0  # of this sweep
+        self.before = 0.0  # of the sweep before
+        self._spent = 0.0  # for reading answers since the start, as of the last `count_reading`
+
+    def begin_sweep(self) -> None:
+        self.before, self.seconds = self.seconds, 0.0
+
+    def count_reading(self, spent: float) -> None:
+        """Add the time for reading answers since the last call. `spent` is its sum since the start, in seconds."""
+        self.seconds += spent - self._spent
+        self._spent = spent
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Add the processor time of the block: by the clock, other programs on a busy machine would count as well."""
+        began = thread_time()
+        try:
+            yield
+        finally:
+            self.seconds += thread_time() - began

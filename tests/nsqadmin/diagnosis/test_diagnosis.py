@@ -1,0 +1,468 @@
+"""Each rule finds what it is made for, with its evidence, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsqadmin.cluster.model import (
+    Channel,
+    ChannelNode,
+    Finding,
+    Health,
+    Lookupd,
+    Metric,
+    Producer,
+    Rates,
+    Severity,
+    Silent,
+    Snapshot,
+    TopicNode,
+)
+from nsqadmin.diagnosis.findings import diagnose
+from nsqadmin.diagnosis.upkeep import SEVERITIES, Beginnings
+from nsqadmin.parts.status import Standing
+from tests.support import picture
+from tests.support.picture import NOW, channel, channel_node, client, node, snapshot, topic
+
+
+class Trends:
+    """Returns the given trends, whatever the time."""
+
+    def __init__(self, **values: Sequence[float]) -> None:
+        self._values = values
+
+    def recent(self, key: str, metric: Metric, seconds: float) -> Sequence[float]:
+        return self._values.get(metric.value, ())
+
+
+QUIET = Trends()
+
+
+def found(shown: Snapshot, trends: Trends = QUIET) -> list[Finding]:
+    return list(diagnose(shown, trends))
+
+
+def about(it: Channel, trends: Trends = QUIET, **fields: Any) -> list[Finding]:
+    nodes = tuple(node(row.node) for row in it.nodes)
+    rows = tuple(TopicNode(node=row.node) for row in it.nodes)
+    return found(snapshot(topic(it, nodes=rows), nodes=nodes, **fields), trends)
+
+
+def only(findings: list[Finding]) -> Finding:
+    (finding,) = findings
+    return finding
+
+
+def said(finding: Finding) -> dict[str, str]:
+    return {it.label: it.value for it in finding.evidence}
+
+
+def test_a_healthy_cluster_has_nothing_to_say() -> None:
+    reader = client(ready_count=10, in_flight_count=2, finish_rate=50.0)
+    busy = channel(channel_node(depth=3, in_flight_count=2, clients=(reader,)))
+    assert about(busy, Trends(depth=[4, 3], finished=[50, 50], incoming=[50, 50])) == []
+
+
+# Channels
+
+
+def test_d1_paused() -> None:
+    finding = only(about(channel(channel_node(depth=7, paused=True))))
+    assert (finding.rule, finding.severity, finding.action) == ("D1", Severity.WARNING, "unpause_channel")
+    assert said(finding) == {"waiting": "7"}
+
+
+def test_d1_paused_with_nothing_waiting_is_only_worth_knowing() -> None:
+    assert only(about(channel(channel_node(paused=True)))).severity is Severity.INFO
+
+
+def test_d2_paused_on_some_nodes() -> None:
+    rows = channel_node("n1:4151", paused=True), channel_node("n2:4151", clients=(client("n2:4151"),))
+    finding = only(about(channel(*rows)))
+    assert (finding.rule, finding.verdict) == ("D2", "Paused on 1 of 2 nodes")
+    assert said(finding)["paused on"] == "n1:4151"
+
+
+def test_d3_nobody_is_connected() -> None:
+    finding = only(about(channel(channel_node(depth=1200), oldest_age=65.0)))
+    assert (finding.rule, finding.severity) == ("D3", Severity.PROBLEM)
+    assert said(finding) == {"waiting": "1,200", "consumers": "0", "oldest message": "1m 5s"}
+
+
+def test_d4_nobody_where_messages_wait() -> None:
+    rows = channel_node("n1:4151", depth=40), channel_node("n2:4151", clients=(client("n2:4151", ready_count=1),))
+    finding = only(about(channel(*rows)))
+    assert (finding.rule, finding.verdict) == ("D4", "1 of 2 nodes has no consumer, and messages wait there")
+    assert said(finding)["nodes without a consumer"] == "n1:4151"
+    assert finding.is_inferred
+
+
+def test_d5_consumers_ask_for_nothing() -> None:
+    finding = only(about(channel(channel_node(depth=9, clients=(client(ready_count=0),)))))
+    assert finding.rule == "D5"
+    assert "RDY 0" in finding.verdict
+
+
+def test_d5_needs_to_know_the_clients() -> None:
+    row = channel_node(depth=9, clients=None, client_count=1)
+    assert about(channel(row, ready_count=None)) == []
+
+
+def test_d6_saturated() -> None:
+    reader = client(ready_count=10, in_flight_count=10, finish_rate=40.0)
+    it = channel(channel_node(depth=500, in_flight_count=10, clients=(reader,)))
+    finding = only(about(it, Trends(depth=[100, 300, 500], finished=[40, 40], incoming=[95, 97])))
+    assert (finding.rule, finding.is_inferred) == ("D6", True)
+    assert finding.verdict == "Consumers are saturated: they finish 40/s, 96/s arrive"
+    assert "2.4 times" in finding.advice
+
+
+def test_d6_a_queue_that_shrinks_is_none() -> None:
+    reader = client(ready_count=10, in_flight_count=10, finish_rate=40.0)
+    it = channel(channel_node(depth=100, in_flight_count=10, clients=(reader,)))
+    assert about(it, Trends(depth=[500, 300, 100], finished=[40, 40], incoming=[5, 5])) == []
+
+
+def test_d7_handlers_hang() -> None:
+    reader = client(ready_count=5, in_flight_count=5, finish_rate=0.0, client_id="c1", hostname="c1")
+    it = channel(channel_node(depth=50, in_flight_count=5, clients=(reader,)))
+    finding = only(about(it, Trends(depth=[40, 50], finished=[0, 0], timed_out=[0, 0.5])))
+    assert finding.rule == "D7"
+    assert said(finding)["worst consumers"] == "c1 stuck"
+
+
+@pytest.mark.parametrize(("held", "depth", "rules"), [(68.0, 50, {"D7"}), (20.0, 50, set()), (68.0, 0, set())])
+def test_d7_handlers_that_hang_within_a_long_timeout(held: float, depth: int, rules: set[str]) -> None:
+    reader = client(ready_count=5, in_flight_count=5, finish_rate=0.0, requeue_rate=0.0, oldest_in_flight=held)
+    it = channel(channel_node(depth=depth, in_flight_count=5, clients=(reader,)))
+    found = about(it, Trends(depth=[depth, depth], finished=[0, 0], timed_out=[0, 0]))
+    assert {finding.rule for finding in found} == rules
+    assert all(finding.severity is Severity.WARNING and finding.is_inferred for finding in found)
+
+
+def test_d8_handlers_fail() -> None:
+    reader = client(ready_count=10, finish_rate=15.0, requeue_rate=10.0, client_id="bad", hostname="bad")
+    it = channel(channel_node(depth=5, in_flight_count=1, clients=(reader,)))
+    finding = only(about(it, Trends(requeued=[10, 10], finished=[20, 20], depth=[5, 5])))
+    assert (finding.rule, finding.verdict) == ("D8", "Handlers fail: 1 of 3 deliveries is requeued")
+    assert said(finding)["worst consumers"] == "bad failing 40 %"
+
+
+def test_d8_a_few_requeues_are_ordinary() -> None:
+    it = channel(channel_node(clients=(client(ready_count=1),)))
+    assert about(it, Trends(requeued=[1, 1], finished=[20, 20])) == []
+
+
+def test_d9_one_slow_consumer() -> None:
+    quick = [client(ready_count=10, in_flight_count=5, finish_rate=50.0, remote_address=f"a:{it}") for it in range(3)]
+    slow = client(ready_count=10, in_flight_count=10, finish_rate=1.0, client_id="fraud-01", hostname="fraud-01")
+    it = channel(channel_node(depth=5, in_flight_count=25, clients=(*quick, slow)))
+    finding = only(about(it))
+    assert (finding.rule, finding.verdict) == ("D9", "One slow consumer: fraud-01")
+
+
+def test_d9_a_stuck_consumer_among_others_that_work() -> None:
+    quick = client(ready_count=10, in_flight_count=5, finish_rate=50.0)
+    stuck = client(ready_count=5, in_flight_count=5, finish_rate=0.0, client_id="b-03", hostname="b-03")
+    finding = only(about(channel(channel_node(depth=5, in_flight_count=10, clients=(quick, stuck)))))
+    assert (finding.rule, finding.verdict) == ("D9", "One stuck consumer: b-03")
+
+
+def test_d9_where_all_are_stuck_none_of_them_is_to_blame() -> None:
+    stuck = [client(ready_count=5, in_flight_count=5, finish_rate=0.0, client_id=f"b-{it}") for it in range(4)]
+    assert about(channel(channel_node(in_flight_count=20, clients=tuple(stuck)))) == []
+
+
+def test_d18_one_consumer_gives_much_back_while_the_channel_as_a_whole_does_not() -> None:
+    well = [
+        client(ready_count=5, in_flight_count=1, finish_rate=10.0, requeue_rate=0.2, remote_address=f"a:{it}")
+        for it in range(3)
+    ]
+    bad = client(
+        ready_count=5, in_flight_count=1, finish_rate=6.5, requeue_rate=3.5, client_id="settle-01", hostname="settle-01"
+    )
+    it = channel(channel_node(clients=(*well, bad)))
+    finding = only(about(it, Trends(requeued=[4.1, 4.1], finished=[36.5, 36.5])))
+    assert (finding.rule, finding.severity) == ("D18", Severity.WARNING)
+    assert finding.verdict == "settle-01 gives back 35 % of its messages"
+    assert said(finding)["it requeues"] == "3.5/s"
+
+
+def test_d10_deferred_messages_are_explained() -> None:
+    finding = only(about(channel(channel_node(deferred_count=161))))
+    assert (finding.rule, finding.severity) == ("D10", Severity.INFO)
+    assert finding.verdict == "161 messages wait for their delay"
+
+
+def test_d12_a_sampling_consumer() -> None:
+    it = channel(channel_node(clients=(client(ready_count=1, sample_rate=10, client_id="archive", hostname=""),)))
+    finding = only(about(it))
+    assert (finding.rule, finding.verdict) == ("D12", "archive takes 10 %, by design")
+
+
+def test_d15_spilling_to_disk() -> None:
+    reader = client(ready_count=10, in_flight_count=1)
+    it = channel(channel_node(depth=12_000, backend_depth=2000, in_flight_count=1, clients=(reader,)))
+    finding = only(about(it, Trends(backend_depth=[0, 500, 2000], depth=[12_000, 12_000])))
+    assert (finding.rule, finding.severity) == ("D15", Severity.INFO)
+
+
+def test_channels_of_our_own_are_not_diagnosed() -> None:
+    assert about(channel(channel_node(depth=9), name="nsqadmin_tail_1#ephemeral")) == []
+
+
+# Topics
+
+
+def test_d11_a_burst_and_who_makes_it() -> None:
+    producer = Producer(node="n1:4151", client_id="p", hostname="shop", remote_address="a:1", counts=(("t", 9, 90.0),))
+    it = topic(channel(), rates=Rates(incoming=100.0))
+    trends = Trends(incoming=[10.0] * 20 + [100.0] * 3)
+    finding = only(found(snapshot(it, producers=(producer,)), trends))
+    assert (finding.rule, finding.severity) == ("D11", Severity.INFO)
+    assert finding.verdict == "A burst: 100/s are published, usually 10/s; most of it by shop"
+
+
+def test_d13_messages_wait_for_a_channel() -> None:
+    finding = only(found(snapshot(topic(nodes=(TopicNode(node="n1:4151", depth=8),)))))
+    assert (finding.rule, finding.action) == ("D13", "create_channel")
+
+
+def test_d14_nsqd_does_not_hand_over() -> None:
+    it = topic(channel(), nodes=(TopicNode(node="n1:4151", depth=90),))
+    finding = only(found(snapshot(it), Trends(depth=[50, 70, 90])))
+    assert finding.rule == "D14"
+
+
+def test_d1_and_d2_of_topics() -> None:
+    rows = TopicNode(node="n1:4151", depth=3, paused=True), TopicNode(node="n2:4151")
+    assert only(found(snapshot(topic(channel(), nodes=rows)))).rule == "D2"
+    assert only(found(snapshot(topic(channel(), nodes=rows[:1])))).rule == "D1"
+
+
+# Nodes
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"health": Health.DOWN, "error": "refused"}, "does not answer"),
+        ({"health": Health.NEVER, "error": "no such host"}, "has never answered"),
+        ({"health": Health.SLOW}, "is slow to answer"),
+        ({"own_health": "NOK - disk"}, "reports that it is not well"),
+        ({"lookupds": ()}, "is not registered with l1:4161"),
+        ({"out_of_date": True}, "is older than the others"),
+        ({"clock_skew": -30.0}, "is 30 s behind"),
+    ],
+)
+def test_d16_of_a_node(fields: dict[str, Any], text: str) -> None:
+    finding = only(found(snapshot(nodes=(node(**fields),))))
+    assert (finding.rule, finding.node) == ("D16", "n1:4151")
+    assert text in finding.verdict
+
+
+REFUSED = ("l1:4161: dial n1:4150: connection refused",)
+
+
+def test_d27_a_node_that_nsqadmin_reaches_and_clients_do_not() -> None:
+    one = node(unreachable=REFUSED, remote_addresses=("l1:4161/10.0.0.5:51234",))
+    finding = only(found(snapshot(nodes=(one,))))
+    assert (finding.rule, finding.node, finding.severity) == ("D27", "n1:4151", Severity.WARNING)
+    assert finding.verdict == "n1:4151 cannot be reached by clients, says nsqlookupd"
+    assert "nsqadmin reaches its HTTP port from here" in finding.advice
+    assert (
+        "--broadcast-address=<a name or address that clients can reach> (it connects from 10.0.0.5)" in finding.advice
+    )
+    assert said(finding) == {"nsqlookupd says": REFUSED[0]}
+
+
+def test_d27_a_node_that_nobody_reaches_runs_all_the_same() -> None:
+    one = node(health=Health.NEVER, error="no such host", unreachable=("l1:4161: lookup n1: no such host",))
+    findings = {it.rule: it for it in found(snapshot(nodes=(one,)))}
+    assert {*findings} == {"D16", "D27"}
+    assert findings["D27"].severity is Severity.PROBLEM
+    assert "It is registered, so it runs" in findings["D27"].advice
+
+
+def test_d16_newest_version_is_found_by_its_numbers() -> None:
+    old, new = node("n1:4151", version="1.9.0", out_of_date=True), node("n2:4151", version="1.10.0")
+    finding = only(found(snapshot(nodes=(old, new))))
+    assert said(finding) == {"version": "1.9.0", "newest": "1.10.0"}
+
+
+def test_d16_two_nodes_that_cannot_be_told_apart() -> None:
+    twins = node("n1:4151", hostname="a"), node("n1:4161", hostname="b", tcp_port=4150)
+    assert {it.rule for it in found(snapshot(nodes=twins))} == {"D16"}
+
+
+def test_d16_of_an_nsqlookupd_since_it_went() -> None:
+    gone = Lookupd(address="l1:4161", health=Health.DOWN, since=NOW - 60, error="refused")
+    finding = only(found(snapshot(lookupds=(gone,))))
+    assert (finding.verdict, finding.since) == ("nsqlookupd l1:4161 does not answer", NOW - 60)
+
+
+# All of them
+
+
+def test_the_worst_is_first_and_keeps_the_time_when_it_began() -> None:
+    cluster = snapshot(
+        topic(channel(channel_node(depth=5)), name="small"),
+        topic(channel(channel_node(depth=5000), topic="big"), name="big"),
+        topic(channel(channel_node(paused=True), topic="calm"), name="calm"),
+    )
+    first = diagnose(cluster, QUIET)
+    assert [it.severity for it in first] == [Severity.PROBLEM, Severity.PROBLEM, Severity.INFO]
+    assert first[0].topic == "big"
+    later = diagnose(snapshot(*cluster.topics, taken_at=NOW + 60), QUIET, before=first)
+    assert {it.since for it in later} == {NOW}
+
+
+def test_every_rule_has_evidence_or_is_about_a_node() -> None:
+    cluster = snapshot(topic(channel(channel_node(depth=5))), nodes=(picture.node(health=Health.SLOW),))
+    findings = found(cluster)
+    assert len(findings) >= 2
+    assert all(it.evidence or it.node for it in findings)
+
+
+# Silent nodes
+
+
+def hung(*addresses: str, at: Snapshot) -> Snapshot:
+    """Return the picture in which these nodes do not answer any more."""
+
+    def silent_in(rows: Sequence[Any]) -> tuple[str, ...]:
+        return tuple(row.node for row in rows if row.node in addresses)
+
+    topics = tuple(
+        replace(
+            it,
+            silent=silent_in(it.nodes),
+            channels=tuple(replace(each, silent=silent_in(each.nodes)) for each in it.channels),
+        )
+        for it in at.topics
+    )
+    return replace(
+        at,
+        index=at.index + 1,
+        topics=topics,
+        nodes=tuple(replace(it, health=Health.DOWN) if it.address in addresses else it for it in at.nodes),
+        silent=tuple(Silent(node=it, since=NOW, answered_at=NOW) for it in addresses),
+        _by_name={},
+        _by_address={},
+    )
+
+
+TWO_NODES = (node("n1:4151"), node("n2:4151"))
+
+
+def on_two(*rows: ChannelNode, **fields: Any) -> Snapshot:
+    return snapshot(
+        topic(channel(*rows, **fields), nodes=tuple(TopicNode(node=row.node) for row in rows)), nodes=TWO_NODES
+    )
+
+
+def test_d17_a_channel_with_a_silent_node_is_never_fine() -> None:
+    fine = on_two(
+        channel_node("n1:4151"), channel_node("n2:4151", depth=3, clients=(client("n2:4151", ready_count=9),))
+    )
+    assert found(fine) == []
+    finding = next(it for it in found(hung("n2:4151", at=fine)) if it.channel)
+    assert (finding.rule, finding.verdict) == ("D17", "Unknown in part: n2:4151 does not answer")
+    assert said(finding) == {"waiting there, last known": "3", "consumers there, last known": "1"}
+
+
+def test_a_finding_freezes_while_its_node_is_silent_and_ends_when_the_node_answers() -> None:
+    full = client("n2:4151", ready_count=10, in_flight_count=10)
+    cluster = on_two(channel_node("n1:4151"), channel_node("n2:4151", depth=500, in_flight_count=10, clients=(full,)))
+    growing = Trends(depth=[100, 500], finished=[40, 40], incoming=[95, 97])
+    first = diagnose(cluster, growing)
+    assert [it.rule for it in first] == ["D6"]
+    later = diagnose(hung("n2:4151", at=cluster), QUIET, before=first)
+    frozen = next(it for it in later if it.channel)
+    assert (frozen.rule, frozen.is_frozen, frozen.since) == ("D6", True, NOW)
+    assert "D17" not in {it.rule for it in later}
+    assert diagnose(replace(cluster, index=9), QUIET, before=later) == ()
+
+
+def test_a_finding_can_get_worse_while_a_node_is_silent() -> None:
+    waiting = channel_node("n2:4151", paused=True)
+    first = diagnose(on_two(channel_node("n1:4151", paused=True), waiting), QUIET)
+    assert [it.severity for it in first] == [Severity.INFO]
+    worse = hung("n2:4151", at=on_two(channel_node("n1:4151", paused=True, depth=9), waiting))
+    finding = next(it for it in diagnose(worse, QUIET, before=first) if it.channel)
+    assert (finding.rule, finding.severity, finding.is_frozen) == ("D1", Severity.WARNING, False)
+
+
+def test_a_silent_node_is_no_proof_that_handlers_hang_or_ask_for_nothing() -> None:
+    reader = client("n2:4151", ready_count=5, in_flight_count=5)
+    rows = channel_node("n1:4151", depth=5), channel_node("n2:4151", in_flight_count=5, clients=(reader,))
+    shown = hung("n2:4151", at=on_two(*rows))
+    assert "D7" not in {it.rule for it in found(shown, Trends(finished=[0, 0], timed_out=[0, 0.5], depth=[5, 5]))}
+    unknown = channel_node("n1:4151", depth=5), channel_node("n2:4151", clients=(), client_count=3)
+    assert "D5" not in {it.rule for it in found(hung("n2:4151", at=on_two(*unknown)))}
+
+
+channel_rows = st.fixed_dictionaries(
+    {
+        "depth": st.integers(0, 2000),
+        "in_flight_count": st.integers(0, 20),
+        "deferred_count": st.sampled_from([0, 500]),
+        "paused": st.booleans(),
+        "ready": st.none() | st.integers(0, 20),
+    }
+)
+trends = st.fixed_dictionaries(
+    {
+        name: st.lists(st.floats(0, 100), max_size=4)
+        for name in ("depth", "finished", "incoming", "timed_out", "requeued")
+    }
+)
+
+
+@given(st.lists(channel_rows, min_size=1, max_size=3), trends, trends, st.data())
+def test_no_verdict_improves_when_nodes_fall_silent(
+    rows: list[dict[str, Any]], before: dict[str, Any], after: dict[str, Any], data: st.DataObject
+) -> None:
+    addresses = [f"n{at}:4151" for at in range(len(rows))]
+    made = []
+    for address, row in zip(addresses, rows, strict=True):
+        ready = row.pop("ready")
+        clients = () if ready is None else (client(address, ready_count=ready, in_flight_count=row["in_flight_count"]),)
+        made.append(channel_node(address, clients=clients, **row))
+    cluster = replace(on_two(*made), nodes=tuple(map(node, addresses)), _by_address={})
+    silent = data.draw(st.sets(st.sampled_from(addresses), min_size=1))
+    first = diagnose(cluster, Trends(**before))
+    shown = hung(*silent, at=cluster)
+    later = diagnose(shown, Trends(**after), before=first)
+    worst = {it.key: SEVERITIES[it.severity] for it in later}
+    for finding in first:
+        assert worst[finding.key] <= SEVERITIES[finding.severity]
+    (it,) = shown.topics
+    standing, (before_state,) = Standing(later), [Standing(first).channel(each) for each in cluster.topics[0].channels]
+    kinds = ["ok", "warning", "problem"]
+    assert kinds.index(standing.channel(it.channels[0]).kind) >= max(1, kinds.index(before_state.kind))
+    assert kinds.index(standing.whole_topic(it).kind) >= kinds.index(
+        Standing(first).whole_topic(cluster.topics[0]).kind
+    )
+
+
+# Since when
+
+
+def test_a_finding_that_is_missing_from_a_few_pictures_keeps_its_time() -> None:
+    beginnings = Beginnings()
+    waiting, empty = snapshot(topic(channel(channel_node(depth=5)))), snapshot(topic(channel(channel_node())))
+
+    def since(index: int, at: float) -> list[float]:
+        shown = waiting if at else empty
+        found = diagnose(replace(shown, index=index, taken_at=NOW + at), QUIET, beginnings=beginnings)
+        return [it.since - NOW for it in found]
+
+    assert [since(1, 5.0), since(2, 0.0), since(3, 0.0), since(4, 20.0)] == [[5.0], [], [], [5.0]]
+    assert [since(5, 0.0), since(8, 0.0), since(9, 0.0), since(10, 50.0)] == [[], [], [], [50.0]]

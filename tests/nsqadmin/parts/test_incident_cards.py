@@ -1,0 +1,154 @@
+"""Cards say what, since when, because of what and the numbers; the text for a chat says the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from nsqadmin.cluster.model import Activity, Evidence, Finding, Severity
+from nsqadmin.diagnosis.incident import Mark, Open
+from nsqadmin.diagnosis.incident_book import Book
+from nsqadmin.parts.incident_cards import MOST_CARDS, IncidentFilter, as_text, card_of, listing, now_and_then, time_line
+from nsqadmin.parts.links import Links
+from tests.support.outage import outage
+from tests.support.picture import NOW, channel, channel_node, node, snapshot, topic
+
+LINKS = Links("/nsq")
+PAUSED = Activity(
+    at=NOW - 30,
+    what="pause_channel",
+    text="pause channel orders/c",
+    user="ana",
+    result="ok",
+    topic="orders",
+    channel="c",
+)
+
+
+def opened(rule: str = "D3", *, depth: int = 12_031, then: int = 1200, **fields: object) -> Open:
+    """Return an incident of one channel that has begun with another number."""
+    book = Book(lambda: (PAUSED,))
+    for number in range(3):
+        book.observe(snapshot(taken_at=NOW - 60 + number))
+    known: dict[str, object] = {"rule": rule, "severity": Severity.PROBLEM, "topic": "orders", "channel": "c"}
+    known = {"verdict": "No consumer is connected", **known, **fields}
+    found = Finding(
+        advice="Start one.",
+        since=NOW,
+        evidence=(Evidence(label="consumers", value="0"),),
+        **known,  # type: ignore[arg-type]
+    )
+    for at, waiting in enumerate((then, depth)):
+        it = channel(channel_node(depth=waiting), topic="orders")
+        book.observe(snapshot(topic(it, name="orders"), findings=(found,), taken_at=NOW + 60 * at))
+    (only,) = book.open()
+    return only
+
+
+def outage_of(*, unattended: int = 38) -> tuple[Open, ...]:
+    book = Book()
+    book.observe(outage(unattended=unattended))
+    return book.open()
+
+
+def test_a_card_has_the_numbers_then_and_now() -> None:
+    assert now_and_then(opened()) == "12,031 waiting, 1,200 when it began"
+    assert now_and_then(opened(depth=7, then=7)) == "7 waiting"
+    assert now_and_then(opened(depth=0, then=0)) == ""
+
+
+def test_a_card_has_the_last_change_and_where_to_go_on() -> None:
+    card = card_of(opened(), LINKS)
+    assert card.reason is not None
+    assert (card.reason.text, card.reason.who, card.reason.at) == (PAUSED.text, "ana", PAUSED.at)
+    assert (card.primary.label, card.primary.href) == ("Show the channel", "/nsq/topics/orders/c")
+    assert card.href == f"/nsq/incidents/{card.open.key}"
+
+
+@pytest.mark.parametrize(
+    ("rule", "action", "label"),
+    [("D1", "unpause_channel", ""), ("D7", "", "Show its consumers"), ("D14", "", "Show the channel")],
+)
+def test_the_button_fits_the_rule(rule: str, action: str, label: str) -> None:
+    primary = card_of(opened(rule, action=action), LINKS).primary
+    assert (primary.action, primary.label) == (action, label)
+
+
+def test_the_button_fits_the_cause() -> None:
+    labels = {it.incident.subject: card_of(it, LINKS).primary.label for it in outage_of()}
+    assert labels["n2:4151"] == "Show the node"
+    assert labels["tenant_*.events/indexer"] == "Show all 38"
+    assert labels["shop-worker/1.5-rc1"] == "Show its consumers"
+
+
+def test_a_pattern_names_some_of_its_members() -> None:
+    (card,) = [card_of(it, LINKS) for it in outage_of() if it.incident.subject.startswith("tenant")]
+    assert [name for name, _ in card.names] == [f"tenant_00{number}.events/indexer" for number in (1, 2, 3)]
+    assert card.others == 35
+
+
+def test_the_overview_has_eight_cards_and_says_how_many_more() -> None:
+    found = tuple(
+        Finding(rule=f"X{number}", severity=Severity.PROBLEM, verdict="v", advice="a", node=f"n{number}:1")
+        for number in "abcdefghijklmnopqrst"
+    )
+    book = Book()
+    book.observe(snapshot(findings=tuple(replace(it, verdict=it.node) for it in found)))
+    page = listing(book.open(), LINKS, most=MOST_CARDS)
+    assert (len(page.cards), page.left_out, page.findings) in {(8, 12, 20), (1, 0, 20)}
+
+
+def test_the_time_line_goes_from_the_change_to_the_marks() -> None:
+    it = replace(opened(), peak=20_000, peak_at=NOW + 10, acknowledged=Mark(by="ben", at=NOW + 50, note="on it"))
+    assert [(line.text, line.who) for line in time_line(it)] == [
+        ("pause channel orders/c", "ana"),
+        ("It began, with 1,200 messages waiting", ""),
+        ("20,000 messages were waiting, the most so far", ""),
+        ("Acknowledged: on it", "ben"),
+    ]
+
+
+def test_the_text_has_everything_for_a_chat() -> None:
+    text = as_text(opened(), now=NOW + 60, url="http://admin/incidents/1")
+    assert text.splitlines()[:3] == [
+        "PROBLEM: orders/c: No consumer is connected",
+        "since 2023-11-14T22:13:20Z (1m)",
+        "12,031 waiting, 1,200 when it began",
+    ]
+    assert "2023-11-14T22:12:50Z  pause channel orders/c (ana)" in text
+    assert "orders/c: No consumer is connected (consumers 0)" in text
+    assert "What to do: Start one." in text
+    assert text.endswith("http://admin/incidents/1\n")
+
+
+def test_the_text_has_no_control_characters() -> None:
+    hostile = opened(verdict="x\x1b[31m\nPROBLEM: forged", depth=1)
+    text = as_text(hostile, now=NOW, url="u")
+    assert "\x1b" not in text
+    assert "\nPROBLEM: forged" not in text
+
+
+@pytest.mark.parametrize(
+    ("chosen", "subjects"),
+    [
+        (IncidentFilter(severity="warning"), {"archive/cold"}),
+        (IncidentFilter(rule="D7"), {"shop-worker/1.5-rc1"}),
+        (IncidentFilter(words="TENANT_017"), {"tenant_*.events/indexer"}),
+        (IncidentFilter(words="nowhere"), set()),
+    ],
+)
+def test_the_list_is_filtered(chosen: IncidentFilter, subjects: set[str]) -> None:
+    page = listing(outage_of(), LINKS, most=100, chosen=chosen)
+    assert {card.open.incident.subject for card in page.cards} == subjects
+    assert page.rules == ("D1", "D3", "D4", "D7", "D10", "D16")
+
+
+def test_a_node_that_is_down_is_one_card() -> None:
+    found = Finding(
+        rule="D16", severity=Severity.PROBLEM, verdict="n1:4151 does not answer", advice="a", node="n1:4151"
+    )
+    book = Book()
+    book.observe(snapshot(nodes=(node(),), findings=(found,)))
+    (card,) = listing(book.open(), LINKS, most=8).cards
+    assert card.open.incident.title == "n1:4151: does not answer"

@@ -1,0 +1,72 @@
+"""What rules have done, as pages show it: what loses messages first and in red, what is only tried last and in grey."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from nsqadmin.cluster.series import SeriesStore
+from nsqadmin.diagnosis.findings import diagnose
+from nsqadmin.parts.policy import OnNode, lines_of_channel, lines_of_topic
+from nsqadmin.parts.status import PAUSED, PAUSED_ITSELF, Standing
+from tests.support.picture import channel, channel_node, snapshot, topic
+
+LIMITS = Path(__file__).parents[3] / "docs" / "how-to" / "limits.md"
+
+
+def test_what_loses_messages_is_first_and_red_and_what_is_tried_is_last_and_grey() -> None:
+    counts = tuple((cause, 5) for cause in ("buried", "ttl, dropped", "ttl, dry run", "max_bytes, rejected"))
+    lines = lines_of_channel(channel(policy_counts=counts))
+    assert [(line.cause, line.state.word, line.state.kind) for line in lines] == [
+        ("max_bytes, rejected", "Refused", "problem"),
+        ("ttl, dropped", "Lost", "problem"),
+        ("buried", "Held back", "info"),
+        ("ttl, dry run", "Would have", "muted"),
+    ]
+
+
+def test_what_goes_on_comes_before_what_is_over() -> None:
+    it = channel(policy_counts=(("overflow, dropped", 9000), ("ttl, dropped", 7)), policy_recent=(("ttl, dropped", 2),))
+    assert [(line.cause, line.recent) for line in lines_of_channel(it)] == [
+        ("ttl, dropped", 2),
+        ("overflow, dropped", 0),
+    ]
+
+
+def test_each_node_has_its_part_and_a_silent_one_no_last_minutes() -> None:
+    rows = (
+        channel_node("n1:4151", policy_counts=(("ttl, dropped", 3),), policy_recent=(("ttl, dropped", 1),)),
+        channel_node("n2:4151", policy_counts=(("ttl, dropped", 4),)),
+        channel_node("n3:4151"),
+    )
+    (line,) = lines_of_channel(channel(*rows, policy_counts=(("ttl, dropped", 7),), silent=("n2:4151",)))
+    assert line.nodes == (OnNode(node="n1:4151", count=3, recent=1), OnNode(node="n2:4151", count=4, recent=None))
+
+
+def test_a_topic_shows_its_own_and_its_channels() -> None:
+    it = topic(channel(policy_counts=(("ttl, dropped", 1),)), policy_counts=(("max_messages, rejected", 2),))
+    assert [(line.channel, line.cause) for line in lines_of_topic(it)] == [
+        ("", "max_messages, rejected"),
+        ("c", "ttl, dropped"),
+    ]
+
+
+def test_every_cause_of_the_documents_is_explained_and_an_unknown_one_is_shown() -> None:
+    table = LIMITS.read_text(encoding="utf-8").partition("| Cause |")[2]
+    causes = [
+        cause
+        for line in table.splitlines()
+        for cause in re.findall(r"`([^`]+)`", line.split("|")[1] if "|" in line else "")
+    ]
+    assert len(causes) > 15
+    lines = lines_of_channel(channel(policy_counts=(*((cause, 1) for cause in causes), ("of tomorrow, dropped", 1))))
+    assert [line.cause for line in lines if not line.text] == ["of tomorrow, dropped"]
+
+
+def test_a_channel_that_has_paused_itself_is_a_problem_and_one_that_a_person_has_paused_is_not() -> None:
+    rows = [channel_node(paused=True, paused_why=why) for why in ("more than 3 messages are buried (max_buried)", "")]
+    channels = [channel(row, name=name) for row, name in zip(rows, "ab", strict=True)]
+    shown = topic(*channels)
+    standing = Standing(diagnose(snapshot(shown), SeriesStore(most_coarse=10)))
+    assert [standing.channel(it) for it in channels] == [PAUSED_ITSELF, PAUSED]
+    assert standing.whole_topic(shown).word == "1 problem"
