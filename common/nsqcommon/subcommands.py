@@ -38,9 +38,9 @@ _SYNTAX: Final = "A flag may be written with one dash or two, before or after th
 # --- the table
 
 
-def parsed_by(parse: Callable[[str], T], word: str) -> OptionKind[T]:
+def parsed_by(parse: Callable[[str], T], word: str, *, show: Callable[[T], str] = str) -> OptionKind[T]:
     """Return a kind of value that has no form of its own in TOML. `parse` raises ValueError with the reason."""
-    return OptionKind(word=word, parse=parse, convert=lambda value: parse(str(value)))
+    return OptionKind(word=word, parse=parse, convert=lambda value: parse(str(value)), show=show)
 
 
 def repeated(parse: Callable[[str], T], word: str) -> OptionKind[tuple[T, ...]]:
@@ -52,7 +52,7 @@ def repeated(parse: Callable[[str], T], word: str) -> OptionKind[tuple[T, ...]]:
     def show(values: tuple[T, ...]) -> str:
         return ",".join(map(str, values))
 
-    return dataclasses.replace(parsed_by(parse_one, word), is_repeated=True, show=show)
+    return dataclasses.replace(parsed_by(parse_one, word, show=show), is_repeated=True)
 
 
 def required(help: str, *, kind: OptionKind[T]) -> T:
@@ -62,10 +62,10 @@ def required(help: str, *, kind: OptionKind[T]) -> T:
     return made
 
 
-def argument(help: str, *, kind: OptionKind[T]) -> T:
+def argument(help: str, *, kind: OptionKind[T], default: Any = dataclasses.MISSING) -> T:
     """Declare an argument, which is called after its field: DATA_PATH for `data_path`."""
     described: Any = option(None, help, kind=kind)
-    made: T = field(metadata={**described.metadata, "is_argument": True})
+    made: T = field(default=default, metadata={**described.metadata, "is_argument": True})
     return made
 
 
