@@ -50,7 +50,7 @@ def option(
     """
     is_shown = isinstance(default, str | int | float) and default not in ("", False) and "(default" not in help
     shown = f" (default: {default})" if is_shown else ""
-    about = {"help": (help + shown).strip(), "metavar": word or None, "hidden": is_hidden}
+    about = {"help": (help + shown).strip(), "metavar": word or "|".join(choices) or None, "hidden": is_hidden}
     made: T = field(default=default, metadata={"about": about, "flag": flag, "parse": _parser(parse, choices)})
     return made
 
@@ -141,7 +141,7 @@ def _run(app: typer.Typer, arguments: Sequence[str] | None, name: str) -> Any:
 def _reader(table: type[DataclassInstance], word: str = "") -> Callable[..., Any]:
     """Return a function with the signature that typer reads: it makes the options, perhaps beside the command's word."""
     types = get_type_hints(table)
-    rows = dataclasses.fields(table)
+    rows = [it for it in dataclasses.fields(table) if it.init]
 
     def make(**given: Any) -> Any:
         values = {it.name: _value(given[it.name], it) for it in rows}
