@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import http.client
 import re
 import socket
@@ -12,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -20,27 +20,25 @@ from bench.brokers import Broker, running_daemon
 from bench.ports import take_port
 from bench.processes import processor_share, resident_megabytes, wait_until
 from bench.report import Benchmark, Row, at_most
+from bench.settings import Settings
 from bench.work import HOST, Work, say, started
+from scripts.command_line import option
 
 START_LIMIT: Final = 60.0
 PAGES: Final = ("/", "/topics", "/topics/topic-7", "/topics/topic-7/channel-0", "/nodes")
 VIEWERS: Final = 50
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--nodes", type=int, default=3, help="nodes (default: %(default)s)")
-    parser.add_argument("--topics", type=int, default=2000, help="topics (default: %(default)s)")
-    parser.add_argument("--channels", type=int, default=3, help="channels of each topic (default: %(default)s)")
-    parser.add_argument(
-        "--lively",
-        default="0.1,1",
-        metavar="SHARE,...",
-        help="share of the topics whose numbers change (default: %(default)s)",
-    )
-    parser.add_argument("--seconds", type=float, default=30.0, help="length of each measurement (default: %(default)s)")
+@dataclass(kw_only=True)
+class AdminSettings(Settings):
+    nodes: int = option(3, "nodes")
+    topics: int = option(2000, "topics")
+    channels: int = option(3, "channels of each topic")
+    lively: str = option("0.1,1", "share of the topics whose numbers change", word="SHARE,...")
+    seconds: float = option(30.0, "length of each measurement")
 
 
-def run(settings: argparse.Namespace, work: Work) -> list[Row]:
+def run(settings: AdminSettings, work: Work) -> list[Row]:
     rows: list[Row] = []
     for lively in (float(it) for it in settings.lively.split(",")):
         with work.new_folder("admin") as folder:
@@ -48,7 +46,7 @@ def run(settings: argparse.Namespace, work: Work) -> list[Row]:
     return rows
 
 
-def _measured(settings: argparse.Namespace, folder: Path, lively: float) -> list[Row]:
+def _measured(settings: AdminSettings, folder: Path, lively: float) -> list[Row]:
     name = f"{lively:.0%} lively"
     with ExitStack() as stack:
         lookupd = stack.enter_context(_nodes(settings, lively))
@@ -73,7 +71,7 @@ def _measured(settings: argparse.Namespace, folder: Path, lively: float) -> list
 
 
 @contextmanager
-def _nodes(settings: argparse.Namespace, lively: float) -> Iterator[int]:
+def _nodes(settings: AdminSettings, lively: float) -> Iterator[int]:
     command = [sys.executable, "-m", "bench.admin_nodes"]
     command += [str(it) for it in (settings.nodes, settings.topics, settings.channels, lively)]
     with started(command, stdout=subprocess.PIPE) as process:
@@ -144,7 +142,7 @@ def _drain(response: http.client.HTTPResponse) -> None:
 BENCHMARK: Final = Benchmark(
     "admin",
     "What does nsqadmin cost before a big cluster, and how long does a page take?",
-    add_arguments,
+    AdminSettings,
     run,
     at_most=10,
 )

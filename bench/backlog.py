@@ -6,7 +6,6 @@ the end the table's log has to count each message once.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import os
@@ -16,14 +15,17 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from bench.brokers import Broker, running_nsqd
 from bench.landing import fill
 from bench.report import Benchmark, Row, at_most
+from bench.settings import Settings
 from bench.spark.stage import KEEP
 from bench.work import HOST, ROOT, Failed, Work, say, started
+from scripts.command_line import option
 
 TOPIC: Final = "backlog"
 FIRST: Final = 15.0  # seconds
@@ -36,11 +38,12 @@ class Commit(NamedTuple):
     rows: int
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--count", type=int, default=20_000_000, help="messages to land (default: %(default)s)")
+@dataclass(kw_only=True)
+class BacklogSettings(Settings):
+    count: int = option(20_000_000, "messages to land")
 
 
-def run(settings: argparse.Namespace, work: Work) -> list[Row]:
+def run(settings: BacklogSettings, work: Work) -> list[Row]:
     flags = [*settings.flag, KEEP]
     with (
         work.new_folder("data") as data,
@@ -113,5 +116,5 @@ def _commits(table: Path) -> list[Commit]:
 
 
 BENCHMARK: Final = Benchmark(
-    "backlog", "How soon is a backlog in the table, and what does a kill cost?", add_arguments, run, at_most=60
+    "backlog", "How soon is a backlog in the table, and what does a kill cost?", BacklogSettings, run, at_most=60
 )

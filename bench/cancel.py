@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import argparse
 import http.client
 import json
 import os
 import random
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, Final
 
 from bench.brokers import Broker, running_nsqd
 from bench.report import Benchmark, Row, at_most
+from bench.settings import Settings
 from bench.states import defer
 from bench.work import HOST, Failed, Work, say
+from scripts.command_line import option
 
 SIZE: Final = 200
 DELAY: Final = 24 * 3_600_000  # ms
@@ -24,12 +26,13 @@ TOPIC: Final = "bench_cancel"
 CHANNEL: Final = "ch"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--messages", type=int, default=1_000_000, help="deferred messages (default: %(default)s)")
-    parser.add_argument("--cancels", type=int, default=2_000, help="of each kind (default: %(default)s)")
+@dataclass(kw_only=True)
+class CancelSettings(Settings):
+    messages: int = option(1_000_000, "deferred messages")
+    cancels: int = option(2_000, "of each kind")
 
 
-def run(settings: argparse.Namespace, work: Work) -> list[Row]:
+def run(settings: CancelSettings, work: Work) -> list[Row]:
     flags = [*settings.flag, "--max-defer-timeout=200h"]
     numbers = random.Random(1).sample(range(settings.messages), 2 * settings.cancels)
     by_key, after = numbers[::2], numbers[1::2]
@@ -160,5 +163,5 @@ def _rows(how: str, took: list[float], processor: float | None = None, *, demand
 
 
 BENCHMARK: Final = Benchmark(
-    "cancel", "A million deferred messages: how long does it take to take one back?", add_arguments, run, at_most=10
+    "cancel", "A million deferred messages: how long does it take to take one back?", CancelSettings, run, at_most=10
 )

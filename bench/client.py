@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from bench.brokers import nsqd_factory
 from bench.report import Benchmark, Row, at_least
 from bench.runner import Compared, Measured, chosen
+from bench.settings import Settings
 from bench.work import Work
 from bench.workloads import fill
+from scripts.command_line import option
 
 OURS: Final = ("nsqclient", "aio")
 OTHERS: Final = ("pynsq", "gnsq", "ansq")
@@ -23,13 +25,14 @@ MODES: Final = {
 _ENOUGH: Final = 300_000  # messages for each second of consuming: more than any client takes
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--runs", type=int, default=5, help="runs of each row (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=2.0, help="length of one run (default: %(default)s)")
-    parser.add_argument("--only", default=",".join(MODES), metavar="MODE,...", help=f"some of: {', '.join(MODES)}")
+@dataclass(kw_only=True)
+class ClientSettings(Settings):
+    runs: int = option(5, "runs of each row")
+    seconds: float = option(2.0, "length of one run")
+    only: str = option(",".join(MODES), f"some of: {', '.join(MODES)}", word="MODE,...")
 
 
-def run(settings: argparse.Namespace, work: Work) -> list[Row]:
+def run(settings: ClientSettings, work: Work) -> list[Row]:
     modes = chosen(settings.only, [*MODES], "modes")
     clients = (*OURS, *OTHERS)
     compared = Compared(
@@ -45,9 +48,7 @@ def run(settings: argparse.Namespace, work: Work) -> list[Row]:
     ]
 
 
-def _measure(
-    work: Work, client: str, modes: list[str], settings: argparse.Namespace, number: int
-) -> dict[str, Measured]:
+def _measure(work: Work, client: str, modes: list[str], settings: ClientSettings, number: int) -> dict[str, Measured]:
     found = {}
     with nsqd_factory(work, settings.build, settings.flag)() as broker:
         for mode in modes:
@@ -62,5 +63,5 @@ def _measure(
 
 
 BENCHMARK: Final = Benchmark(
-    "client", "How quick is our Python client, beside the others?", add_arguments, run, at_most=30
+    "client", "How quick is our Python client, beside the others?", ClientSettings, run, at_most=30
 )

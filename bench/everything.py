@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from bench.machine import describe_machine, describe_versions
-from bench.report import Benchmark, Report, markdown_table, replace_file
+from bench.report import Benchmark, Report, SettingsT, markdown_table, replace_file
+from bench.settings import Settings
+from scripts.command_line import option, read_options
 
 QUESTION: Final = "all of them, and a summary in Markdown"
 
@@ -47,17 +49,18 @@ QUICK: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--quick", action="store_true", help="small and short: does everything work?")
-    parser.add_argument("--skip", type=lambda text: text.split(","), default=[], metavar="NAME,...", help="leave out")
+@dataclass(kw_only=True)
+class AllSettings(Settings):
+    quick: bool = option(False, "small and short: does everything work?")
+    skip: tuple[str, ...] = option((), "leave out", word="NAME,...", parse=lambda names: tuple(names.split(",")))
 
 
-def settings_of(parser: argparse.ArgumentParser, benchmark: Benchmark, given: argparse.Namespace) -> argparse.Namespace:
+def settings_of(benchmark: Benchmark[SettingsT], given: AllSettings) -> SettingsT:
     """Return the benchmark's own defaults, with the settings that were given to `all`."""
-    arguments = [benchmark.name, *(QUICK[benchmark.name] if given.quick else ())]
-    settings = parser.parse_args(arguments)
+    arguments = QUICK[benchmark.name] if given.quick else ()
+    settings = read_options(benchmark.settings, arguments, name=benchmark.name, about=benchmark.question)
     settings.folder, settings.results, settings.flag, settings.pin = given.folder, given.results, given.flag, given.pin
-    settings.build = given.build
+    settings.wanted_build = given.wanted_build
     return settings
 
 

@@ -6,8 +6,8 @@ at a start.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -15,8 +15,10 @@ from bench.brokers import nsqd_factory, running_nsqd
 from bench.processes import resident_megabytes
 from bench.report import Benchmark, Demand, Row, at_least, at_most
 from bench.runner import Compared, Measured
+from bench.settings import Settings
 from bench.work import Work
 from bench.workloads import SIZE, WORKLOADS, measure
+from scripts.command_line import option
 
 HEADERS: Final = (("mpub", "sub"), ("mpub10x4",), ("pub50",))
 KEYS: Final = (("pub50",), ("pub2",), ("deep",), ("mpub10x4",))
@@ -27,28 +29,29 @@ TOPIC: Final = "bench_extras"
 _KEYS: Final = "keys=bench1:"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--runs", type=int, default=5, help="runs of each row (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=2.0, help="length of one run (default: %(default)s)")
+@dataclass(kw_only=True)
+class ExtrasSettings(Settings):
+    runs: int = option(5, "runs of each row")
+    seconds: float = option(2.0, "length of one run")
 
 
-def add_arguments_of_keys(parser: argparse.ArgumentParser) -> None:
-    add_arguments(parser)
-    parser.add_argument("--messages", type=int, default=1_000_000, help="keys to remember (default: %(default)s)")
+@dataclass(kw_only=True)
+class KeysSettings(ExtrasSettings):
+    messages: int = option(1_000_000, "keys to remember")
 
 
-def run_headers(settings: argparse.Namespace, work: Work) -> list[Row]:
+def run_headers(settings: ExtrasSettings, work: Work) -> list[Row]:
     return _rows(work, settings, HEADERS, ("headers", "as body"), "headers=1", OF_HEADERS, WITH_HEADERS)
 
 
-def run_keys(settings: argparse.Namespace, work: Work) -> list[Row]:
+def run_keys(settings: KeysSettings, work: Work) -> list[Row]:
     rows = _rows(work, settings, KEYS, ("keys", "without keys"), _KEYS, OF_KEYS, SIZE)
     return rows + _memory_of_keys(settings, work)
 
 
 def _rows(
     work: Work,
-    settings: argparse.Namespace,
+    settings: ExtrasSettings,
     groups: Sequence[Sequence[str]],
     sides: tuple[str, str],
     key: str,
@@ -70,7 +73,7 @@ def _rows(
     return rows
 
 
-def _memory_of_keys(settings: argparse.Namespace, work: Work) -> list[Row]:
+def _memory_of_keys(settings: KeysSettings, work: Work) -> list[Row]:
     """Publish as many with keys as without, and compare what nsqd's memory has grown by; then start with the keys."""
     count = settings.messages
     grown, rows = [], []
@@ -92,10 +95,10 @@ def _memory_of_keys(settings: argparse.Namespace, work: Work) -> list[Row]:
 BENCHMARK_OF_HEADERS: Final = Benchmark(
     "headers",
     "Headers on every message: what do they cost beside the same bytes as body?",
-    add_arguments,
+    ExtrasSettings,
     run_headers,
     at_most=10,
 )
 BENCHMARK_OF_KEYS: Final = Benchmark(
-    "keys", "What does a key for each publish cost?", add_arguments_of_keys, run_keys, at_most=15
+    "keys", "What does a key for each publish cost?", KeysSettings, run_keys, at_most=15
 )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import time
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -12,21 +12,24 @@ from bench.brokers import running_nsqd
 from bench.files import bytes_in
 from bench.report import Benchmark, Row, at_most
 from bench.runner import Compared, Measured
+from bench.settings import Settings
 from bench.work import Failed, Work
 from bench.workloads import SIZE
+from scripts.command_line import option
 
 BATCH: Final = 200
 TOPIC: Final = "bench_fanout"
 ONE: Final = "one channel"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--runs", type=int, default=3, help="runs of each row (default: %(default)s)")
-    parser.add_argument("--messages", type=int, default=500_000, help="published in each run (default: %(default)s)")
-    parser.add_argument("--channels", type=int, default=10, help="channels instead of one (default: %(default)s)")
+@dataclass(kw_only=True)
+class FanoutSettings(Settings):
+    runs: int = option(3, "runs of each row")
+    messages: int = option(500_000, "published in each run")
+    channels: int = option(10, "channels instead of one")
 
 
-def run(settings: argparse.Namespace, work: Work) -> list[Row]:
+def run(settings: FanoutSettings, work: Work) -> list[Row]:
     many = f"{settings.channels} channels"
     sides = {name: partial(_measure, work, count, settings) for name, count in ((ONE, 1), (many, settings.channels))}
     compared = Compared(sides, settings.runs)
@@ -41,7 +44,7 @@ def run(settings: argparse.Namespace, work: Work) -> list[Row]:
     ]
 
 
-def _measure(work: Work, channels: int, settings: argparse.Namespace, number: int) -> dict[str, Measured]:
+def _measure(work: Work, channels: int, settings: FanoutSettings, number: int) -> dict[str, Measured]:
     count = settings.messages
     names = ["ch"] if channels == 1 else [f"ch_{it}" for it in range(channels)]
     with work.new_folder("fanout") as folder, running_nsqd(folder, settings.build, settings.flag) as (broker, process):
@@ -77,4 +80,4 @@ def _bytes_written(pid: int) -> int:
     raise Failed("the kernel does not say how much a process has written")
 
 
-BENCHMARK: Final = Benchmark("fanout", "What do ten channels cost instead of one?", add_arguments, run, at_most=20)
+BENCHMARK: Final = Benchmark("fanout", "What do ten channels cost instead of one?", FanoutSettings, run, at_most=20)

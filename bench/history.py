@@ -8,10 +8,10 @@ channel delivers the same backlog, compared with as much as fits into the tail c
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import socket
 import time
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -21,8 +21,10 @@ from bench.files import evict
 from bench.processes import resident_megabytes
 from bench.report import Benchmark, Row, at_least, at_most
 from bench.runner import Compared, Measured
+from bench.settings import Settings
 from bench.work import HOST, Failed, Load, Work
 from bench.workloads import SIZE, fill
+from scripts.command_line import option
 
 TOPIC: Final = "bench_history"
 KEEP: Final = "--retention-bytes=1TB"  # drained messages stay for the next run
@@ -33,21 +35,22 @@ VERIFIED: Final = "verify=1"  # bodies have running numbers
 LIMIT: Final = 600.0  # seconds
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--runs", type=int, default=3, help="runs (default: %(default)s)")
-    parser.add_argument("--gigabytes", type=float, default=1, help="size of the backlog (default: %(default)s)")
-    parser.add_argument("--size", type=int, default=SIZE, help="bytes of a message (default: %(default)s)")
-    _add_batch(parser)
+@dataclass(kw_only=True)
+class BatchSettings(Settings):
+    batch: int = option(200, "messages in one MPUB; 1: PUB")
 
 
-def add_arguments_of_drain(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--runs", type=int, default=3, help="runs (default: %(default)s)")
-    parser.add_argument("--millions", type=float, default=3, help="messages of the backlog (default: %(default)s)")
-    _add_batch(parser)
+@dataclass(kw_only=True)
+class HistorySettings(BatchSettings):
+    runs: int = option(3, "runs")
+    gigabytes: float = option(1, "size of the backlog")
+    size: int = option(SIZE, "bytes of a message")
 
 
-def _add_batch(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--batch", type=int, default=200, help="messages in one MPUB; 1: PUB (default: %(default)s)")
+@dataclass(kw_only=True)
+class DrainSettings(BatchSettings):
+    runs: int = option(3, "runs")
+    millions: float = option(3, "messages of the backlog")
 
 
 def _whole_batches(work: Work, count: float, size: int, batch: int) -> int:
@@ -59,7 +62,7 @@ def _whole_batches(work: Work, count: float, size: int, batch: int) -> int:
 # History
 
 
-def run(settings: argparse.Namespace, work: Work) -> list[Row]:
+def run(settings: HistorySettings, work: Work) -> list[Row]:
     count = _whole_batches(work, settings.gigabytes * 1e9 / (settings.size + 4), settings.size, settings.batch)
     with work.new_folder("history") as folder:
         with running_nsqd(folder, settings.build, settings.flag) as (broker, process):
@@ -82,7 +85,7 @@ def run(settings: argparse.Namespace, work: Work) -> list[Row]:
     ]
 
 
-def _from_disk(work: Work, settings: argparse.Namespace, folder: Path, count: int, number: int) -> dict[str, Measured]:
+def _from_disk(work: Work, settings: HistorySettings, folder: Path, count: int, number: int) -> dict[str, Measured]:
     evict(folder)
     found = {"plain": Measured(_read_plainly(folder))}
     evict(folder)
@@ -97,7 +100,7 @@ def _from_disk(work: Work, settings: argparse.Namespace, folder: Path, count: in
     return found
 
 
-def _from_the_cache(work: Work, settings: argparse.Namespace, count: int, number: int) -> dict[str, Measured]:
+def _from_the_cache(work: Work, settings: HistorySettings, count: int, number: int) -> dict[str, Measured]:
     roomy = [*settings.flag, f"--mem-queue-size={2 * count}", f"--mem-queue-bytes={2 * count * (settings.size + 300)}"]
     with work.new_folder("cached") as folder, running_nsqd(folder, settings.build, roomy) as (broker, _):
         broker.make_channel(TOPIC)
@@ -157,7 +160,7 @@ def _read_plainly(folder: Path) -> float:
 # Drain
 
 
-def run_drain(settings: argparse.Namespace, work: Work) -> list[Row]:
+def run_drain(settings: DrainSettings, work: Work) -> list[Row]:
     count = _whole_batches(work, settings.millions * 1e6, SIZE, settings.batch)
     caches = {"warm": False, "cold": True}
     sides = {cache: partial(_drain, work, count, settings, is_cold=is_cold) for cache, is_cold in caches.items()}
@@ -169,7 +172,7 @@ def run_drain(settings: argparse.Namespace, work: Work) -> list[Row]:
     return rows
 
 
-def _drain(work: Work, count: int, settings: argparse.Namespace, number: int, *, is_cold: bool) -> dict[str, Measured]:
+def _drain(work: Work, count: int, settings: DrainSettings, number: int, *, is_cold: bool) -> dict[str, Measured]:
     with work.new_folder("drain") as folder:
         with running_nsqd(folder, settings.build, settings.flag) as (broker, process):
             broker.make_channel(TOPIC)
@@ -186,7 +189,7 @@ def _drain(work: Work, count: int, settings: argparse.Namespace, number: int, *,
     return {"rate": Measured(load["finished_per_s"]), "lost": Measured(load["lost"]), "twice": Measured(twice)}
 
 
-BENCHMARK: Final = Benchmark("history", "How fast does the past come back?", add_arguments, run, at_most=30)
+BENCHMARK: Final = Benchmark("history", "How fast does the past come back?", HistorySettings, run, at_most=30)
 BENCHMARK_OF_DRAIN: Final = Benchmark(
-    "drain", "How fast does a backlog come from disk?", add_arguments_of_drain, run_drain, at_most=20
+    "drain", "How fast does a backlog come from disk?", DrainSettings, run_drain, at_most=20
 )

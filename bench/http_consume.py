@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from bench.brokers import nsqd_factory
 from bench.report import Benchmark, Row, at_least
 from bench.runner import Compared, Measured
+from bench.settings import Settings
 from bench.work import Failed, Work
 from bench.workloads import CHANNEL, fill
+from scripts.command_line import option
 
 TOPIC: Final = "bench_http"
 AT_ONCE: Final = {10: None, 100: None, 500: at_least(50_000), 1000: None}  # messages in an answer, and what is demanded
 _LIMIT: Final = 300.0  # seconds
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--runs", type=int, default=5, help="runs of each row (default: %(default)s)")
-    parser.add_argument("--messages", type=int, default=200_000, help="consumed in one run (default: %(default)s)")
-    parser.add_argument("--size", type=int, default=200, help="bytes of a body (default: %(default)s)")
+@dataclass(kw_only=True)
+class HttpConsumeSettings(Settings):
+    runs: int = option(5, "runs of each row")
+    messages: int = option(200_000, "consumed in one run")
+    size: int = option(200, "bytes of a body")
 
 
-def run(settings: argparse.Namespace, work: Work) -> list[Row]:
+def run(settings: HttpConsumeSettings, work: Work) -> list[Row]:
     compared = Compared({f"max={most}": partial(_consumed, settings, work, most) for most in AT_ONCE}, settings.runs)
     return [
         compared.row("taken", f"POST /sub with max={most}, and POST /fin", f"max={most}", demand=demand)
@@ -31,7 +34,7 @@ def run(settings: argparse.Namespace, work: Work) -> list[Row]:
     ]
 
 
-def _consumed(settings: argparse.Namespace, work: Work, most: int, number: int) -> dict[str, Measured]:
+def _consumed(settings: HttpConsumeSettings, work: Work, most: int, number: int) -> dict[str, Measured]:
     count = settings.messages if most >= 100 else settings.messages // 10
     with nsqd_factory(work, settings.build, settings.flag)() as broker:
         broker.make_channel(TOPIC, CHANNEL)
@@ -45,5 +48,9 @@ def _consumed(settings: argparse.Namespace, work: Work, most: int, number: int) 
 
 
 BENCHMARK: Final = Benchmark(
-    "http_consume", "How fast is consuming over HTTP, 10 to 1,000 messages at a time?", add_arguments, run, at_most=15
+    "http_consume",
+    "How fast is consuming over HTTP, 10 to 1,000 messages at a time?",
+    HttpConsumeSettings,
+    run,
+    at_most=15,
 )

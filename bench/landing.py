@@ -7,19 +7,21 @@ Parquet to Parquet. `--against` is an older checkout with its own `.venv`, whose
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import subprocess
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
 from typing import Final
 
 from bench.brokers import Broker, running_nsqd
 from bench.report import Benchmark, Row, at_least, at_most
+from bench.settings import Settings
 from bench.spark.stage import KEEP, wait_until_readable
 from bench.work import HERE, HOST, ROOT, Failed, Work, say, started
+from scripts.command_line import option
 
 RAW: Final = 1.2  # microseconds of processor time
 COPY: Final = 0.8  # share of the rows a second of Spark's own copy
@@ -38,17 +40,23 @@ _TOGETHER: Final = 2000
 _pack: Final = Struct(">I").pack
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--count", type=int, default=2_000_000, help="messages to land (default: %(default)s)")
-    parser.add_argument("--runs", type=int, default=3, help="runs of each way (default: %(default)s)")
-    parser.add_argument(
-        "--bad", type=float, default=0.01, help="share of the bodies that are not JSON (default: %(default)s)"
-    )
-    parser.add_argument("--only", type=_ways_in, default=WAYS, metavar="WAY,...", help=f"some of: {', '.join(WAYS)}")
-    parser.add_argument("--against", type=Path, metavar="FOLDER", help="an older checkout to compare with")
+def _ways_in(text: str) -> tuple[str, ...]:
+    asked = tuple(text.split(","))
+    if strange := set(asked) - set(WAYS):
+        raise ValueError(f"there is no way {', '.join(strange)}; there are: {', '.join(WAYS)}")
+    return asked
 
 
-def run(settings: argparse.Namespace, work: Work) -> list[Row]:
+@dataclass(kw_only=True)
+class LandingSettings(Settings):
+    count: int = option(2_000_000, "messages to land")
+    runs: int = option(3, "runs of each way")
+    bad: float = option(0.01, "share of the bodies that are not JSON")
+    only: tuple[str, ...] = option(WAYS, f"some of: {', '.join(WAYS)}", word="WAY,...", parse=_ways_in)
+    against: Path | None = option(None, "an older checkout to compare with", word="FOLDER")
+
+
+def run(settings: LandingSettings, work: Work) -> list[Row]:
     flags = [*settings.flag, KEEP]
     found: dict[str, list[dict[str, float]]] = {}
     with work.new_folder("data") as data, running_nsqd(data, settings.build, flags) as (broker, _):
@@ -61,18 +69,11 @@ def run(settings: argparse.Namespace, work: Work) -> list[Row]:
     return _rows(found, settings.count)
 
 
-def _ways(settings: argparse.Namespace) -> Iterator[tuple[str, str, Path]]:
+def _ways(settings: LandingSettings) -> Iterator[tuple[str, str, Path]]:
     for way in settings.only:
         yield way, way, ROOT
         if settings.against is not None and way in BEFORE:
             yield f"{way} before", way, settings.against.resolve()
-
-
-def _ways_in(text: str) -> tuple[str, ...]:
-    asked = tuple(text.split(","))
-    if strange := set(asked) - set(WAYS):
-        raise argparse.ArgumentTypeError(f"there is no way {', '.join(strange)}; there are: {', '.join(WAYS)}")
-    return asked
 
 
 def fill(broker: Broker, topic: str, count: int, bad: float) -> None:
@@ -147,4 +148,6 @@ def _rows(found: dict[str, list[dict[str, float]]], count: int) -> list[Row]:
     ]
 
 
-BENCHMARK: Final = Benchmark("landing", "What does a row cost on its way into a table?", add_arguments, run, at_most=60)
+BENCHMARK: Final = Benchmark(
+    "landing", "What does a row cost on its way into a table?", LandingSettings, run, at_most=60
+)

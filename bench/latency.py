@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from bench.brokers import Factory, external_factory, nsqd_factory, yardstick_factory
 from bench.report import Benchmark, Demand, Row, at_most
 from bench.runner import Compared, Measured
+from bench.settings import Settings
 from bench.work import Failed, Work
 from bench.workloads import CHANNEL, SIZE
+from scripts.command_line import option
 
 QUANTILES: Final = {"p50": "p50_us", "p99": "p99_us", "p99.9": "p999_us"}
 # A ratio would hide the demands, which apply to the time itself.
@@ -20,15 +22,16 @@ DEMANDS: Final[Mapping[str, Demand]] = {"p50": at_most(1000), "p99": at_most(10_
 MINE, YARDSTICK, BESIDE = "measured", "yardstick", "beside load"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--runs", type=int, default=5, help="runs of each row (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=3.0, help="length of one run (default: %(default)s)")
-    parser.add_argument("--rate", type=int, default=1000, help="messages a second (default: %(default)s)")
-    parser.add_argument("--beside", type=int, default=100_000, help="MPUB load beside it, msg/s; 0: none")
-    parser.add_argument("--broker", type=int, metavar="PORT", help="measure what listens here instead of a fresh nsqd")
+@dataclass(kw_only=True)
+class LatencySettings(Settings):
+    runs: int = option(5, "runs of each row")
+    seconds: float = option(3.0, "length of one run")
+    rate: int = option(1000, "messages a second")
+    beside: int = option(100_000, "MPUB load beside it, msg/s; 0: none")
+    broker: int | None = option(None, "measure what listens here instead of a fresh nsqd", word="PORT")
 
 
-def run(settings: argparse.Namespace, work: Work) -> list[Row]:
+def run(settings: LatencySettings, work: Work) -> list[Row]:
     mine = external_factory(settings.broker) if settings.broker else nsqd_factory(work, settings.build, settings.flag)
     sides: dict[str, Callable[[int], dict[str, Measured]]] = {
         MINE: partial(_measure, work, mine, settings, 0),
@@ -46,9 +49,7 @@ def run(settings: argparse.Namespace, work: Work) -> list[Row]:
     ]
 
 
-def _measure(
-    work: Work, factory: Factory, settings: argparse.Namespace, beside: int, number: int
-) -> dict[str, Measured]:
+def _measure(work: Work, factory: Factory, settings: LatencySettings, beside: int, number: int) -> dict[str, Measured]:
     topic, seconds = f"bench_lat_{number}_{beside}", settings.seconds
     with factory() as broker, ExitStack() as stack:
         if beside:
@@ -63,4 +64,4 @@ def _measure(
     return {name: Measured(load[key]) for name, key in QUANTILES.items()}
 
 
-BENCHMARK: Final = Benchmark("latency", "How long does a message take, end to end?", add_arguments, run, at_most=20)
+BENCHMARK: Final = Benchmark("latency", "How long does a message take, end to end?", LatencySettings, run, at_most=20)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import subprocess
 import time
@@ -16,9 +15,11 @@ from bench.brokers import Broker, running_nsqd, stop_cleanly
 from bench.processes import processor_share, resident_megabytes
 from bench.report import Benchmark, Row, at_most
 from bench.runner import chosen
+from bench.settings import Settings
 from bench.states import REASONS, Waiting, bury
 from bench.work import Failed, Work, say
 from bench.workloads import SIZE, fill
+from scripts.command_line import option
 
 ON_DISK: Final = 240  # bytes of one message in the log, rounded up
 DELAY: Final = 7 * 24 * 3_600_000  # ms
@@ -26,24 +27,10 @@ READY: Final = 5.0  # seconds
 TOPIC: Final = "bench_memory"
 CHANNEL: Final = "ch"
 
-Fill = Callable[[argparse.Namespace, Work, Broker], None]
+Fill = Callable[["MemorySettings", Work, Broker], None]
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--only", default="", metavar="ROW,...", help=f"some of: {', '.join(CASES)}")
-    parser.add_argument(
-        "--messages", type=int, default=10_000_000, help="messages in the backlog (default: %(default)s)"
-    )
-    parser.add_argument("--deferred", type=int, default=1_000_000, help="deferred messages (default: %(default)s)")
-    parser.add_argument("--buried", type=int, default=1_000_000, help="buried messages (default: %(default)s)")
-    parser.add_argument("--reasons", type=int, default=REASONS, help="why they are buried (default: %(default)s)")
-    parser.add_argument("--starts", type=int, default=2, help="starts after a stop and a kill (default: %(default)s)")
-    parser.add_argument("--connections", type=int, default=5000, help="idle connections (default: %(default)s)")
-    parser.add_argument("--topics", type=int, default=2000, help="topics with a channel each (default: %(default)s)")
-    parser.add_argument("--idle", type=float, default=10.0, help="seconds of doing nothing (default: %(default)s)")
-
-
-def run(settings: argparse.Namespace, work: Work) -> list[Row]:
+def run(settings: MemorySettings, work: Work) -> list[Row]:
     rows: list[Row] = []
     for name in chosen(settings.only, [*CASES]):
         rows += CASES[name](settings, work)
@@ -65,7 +52,7 @@ class State:
     limit: float  # MB
     survives: bool = False  # starts with them are measured
 
-    def __call__(self, settings: argparse.Namespace, work: Work) -> list[Row]:
+    def __call__(self, settings: MemorySettings, work: Work) -> list[Row]:
         count = getattr(settings, self.name)
         what = self.text.format(f"{count:,}")
         if shutil.disk_usage(work.folder).free < count * ON_DISK * 1.5:
@@ -84,9 +71,7 @@ class State:
                 rows += self._starts(settings, folder, flags, what, count)
         return rows
 
-    def _starts(
-        self, settings: argparse.Namespace, folder: Path, flags: list[str], what: str, count: int
-    ) -> Iterator[Row]:
+    def _starts(self, settings: MemorySettings, folder: Path, flags: list[str], what: str, count: int) -> Iterator[Row]:
         """Start after a clean stop and after a kill in turn. The first start is after a stop."""
         ready: dict[str, list[float]] = {"a clean stop": [], "kill -9": []}
         last: list[Row] = []
@@ -114,16 +99,16 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _fill_backlog(settings: argparse.Namespace, work: Work, broker: Broker) -> None:
+def _fill_backlog(settings: MemorySettings, work: Work, broker: Broker) -> None:
     fill(work, broker, TOPIC, settings.messages)
 
 
-def _fill_deferred(settings: argparse.Namespace, work: Work, broker: Broker) -> None:
+def _fill_deferred(settings: MemorySettings, work: Work, broker: Broker) -> None:
     """Publish each alone, so that each is a record, a change in the journal, and a position of its own."""
     fill(work, broker, TOPIC, settings.deferred, SIZE, 1, f"defer={DELAY}")
 
 
-def _fill_buried(settings: argparse.Namespace, work: Work, broker: Broker) -> None:
+def _fill_buried(settings: MemorySettings, work: Work, broker: Broker) -> None:
     fill(work, broker, TOPIC, settings.buried)
     bury(broker, TOPIC, CHANNEL, settings.buried, settings.reasons)
 
@@ -131,7 +116,7 @@ def _fill_buried(settings: argparse.Namespace, work: Work, broker: Broker) -> No
 # Connections and topics
 
 
-def _connections(settings: argparse.Namespace, work: Work) -> list[Row]:
+def _connections(settings: MemorySettings, work: Work) -> list[Row]:
     count = settings.connections
     seconds = 120 + settings.idle
     with _nsqd(settings, work) as broker, work.loading("idle", broker.tcp_port, "-", count, seconds) as clients:
@@ -147,7 +132,7 @@ def _connections(settings: argparse.Namespace, work: Work) -> list[Row]:
         ]
 
 
-def _topics(settings: argparse.Namespace, work: Work) -> list[Row]:
+def _topics(settings: MemorySettings, work: Work) -> list[Row]:
     count = settings.topics
     with _nsqd(settings, work) as broker:
         paths: list[str] = []
@@ -165,12 +150,12 @@ def _topics(settings: argparse.Namespace, work: Work) -> list[Row]:
 
 
 @contextmanager
-def _nsqd(settings: argparse.Namespace, work: Work) -> Iterator[Broker]:
+def _nsqd(settings: MemorySettings, work: Work) -> Iterator[Broker]:
     with work.new_folder("memory") as folder, running_nsqd(folder, settings.build, settings.flag) as (broker, _):
         yield broker
 
 
-CASES: Final[Mapping[str, Callable[[argparse.Namespace, Work], list[Row]]]] = {
+CASES: Final[Mapping[str, Callable[[MemorySettings, Work], list[Row]]]] = {
     "backlog": State("messages", "backlog of {} messages", "depth", _fill_backlog, 200),
     "deferred": State("deferred", "{} deferred messages", "deferred_count", _fill_deferred, 400, survives=True),
     "buried": State("buried", "{} buried messages", "buried_count", _fill_buried, 400, survives=True),
@@ -185,6 +170,19 @@ def resident(broker: Broker, name: str, *, limit: float) -> list[Row]:
     return [Row(f"resident, {name}", "MB", (now,), at_most(limit)), Row(f"peak, {name}", "MB", (peak,))]
 
 
+@dataclass(kw_only=True)
+class MemorySettings(Settings):
+    only: str = option("", f"some of: {', '.join(CASES)}", word="ROW,...")
+    messages: int = option(10_000_000, "messages in the backlog")
+    deferred: int = option(1_000_000, "deferred messages")
+    buried: int = option(1_000_000, "buried messages")
+    reasons: int = option(REASONS, "why they are buried")
+    starts: int = option(2, "starts after a stop and a kill")
+    connections: int = option(5000, "idle connections")
+    topics: int = option(2000, "topics with a channel each")
+    idle: float = option(10.0, "seconds of doing nothing")
+
+
 BENCHMARK: Final = Benchmark(
-    "memory", "How much memory, how long a start, and how much processor when idle?", add_arguments, run, at_most=30
+    "memory", "How much memory, how long a start, and how much processor when idle?", MemorySettings, run, at_most=30
 )

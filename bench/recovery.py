@@ -6,18 +6,20 @@ ends. Every confirmed message has to be there afterwards, and none that was not 
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import subprocess
 import time
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from bench.brokers import Broker, running_nsqd, stop_cleanly
 from bench.files import bytes_in, evict
 from bench.report import Benchmark, Row, at_most
+from bench.settings import Settings
 from bench.work import Failed, Work, parsed, say
+from scripts.command_line import option
 
 SIZE: Final = 200
 BATCH: Final = 200
@@ -27,27 +29,23 @@ CHANNEL: Final = "ch"
 FINISHED: Final = 50_000  # consumed in one of the topics before the first stop
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--runs", type=int, default=2, help="starts of each kind (default: %(default)s)")
-    parser.add_argument("--gigabytes", type=float, default=5.0, help="size of the log (default: %(default)s)")
-    parser.add_argument("--topics", type=int, default=20, help="topics (default: %(default)s)")
-    parser.add_argument("--singles", type=int, default=3, help="topics written by single PUBs (default: %(default)s)")
-    parser.add_argument(
-        "--single-records",
-        type=int,
-        default=400_000,
-        help="messages in each of these (default: %(default)s, about a file)",
-    )
+@dataclass(kw_only=True)
+class RecoverySettings(Settings):
+    runs: int = option(2, "starts of each kind")
+    gigabytes: float = option(5.0, "size of the log")
+    topics: int = option(20, "topics")
+    singles: int = option(3, "topics written by single PUBs")
+    single_records: int = option(400_000, "messages in each of these, about a file each")
 
 
-def run(settings: argparse.Namespace, work: Work) -> list[Row]:
+def run(settings: RecoverySettings, work: Work) -> list[Row]:
     if shutil.disk_usage(work.folder).free < settings.gigabytes * 1.5e9:
         raise Failed(f"{settings.gigabytes:g} GB of log need {settings.gigabytes * 1.5:g} GB of free disk")
     with work.new_folder("recovery") as folder:
         return _run(settings, work, folder)
 
 
-def _run(settings: argparse.Namespace, work: Work, folder: Path) -> list[Row]:
+def _run(settings: RecoverySettings, work: Work, folder: Path) -> list[Row]:
     ready: dict[tuple[str, str], list[float]] = {}
     stops: list[float] = []
     lacking = surplus = 0
@@ -91,7 +89,7 @@ def _run(settings: argparse.Namespace, work: Work, folder: Path) -> list[Row]:
     ]
 
 
-def _write(settings: argparse.Namespace, work: Work, broker: Broker) -> int:
+def _write(settings: RecoverySettings, work: Work, broker: Broker) -> int:
     """Fill the log, and return how many messages wait in channels then."""
     batched = settings.topics - settings.singles
     for topic in _topic_names(TOPIC, batched) + _topic_names(SINGLE, settings.singles):
@@ -122,7 +120,7 @@ def _write(settings: argparse.Namespace, work: Work, broker: Broker) -> int:
 
 
 def _publish_until_killed(
-    settings: argparse.Namespace, work: Work, broker: Broker, process: subprocess.Popen[bytes]
+    settings: RecoverySettings, work: Work, broker: Broker, process: subprocess.Popen[bytes]
 ) -> tuple[int, int]:
     """Kill nsqd while publishers are at work, and return how many messages were confirmed and how many were sent."""
     batched = settings.topics - settings.singles
@@ -156,5 +154,5 @@ def _topic_names(prefix: str, count: int) -> list[str]:
 
 
 BENCHMARK: Final = Benchmark(
-    "recovery", "How long until it is ready again, and is all there?", add_arguments, run, at_most=30
+    "recovery", "How long until it is ready again, and is all there?", RecoverySettings, run, at_most=30
 )

@@ -6,7 +6,6 @@ those of three busy processes.
 
 from __future__ import annotations
 
-import argparse
 import http.client
 import json
 import socket
@@ -25,10 +24,12 @@ from bench.ports import take_port
 from bench.processes import resident_megabytes
 from bench.report import Benchmark, Demand, Row, at_least, at_most
 from bench.runner import Compared, Measured, chosen
+from bench.settings import Settings
 from bench.slow_store import COUNTS
 from bench.work import HOST, Failed, Work, started
 from bench.workloads import SIZE, WORKLOADS, measure
 from nsqcommon.wire.commands import MAGIC, pub
+from scripts.command_line import option
 
 TOPIC: Final = "bench_remote"
 OK: Final = b"\x00\x00\x00\x06\x00\x00\x00\x00OK"  # a frame
@@ -53,15 +54,7 @@ STORES: Final = (
 QUICK: Final = STORES[0]  # for what does not wait for it
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--runs", type=int, default=3, help="runs of each row (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=3.0, help="length of one run (default: %(default)s)")
-    parser.add_argument("--idle", type=float, default=60.0, help="seconds of doing nothing (default: %(default)s)")
-    parser.add_argument("--away", type=float, default=120.0, help="seconds without the store (default: %(default)s)")
-    parser.add_argument("--only", default="", metavar="ROW,...", help=f"some of: {', '.join(CASES)}")
-
-
-def run(settings: argparse.Namespace, work: Work) -> list[Row]:
+def run(settings: RemoteSettings, work: Work) -> list[Row]:
     return [row for name in chosen(settings.only, [*CASES]) for row in CASES[name](settings, work)]
 
 
@@ -96,11 +89,11 @@ def _counts(port: int) -> dict[str, int]:
 # Publishers that wait for the store
 
 
-def _rates(settings: argparse.Namespace, work: Work) -> list[Row]:
+def _rates(settings: RemoteSettings, work: Work) -> list[Row]:
     return [row for store in STORES for row in _rates_of(settings, work, store)]
 
 
-def _rates_of(settings: argparse.Namespace, work: Work, store: Latency) -> Iterator[Row]:
+def _rates_of(settings: RemoteSettings, work: Work, store: Latency) -> Iterator[Row]:
     with _store(store.latency) as port:
 
         def side(ack: str, load: str, number: int) -> dict[str, Measured]:
@@ -116,7 +109,7 @@ def _rates_of(settings: argparse.Namespace, work: Work, store: Latency) -> Itera
             yield compared.row(load, text, "remote", other, demand=demand, note=note)
 
 
-def _latencies(settings: argparse.Namespace, work: Work) -> list[Row]:
+def _latencies(settings: RemoteSettings, work: Work) -> list[Row]:
     """Publish one at a time: the median, and the tail if one create of a hundred is four times as slow."""
 
     def side(store: Latency, slow: float, number: int) -> dict[str, Measured]:
@@ -157,7 +150,7 @@ def _publish_one_by_one(broker: Broker, seconds: float) -> list[float]:
 # Topics that don't wait for it
 
 
-def _written(settings: argparse.Namespace, work: Work) -> list[Row]:
+def _written(settings: RemoteSettings, work: Work) -> list[Row]:
     """Publish to a topic with --ack=written, with a copy and without: as fast as it goes, and 20 MB/s."""
     with _store(QUICK.latency) as port:
 
@@ -184,7 +177,7 @@ def _cost_of_20_megabytes_a_second(work: Work, broker: Broker, seconds: float) -
     return (broker.processor_seconds() - before) / seconds
 
 
-def _idle(settings: argparse.Namespace, work: Work) -> list[Row]:
+def _idle(settings: RemoteSettings, work: Work) -> list[Row]:
     with (
         _store(QUICK.latency) as port,
         nsqd_factory(work, settings.build, [*settings.flag, *_flags(port, QUICK)])() as broker,
@@ -202,7 +195,7 @@ def _idle(settings: argparse.Namespace, work: Work) -> list[Row]:
     ]
 
 
-def _away(settings: argparse.Namespace, work: Work) -> list[Row]:
+def _away(settings: RemoteSettings, work: Work) -> list[Row]:
     """Let the store go away under load, and see by how much memory grows."""
     with ExitStack() as running, work.new_folder("away") as folder:
         port = running.enter_context(_store(QUICK.latency))
@@ -217,7 +210,7 @@ def _away(settings: argparse.Namespace, work: Work) -> list[Row]:
     ]
 
 
-CASES: Final[Mapping[str, Callable[[argparse.Namespace, Work], list[Row]]]] = {
+CASES: Final[Mapping[str, Callable[[RemoteSettings, Work], list[Row]]]] = {
     "rates": _rates,
     "latencies": _latencies,
     "written": _written,
@@ -225,6 +218,16 @@ CASES: Final[Mapping[str, Callable[[argparse.Namespace, Work], list[Row]]]] = {
     "away": _away,
 }
 
+
+@dataclass(kw_only=True)
+class RemoteSettings(Settings):
+    runs: int = option(3, "runs of each row")
+    seconds: float = option(3.0, "length of one run")
+    idle: float = option(60.0, "seconds of doing nothing")
+    away: float = option(120.0, "seconds without the store")
+    only: str = option("", f"some of: {', '.join(CASES)}", word="ROW,...")
+
+
 BENCHMARK: Final = Benchmark(
-    "remote", "What does it cost to wait for a store, or to have a copy?", add_arguments, run, at_most=20
+    "remote", "What does it cost to wait for a store, or to have a copy?", RemoteSettings, run, at_most=20
 )

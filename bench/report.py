@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import time
@@ -10,10 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Final, Self
+from typing import Final, Generic, Self, TypeVar
 
 from bench.machine import describe_machine, describe_versions
+from bench.settings import Settings
 from bench.work import Work
+
+SettingsT = TypeVar("SettingsT", bound=Settings)
 
 HEADINGS: Final = ("what", "unit", "median", "min", "max", "compared with", "median", "ratio", "demanded", "", "note")
 
@@ -111,20 +113,20 @@ class Report:
     core: str  # the core of the nsqd that was measured
 
 
-def print_and_write(report: Report, settings: argparse.Namespace) -> None:
+def print_and_write(report: Report, settings: Settings) -> None:
     print_table(report)
     write_result(report, settings.results)
 
 
 @dataclass(frozen=True)
-class Benchmark:
+class Benchmark(Generic[SettingsT]):
     name: str
     question: str
-    add_arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace, Work], list[Row]]
+    settings: type[SettingsT]
+    run: Callable[[SettingsT, Work], list[Row]]
     at_most: float  # minutes
-    publish: Callable[[Report, argparse.Namespace], None] = print_and_write
-    instead: Callable[[argparse.Namespace], bool] = lambda _: False  # does something else than measure, if asked to
+    publish: Callable[[Report, SettingsT], None] = print_and_write
+    instead: Callable[[SettingsT], bool] = lambda _: False  # does something else than measure, if asked to
 
 
 def figure(value: float) -> str:

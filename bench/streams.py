@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -11,7 +11,9 @@ from bench.brokers import nsqd_factory
 from bench.certificate import Certificate
 from bench.report import Benchmark, Row
 from bench.runner import Compared, Measured
+from bench.settings import Settings
 from bench.work import Work
+from scripts.command_line import option
 
 PLAIN: Final = "plain"
 STREAMS: Final = (PLAIN, "tls", "snappy", "deflate", "tls+snappy", "tls+deflate")
@@ -19,12 +21,13 @@ MODES: Final = {"pub": "PUB, 128 in flight", "mpub": "MPUB of 200, 2 in flight",
 _WIRE: Final = " on the wire"  # of the name of a row with bytes
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--runs", type=int, default=5, help="runs of each row (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=1.5, help="length of one run (default: %(default)s)")
+@dataclass(kw_only=True)
+class StreamsSettings(Settings):
+    runs: int = option(5, "runs of each row")
+    seconds: float = option(1.5, "length of one run")
 
 
-def run(settings: argparse.Namespace, work: Work) -> list[Row]:
+def run(settings: StreamsSettings, work: Work) -> list[Row]:
     certificate = Certificate.make(work.folder)
     sides = {stream: partial(_measure, settings, work, certificate, stream) for stream in STREAMS}
     compared = Compared(sides, settings.runs)
@@ -43,7 +46,7 @@ def _row(compared: Compared, stream: str, mode: str, certificate: Certificate) -
 
 
 def _measure(
-    settings: argparse.Namespace, work: Work, certificate: Certificate, stream: str, number: int
+    settings: StreamsSettings, work: Work, certificate: Certificate, stream: str, number: int
 ) -> dict[str, Measured]:
     """Run the loads: messages published with MPUB are those that are consumed."""
     flags = [f"--tls-key={certificate.key}", f"--tls-cert={certificate.certificate}", *settings.flag]
@@ -60,4 +63,4 @@ def _measure(
     return found
 
 
-BENCHMARK: Final = Benchmark("streams", "What do TLS and compression cost?", add_arguments, run, at_most=20)
+BENCHMARK: Final = Benchmark("streams", "What do TLS and compression cost?", StreamsSettings, run, at_most=20)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -13,8 +13,10 @@ from bench.brokers import Factory, external_factory, nsqd_factory, yardstick_fac
 from bench.builds import check_core
 from bench.report import Benchmark, Demand, Row, at_least
 from bench.runner import Compared, Measured, chosen
+from bench.settings import Settings
 from bench.work import ROOT, Work, say
 from bench.workloads import WORKLOADS, measure, together
+from scripts.command_line import option
 
 DEMANDS: Final = {
     **dict.fromkeys(("mpub", "pub2", "pub50", "mpub10"), at_least(0.85)),
@@ -29,29 +31,6 @@ UNCHANGED: Final = at_least(0.98)  # against another checkout or environment: a 
 MINE: Final = "measured"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--runs", type=int, default=5, help="runs of each row (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=2.0, help="length of one run (default: %(default)s)")
-    parser.add_argument("--ack", choices=("memory", "written", "synced"), default="written", help="nsqd's --ack")
-    parser.add_argument("--only", default="", metavar="ROW,...", help=f"some of: {', '.join(NAMES)}")
-    parser.add_argument("--broker", type=int, metavar="PORT", help="measure what listens here instead of a fresh nsqd")
-    parser.add_argument("--http-port", type=int, metavar="PORT", help="HTTP port of --broker, for the http row")
-    parser.add_argument(
-        "--installed",
-        type=_folder,
-        default=ROOT,
-        metavar="FOLDER",
-        help="measure the nsqd of this environment, in which wheels are installed, instead of this checkout's",
-    )
-    parser.add_argument(
-        "--against",
-        type=_port_or_folder,
-        metavar="PORT|FOLDER",
-        help="compare with what listens here, or with the same build of another checkout or environment, not with the "
-        "yardstick",
-    )
-
-
 def _folder(text: str) -> Path:
     return Path(text).resolve()
 
@@ -60,7 +39,30 @@ def _port_or_folder(text: str) -> int | Path:
     return int(text) if text.isdigit() else _folder(text)
 
 
-def run(settings: argparse.Namespace, work: Work) -> list[Row]:
+@dataclass(kw_only=True)
+class ThroughputSettings(Settings):
+    runs: int = option(5, "runs of each row")
+    seconds: float = option(2.0, "length of one run")
+    ack: str = option("written", "nsqd's --ack", choices=("memory", "written", "synced"))
+    only: str = option("", f"some of: {', '.join(NAMES)}", word="ROW,...")
+    broker: int | None = option(None, "measure what listens here instead of a fresh nsqd", word="PORT")
+    http_port: int | None = option(None, "HTTP port of --broker, for the http row", word="PORT")
+    installed: Path = option(
+        ROOT,
+        "measure the nsqd of this environment, in which wheels are installed, instead of this checkout's",
+        word="FOLDER",
+        parse=_folder,
+    )
+    against: int | Path | None = option(
+        None,
+        "compare with what listens here, or with the same build of another checkout or environment, not with the "
+        "yardstick",
+        word="PORT|FOLDER",
+        parse=_port_or_folder,
+    )
+
+
+def run(settings: ThroughputSettings, work: Work) -> list[Row]:
     wanted = chosen(settings.only, NAMES)
     flags = [f"--ack={settings.ack}", *settings.flag]
     mine = (
@@ -83,7 +85,7 @@ def run(settings: argparse.Namespace, work: Work) -> list[Row]:
     return rows
 
 
-def _other(work: Work, settings: argparse.Namespace, flags: list[str]) -> tuple[str, Factory]:
+def _other(work: Work, settings: ThroughputSettings, flags: list[str]) -> tuple[str, Factory]:
     """Return the name of the side to compare with, and how to start it."""
     match settings.against:
         case Path() as tree:
@@ -101,7 +103,7 @@ def _row(compared: Compared, name: str, other: str, *, is_checkout: bool) -> Row
 
 
 def _side(
-    work: Work, factory: Factory, names: Sequence[str], settings: argparse.Namespace
+    work: Work, factory: Factory, names: Sequence[str], settings: ThroughputSettings
 ) -> Callable[[int], Mapping[str, Measured]]:
     return partial(_measure, work, factory, names, settings.seconds)
 
@@ -115,7 +117,7 @@ def _measure(work: Work, factory: Factory, names: Sequence[str], seconds: float,
     return measured
 
 
-def _over_http(work: Work, mine: Factory, settings: argparse.Namespace) -> Row:
+def _over_http(work: Work, mine: Factory, settings: ThroughputSettings) -> Row:
     """Compare publishing over HTTP with TCP in the same process; each is first in turn."""
 
     def both(number: int) -> dict[str, Measured]:
@@ -127,4 +129,4 @@ def _over_http(work: Work, mine: Factory, settings: argparse.Namespace) -> Row:
     return row.beside("TCP PUB on 16", compared.values(MINE, OVER_TCP))
 
 
-BENCHMARK: Final = Benchmark("throughput", "How many messages a second?", add_arguments, run, at_most=30)
+BENCHMARK: Final = Benchmark("throughput", "How many messages a second?", ThroughputSettings, run, at_most=30)

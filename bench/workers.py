@@ -10,7 +10,6 @@ cores give, unless the workers cost each other time; that time is in the figure,
 
 from __future__ import annotations
 
-import argparse
 import http.client
 import json
 import os
@@ -19,6 +18,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -28,8 +28,10 @@ from bench.brokers import Broker, running_nsqd, stop_cleanly
 from bench.processes import wait_until
 from bench.report import Benchmark, Row, at_least, at_most
 from bench.runner import Compared, Measured, chosen
+from bench.settings import Settings
 from bench.work import SLACK, Failed, Work, parsed, say
 from bench.workloads import CHANNEL, WORKLOADS, arguments, fill, rate_of
+from scripts.command_line import option
 
 STEP: Final = 100  # between the ports of two workers
 TOPIC: Final = "bench_workers"
@@ -43,15 +45,16 @@ POLL: Final = 0.002
 Nodes = list[Broker]
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--runs", type=int, default=5, help="runs of each row (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=3.0, help="length of one run (default: %(default)s)")
-    parser.add_argument("--workers", type=int, default=2, help="workers, and load processes (default: %(default)s)")
-    parser.add_argument("--kills", type=int, default=10, help="kills of a worker (default: %(default)s)")
-    parser.add_argument("--only", default="", metavar="ROW,...", help=f"some of: {', '.join(LOADS)}, {KILL}")
+@dataclass(kw_only=True)
+class WorkersSettings(Settings):
+    runs: int = option(5, "runs of each row")
+    seconds: float = option(3.0, "length of one run")
+    workers: int = option(2, "workers, and load processes")
+    kills: int = option(10, "kills of a worker")
+    only: str = option("", f"some of: {', '.join(LOADS)}, {KILL}", word="ROW,...")
 
 
-def run(settings: argparse.Namespace, work: Work) -> list[Row]:
+def run(settings: WorkersSettings, work: Work) -> list[Row]:
     wanted = chosen(settings.only, [*LOADS, KILL])
     rows = [row for name, load in LOADS.items() if name in wanted for row in _compare(load, settings, work)]
     return [*rows, _kills(settings, work)] if KILL in wanted else rows
@@ -60,7 +63,7 @@ def run(settings: argparse.Namespace, work: Work) -> list[Row]:
 # One against several
 
 
-def _compare(load: str, settings: argparse.Namespace, work: Work) -> list[Row]:
+def _compare(load: str, settings: WorkersSettings, work: Work) -> list[Row]:
     several = f"{settings.workers} workers"
     sides = {
         name: partial(_measure, load, count, settings, work) for name, count in ((ONE, 1), (several, settings.workers))
@@ -79,12 +82,12 @@ def _compare(load: str, settings: argparse.Namespace, work: Work) -> list[Row]:
     ]
 
 
-def _measure(load: str, count: int, settings: argparse.Namespace, work: Work, number: int) -> dict[str, Measured]:
+def _measure(load: str, count: int, settings: WorkersSettings, work: Work, number: int) -> dict[str, Measured]:
     with _nodes(count, settings, work) as nodes:
         return _measure_on(nodes, load, settings, work)
 
 
-def _measure_on(nodes: Nodes, name: str, settings: argparse.Namespace, work: Work) -> dict[str, Measured]:
+def _measure_on(nodes: Nodes, name: str, settings: WorkersSettings, work: Work) -> dict[str, Measured]:
     """Run the load processes, on a node each or all on the only one."""
     load, seconds = WORKLOADS[name], settings.seconds
     targets = nodes * (settings.workers // len(nodes))
@@ -133,7 +136,7 @@ def _machine_seconds() -> float:
 # Killing one
 
 
-def _kills(settings: argparse.Namespace, work: Work) -> Row:
+def _kills(settings: WorkersSettings, work: Work) -> Row:
     took: list[float] = []
     with work.new_folder("kills") as folder, _workers(settings.workers, folder, settings) as nodes:
         due = [time.monotonic() + STEADY] * len(nodes)
@@ -160,7 +163,7 @@ def _seconds_away(node: Broker, folder: Path) -> float:
 
 
 @contextmanager
-def _nodes(count: int, settings: argparse.Namespace, work: Work) -> Iterator[Nodes]:
+def _nodes(count: int, settings: WorkersSettings, work: Work) -> Iterator[Nodes]:
     """Run one nsqd without a supervisor, or several workers, on an empty folder."""
     with work.new_folder("nsqd") as folder:
         if count == 1:
@@ -172,7 +175,7 @@ def _nodes(count: int, settings: argparse.Namespace, work: Work) -> Iterator[Nod
 
 
 @contextmanager
-def _workers(count: int, folder: Path, settings: argparse.Namespace) -> Iterator[Nodes]:
+def _workers(count: int, folder: Path, settings: WorkersSettings) -> Iterator[Nodes]:
     flags = [f"--workers={count}", *settings.flag]
     with running_nsqd(folder, settings.build, flags) as (first, process):
         assert first.http_port is not None
@@ -204,7 +207,7 @@ def _answers(node: Broker) -> bool:
 BENCHMARK: Final = Benchmark(
     "workers",
     "What do workers do that one nsqd does not, and how soon is a killed one back?",
-    add_arguments,
+    WorkersSettings,
     run,
     at_most=20,
 )

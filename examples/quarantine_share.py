@@ -5,13 +5,13 @@ It reads what the tables' logs say of their files, and no rows. Exit status 3 wh
 
 from __future__ import annotations
 
-import argparse
-import sys
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from typing import Annotated
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import typer
 from deltalake import DeltaTable
 
 
@@ -39,15 +39,17 @@ def _rows(table: str, since: date) -> int:
     return int(pc.sum(files.filter(is_new)["num_records"]).as_py() or 0)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("table")
-    parser.add_argument("--at-most", type=float, default=0.01)
-    given = parser.parse_args()
-    found = landed(given.table)
+def main(
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="a Delta table that nsqpipe has landed")],
+    at_most: Annotated[float, typer.Option(help="the share that is no alarm")] = 0.01,
+) -> None:
+    """Say how many of a table's messages went to its quarantine, today and yesterday."""
+    found = landed(table)
     print(f"{found.quarantined:,} of {found.good + found.quarantined:,} messages are in quarantine: {found.share:.2%}")
-    return 3 if found.share > given.at_most else 0
+    raise typer.Exit(3 if found.share > at_most else 0)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    app = typer.Typer(rich_markup_mode=None, add_completion=False)
+    app.command()(main)
+    app()

@@ -13,6 +13,7 @@ from getpass import getpass
 from typing import Final, Self
 
 from nsqcommon.startup import StartupError
+from nsqcommon.subcommands import Command, argument, parsed_by, run_command
 
 _N: Final = 1 << 14
 _R: Final = 8
@@ -117,17 +118,32 @@ class Accounts:
         return hmac.digest(self._key, f"{user}:{password}".encode("utf-8", "surrogateescape"), "sha256")
 
 
+def _name(text: str) -> str:
+    if ":" in text:
+        raise ValueError("must not have a colon")
+    return text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountOptions:
+    name: str = argument("of the user", kind=parsed_by(_name, "NAME"))
+
+
 def main() -> int:
-    if len(sys.argv) != 2 or ":" in sys.argv[1]:
-        sys.stderr.write(
-            "usage: python -m nsqadmin.accounts NAME\nReads the password from the terminal or from stdin.\n"
-        )
-        return 2
+    account = Command(
+        table=AccountOptions,
+        run=_write_line,
+        about="Prints the line of a user. Reads the password from the terminal or from stdin.",
+    )
+    return run_command(account, sys.argv[1:], "python -m nsqadmin.accounts")
+
+
+def _write_line(asked: AccountOptions) -> int:
     password = getpass() if sys.stdin.isatty() else sys.stdin.readline().rstrip("\n")
     if not password:
         sys.stderr.write("the password is empty\n")
         return 2
-    sys.stdout.write(f"{sys.argv[1]}:{Secret.of(password)}\n")
+    sys.stdout.write(f"{asked.name}:{Secret.of(password)}\n")
     return 0
 
 

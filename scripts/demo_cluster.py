@@ -7,7 +7,6 @@ shown. If the demo is killed, its guard ends them.
 
 from __future__ import annotations
 
-import argparse
 import re
 import shutil
 import signal
@@ -26,6 +25,8 @@ from urllib.request import urlopen
 
 import trio
 
+from nsqcommon.options import option
+from nsqcommon.subcommands import Command, parsed_by, run_command
 from scripts.demo_guard import Guard
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -338,17 +339,23 @@ def _folder(chosen: str) -> Iterator[Path]:
         shutil.rmtree(temporary)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="scripts/demo", description="A cluster on this machine. Ctrl-C stops it.")
-    parser.add_argument("--folder", default="", help="for data and logs; they stay (default: a temporary one, removed)")
-    parser.add_argument(
-        "--shift-ports",
-        type=int,
-        metavar="N",
-        help="add N to each port, 4150 and so on (default: 0, or where ports are in use 10000, 20000, ...)",
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoOptions:
+    folder: str = option("", "for data and logs; they stay (default: a temporary one, removed)")
+    shift_ports: int | None = option(
+        None,
+        "add N to each port, 4150 and so on (default: 0, or where ports are in use 10000, 20000, ...)",
+        kind=parsed_by(int, "N"),
     )
-    parser.add_argument("--rate", type=float, default=50, help="messages a second (default: %(default)s)")
-    chosen = parser.parse_args()
+    rate: float = option(50.0, "messages a second")
+
+
+def main() -> int:
+    demo = Command(table=DemoOptions, run=start, about="A cluster on this machine. Ctrl-C stops it.")
+    return run_command(demo, sys.argv[1:], "scripts/demo")
+
+
+def start(chosen: DemoOptions) -> int:
     with _folder(chosen.folder) as folder:
         shifts = SHIFTS if chosen.shift_ports is None else (chosen.shift_ports,)
         cluster = first_free([Cluster(folder, shift, chosen.rate) for shift in shifts])

@@ -8,7 +8,6 @@ else than tests, scripts and documents has changed. A test that was mended is ru
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -21,6 +20,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
+
+from scripts.command_line import argument, option, read_options
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 BUSY: Final = (6, 6, 2, 2, 2, 2, 0, 0, 0, 0)  # processes that compute meanwhile; most first, as they find most
@@ -139,10 +140,33 @@ def _outcome(it: Result) -> str:
     return f"{len(it.failed)} failed" if it.status == _TESTS_FAILED and it.failed else f"went wrong, status {it.status}"
 
 
+ABOUT: Final = """\
+Runs all tests so many times, in another order each time, alone and beside busy processes, and lists what failed. Other
+arguments go to pytest: `scripts/test-flakes 50 tests/e2e/test_tls.py`.
+"""
+STATUS: Final = (
+    "Exit status: 0 if nothing has failed in any run, 1 if something has, 2 if the file has runs of something else."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlakesOptions:
+    runs: int = argument("how many runs there should be in the file of results")
+    pytest: tuple[str, ...] = argument("paths and options for pytest (default: tests)", default=())
+    seed: int = option(1, "of the first run; the others have the next ones")
+    results: Path = option(
+        ROOT / "build/flakes.jsonl",
+        "a line for each run; what it has is not run again (default: build/flakes.jsonl)",
+        word="FILE",
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    options, of_pytest = _parser().parse_known_args(arguments)
+    options = read_options(
+        FlakesOptions, arguments, name="scripts/test-flakes", about=ABOUT, epilog=STATUS, leaves_others=True
+    )
     results = read(options.results)
-    asked = of_pytest or ["tests"]
+    asked = [*options.pytest] or ["tests"]
     if results and (results[-1].product, results[-1].arguments) != (commit_now(*PRODUCT), asked):
         last = f"{' '.join(results[-1].arguments)} of what commit {results[-1].product} made"
         print(f"test-flakes: {options.results} has runs of {last}; name another file with --results", file=sys.stderr)
@@ -157,27 +181,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(summary([result]), flush=True)
     print(summary(results))
     return 1 if any(it.status for it in results) else 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="scripts/test-flakes",
-        description="Runs all tests so many times, in another order each time, alone and beside busy processes, and lists "
-        "what failed. Other arguments go to pytest: `scripts/test-flakes 50 tests/e2e/test_tls.py`.",
-        epilog="Exit status: 0 if nothing has failed in any run, 1 if something has, 2 if the file has runs of something else.",
-    )
-    parser.add_argument("runs", type=int, help="how many runs there should be in the file of results")
-    parser.add_argument(
-        "--seed", type=int, default=1, help="of the first run; the others have the next ones (%(default)s)"
-    )
-    parser.add_argument(
-        "--results",
-        type=Path,
-        default=ROOT / "build/flakes.jsonl",
-        metavar="FILE",
-        help="a line for each run; what it has is not run again (%(default)s)",
-    )
-    return parser
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ The troubles: mail hangs, the ledger fails, nobody reads fraud, ana has paused t
 
 from __future__ import annotations
 
-import argparse
 import base64
 import itertools
 import json
@@ -23,6 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
+
+from scripts.command_line import option, read_options
 
 if TYPE_CHECKING:  # --help works without the browser's driver
     from nsqcommon.wire.message import Message
@@ -260,13 +261,14 @@ def say(text: str) -> None:
     print(text, flush=True)
 
 
+@dataclass(frozen=True, kw_only=True)
+class PicturesOptions:
+    folder: Path = option(FOLDER, "where to put them (default: docs/pictures)")
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="scripts/make-pictures",
-        description="Make the pictures of the documents from a cluster on this machine; takes about two minutes.",
-    )
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="where to put them (default: docs/pictures)")
-    chosen = parser.parse_args()
+    about = "Make the pictures of the documents from a cluster on this machine; takes about two minutes."
+    chosen = read_options(PicturesOptions, name="scripts/make-pictures", about=about)
     from tests.support.client import Refused
     from tests.support.needs import missing
 

@@ -7,7 +7,6 @@ asciicast (https://docs.asciinema.org/manual/asciicast/v2/), which other players
 
 from __future__ import annotations
 
-import argparse
 import codecs
 import fcntl
 import json
@@ -30,6 +29,7 @@ from pathlib import Path
 from typing import Final
 
 from scripts import drawing
+from scripts.command_line import option, read_options
 from tests.docs import world
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -220,14 +220,15 @@ def _terminal(home: Path) -> Iterator[int]:
         os.waitpid(process, 0)  # a bash whose terminal is gone ends
 
 
+@dataclass(frozen=True, kw_only=True)
+class RecordingOptions:
+    pause: float = option(0.03, "seconds between two keys")
+    inside: Path | None = option(None, is_hidden=True)
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="scripts/make-recording",
-        description="Record the quick start in a terminal, and draw it: docs/pictures/quick-start.cast and .svg.",
-    )
-    parser.add_argument("--pause", type=float, default=0.03, help="seconds between two keys (default: %(default)s)")
-    parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)
-    chosen = parser.parse_args()
+    about = "Record the quick start in a terminal, and draw it: docs/pictures/quick-start.cast and .svg."
+    chosen = read_options(RecordingOptions, name="scripts/make-recording", about=about)
     if chosen.inside:
         sys.stdout.write(_record_inside(chosen.inside, chosen.pause))
         return 0

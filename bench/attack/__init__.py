@@ -6,11 +6,10 @@ fresh daemon. This file is the command.
 
 from __future__ import annotations
 
-import argparse
 from typing import Final
 
 from bench.attack.cases import CASES
-from bench.attack.measure import Figures, measured
+from bench.attack.measure import AttackSettings, Figures, measured
 from bench.certificate import Certificate
 from bench.report import Benchmark, Row, at_most
 from bench.runner import chosen
@@ -20,12 +19,7 @@ MOST_MEMORY: Final = 300.0  # MB
 LONGEST_HANDSHAKE: Final = 1000.0  # ms; clients give up after five or ten seconds
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--only", default="", metavar="ROW,...", help=f"some of: {', '.join(CASES)}")
-    parser.add_argument("--seconds", type=float, default=8.0, help="length of each load (default: %(default)s)")
-
-
-def run(settings: argparse.Namespace, work: Work) -> list[Row]:
+def run(settings: AttackSettings, work: Work) -> list[Row]:
     certificate = Certificate.make(work.folder)
     rows: list[Row] = []
     for name in chosen(settings.only, [*CASES]):
@@ -47,5 +41,5 @@ def rows_of(name: str, figures: Figures) -> list[Row]:
 
 
 BENCHMARK: Final = Benchmark(
-    "attack", "What does an honest client feel beside a hostile one?", add_arguments, run, at_most=20
+    "attack", "What does an honest client feel beside a hostile one?", AttackSettings, run, at_most=20
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -23,10 +22,18 @@ from bench.builds import Build
 from bench.certificate import Certificate
 from bench.ports import take_port
 from bench.processes import resident_megabytes
+from bench.settings import Settings
 from bench.work import HOST, SLACK, Failed, Work, started
+from scripts.command_line import option
 
 _AFTERWARDS: Final = 1.0  # seconds that the honest client goes on after the attacker
 _LOOK: Final = 0.2  # seconds between two counts of descriptors
+
+
+@dataclass(kw_only=True)
+class AttackSettings(Settings):
+    only: str = option("", f"some of: {', '.join(CASES)}", word="ROW,...")
+    seconds: float = option(8.0, "length of each load")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +54,7 @@ class _Running:
     probe: dict[str, Any]
 
 
-def measured(name: str, settings: argparse.Namespace, work: Work, certificate: Certificate) -> Figures:
+def measured(name: str, settings: AttackSettings, work: Work, certificate: Certificate) -> Figures:
     case = CASES[name]
     with work.new_folder("attack") as folder, _victim(case, settings, folder, certificate) as running:
         with _watching(running.pid) as watch, _probe(running, folder) as probe:
@@ -104,7 +111,7 @@ def _probe(running: _Running, folder: Path) -> Iterator[subprocess.Popen[bytes]]
 
 
 @contextmanager
-def _victim(case: Case, settings: argparse.Namespace, folder: Path, certificate: Certificate) -> Iterator[_Running]:
+def _victim(case: Case, settings: AttackSettings, folder: Path, certificate: Certificate) -> Iterator[_Running]:
     with ExitStack() as stack:
         match case.victim:
             case Victim.NSQD | Victim.NSQD_AUTH:
@@ -116,7 +123,7 @@ def _victim(case: Case, settings: argparse.Namespace, folder: Path, certificate:
 
 
 @contextmanager
-def _nsqd(case: Case, settings: argparse.Namespace, folder: Path, certificate: Certificate) -> Iterator[_Running]:
+def _nsqd(case: Case, settings: AttackSettings, folder: Path, certificate: Certificate) -> Iterator[_Running]:
     with ExitStack() as stack:
         flags, secret, https = ["--log-level=info", *settings.flag], "", 0  # the default, as lines take time, too
         if case.wants_tls:

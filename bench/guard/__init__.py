@@ -12,7 +12,6 @@ docs/how-to/measure.md says how to read and store them.
 
 from __future__ import annotations
 
-import argparse
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from bench.builds import Build
 from bench.guard.counting import Skipped, check_tools, count, key_of
 from bench.guard.figures import Counts, Figure, Figures, Judgement, Verdict, judge, load_figures, store
 from bench.work import Failed, say
+from scripts.command_line import option
 
 QUESTION: Final = "does a change make nsqd execute more instructions than the stored figures allow?"
 FIGURES: Final = Path(__file__).with_name("figures.json")
@@ -55,21 +55,19 @@ class Comparison:
                 print(it.finding)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--build",
+@dataclass(frozen=True, kw_only=True)
+class GuardSettings:
+    build: str = option(
+        builds.AUTO,
+        "nsqd's core: pure Python, compiled, or both (default: both, if scripts/compile has been run on this code)",
         choices=builds.CHOICES,
-        default=builds.AUTO,
-        help="nsqd's core: pure Python, compiled, or both (default: both, if scripts/compile has been run on this code)",
     )
-    parser.add_argument("--store", action="store_true", help="store the counts as the last figures")
-    parser.add_argument("--base", action="store_true", help="with --store: as the base, too, which is a decision")
-    parser.add_argument(
-        "--against", type=Path, metavar="FOLDER", help="compare with another checkout instead of the stored figures"
-    )
+    store: bool = option(False, "store the counts as the last figures")
+    base: bool = option(False, "with --store: as the base, too, which is a decision")
+    against: Path | None = option(None, "compare with another checkout instead of the stored figures", word="FOLDER")
 
 
-def run(settings: argparse.Namespace) -> int:
+def run(settings: GuardSettings) -> int:
     """Compare each build that was asked for. Return the exit status: 1 if a load costs too much."""
     wanted = tuple(Build) if settings.build == builds.AUTO else (Build(settings.build),)
     status = 0

@@ -7,8 +7,8 @@ confirmed (servers.py).
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
@@ -18,30 +18,35 @@ from bench.jobs.postgres import Postgres
 from bench.jobs.rates import MEASURED, Rate, Rates, measure
 from bench.report import Benchmark, Row, at_least, at_most
 from bench.runner import in_turns
+from bench.settings import Settings
 from bench.work import Work, say
+from scripts.command_line import option
 
 OURS: Final = "nsq"
 OTHER: Final = "redis"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--library",
-        type=_libraries,
-        default=tuple(RATED),
-        metavar="NAME,...",
-        help=f"some of: {', '.join(RATED)} (default: all)",
+def _libraries(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    if unknown := [name for name in names if name not in RATED]:
+        raise ValueError(f"unknown libraries: {', '.join(unknown)}")
+    return names
+
+
+@dataclass(kw_only=True)
+class JobsSettings(Settings):
+    library: tuple[str, ...] = option(
+        tuple(RATED), f"some of: {', '.join(RATED)} (default: all)", word="NAME,...", parse=_libraries
     )
-    parser.add_argument("--runs", type=int, default=5, help="runs on each broker (default: %(default)s)")
-    parser.add_argument("--jobs", type=int, default=5_000, help="jobs of a run (default: %(default)s)")
+    runs: int = option(5, "runs on each broker")
+    jobs: int = option(5_000, "jobs of a run")
+    waiting: int = option(
+        1_000_000, "Celery jobs that wait for their ETA while a worker's memory is measured; 0: leave that out"
+    )
+    most_memory: float = option(4_000, "megabytes at which a worker that grows is stopped")
 
-    text = "Celery jobs that wait for their ETA while a worker's memory is measured; 0: leave that out (default: %(default)s)"
-    parser.add_argument("--waiting", type=int, default=1_000_000, help=text)
-    text = "megabytes at which a worker that grows is stopped (default: %(default)s)"
-    parser.add_argument("--most-memory", type=float, default=4_000, help=text)
 
-
-def run(settings: argparse.Namespace, work: Work) -> list[Row]:
+def run(settings: JobsSettings, work: Work) -> list[Row]:
     libraries = [library for library in settings.library if _can_run(library)] if settings.runs else []
     rows = [row for library in libraries for row in _rates(settings, work, library)]
     return [*rows, *(_memory(settings, work) if settings.waiting and "celery" in settings.library else ())]
@@ -55,7 +60,7 @@ def _can_run(library: str) -> bool:
     return True
 
 
-def _rates(settings: argparse.Namespace, work: Work, library: str) -> list[Row]:
+def _rates(settings: JobsSettings, work: Work, library: str) -> list[Row]:
     other = RATED[library].other
     found: dict[str, list[Rates]] = {OURS: [], other: []}
     for _, broker in in_turns((OURS, other), settings.runs):
@@ -82,7 +87,7 @@ def _note(ours: Sequence[Rate], other: Sequence[Rate]) -> str:
     return "processor " + "; ".join(f"{who} {sides[0][who]:,.0f} µs, {sides[1][who]:,.0f} µs" for who in sides[0])
 
 
-def _memory(settings: argparse.Namespace, work: Work) -> list[Row]:
+def _memory(settings: JobsSettings, work: Work) -> list[Row]:
     ours, other = (
         memory.measure(work, broker, settings.waiting, settings.most_memory, settings.build.python())
         for broker in (OURS, OTHER)
@@ -95,13 +100,6 @@ def _memory(settings: argparse.Namespace, work: Work) -> list[Row]:
     ]
 
 
-def _libraries(text: str) -> tuple[str, ...]:
-    names = tuple(text.split(","))
-    if unknown := [name for name in names if name not in RATED]:
-        raise argparse.ArgumentTypeError(f"unknown libraries: {', '.join(unknown)}")
-    return names
-
-
 BENCHMARK: Final = Benchmark(
-    "jobs", "How quick are job queues on nsqd, beside the same on Redis or in Postgres?", add_arguments, run, at_most=60
+    "jobs", "How quick are job queues on nsqd, beside the same on Redis or in Postgres?", JobsSettings, run, at_most=60
 )

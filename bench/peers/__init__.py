@@ -6,9 +6,9 @@ taken round by round, so that a machine that slows down or speeds up favours nob
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -23,7 +23,9 @@ from bench.peers.tables import page
 from bench.peers.variants import GO, REFERENCES, Promise, Variant, variants
 from bench.report import Benchmark, Report, Row, write_result
 from bench.servers import Server
+from bench.settings import Settings
 from bench.work import ROOT, Failed, Work, say
+from scripts.command_line import option
 
 QUICK_PEERS: Final = (REFERENCES[Promise.WRITTEN], "redis-everysec", "beanstalkd")
 _QUICK: Final = {"rounds": 1, "seconds": 0.3, "messages": 20_000, "rest": 0.2}
@@ -31,33 +33,26 @@ _FULL: Final = {"rounds": 3, "seconds": 1.0, "messages": 3_000_000, "rest": 2.0}
 _FILL_LIMIT: Final = 90.0  # seconds
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    names = ", ".join(variant.name for variant in variants())
-    parser.add_argument("--peers", default="", metavar="NAME,...", help=f"some of: {names}")
-    parser.add_argument("--loads", default="", metavar="LOAD,...", help=f"some of: {', '.join(LOADS)}")
-    parser.add_argument("--rounds", type=int, help=f"rounds of rates and latency (default: {_FULL['rounds']})")
-    parser.add_argument("--seconds", type=float, help=f"length of one load (default: {_FULL['seconds']:g})")
-    parser.add_argument("--messages", type=int, help=f"messages of the backlog (default: {_FULL['messages']})")
-    parser.add_argument(
-        "--rest",
-        type=float,
-        help=f"seconds with a backlog before memory is looked at, and of a queue before a kill (default: {_FULL['rest']:g})",
+@dataclass(kw_only=True)
+class PeersSettings(Settings):
+    peers: str = option("", f"some of: {', '.join(variant.name for variant in variants())}", word="NAME,...")
+    loads: str = option("", f"some of: {', '.join(LOADS)}", word="LOAD,...")
+    rounds: int = option(0, f"rounds of rates and latency (default: {_FULL['rounds']})")
+    seconds: float = option(0, f"length of one load (default: {_FULL['seconds']:g})")
+    messages: int = option(0, f"messages of the backlog (default: {_FULL['messages']})")
+    rest: float = option(
+        0,
+        f"seconds with a backlog before memory is looked at, and of a queue before a kill (default: {_FULL['rest']:g})",
     )
-    parser.add_argument(
-        "--go-nsqd", default="", metavar="FILE", help="the program of Go's nsqd, to be measured as well"
-    )
-    parser.add_argument(
-        "--quick",
-        action="store_true",
-        help=f"small and short, and only {', '.join(QUICK_PEERS)}, and Go's nsqd if named",
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="the result file (default: in --results)")
-    parser.add_argument("--draw", type=Path, metavar="RESULT", help="measure nothing; draw this into the documents")
+    go_nsqd: str = option("", "the program of Go's nsqd, to be measured as well", word="FILE")
+    quick: bool = option(False, f"small and short, and only {', '.join(QUICK_PEERS)}, and Go's nsqd if named")
+    json: Path | None = option(None, "the result file (default: in --results)", word="FILE")
+    draw: Path | None = option(None, "measure nothing; draw this into the documents", word="RESULT")
 
 
-def run(settings: argparse.Namespace, work: Work) -> list[Row]:
+def run(settings: PeersSettings, work: Work) -> list[Row]:
     for name, value in (_QUICK if settings.quick else _FULL).items():
-        if getattr(settings, name) is None:
+        if not getattr(settings, name):
             setattr(settings, name, value)
     loads = tuple(_chosen(settings.loads, LOADS, LOADS))
     wanted = _wanted(settings)
@@ -70,7 +65,7 @@ def run(settings: argparse.Namespace, work: Work) -> list[Row]:
     return _Run(settings, work, loads, measured, missing).measurements()
 
 
-def _wanted(settings: argparse.Namespace) -> list[Variant]:
+def _wanted(settings: PeersSettings) -> list[Variant]:
     known = {variant.name: variant for variant in variants(settings.flag, settings.go_nsqd)}
     quick = [name for name in known if name in QUICK_PEERS or (settings.go_nsqd and name.startswith(GO))]
     names = _chosen(settings.peers, tuple(known), quick if settings.quick else tuple(known))
@@ -96,7 +91,7 @@ def _lacks(variant: Variant, build: Build) -> str:
 class _Run:
     def __init__(
         self,
-        settings: argparse.Namespace,
+        settings: PeersSettings,
         work: Work,
         loads: tuple[str, ...],
         measured: Sequence[Variant],
@@ -209,14 +204,14 @@ def _figure_named(name: str) -> Figure:
     return next(figure for figure in FIGURES if figure.name == name)
 
 
-def publish(report: Report, settings: argparse.Namespace) -> None:
+def publish(report: Report, settings: PeersSettings) -> None:
     """Write the result file, and print the tables that it makes."""
     assert isinstance(report.rows, Measurements)
     path = write_result(report, settings.results, settings.json, report.rows.described())
     print(f"\n{page(Result.read(path))}")
 
 
-def draw_if_asked(settings: argparse.Namespace) -> bool:
+def draw_if_asked(settings: PeersSettings) -> bool:
     if settings.draw is None:
         return False
     draw.draw(Result.read(settings.draw), ROOT)
@@ -226,7 +221,7 @@ def draw_if_asked(settings: argparse.Namespace) -> bool:
 BENCHMARK: Final = Benchmark(
     "peers",
     "What do other brokers do with the same work?",
-    add_arguments,
+    PeersSettings,
     run,
     at_most=30,
     publish=publish,

@@ -6,17 +6,18 @@ lacks, and with every tenth one cut off.
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import msgpack
 import pyarrow as pa
 
 from pyspark_nsq.bodies.ddl import parse_fields
 from pyspark_nsq.bodies.decoding import RecordDecoder, json_decoder, msgpack_decoder
+from scripts.command_line import option, read_options
 
 FIELDS = (
     "user string, amount double, item string, quantity int, country string, at timestamp, active boolean, note string"
@@ -50,10 +51,13 @@ def measure(decoder: RecordDecoder, bodies: list[bytes], rounds: int) -> float:
     return min(found) / len(bodies) * 1e6
 
 
+@dataclass(frozen=True, kw_only=True)
+class DecodingOptions:
+    rounds: int = option(20, "the quickest of so many counts")
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=20)
-    rounds = parser.parse_args().rounds
+    rounds = read_options(DecodingOptions, name="python -m bench.spark.decoding", about=__doc__).rounds
     good = [json.dumps(record).encode() for record in records(_BATCH)]
     packed = [bytes(msgpack.packb(record)) for record in records(_BATCH)]
     cut = [body if number % 10 else body[:-1] for number, body in enumerate(good)]

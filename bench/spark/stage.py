@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from bench.brokers import Broker, running_nsqd
 from bench.processes import wait_until
 from bench.spark.session import open_session
+from bench.spark.settings import SparkSettings
 from bench.work import HOST, Failed, Work
 
 if TYPE_CHECKING:
@@ -31,13 +31,13 @@ _VISIBLE_LIMIT: Final = 30.0
 
 @dataclass
 class Stage:
-    settings: argparse.Namespace
+    settings: SparkSettings
     work: Work
     folder: Path
 
     @classmethod
     @contextmanager
-    def open(cls, settings: argparse.Namespace, work: Work) -> Iterator[Stage]:
+    def open(cls, settings: SparkSettings, work: Work) -> Iterator[Stage]:
         with work.new_folder("spark") as folder:
             stage = cls(settings, work, folder)
             try:

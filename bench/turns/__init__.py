@@ -9,7 +9,6 @@ requests it measures what filling the topics, a changed policy file and consumer
 
 from __future__ import annotations
 
-import argparse
 import json
 import mmap
 import os
@@ -25,6 +24,7 @@ from typing import Final
 from bench.brokers import Broker, running_nsqd
 from bench.builds import Build
 from bench.report import Benchmark, Report, Row, at_most, print_table, write_result
+from bench.settings import Settings
 from bench.states import read
 from bench.turns.cases import CASES, SAID, WIDE, Case, Said, missing
 from bench.turns.filling import CHANNEL, OF_CHANNELS, STATES, Filled, Filling, client
@@ -32,6 +32,7 @@ from bench.turns.measured_nsqd import LAYOUT
 from bench.work import Failed, Work, say
 from nsqcommon.wire import commands
 from nsqd.client.work_budget import COST_OF_LOG, STRETCH
+from scripts.command_line import option
 
 LONGEST: Final = {Build.COMPILED: 20.0, Build.PURE: 50.0}  # ms
 SHOWN: Final = 10
@@ -46,11 +47,12 @@ _TOPICS_OF_STRETCH: Final = STRETCH // COST_OF_LOG
 _OK: Final = 10  # bytes of the answer
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--messages", type=int, default=1_000_000, help="in each state (default: %(default)s)")
-    parser.add_argument("--topics", type=int, default=10_000, help="besides these (default: %(default)s)")
-    parser.add_argument("--channels", type=int, default=1_000, help="of one topic (default: %(default)s)")
-    parser.add_argument("--only", default="", metavar="ROUTE", help="what begins so, as a regular expression")
+@dataclass(kw_only=True)
+class TurnsSettings(Settings):
+    messages: int = option(1_000_000, "in each state")
+    topics: int = option(10_000, "besides these")
+    channels: int = option(1_000, "of one topic")
+    only: str = option("", "what begins so, as a regular expression", word="ROUTE")
 
 
 @dataclass(frozen=True)
@@ -223,7 +225,7 @@ def write_policy(file: Path, more: str = "") -> None:
     new.replace(file)
 
 
-def run(settings: argparse.Namespace, work: Work) -> list[Row]:
+def run(settings: TurnsSettings, work: Work) -> list[Row]:
     with work.new_folder("turns") as folder:
         meter, routes, policy = (folder.with_suffix(suffix) for suffix in (".meter", ".routes", ".toml"))
         meter.write_bytes(bytes(LAYOUT.size))
@@ -277,7 +279,7 @@ def make_topics(broker: Broker, topics: int, channels: int) -> None:
     )
 
 
-def publish(report: Report, settings: argparse.Namespace) -> None:
+def publish(report: Report, settings: TurnsSettings) -> None:
     """Print the longest turns, and write all of them."""
     longest = sorted(report.rows, key=lambda row: -row.values[0])
     missed = [row for row in longest if row.is_met is False]
@@ -299,7 +301,7 @@ def publish(report: Report, settings: argparse.Namespace) -> None:
 BENCHMARK: Final = Benchmark(
     "turns",
     "A million messages in each state: what is the longest turn of any request?",
-    add_arguments,
+    TurnsSettings,
     run,
     at_most=60,
     publish=publish,

@@ -60,6 +60,7 @@ __all__ = [
     "EVERYWHERE",
     "FLOAT",
     "FLOATS",
+    "HELP",
     "HOUR",
     "INTEGER",
     "LEVEL",
@@ -70,6 +71,7 @@ __all__ = [
     "STRING",
     "STRINGS",
     "BaseOptions",
+    "CommandLine",
     "Flags",
     "HelpRequested",
     "Nanoseconds",
@@ -79,6 +81,7 @@ __all__ = [
     "VersionRequested",
     "change",
     "computed_option",
+    "flag_lines",
     "format_duration",
     "format_value",
     "help_text",
@@ -144,10 +147,17 @@ class Option:
     below: int | None
     is_deprecated: bool
     at_run_time: bool
+    is_argument: bool  # no flag, but an argument: nsqcommon.subcommands
+
+    @property
+    def is_required(self) -> bool:
+        return self.default is dataclasses.MISSING and self.default_shown is None
 
     def shown_default(self) -> str:
         if self.default_shown is not None:
             return self.default_shown
+        if self.default is None or self.is_required:
+            return ""
         return str(self.kind.show(self.default))
 
     def check(self, value: Any) -> None:
@@ -197,6 +207,7 @@ def option(
         "below": below,
         "is_deprecated": deprecated,
         "at_run_time": at_run_time,
+        "is_argument": False,
     }
     made: T = field(default=default, metadata=settings)
     return made
@@ -251,7 +262,7 @@ def parse(options_class: type[OptionsT], argv: Sequence[str], environ: Mapping[s
     Raises UsageError, HelpRequested, VersionRequested, or StartupError with the whole line to print.
     """
     table = table_of(options_class)
-    flags = _CommandLine(table, usage(program, table), has_file=True)
+    flags = CommandLine(table, usage(program, table), has_file=True)
     flags.read(argv)
     if flags.wants_version:
         raise VersionRequested
@@ -286,7 +297,7 @@ def read_flags(options_class: type[TableT], argv: Sequence[str], program: str, *
     This doesn't check the limits of the options. `closing` ends the usage text. Raises UsageError or HelpRequested.
     """
     table = table_of(options_class)
-    flags = _CommandLine(table, tool_usage(program, table, closing), has_file=False)
+    flags = CommandLine(table, tool_usage(program, table, closing), has_file=False)
     left = flags.read(argv)
     return Flags(options_class(**flags.values), flags.wants_version, left)
 
@@ -296,7 +307,7 @@ def variable_of(program: str, flag: str) -> str:
     return f"{program}_{flag}".replace("-", "_").upper()
 
 
-class _CommandLine:
+class CommandLine:
     """Parses flags like Go's `flag` package: with one dash or two, and with `=` or a space before the value.
 
     The first argument that isn't a flag ends the flags.
@@ -304,11 +315,12 @@ class _CommandLine:
 
     def __init__(self, table: Sequence[Option], usage: str, *, has_file: bool) -> None:
         self._usage = usage
-        self._rows = {row.flag: row for row in table}
+        self._rows = {row.flag: row for row in table if not row.is_argument}
         self._has_file = has_file
         self.values: dict[str, Any] = {}
         self.config: str | None = None
         self.wants_version = False
+        self.is_over = False  # there was a `--`, after which all are arguments
 
     def read(self, argv: Sequence[str]) -> tuple[str, ...]:
         """Parse the flags, and return the arguments from the first non-flag on."""
@@ -332,6 +344,7 @@ class _CommandLine:
                 self._refuse(f"flag provided but not defined: -{flag}")
         if left and left[-1] == "--":
             left.pop()
+            self.is_over = True
         return tuple(reversed(left))
 
     def _set(self, row: Option, value: str | None, left: list[str]) -> None:
@@ -451,8 +464,9 @@ def _row_of(options: BaseOptions, key: str) -> Option:
 
 # --- help texts
 
+HELP: Final = ("help", "", "print this help and exit", "")
 _TOOL_FLAGS: Final = (
-    ("help", "", "print this help and exit", ""),
+    HELP,
     ("version", "", "print the version and exit", ""),
 )
 # The flags that every daemon has outside its table: flag, type, meaning, default.
@@ -474,12 +488,17 @@ def tool_usage(program: str, table: Sequence[Option], closing: str) -> str:
 
 
 def _usage(program: str, table: Sequence[Option], others: Sequence[tuple[str, str, str, str]], closing: str) -> str:
+    return "\n".join([f"Usage of {program}:", *flag_lines(table, others), "", closing])
+
+
+def flag_lines(table: Sequence[Option], others: Sequence[tuple[str, str, str, str]]) -> list[str]:
+    """Return the lines about all flags, in Go's layout. `others` are flags outside the table, as in EVERYWHERE."""
     entries = [*others, *((row.flag, row.kind.word, help_text(row), _default_text(row)) for row in table)]
-    lines = [f"Usage of {program}:"]
+    lines = []
     for flag, word, text, default in sorted(entries):
         lines.append(f"  --{flag} {word}".rstrip())
         lines.append(f"    \t{text}{f' (default {default})' if default else ''}")
-    return "\n".join([*lines, "", closing])
+    return lines
 
 
 def help_text(row: Option) -> str:

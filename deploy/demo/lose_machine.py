@@ -9,19 +9,21 @@ status is 1 if a message is missing, or if no other node has taken over in time.
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 from urllib.request import urlopen
 
 import trio
 
 import nsqclient
+from nsqcommon.options import STRING, STRINGS, option
+from nsqcommon.subcommands import Command, required, run_command
 
 TOPIC = "losses"
 CHANNEL = "check"
@@ -159,21 +161,26 @@ async def lose(lookupds: Sequence[str], host: str, number: int, rate: float, sec
     return 1 if load.missing else 0
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--lookupd", action="append", required=True, metavar="HOST:PORT")
-    parser.add_argument("--lose", required=True, metavar="HOST", help="the node whose machine will be lost")
-    parser.add_argument("--nodes", type=int, default=3, help="how many to wait for (default: %(default)s)")
-    parser.add_argument("--rate", type=float, default=2000, help="messages a second (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=5, help="of load before and after (default: %(default)s)")
-    chosen = parser.parse_args()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    lookupd: tuple[str, ...] = required("HOST:PORT of an nsqlookupd", kind=STRINGS)
+    lose: str = required("the node whose machine will be lost", kind=STRING)
+    nodes: int = option(3, "how many to wait for")
+    rate: float = option(2000.0, "messages a second")
+    seconds: float = option(5.0, "of load before and after")
+
+
+def run(asked: Options) -> int:
     logging.disable(logging.CRITICAL)  # that connections break is what this is about
     try:
-        status = trio.run(lose, chosen.lookupd, chosen.lose, chosen.nodes, chosen.rate, chosen.seconds)
+        return trio.run(lose, asked.lookupd, asked.lose, asked.nodes, asked.rate, asked.seconds)
     except* Failed as failed:
         sys.exit("; ".join(map(str, failed.exceptions)))
-    sys.exit(status)
+
+
+def main() -> int:
+    return run_command(Command(table=Options, run=run, about=__doc__ or ""), sys.argv[1:], "lose_machine.py")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

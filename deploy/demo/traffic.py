@@ -9,15 +9,18 @@ at once, a consumer when it has finished what it has.
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import signal
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import trio
 
 import nsqclient
+from nsqcommon.options import STRING, STRINGS, option
+from nsqcommon.subcommands import Command, Commands, required, run_one_of
 
 GOODS = ("kettle", "lamp", "bicycle", "umbrella", "clock")
 ONE_IN_FAILS = 50  # so that there is something to see: requeues, and attempts above one
@@ -43,7 +46,7 @@ async def stop_on_signal(stop: Callable[[], None]) -> None:
             stop()
 
 
-async def produce(addresses: list[str], topic: str, rate: float) -> None:
+async def produce(addresses: Sequence[str], topic: str, rate: float) -> None:
     published = Count("published")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stop_on_signal, nursery.cancel_scope.cancel)
@@ -61,7 +64,7 @@ async def produce(addresses: list[str], topic: str, rate: float) -> None:
     published.say()
 
 
-async def consume(lookupds: list[str], topic: str, channel: str) -> None:
+async def consume(lookupds: Sequence[str], topic: str, channel: str) -> None:
     finished = Count("finished")
 
     async def handle(message: nsqclient.Message) -> None:
@@ -81,23 +84,36 @@ async def consume(lookupds: list[str], topic: str, channel: str) -> None:
     finished.say()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    kinds = parser.add_subparsers(dest="kind", required=True)
-    producing = kinds.add_parser("produce")
-    producing.add_argument("--nsqd", action="append", required=True, metavar="HOST:PORT")
-    producing.add_argument("--rate", type=float, default=50, help="messages a second (default: %(default)s)")
-    consuming = kinds.add_parser("consume")
-    consuming.add_argument("--lookupd", action="append", required=True, metavar="HOST:PORT")
-    consuming.add_argument("--channel", required=True)
-    for one in (producing, consuming):
-        one.add_argument("--topic", default="orders")
-    chosen = parser.parse_args()
-    if chosen.kind == "produce":
-        trio.run(produce, chosen.nsqd, chosen.topic, chosen.rate)
-    else:
-        trio.run(consume, chosen.lookupd, chosen.topic, chosen.channel)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProduceOptions:
+    nsqd: tuple[str, ...] = required("HOST:PORT to publish to", kind=STRINGS)
+    rate: float = option(50.0, "messages a second")
+    topic: str = option("orders", "topic of the orders")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumeOptions:
+    lookupd: tuple[str, ...] = required("HOST:PORT of an nsqlookupd", kind=STRINGS)
+    channel: str = required("the department", kind=STRING)
+    topic: str = option("orders", "topic of the orders")
+
+
+def run_produce(asked: ProduceOptions) -> int:
+    trio.run(produce, asked.nsqd, asked.topic, asked.rate)
+    return 0
+
+
+def run_consume(asked: ConsumeOptions) -> int:
+    trio.run(consume, asked.lookupd, asked.topic, asked.channel)
+    return 0
+
+
+def main() -> int:
+    produces = Command(table=ProduceOptions, run=run_produce, summary="take orders", about="Publishes orders.")
+    consumes = Command(table=ConsumeOptions, run=run_consume, summary="work on them", about="Works on orders.")
+    commands: Commands = {"produce": produces, "consume": consumes}
+    return run_one_of(commands, sys.argv[1:], "traffic.py", about=__doc__ or "")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

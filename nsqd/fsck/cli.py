@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, TextIO
 
+from nsqcommon.options import option
+from nsqcommon.startup import StartupError
+from nsqcommon.subcommands import Command, argument, parsed_by, run_command
 from nsqd.fsck.examination import Examination
 from nsqd.fsck.finding import FsckFinding, FsckSeverity
 from nsqd.fsck.identity import give_new_identity
@@ -44,6 +48,24 @@ exit status:
 """
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FsckOptions:
+    data_path: Path = argument("the --data-path of nsqd", kind=parsed_by(Path, "PATH"))
+    json: bool = option(False, "print one JSON object instead of lines")
+    repair: bool = option(
+        False,
+        "make the safe repairs and report each: cut torn tails (a copy is kept), rebuild indexes, rewrite lost "
+        "small files, remove leftovers; unreadable data is never removed",
+    )
+    new_identity: bool = option(
+        False, "give the node and each log a new id; use it on a copy or a restored backup before you start nsqd"
+    )
+
+    def __post_init__(self) -> None:
+        if self.repair and self.new_identity:
+            raise StartupError("--new-identity: not allowed with --repair")
+
+
 def main(
     argv: Sequence[str],
     *,
@@ -51,10 +73,12 @@ def main(
     out: TextIO | None = None,
     err: TextIO | None = None,
 ) -> int:
-    arguments = parser().parse_args(argv)
-    out, err = out or sys.stdout, err or sys.stderr
-    files = files or Files()
-    folder = Path(arguments.data_path)
+    run = partial(_fsck, files=files or Files(), out=out or sys.stdout, err=err or sys.stderr)
+    return run_command(Command(table=FsckOptions, run=run, about=_ABOUT, closing=_STATUS), argv, "nsqd fsck")
+
+
+def _fsck(asked: FsckOptions, *, files: Files, out: TextIO, err: TextIO) -> int:
+    folder = asked.data_path
     try:
         lock = files.lock_folder(folder)
     except BlockingIOError:
@@ -67,9 +91,9 @@ def main(
         if (owner := owner_elsewhere(files, folder)) is not None:
             err.write(f"nsqd fsck: {folder} is in use by {owner}: stop it first\n")
             return NOT_EXAMINED
-        if arguments.new_identity:
-            return _give_new_identity(files, folder, out, as_json=arguments.json)
-        return _examine(files, folder, out, err, as_json=arguments.json, repair=arguments.repair)
+        if asked.new_identity:
+            return _give_new_identity(files, folder, out, as_json=asked.json)
+        return _examine(files, folder, out, err, as_json=asked.json, repair=asked.repair)
     except DataPathError as error:
         err.write(f"nsqd fsck: {error}\n")
     except OSError as error:
@@ -77,27 +101,6 @@ def main(
     finally:
         files.close(lock)
     return NOT_EXAMINED
-
-
-def parser() -> argparse.ArgumentParser:
-    result = argparse.ArgumentParser(
-        prog="nsqd fsck", description=_ABOUT, epilog=_STATUS, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    result.add_argument("data_path", metavar="DATA_PATH", help="the --data-path of nsqd")
-    result.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
-    mode = result.add_mutually_exclusive_group()
-    mode.add_argument(
-        "--repair",
-        action="store_true",
-        help="make the safe repairs and report each: cut torn tails (a copy is kept), rebuild indexes, rewrite lost "
-        "small files, remove leftovers; unreadable data is never removed",
-    )
-    mode.add_argument(
-        "--new-identity",
-        action="store_true",
-        help="give the node and each log a new id; use it on a copy or a restored backup before you start nsqd",
-    )
-    return result
 
 
 def _new_id() -> str:

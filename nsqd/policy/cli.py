@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
+from nsqcommon.options import option
+from nsqcommon.startup import StartupError
+from nsqcommon.subcommands import Command, argument, parsed_by, run_one_of
 from nsqcommon.wire.names import is_valid_name
 from nsqd.policy.parse import Mistake, PolicyError, parse_policies
 
@@ -33,17 +37,37 @@ exit status:
 """
 
 
+def _name(text: str) -> str:
+    if not is_valid_name(text):
+        raise ValueError(f"{text!r} is not a valid name of a topic or channel")
+    return text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckOptions:
+    file: Path = argument("the policy file", kind=parsed_by(Path, "FILE"))
+    topic: str = option("", "print the rules for this topic", kind=parsed_by(_name, "NAME"))
+    channel: str = option("", "also print the rules for this channel of the topic", kind=parsed_by(_name, "NAME"))
+
+    def __post_init__(self) -> None:
+        if self.channel and not self.topic:
+            raise StartupError("--channel needs --topic")
+
+
 def main(argv: Sequence[str], *, out: TextIO | None = None, err: TextIO | None = None) -> int:
-    built = parser()
-    asked = built.parse_args(argv)
-    out, err = out or sys.stdout, err or sys.stderr
-    if asked.channel is not None and asked.topic is None:
-        built.error("--channel needs --topic")
-    for name in (asked.topic, asked.channel):
-        if name is not None and not is_valid_name(name):
-            built.error(f"{name!r} is not a valid name of a topic or channel")
+    check = Command(
+        table=CheckOptions,
+        run=partial(_check, out=out or sys.stdout, err=err or sys.stderr),
+        summary="check a file, and print the rules for a name",
+        about=_ABOUT,
+        closing=_STATUS,
+    )
+    return run_one_of({"check": check}, argv, "nsqd policy", about="Checks policy files for nsqd --policy-file.")
+
+
+def _check(asked: CheckOptions, *, out: TextIO, err: TextIO) -> int:
     try:
-        policies = parse_policies(Path(asked.file).read_bytes().decode())
+        policies = parse_policies(asked.file.read_bytes().decode())
     except PolicyError as error:
         err.writelines(f"{asked.file}{_place(mistake)}: {mistake.text}\n" for mistake in error.mistakes)
         return INVALID
@@ -53,36 +77,20 @@ def main(argv: Sequence[str], *, out: TextIO | None = None, err: TextIO | None =
     except OSError as error:
         err.write(f"{asked.file}: {(error.strerror or str(error)).lower()}\n")
         return NOT_READ
-    if asked.topic is None:
+    if not asked.topic:
         out.write(f"{asked.file} is valid; entries: {len(policies.entries)}\n")
     else:
         _explain(policies, asked.topic, asked.channel, out)
     return VALID
 
 
-def parser() -> argparse.ArgumentParser:
-    built = argparse.ArgumentParser(prog="nsqd policy", description="Checks policy files for nsqd --policy-file.")
-    commands = built.add_subparsers(required=True, metavar="check")
-    check = commands.add_parser(
-        "check",
-        help="check a file, and print the rules for a name",
-        description=_ABOUT,
-        epilog=_STATUS,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    check.add_argument("file", metavar="FILE", help="the policy file")
-    check.add_argument("--topic", metavar="NAME", help="print the rules for this topic")
-    check.add_argument("--channel", metavar="NAME", help="also print the rules for this channel of the topic")
-    return built
-
-
 def _place(mistake: Mistake) -> str:
     return f":{mistake.line}" if mistake.line else ""
 
 
-def _explain(policies: Policies, topic: str, channel: str | None, out: TextIO) -> None:
+def _explain(policies: Policies, topic: str, channel: str, out: TextIO) -> None:
     sections = [(f"topic {topic}", policies.explain(topic, None))]
-    if channel is not None:
+    if channel:
         sections.append((f"channel {topic}/{channel}", policies.explain(topic, channel)))
     for title, keys in sections:
         out.write(f"{title}\n")

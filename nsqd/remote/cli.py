@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from random import SystemRandom
 from typing import Final, TextIO
 
-from nsqcommon.durations import MILLISECOND, SECOND, Nanoseconds, parse_duration
+from nsqcommon.options import DURATION, MILLISECOND, SECOND, Nanoseconds, option
 from nsqcommon.startup import StartupError
+from nsqcommon.subcommands import Command, parsed_by, run_one_of
 from nsqd.remote import operating
 from nsqd.remote.check import ROUNDS, WRITERS, StoreCheck, Verdict
-from nsqd.remote.cli_arguments import URLS, add_store, argument
+from nsqd.remote.cli_options import URLS, StoreOptions
 from nsqd.remote.cost import monthly_costs
 from nsqd.remote.location import Scheme, StoreLocation, host_of
 from nsqd.remote.object_store import ObjectStore, OnUnknown, StoreFault
@@ -44,6 +45,21 @@ exit status:
 """
 
 
+def _rounds(text: str) -> int:
+    if not text.isdigit() or not int(text):
+        raise ValueError("must be a number, 1 or more")
+    return int(text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckOptions(StoreOptions):
+    rounds: int = option(ROUNDS, f"how many races of {WRITERS} writers to run", kind=parsed_by(_rounds, "N"))
+    remote_interval: Nanoseconds = option(
+        50 * MILLISECOND, "as for nsqd, to say what it would cost", kind=DURATION, at_least=1
+    )
+    remote_delay: Nanoseconds = option(SECOND, "the same", kind=DURATION, at_least=1)
+
+
 def main(
     argv: Sequence[str],
     *,
@@ -52,15 +68,23 @@ def main(
     environ: Mapping[str, str] = os.environ,
     open_store: Callable[..., ObjectStore] = open_store,
 ) -> int:
-    asked = parser().parse_args(argv)
     out, err = out or sys.stdout, err or sys.stderr
-    if asked.command is not None:
-        return operating.run(asked, open_store=open_store, out=out, err=err)
-    return _check(asked, out, err, environ, open_store)
+    commands = {
+        "check": Command(
+            table=CheckOptions,
+            run=partial(_check, out=out, err=err, environ=environ, open_store=open_store),
+            summary="find out whether a store keeps its word",
+            about=_ABOUT,
+            closing=_STATUS,
+        ),
+        **operating.commands(open_store, out, err),
+    }
+    return run_one_of(commands, argv, "nsqd remote", about="Looks at stores for --remote, and at nodes in them.")
 
 
 def _check(
-    asked: argparse.Namespace,
+    asked: CheckOptions,
+    *,
     out: TextIO,
     err: TextIO,
     environ: Mapping[str, str],
@@ -86,46 +110,7 @@ def _check(
     return NOT_CHECKED
 
 
-def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
-        prog="nsqd remote", description="Looks at stores for --remote, and at nodes in them."
-    )
-    made.set_defaults(command=None)
-    commands = made.add_subparsers(required=True, metavar="COMMAND")
-    check = commands.add_parser(
-        "check",
-        help="find out whether a store keeps its word",
-        description=_ABOUT,
-        epilog=_STATUS,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add_store(check)
-    check.add_argument(
-        "--rounds",
-        metavar="N",
-        type=argument(_rounds),
-        default=ROUNDS,
-        help=f"how many races of {WRITERS} writers to run (default {ROUNDS})",
-    )
-    check.add_argument(
-        "--remote-interval",
-        metavar="DURATION",
-        type=argument(_positive_duration),
-        default=50 * MILLISECOND,
-        help="as for nsqd, to say what it would cost (default 50ms)",
-    )
-    check.add_argument(
-        "--remote-delay",
-        metavar="DURATION",
-        type=argument(_positive_duration),
-        default=SECOND,
-        help="the same (default 1s)",
-    )
-    operating.add_commands(commands)
-    return made
-
-
-def _run(check: StoreCheck, asked: argparse.Namespace, out: TextIO) -> int:
+def _run(check: StoreCheck, asked: CheckOptions, out: TextIO) -> int:
     lies = 0
     for finding in check.run():
         lies += finding.verdict is Verdict.REFUSED
@@ -169,15 +154,3 @@ class _Progress:
             self._next = time.monotonic() + PROGRESS_INTERVAL
             self._err.write(f"race {number} of {self._rounds}\n")
             self._err.flush()
-
-
-def _rounds(text: str) -> int:
-    if not text.isdigit() or not int(text):
-        raise ValueError("must be a number, 1 or more")
-    return int(text)
-
-
-def _positive_duration(text: str) -> Nanoseconds:
-    if (duration := parse_duration(text)) <= 0:
-        raise ValueError("must be > 0")
-    return duration

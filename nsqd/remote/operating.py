@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, Final, Generic, TextIO, TypeVar
 
-from nsqcommon.durations import SECOND, format_duration
+from nsqcommon.options import SECOND, format_duration, option
 from nsqcommon.remote.framing import BadObject
 from nsqcommon.remote.names import NODE
-from nsqcommon.sizes import parse_size
 from nsqcommon.startup import StartupError
+from nsqcommon.subcommands import Command, Commands, argument, parsed_by, required
 from nsqcommon.wire.log_record import UnknownFlags
 from nsqd.fsck import cli as fsck
 from nsqd.fsck.identity import give_new_identity
 from nsqd.log.data_path import TOPOLOGY_JSON, Topology, take_lock
 from nsqd.log.files import Files, error_text
+from nsqd.log_options import SIZE
 from nsqd.remote.aside import Publisher, messages_aside
 from nsqd.remote.claiming import DamagedChain, InUse, Surroundings, claim_name, read_chain, save_nothing
-from nsqd.remote.cli_arguments import URLS, add_name, add_store, argument
+from nsqd.remote.cli_options import URLS, NodeOptions
 from nsqd.remote.fetching import Fetch
 from nsqd.remote.forgetting import AnotherForget, claim_to_forget, delete_node
 from nsqd.remote.fsck import DAY_NS, Damage, Leftovers, StoreExamination, parts_by_object
@@ -90,86 +91,92 @@ node's own log doesn't reach back to it.
 """
 
 
+FOLDER: Final = parsed_by(Path, "FOLDER")
+OptionsT = TypeVar("OptionsT", bound=NodeOptions)
+OptionsT_co = TypeVar("OptionsT_co", bound=NodeOptions, covariant=True)
+
+
 class Refused(Exception):
     """A command was not run. The text says why."""
 
 
-def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    status = _new_command(commands, "status", "who owns a node's log, and what the store has of it", _STATUS)
-    status.set_defaults(command=_show_status)
-    restoring = _new_command(commands, "restore", "fetch a node's files into a new folder", _RESTORE)
-    restoring.add_argument("--to", required=True, metavar="FOLDER", type=Path, help="a folder that is new or empty")
-    restoring.add_argument(
-        "--new-identity",
-        action="store_true",
-        help="give the node and each log a new id, because the node in the store goes on",
-    )
-    restoring.add_argument(
-        "--remote-rate",
-        metavar="SIZE",
-        type=argument(parse_size),
-        default=RATE,
-        help="bytes a second to fetch at most, because its owner goes on at the same store; 0: no limit (default: 100MB)",
-    )
-    restoring.set_defaults(command=_restore)
-    seeding = _new_command(commands, "seed", "have the next start store a data path anew", _SEED)
-    seeding.add_argument("--data-path", required=True, metavar="FOLDER", type=Path, help="of a stopped nsqd")
-    seeding.set_defaults(command=_seed)
-    aside = commands.add_parser("aside", help="messages that the store never got", description=_ASIDE)
-    aside.add_argument(
-        "data_path", metavar="DATA_PATH", type=Path, help="the --data-path of nsqd, which may be running"
-    )
-    aside.add_argument("--publish-to", metavar="HOST:PORT", help="HTTP address of an nsqd")
-    aside.add_argument(
-        "--with-uncertain", action="store_true", help="publish also what may have been delivered already"
-    )
-    aside.set_defaults(command=_show_aside)
-    checking = _new_command(commands, "fsck", "prove what a store has of a node", _FSCK, _FSCK_EXIT)
-    checking.add_argument(
-        "--quick", action="store_true", help="only look whether all objects are there, in their length"
-    )
-    checking.add_argument(
-        "--sweep",
-        action="store_true",
-        help="delete objects of earlier runs that nothing needs, if the newest root is older than a day",
-    )
-    checking.add_argument(
-        "--to",
-        metavar="FOLDER",
-        type=Path,
-        help="also fetch the node's files into this new or empty folder, and run nsqd fsck on it",
-    )
-    checking.set_defaults(command=_fsck)
-    forgetting = _new_command(commands, "forget", "delete a node from a store", _FORGET)
-    forgetting.add_argument("--yes", metavar="NAME", help="the name once more, instead of asking for it")
-    forgetting.add_argument("--take-over", action="store_true", help="even from an nsqd that is alive, which is fenced")
-    forgetting.add_argument(
-        "--damaged",
-        action="store_true",
-        help="even if its chain can't be read, so that an nsqd which still owns it can't be fenced",
-    )
-    forgetting.set_defaults(command=_forget)
+# The commands and their options
 
 
-def _new_command(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser], word: str, short: str, long: str, end: str = _EXIT
-) -> argparse.ArgumentParser:
-    command = commands.add_parser(
-        word, help=short, description=long, epilog=end, formatter_class=argparse.RawDescriptionHelpFormatter
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreOptions(NodeOptions):
+    to: Path = required("a folder that is new or empty", kind=FOLDER)
+    new_identity: bool = option(False, "give the node and each log a new id, because the node in the store goes on")
+    remote_rate: int = option(
+        RATE,
+        "bytes a second to fetch at most, because its owner goes on at the same store; 0: no limit",
+        kind=SIZE,
+        at_least=0,
     )
-    add_store(command)
-    add_name(command)
-    return command
 
 
-class Command:
-    """One command that was asked for, with all that it may use."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedOptions(NodeOptions):
+    data_path: Path = required("of a stopped nsqd", kind=FOLDER)
 
-    def __init__(
-        self, asked: argparse.Namespace, open_store: Callable[..., ObjectStore], out: TextIO, err: TextIO
-    ) -> None:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsideOptions:
+    data_path: Path = argument("the --data-path of nsqd, which may be running", kind=FOLDER)
+    publish_to: str | None = option(None, "HTTP address of an nsqd", kind=parsed_by(str, "HOST:PORT"))
+    with_uncertain: bool = option(False, "publish also what may have been delivered already")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreFsckOptions(NodeOptions):
+    quick: bool = option(False, "only look whether all objects are there, in their length")
+    sweep: bool = option(
+        False, "delete objects of earlier runs that nothing needs, if the newest root is older than a day"
+    )
+    to: Path | None = option(
+        None, "also fetch the node's files into this new or empty folder, and run nsqd fsck on it", kind=FOLDER
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetOptions(NodeOptions):
+    yes: str | None = option(None, "the name once more, instead of asking for it", kind=parsed_by(str, "NAME"))
+    take_over: bool = option(False, "even from an nsqd that is alive, which is fenced")
+    damaged: bool = option(
+        False, "even if its chain can't be read, so that an nsqd which still owns it can't be fenced"
+    )
+
+
+def commands(open_store: Callable[..., ObjectStore], out: TextIO, err: TextIO) -> Commands:
+    """Return the commands by name. `open_store` opens a store; tests hand in their own."""
+
+    def on_node(
+        table: type[OptionsT], act: Callable[[NodeCommand[OptionsT]], None], summary: str, about: str, end: str = _EXIT
+    ) -> Command[OptionsT]:
+        def run(asked: OptionsT) -> int:
+            return _status_of(lambda: act(NodeCommand(asked, open_store, out, err)), err)
+
+        return Command(table=table, run=run, summary=summary, about=about, closing=end)
+
+    def run_aside(asked: AsideOptions) -> int:
+        return _status_of(lambda: _show_aside(asked, out), err)
+
+    return {
+        "status": on_node(NodeOptions, _show_status, "who owns a node's log, and what the store has of it", _STATUS),
+        "restore": on_node(RestoreOptions, _restore, "fetch a node's files into a new folder", _RESTORE),
+        "seed": on_node(SeedOptions, _seed, "have the next start store a data path anew", _SEED),
+        "aside": Command(table=AsideOptions, run=run_aside, summary="messages that the store never got", about=_ASIDE),
+        "fsck": on_node(StoreFsckOptions, _fsck, "prove what a store has of a node", _FSCK, _FSCK_EXIT),
+        "forget": on_node(ForgetOptions, _forget, "delete a node from a store", _FORGET),
+    }
+
+
+class NodeCommand(Generic[OptionsT_co]):
+    """A command about one node, with its options and all that it may use."""
+
+    def __init__(self, asked: OptionsT_co, open_store: Callable[..., ObjectStore], out: TextIO, err: TextIO) -> None:
         self.asked = asked
-        self.name: str = getattr(asked, "name", "")
+        self.name = asked.name
         self.out = out
         self.err = err
         self.files = Files()
@@ -186,9 +193,9 @@ class Command:
         self.out.write(f"{text}\n")
 
 
-def run(asked: argparse.Namespace, *, open_store: Callable[..., ObjectStore], out: TextIO, err: TextIO) -> int:
+def _status_of(act: Callable[[], None], err: TextIO) -> int:
     try:
-        asked.command(Command(asked, open_store, out, err))
+        act()
     except Refused as refusal:
         err.write(f"nsqd remote: {refusal}\n")
         return REFUSED
@@ -207,7 +214,7 @@ def run(asked: argparse.Namespace, *, open_store: Callable[..., ObjectStore], ou
 # status
 
 
-def _show_status(command: Command) -> None:
+def _show_status(command: NodeCommand[NodeOptions]) -> None:
     read = command.read_chain()
     for subject, text in status_of(read, time.time_ns()):
         command.say(f"{subject:<10} {text}")
@@ -240,9 +247,8 @@ def _state_of(read: ChainRead, now_ns: int) -> str:
 # restore
 
 
-def _restore(command: Command) -> None:
-    folder: Path = command.asked.to
-    rate: int = command.asked.remote_rate
+def _restore(command: NodeCommand[RestoreOptions]) -> None:
+    folder, rate = command.asked.to, command.asked.remote_rate
     read, count = _fetch_all(command, folder, limit=RateLimit(rate) if rate else None)
     command.say(f"restored {count} files of node {read.node} to {folder}")
     if command.asked.new_identity:
@@ -250,7 +256,9 @@ def _restore(command: Command) -> None:
         command.say(f"it is node {node} now")
 
 
-def _fetch_all(command: Command, folder: Path, *, limit: RateLimit | None = None) -> tuple[ChainRead, int]:
+def _fetch_all(
+    command: NodeCommand[NodeOptions], folder: Path, *, limit: RateLimit | None = None
+) -> tuple[ChainRead, int]:
     """Fetch the node's files into an empty folder. Return what they were read from, and how many there are."""
     _make_empty_folder(command.files, folder)
     local = LocalFiles(folder, command.files)
@@ -282,7 +290,7 @@ def _make_empty_folder(files: Files, folder: Path) -> None:
 # fsck
 
 
-def _fsck(command: Command) -> None:
+def _fsck(command: NodeCommand[StoreFsckOptions]) -> None:
     examination = StoreExamination(command.open_store(), quick=command.asked.quick)
     try:
         read, damage = _examine(command, examination)
@@ -307,7 +315,7 @@ def _fsck(command: Command) -> None:
         _sweep(command, examination, read, leftovers)
 
 
-def _examine(command: Command, examination: StoreExamination) -> tuple[ChainRead, list[Damage]]:
+def _examine(command: NodeCommand[NodeOptions], examination: StoreExamination) -> tuple[ChainRead, list[Damage]]:
     """Return what the chain says, and what is damaged. An owner that sweeps meanwhile does no damage, so look again."""
     for _ in range(_TRIES):
         read = command.read_chain()
@@ -325,7 +333,9 @@ def _summary_of(examination: StoreExamination, read: ChainRead, leftovers: Lefto
     yield "others", f"{len(leftovers.recent)} objects of later runs, perhaps of a root in the making"
 
 
-def _sweep(command: Command, examination: StoreExamination, read: ChainRead, leftovers: Leftovers) -> None:
+def _sweep(
+    command: NodeCommand[NodeOptions], examination: StoreExamination, read: ChainRead, leftovers: Leftovers
+) -> None:
     if leftovers.orphans and examination.age_ns(read, time.time_ns()) < DAY_NS:
         raise Refused(
             "the newest root is less than a day old, so readers may still need older objects: try again later"
@@ -337,8 +347,8 @@ def _sweep(command: Command, examination: StoreExamination, read: ChainRead, lef
 # seed
 
 
-def _seed(command: Command) -> None:
-    folder: Path = command.asked.data_path
+def _seed(command: NodeCommand[SeedOptions]) -> None:
+    folder = command.asked.data_path
     lock = take_lock(command.files, folder, time.sleep)
     try:
         if command.open_store().get(NODE) is not None:
@@ -358,12 +368,10 @@ def _seed(command: Command) -> None:
 # aside
 
 
-def _show_aside(command: Command) -> None:
-    asked = command.asked
-    found = messages_aside(asked.data_path, command.files)
+def _show_aside(asked: AsideOptions, out: TextIO) -> None:
+    found = messages_aside(asked.data_path, Files())
     if asked.publish_to is None:
-        for message in found:
-            command.say(json.dumps(message.as_object()))
+        out.writelines(f"{json.dumps(message.as_object())}\n" for message in found)
         return
     publisher = Publisher(asked.publish_to)
     counts = {True: 0, False: 0}
@@ -372,13 +380,13 @@ def _show_aside(command: Command) -> None:
         if message.is_certain or asked.with_uncertain:
             publisher.publish(message, time.time_ns())
     published = counts[True] + (counts[False] if asked.with_uncertain else 0)
-    command.say(f"published {published} messages; {counts[False]} are uncertain")
+    out.write(f"published {published} messages; {counts[False]} are uncertain\n")
 
 
 # forget
 
 
-def _forget(command: Command) -> None:
+def _forget(command: NodeCommand[ForgetOptions]) -> None:
     store = command.open_store()
     if store.get(NODE) is None:
         raise StartupError(f"the store has no {command.name}")
@@ -392,7 +400,7 @@ def _forget(command: Command) -> None:
     command.say(f"{found.fences} fences and the marks of its runs stay, to stop an nsqd that may wake up later")
 
 
-def _end_chain(command: Command) -> None:
+def _end_chain(command: NodeCommand[ForgetOptions]) -> None:
     """Put the last fence, unless an earlier call has. Raises StartupError and Refused."""
     claim = claim_to_forget(claimant_of_this_process(""), time.time_ns())
     takes_over = command.asked.take_over
@@ -407,7 +415,7 @@ def _end_chain(command: Command) -> None:
             raise Refused(f"{error}; if no nsqd owns it any more, add --damaged") from error
 
 
-def _ask_for_name(command: Command) -> None:
+def _ask_for_name(command: NodeCommand[ForgetOptions]) -> None:
     wanted = partial(_is_confirmed, command)
     answer = command.asked.yes
     confirmed = answer == command.name if answer is not None else wanted("delete everything of") and wanted("really")
@@ -415,7 +423,7 @@ def _ask_for_name(command: Command) -> None:
         raise Refused("the name was not repeated, so nothing was deleted")
 
 
-def _is_confirmed(command: Command, question: str) -> bool:
+def _is_confirmed(command: NodeCommand[NodeOptions], question: str) -> bool:
     command.err.write(f"{question} {command.name}? Write the name: ")
     command.err.flush()
     return sys.stdin.readline().strip() == command.name

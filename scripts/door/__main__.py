@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import fcntl
 import os
 import shutil
@@ -11,9 +10,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TextIO
 
+from nsqcommon.options import one_of, option
+from nsqcommon.startup import StartupError
+from nsqcommon.subcommands import Command, argument, parsed_by, run_command
 from scripts.door import bases
 from scripts.door.machines import USER, Failed, Machine
 from scripts.door.visits import SOURCE, Phase, Visit
@@ -25,13 +28,51 @@ QUICK: Final = "tests/nsqcommon"
 CANNOT: Final = 2
 
 
+ABOUT: Final = """\
+Makes two empty Debian machines, and does there what a newcomer does: clone, scripts/run-broker, publish, consume,
+scripts/test. `root` has nothing but git, certificates and Python; `user` has no rights, and python3-venv beside these.
+The commit that is checked out is what they clone.
+"""
+STATUS: Final = "Exit status: 0 if all went well, 1 if not, 2 where no machine can be made."
+
+
+def _steps(text: str) -> tuple[str, ...]:
+    steps = tuple(text.split(","))
+    if unknown := [it for it in steps if it not in STEPS]:
+        raise ValueError(f"no step {unknown[0]}, only {', '.join(STEPS)}")
+    return steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoorOptions:
+    cache: Path = option(
+        Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nsq-suite-door",
+        "for bases, machines and the log",
+        kind=parsed_by(Path, "DIR"),
+    )
+    only: str = option("", "one machine instead of both", kind=one_of(*MACHINES))
+    steps: tuple[str, ...] = option(STEPS, "some of these", kind=parsed_by(_steps, "STEP,...", show=",".join))
+    quick: bool = option(False, f"run `scripts/test {QUICK}` instead of the whole suite")
+    keep: bool = option(False, "leave the machines' folders, and use those that are there")
+    shell: bool = option(False, "run a shell, or COMMAND, on a machine (--only, --keep) instead of all this")
+    command: str = argument("for --shell", kind=parsed_by(str, "COMMAND"), default="")
+
+    def __post_init__(self) -> None:
+        if self.command and not self.shell:
+            raise StartupError(f"{self.command} is a command for --shell")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
+    door = Command(table=DoorOptions, run=run, about=ABOUT, closing=STATUS)
+    return run_command(door, sys.argv[1:] if arguments is None else arguments, "scripts/test-door")
+
+
+def run(options: DoorOptions) -> int:
     if reason := bases.why_not():
         print(f"test-door: {reason}", file=sys.stderr)
         return CANNOT
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    cache: Path = options.cache
+    cache = options.cache
     cache.mkdir(parents=True, exist_ok=True)
     with open(cache / "lock", "w") as lock, open(cache / "log", "w") as log:
         try:
@@ -40,8 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"test-door: another one works in {cache}, choose another folder with --cache", file=sys.stderr)
             return CANNOT
         names = [options.only] if options.only else MACHINES
-        if options.shell is not None:
-            return _shell(cache, names[-1], options.shell, log)
+        if options.shell:
+            return _shell(cache, names[-1], options.command, log)
         phases: list[Phase] = []
         try:
             for name in names:
@@ -54,40 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if any(it.failed for it in phases) else 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="scripts/test-door",
-        description="Makes two empty Debian machines, and does there what a newcomer does: clone, scripts/run-broker, "
-        "publish, consume, scripts/test. `root` has nothing but git, certificates and Python; `user` has no rights, "
-        "and python3-venv beside these. The commit that is checked out is what they clone.",
-        epilog="Exit status: 0 if all went well, 1 if not, 2 where no machine can be made.",
-    )
-    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nsq-suite-door"
-    parser.add_argument(
-        "--cache", type=Path, default=default, metavar="DIR", help="for bases, machines and the log (%(default)s)"
-    )
-    parser.add_argument("--only", choices=MACHINES, help="one machine instead of both")
-    parser.add_argument("--steps", type=_steps, default=STEPS, help=f"some of {','.join(STEPS)}")
-    parser.add_argument("--quick", action="store_true", help=f"run `scripts/test {QUICK}` instead of the whole suite")
-    parser.add_argument("--keep", action="store_true", help="leave the machines' folders, and use those that are there")
-    parser.add_argument(
-        "--shell",
-        nargs="?",
-        const="",
-        metavar="COMMAND",
-        help="run a shell, or this command, on a machine (--only, --keep) instead of all this",
-    )
-    return parser
-
-
-def _steps(text: str) -> list[str]:
-    steps = text.split(",")
-    if unknown := [it for it in steps if it not in STEPS]:
-        raise argparse.ArgumentTypeError(f"no step {unknown[0]}, only {', '.join(STEPS)}")
-    return steps
-
-
-def _visit(cache: Path, name: str, options: argparse.Namespace, log: TextIO, phases: list[Phase]) -> None:
+def _visit(cache: Path, name: str, options: DoorOptions, log: TextIO, phases: list[Phase]) -> None:
     print(f"== {name}", flush=True)
     began = time.monotonic()
     root = _folder(cache, name, log, keep=options.keep)

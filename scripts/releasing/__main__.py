@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from scripts.command_line import option, read_options
 from scripts.releasing.archives import differences, sha256
 from scripts.releasing.contents import packages_in
 from scripts.releasing.dependencies import Package, licences_table, needed_by
@@ -32,8 +33,22 @@ same commit gives the same bytes.
 """
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReleaseOptions:
+    out: Path = option(ROOT / "dist", "where to (default: dist)", word="FOLDER")
+    pure: bool = option(False, "leave out the compiled wheels, which take minutes")
+    no_images: bool = option(False, "leave out the container images")
+    check: bool = option(False, "build twice, in two folders, and compare all bytes")
+    prepare: str = option("", "write this version and its entry of CHANGELOG.md, to be committed", word="VERSION")
+    next: str = option("", "write the version that is developed next, such as 0.2.0.dev0", word="VERSION")
+
+    def __post_init__(self) -> None:
+        if self.check + bool(self.prepare) + bool(self.next) > 1:
+            raise ValueError("only one of --check, --prepare and --next")
+
+
 def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
-    flags = _parser().parse_args(arguments)
+    flags = read_options(ReleaseOptions, arguments, name="scripts/release", about=ABOUT)
     project = Project(root)
     try:
         if flags.prepare:
@@ -46,20 +61,6 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
         print(f"release: {error}", file=sys.stderr)
         return 1
     return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="scripts/release", description=ABOUT)
-    parser.add_argument("--out", type=Path, default=ROOT / "dist", metavar="FOLDER", help="where to (default: dist)")
-    parser.add_argument("--pure", action="store_true", help="leave out the compiled wheels, which take minutes")
-    parser.add_argument("--no-images", action="store_true", help="leave out the container images")
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--check", action="store_true", help="build twice, in two folders, and compare all bytes")
-    what.add_argument(
-        "--prepare", metavar="VERSION", help="write this version and its entry of CHANGELOG.md, to be committed"
-    )
-    what.add_argument("--next", metavar="VERSION", help="write the version that is developed next, such as 0.2.0.dev0")
-    return parser
 
 
 # What one does before and after
@@ -88,10 +89,10 @@ def _begin(project: Project, version: str) -> None:
 # The release
 
 
-def _release(project: Project, flags: argparse.Namespace) -> None:
+def _release(project: Project, flags: ReleaseOptions) -> None:
     release = project.release()
     say(f"{release.version}, commit {release.commit[:8]} of {release.date}")
-    out = Path(flags.out).resolve()
+    out = flags.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     files = _build(project, release, out, compiles=not flags.pure)
     if flags.check:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import replace
 
 import pytest
 
 from bench.__main__ import BENCHMARKS
-from bench.everything import QUICK
+from bench.everything import QUICK, AllSettings, settings_of
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_every_benchmark_has_a_quick_form(name: str) -> None:
-    parser = argparse.ArgumentParser()
-    BENCHMARKS[name].add_arguments(parser)
-    assert vars(parser.parse_args(QUICK[name])) != vars(parser.parse_args([]))
+    given = AllSettings()
+    assert QUICK[name]
+    assert settings_of(BENCHMARKS[name], replace(given, quick=True)) != settings_of(BENCHMARKS[name], given)

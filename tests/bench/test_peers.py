@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -10,8 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bench.builds import Build
-from bench.peers import add_arguments, chart, in_turn, run, tables
+from bench.peers import PeersSettings, chart, in_turn, run, tables
 from bench.peers.backlog import Held
 from bench.peers.draw import BEGIN, END, PAGE, PICTURE, README, draw, filled
 from bench.peers.loads import FIGURES, Figure
@@ -283,11 +281,9 @@ def test_gos_nsqd_is_measured_in_two_ways_if_its_program_is_named(tmp_path: Path
     ("program", "why"), [("", "its binary was not named (--go-nsqd FILE)"), ("/no/such", "/no/such is not installed")]
 )
 def test_gos_nsqd_is_left_out_in_one_line(program: str, why: str, capsys: pytest.CaptureFixture[str]) -> None:
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    settings = parser.parse_args(["--peers=go-nsqd-disk,go-nsqd-default", f"--go-nsqd={program}"])
+    settings = PeersSettings(peers="go-nsqd-disk,go-nsqd-default", go_nsqd=program)
     with pytest.raises(Failed, match="none of these brokers is here"):
-        run(argparse.Namespace(**vars(settings), flag=(), build=Build.PURE), cast(Work, None))
+        run(settings, cast(Work, None))
     assert capsys.readouterr().err == f"go-nsqd-disk, go-nsqd-default: left out: {why}\n"
 
 

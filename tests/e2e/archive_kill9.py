@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
 import tempfile
@@ -13,8 +12,10 @@ import threading
 import time
 import zlib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from scripts.command_line import option, read_options
 from tests.support.client import Client
 from tests.support.process import Nsqd, eventually
 from tests.support.tools import LIMIT, Tool, address
@@ -141,13 +142,16 @@ def left(nsqd: Nsqd, topic: str) -> tuple[int, int, int]:
     return found["depth"], found["in_flight_count"], found["deferred_count"]
 
 
+@dataclass(frozen=True, kw_only=True)
+class ArchiveOptions:
+    kills: int = option(200, "of nsq_to_file")
+    seed: int = option(random.randrange(1 << 32), "where all chance comes from (default: a new one)")
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.e2e.archive_kill9", description=(__doc__ or "").split("\n")[0]
+    arguments = read_options(
+        ArchiveOptions, name="python -m tests.e2e.archive_kill9", about=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("--kills", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
-    arguments = parser.parse_args()
     sys.stdout.write(f"seed {arguments.seed}\n")
     sys.stdout.flush()
     began = time.monotonic()

@@ -7,7 +7,6 @@ stored once. Reminders that are cancelled and set again under the same key are s
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import random
@@ -18,6 +17,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ import trio
 
 import nsqclient
 from nsqclient import aio
+from scripts.command_line import option, read_options
 from tests.support.process import Nsqd, SteadyNsqd, eventually
 
 TASKS: Final = 20
@@ -231,17 +232,16 @@ def _compared(nsqd: Nsqd, publishers: Publishers, seed: int) -> str:
     return f"{summary} ({repeats} second tries since the last start)"
 
 
+@dataclass(frozen=True, kw_only=True)
+class KeyedKill9Options:
+    kills: int | None = option(None, "of nsqd (default: 200, or 0 with --cuts)")
+    cuts: int = option(0, "of connections, each at a random byte")
+    colour: str = option("trio", "of the client", choices=("trio", "aio"))
+    seed: int = option(random.randrange(1 << 32), "where all chance comes from (default: a new one)")
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.e2e.keyed_kill9",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--kills", type=int, help="of nsqd (default: 200, or 0 with --cuts)")
-    parser.add_argument("--cuts", type=int, default=0, help="of connections, each at a random byte")
-    parser.add_argument("--colour", choices=("trio", "aio"), default="trio")
-    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
-    arguments = parser.parse_args()
+    arguments = read_options(KeyedKill9Options, name="python -m tests.e2e.keyed_kill9", about=__doc__)
     kills = arguments.kills if arguments.kills is not None else 0 if arguments.cuts else 200
 
     def tell(text: str) -> None:

@@ -5,15 +5,16 @@ The load is `tests/support/traffic.py`, and the promises are in `tests/support/p
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from scripts.command_line import argument, option, read_options
 from tests.support.lengths import sized
 from tests.support.process import Nsqd
 from tests.support.promises import Ledger
@@ -63,12 +64,15 @@ def run(
     return ledger
 
 
+@dataclass(frozen=True, kw_only=True)
+class Kill9Options:
+    options: tuple[str, ...] = argument("options of nsqd without dashes, as max-bytes-per-file=65536", default=())
+    cycles: int = option(1000, "how many kills")
+    seed: int = option(random.randrange(1 << 32), "where all chance comes from (default: a new one)")
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.e2e.kill9", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--cycles", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
-    parser.add_argument("options", nargs="*", help="options of nsqd without dashes, as max-bytes-per-file=65536")
-    arguments = parser.parse_args()
+    arguments = read_options(Kill9Options, name="python -m tests.e2e.kill9", about=(__doc__ or "").partition("\n")[0])
     sys.stdout.write(f"seed {arguments.seed}\n")
     with tempfile.TemporaryDirectory() as folder:
         began = time.monotonic()

@@ -11,7 +11,6 @@ It fails if a publish fails, or if the logs of the nsqds lack a message or have 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import sys
@@ -30,6 +29,7 @@ import trio
 import nsqclient
 from bench.ports import take_port
 from nsqclient import aio
+from scripts.command_line import option, read_options
 from tests.support.process import Nsqd, Nsqlookupd, eventually
 
 TASKS: Final = 100
@@ -287,19 +287,18 @@ def _count(node: Nsqd, stored: bytearray) -> None:
         place = end
 
 
+@dataclass(frozen=True, kw_only=True)
+class MovingOptions:
+    minutes: float = option(10, "how long")
+    every: float = option(10, "seconds from one kill to the next")
+    down: float = option(1, "seconds until the nsqd is started again")
+    rate: int = option(20_000, "messages a second")
+    batch: int = option(20, "messages of a publish, which has one key")
+    colour: str = option("trio", "of the client", choices=("trio", "aio"))
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.e2e.moving_nodes",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--minutes", type=float, default=10)
-    parser.add_argument("--every", type=float, default=10, help="seconds from one kill to the next")
-    parser.add_argument("--down", type=float, default=1, help="seconds until the nsqd is started again")
-    parser.add_argument("--rate", type=int, default=20_000, help="messages a second")
-    parser.add_argument("--batch", type=int, default=20, help="messages of a publish, which has one key")
-    parser.add_argument("--colour", choices=("trio", "aio"), default="trio")
-    arguments = parser.parse_args()
+    arguments = read_options(MovingOptions, name="python -m tests.e2e.moving_nodes", about=__doc__)
 
     def tell(text: str) -> None:
         sys.stdout.write(text + "\n")

@@ -8,7 +8,6 @@ Without a name both are tried. What they download and build stays in build/clien
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -22,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from scripts.command_line import argument, read_options
 from tests.support.auth_server import AuthServer
 from tests.support.certificates import make_certificates
 from tests.support.process import ROOT, Nsqd, Nsqlookupd
@@ -135,10 +135,19 @@ def _run(
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class ClientsOptions:
+    name: tuple[str, ...] = argument(f"some of {', '.join(CLIENTS)}; by default all", default=())
+
+    def __post_init__(self) -> None:
+        if unknown := set(self.name) - set(CLIENTS):
+            raise ValueError(f"unknown clients: {', '.join(sorted(unknown))}")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", nargs="*", choices=[[], *CLIENTS], help="a client; by default all")
-    chosen = parser.parse_args(arguments).name or list(CLIENTS)
+    chosen = read_options(
+        ClientsOptions, arguments, name="python -m tests.e2e.other_clients", about=__doc__
+    ).name or tuple(CLIENTS)
     BUILT.mkdir(parents=True, exist_ok=True)
     with running() as daemons:
         passed = {name: CLIENTS[name](daemons) for name in chosen}

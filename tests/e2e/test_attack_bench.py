@@ -5,7 +5,6 @@ How long the honest client waits is measured by the benchmark; a machine that ru
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ import pytest
 
 from bench import brokers
 from bench.attack import MOST_MEMORY, measure
-from bench.attack.measure import measured
+from bench.attack.measure import AttackSettings, measured
 from bench.attack.sockets import LIMIT
 from bench.builds import Build
 from bench.certificate import Certificate
@@ -82,7 +81,8 @@ def forks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_honest_client_is_answered_beside_a_hostile_one(
     name: str, seconds: float, work: Work, certificate: Certificate
 ) -> None:
-    settings = argparse.Namespace(seconds=seconds, flag=[], build=BUILD)
+    settings = AttackSettings(seconds=seconds)
+    settings.build = BUILD
     figures = measured(name, settings, work, certificate)
     assert figures.unanswered == 0, figures.told
     assert max(figures.p99, figures.handshakes) < LIMIT * 1000, figures.told

@@ -13,14 +13,13 @@ none was tried, for example because the store isn't there.
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -29,6 +28,7 @@ from typing import Any, Final
 
 import pytest
 
+from scripts.command_line import argument, option, read_options
 from tests.failover.stores import KINDS, SERVERS, NewStore, stores
 from tests.failover.suites import SUITES, Suite, live, restore_all
 
@@ -37,8 +37,23 @@ _LINE_EVERY: Final = 10.0  # seconds between two lines about the progress
 _MOST_OF_A_SEED: Final = 1 << 32
 
 
+@dataclass(frozen=True, kw_only=True)
+class FailoverOptions:
+    suite: str = argument("; ".join(f"{name}: {it.about}" for name, it in SUITES.items()), choices=tuple(SUITES))
+    store: str = option("file", f"{', '.join(SERVERS)}: with a bad network in front of them", choices=tuple(KINDS))
+    standby: str = option(
+        "", f"wait with --standby, and with --standby-after={STANDBY_AFTER} if you don't say what", word="AFTER"
+    )
+    size: float | None = option(None, "of the node that rf9 restores (0.004)", word="GB")
+    from_seed: int = option(random.randrange(_MOST_OF_A_SEED), "of the first life (default: a new one)", word="N")
+    count: int = option(10, "lives")
+    results: Path | None = option(None, "append a line of JSON for each life", word="FILE")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    words = [f"--standby={STANDBY_AFTER}" if it == "--standby" else it for it in words]
+    options = read_options(FailoverOptions, words, name="python -m tests.failover", about=__doc__)
     suite = SUITES[options.suite]
     if options.store not in suite.kinds:
         say(f"{options.suite} needs --store={' or '.join(suite.kinds)}")
@@ -151,33 +166,6 @@ def _read(path: Path | None, kind: dict[str, str]) -> list[dict[str, Any]]:
         return []
     found = [{"standby": "", **json.loads(line)} for line in path.read_text().splitlines()]
     return [it for it in found if kind.items() <= it.items()]
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.failover",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "suite", choices=[*SUITES], help="; ".join(f"{name}: {it.about}" for name, it in SUITES.items())
-    )
-    parser.add_argument(
-        "--store", choices=KINDS, default="file", help=f"{', '.join(SERVERS)}: with a bad network in front of them"
-    )
-    parser.add_argument(
-        "--standby",
-        nargs="?",
-        const=STANDBY_AFTER,
-        default="",
-        metavar="AFTER",
-        help=f"wait with --standby, and with --standby-after={STANDBY_AFTER} if you don't say what",
-    )
-    parser.add_argument("--size", type=float, metavar="GB", help="of the node that rf9 restores (0.004)")
-    parser.add_argument("--from-seed", type=int, default=random.randrange(_MOST_OF_A_SEED), metavar="N")
-    parser.add_argument("--count", type=int, default=10, help="lives")
-    parser.add_argument("--results", type=Path, metavar="FILE", help="append a line of JSON for each life")
-    return parser
 
 
 if __name__ == "__main__":

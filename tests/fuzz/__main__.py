@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-import argparse
 import logging
 import sys
+from dataclasses import dataclass
 from random import randrange
 
+from scripts.command_line import option, read_options
 from tests.fuzz.fuzzing import Found, fuzz, targets
+
+TARGETS = targets()
+
+
+@dataclass(frozen=True, kw_only=True)
+class FuzzOptions:
+    minutes: float = option(1.0, "in all")
+    target: str = option("", "only this parser", choices=[target.name for target in TARGETS])
+    seed: int = option(randrange(1 << 32), "of what is tried (default: a new one)")
 
 
 def main() -> int:
-    known = targets()
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=1.0, help="in all (default: %(default)s)")
-    parser.add_argument("--target", choices=[target.name for target in known], help="only this parser")
-    parser.add_argument("--seed", type=int, default=randrange(1 << 32), help="of what is tried (default: a new one)")
-    settings = parser.parse_args()
+    settings = read_options(FuzzOptions, name="python -m tests.fuzz", about=__doc__)
     logging.disable()
-    chosen = [target for target in known if settings.target in (None, target.name)]
+    chosen = [target for target in TARGETS if settings.target in ("", target.name)]
     status = 0
     for target in chosen:
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import shlex
 import signal
@@ -15,6 +14,7 @@ from pathlib import Path
 from random import randrange
 from typing import Final
 
+from scripts.command_line import argument, option, read_options
 from tests.long.forms import FORMS, Form
 from tests.support.needs import missing
 from tests.support.process import ROOT
@@ -42,8 +42,29 @@ class Ran:
         return f"{self.verdict:8} {self.name:20} {self.seconds:7.0f} s  {self.said}"
 
 
+def _minutes(text: str) -> float:
+    if not (minutes := float(text)) > 0:
+        raise ValueError("more than 0, please")
+    return minutes
+
+
+@dataclass(frozen=True, kw_only=True)
+class LongOptions:
+    name: tuple[str, ...] = argument("run only these, in this order", word="[NAME]...", default=())
+    minutes: float | None = option(None, "how long each takes that can be scaled", word="N", parse=_minutes)
+    seed: int = option(randrange(MOST_SEEDS), f"where all chance comes from (default: a new one, below {MOST_SEEDS:,})")
+    list: bool = option(False, "name them, with their minutes, and end")
+
+
 def main(arguments: Sequence[str] | None = None, forms: Sequence[Form] = FORMS, logs: Path = LOGS) -> int:
-    options = _parser(forms).parse_args(arguments)
+    hours = sum(form.minutes for form in forms) / 60
+    about = (
+        f"Runs the long forms of the fault, soak and kill tests one after the other, {hours:.0f} hours in all. Each has a "
+        f"limit of {GRACE_FACTOR} times its minutes and {GRACE_MINUTES} more; what it says goes into a file of "
+        f"{LOGS.relative_to(ROOT)}, and the end of it to the screen if it has failed."
+    )
+    status = "Exit status: 1 if one has failed or hangs. docs/how-to/test-faults.md says what each of them finds."
+    options = read_options(LongOptions, arguments, name="scripts/test-long", about=about, epilog=status)
     known = {form.name: form for form in forms}
     if unknown := [name for name in options.name if name not in known]:
         print(f"test-long: no such form: {', '.join(unknown)}; --list names all", file=sys.stderr)
@@ -126,29 +147,6 @@ def _sum_up(results: Sequence[Ran], seed: int) -> None:
     print(f"== seed {seed}: {len(results)} long forms, {len(bad)} failed, {len(skipped)} skipped")
     for result in results:
         print(result)
-
-
-def _parser(forms: Sequence[Form]) -> argparse.ArgumentParser:
-    hours = sum(form.minutes for form in forms) / 60
-    parser = argparse.ArgumentParser(
-        prog="scripts/test-long",
-        description=f"Runs the long forms of the fault, soak and kill tests one after the other, {hours:.0f} hours in all. "
-        f"Each has a limit of {GRACE_FACTOR} times its minutes and {GRACE_MINUTES} more; what it says goes into a file "
-        f"of {LOGS.relative_to(ROOT)}, and the end of it to the screen if it has failed.",
-        epilog="Exit status: 1 if one has failed or hangs. docs/how-to/test-faults.md says what each of them finds.",
-    )
-    parser.add_argument("name", nargs="*", metavar="NAME", help="run only these, in this order")
-    parser.add_argument("--minutes", type=_minutes, metavar="N", help="how long each takes that can be scaled")
-    text = f"where all chance comes from (default: a new one, below {MOST_SEEDS:,})"
-    parser.add_argument("--seed", type=int, default=randrange(MOST_SEEDS), help=text)
-    parser.add_argument("--list", action="store_true", help="name them, with their minutes, and end")
-    return parser
-
-
-def _minutes(text: str) -> float:
-    if not (minutes := float(text)) > 0:
-        raise argparse.ArgumentTypeError("more than 0, please")
-    return minutes
 
 
 if __name__ == "__main__":

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from scripts.command_line import option, read_options
 from tests.planted import mutants
 from tests.planted.runs import Result, run_all, tasks_of_mutants, tasks_of_table
 from tests.planted.table import BUGS
@@ -15,8 +16,28 @@ from tests.planted.table import BUGS
 KNOWN: Final = Path(__file__).with_name("found.tsv")
 
 
+ABOUT = """\
+Plants bugs into copies of the sources, one at a time, and runs the suites that have to find them: those of
+tests/planted/table.py, and small random changes (tests/planted/mutants.tsv). Says which suite has found what and how fast.
+"""
+STATUS = """\
+Exit status: 0 if each bug of the table is found, and each change that was found before (tests/planted/found.tsv); 1 if
+not. All of it takes some hours; --results goes on where it was stopped.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlantedOptions:
+    what: str = option("both", "what to plant", choices=("bugs", "mutants", "both"))
+    only: str = option("", "bugs and changes with these words in their names", word="WORDS")
+    jobs: int = option(2, "so many at a time")
+    results: Path | None = option(None, "keep results here, and leave out what it has", word="FILE")
+    keep: bool = option(False, "write the results to found.tsv, if nothing is wrong with them")
+    draw: int | None = option(None, "choose the random changes anew, and end", word="SEED")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
+    options = read_options(PlantedOptions, arguments, name="scripts/test-planted", about=ABOUT, epilog=STATUS)
     if options.draw is not None:
         mutants.store(mutants.draw(options.draw), options.draw)
         print(f"drawn: {mutants.STORED}")
@@ -92,26 +113,6 @@ def read(path: Path) -> dict[tuple[str, str], Result]:
 def write(path: Path, results: Iterable[Result]) -> None:
     rows = ["\t".join((it.name, it.suite, it.verdict, f"{it.seconds:.1f}", it.by)) for it in results]
     path.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="scripts/test-planted",
-        description="Plants bugs into copies of the sources, one at a time, and runs the suites that have to find them: "
-        "those of tests/planted/table.py, and small random changes (tests/planted/mutants.tsv). Says which suite has "
-        "found what and how fast.",
-        epilog="Exit status: 0 if each bug of the table is found, and each change that was found before "
-        "(tests/planted/found.tsv); 1 if not. All of it takes some hours; --results goes on where it was stopped.",
-    )
-    parser.add_argument("--what", choices=("bugs", "mutants", "both"), default="both", help="(%(default)s)")
-    parser.add_argument("--only", default="", metavar="WORDS", help="bugs and changes with these words in their names")
-    parser.add_argument("--jobs", type=int, default=2, help="so many at a time (%(default)s)")
-    parser.add_argument("--results", type=Path, metavar="FILE", help="keep results here, and leave out what it has")
-    parser.add_argument(
-        "--keep", action="store_true", help="write the results to found.tsv, if nothing is wrong with them"
-    )
-    parser.add_argument("--draw", type=int, metavar="SEED", help="choose the random changes anew, and end")
-    return parser
 
 
 if __name__ == "__main__":

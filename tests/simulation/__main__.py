@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import logging
 import shlex
@@ -11,10 +10,11 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from scripts.command_line import Command, argument, option, read_command
 from tests.simulation import (
     abandoned,
     bury_kills,
@@ -46,37 +46,138 @@ KILLS_IN_LINE = 10  # between two lines about the progress
 LONGEST_LIFE = 60.0  # seconds; most take less than one
 
 
+SIMULATED = {
+    "simulate": (
+        "random lives of broker and disk: crashes, power cuts, I/O errors, full disks, clocks that jump",
+        10_000,
+    ),
+    "history": (
+        "the same, and channels go back, retention keeps what is finished, a reserve of the disk is kept",
+        10_000,
+    ),
+    "power-loss": (
+        "the same with --ack=synced, power cuts only: nothing that was acknowledged may be lost",
+        2_000,
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedsOptions:
+    seeds: int | None = option(None, "how many (default: see above)")
+    first: int = option(0, "the first one", flag="--from")
+    verbose: bool = option(False, "print everything that happens")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions(SeedsOptions):
+    verbose: bool = option(False, "print everything that happens, each call of the disk too")
+    without_buries: bool = option(
+        False, "no message fails for good: the lives that seeds had before nsqd could bury messages"
+    )
+    without_limits: bool = option(
+        False, "nothing expires and nothing is bounded: the lives that seeds had before nsqd could do that"
+    )
+    without_cancels: bool = option(
+        False, "nothing is taken back or moved: the lives that seeds had before nsqd could do that"
+    )
+    without_fdatasync: bool = option(False, "syncs do nothing: has to fail")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepsOptions:
+    pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeferredOptions:
+    messages: int = option(100_000, "how many")
+    seed: int = option(1, "where all chance comes from")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LengthOptions:
+    minutes: float = option(10.0, "how long, or for how long runs begin")
+    seed: int = option(1, "of the first run, the next has the next")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiskOptions(LengthOptions):
+    options: tuple[str, ...] = argument("options of nsqd without dashes, as ack=synced", default=())
+
+
+@dataclass(frozen=True, kw_only=True)
+class PowerOptions(LengthOptions):
+    ack: str = option("synced", "of nsqd", choices=("synced", "written"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuryOptions:
+    kills: int = option(1000, "how many")
+    seed: int = option(1, "where the choices come from")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutboxOptions:
+    database: str = option("sqlite", "of the outbox", choices=("sqlite", "postgres"))
+    kills: int = option(200, "how many")
+    seed: int = option(1, "where the choices come from")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AbandonedOptions:
+    mebibytes: int = option(64, "size of the disk")
+    channels: int = option(100, "of one topic")
+    times: float = option(10.0, "how many times the disk's size is published to that topic")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GoingBackOptions:
+    commit: str = option(going_back.BEFORE, "of that earlier version")
+    store: Path | None = option(
+        None, "only make the data path of that version that tests/e2e has, in this new folder", word="FOLDER"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleasedOptions:
+    commit: str = option(released.RELEASED, "of that release")
+    store: Path | None = option(
+        None, "only make the data path of that release that tests/e2e has, in this new folder", word="FOLDER"
+    )
+
+
 def main() -> int:
-    arguments = _parser().parse_args()
+    command, arguments = read_command(_commands(), name="python -m tests.simulation", about=__doc__)
     logging.disable(logging.CRITICAL)  # nsqd's messages about a failing disk
-    if arguments.command == "steps":
+    if command == "steps":
         return cut_everywhere()
-    if arguments.command == "deferred":
+    if command == "deferred":
         return defer_for_a_week(arguments.messages, arguments.seed)
-    if arguments.command in long_runs.SCENARIOS:
-        scenario, _ = long_runs.SCENARIOS[arguments.command]
+    if command in long_runs.SCENARIOS:
+        scenario, _ = long_runs.SCENARIOS[command]
         return long_runs.run(scenario, 60 * arguments.minutes, arguments.seed, say)
-    if arguments.command == "disk-faults":
+    if command == "disk-faults":
         return fail_disks(arguments.minutes, arguments.seed, tuple(arguments.options))
-    if arguments.command == "bury":
+    if command == "bury":
         return kill_while_burying(arguments.kills, arguments.seed)
-    if arguments.command == "outbox":
+    if command == "outbox":
         return kill_an_outbox(arguments.database, arguments.kills, arguments.seed)
-    if arguments.command == "jobs":
+    if command == "jobs":
         return jobs.main(arguments, shlex.join(["python", "-m", "tests.simulation", *sys.argv[1:]]), say)
-    if arguments.command == "abandoned":
+    if command == "abandoned":
         return abandon(arguments.mebibytes << 20, arguments.channels, arguments.times)
-    if arguments.command == "going-back":
+    if command == "going-back":
         return go_back(arguments.commit, arguments.store)
-    if arguments.command == "released":
+    if command == "released":
         return upgrade_and_go_back(arguments.commit, arguments.store)
-    if arguments.command == "power-cuts":
+    if command == "power-cuts":
         return cut_power(arguments.minutes, arguments.seed, arguments.ack)
-    if arguments.command in ON_A_STORE:
-        live, _, _ = ON_A_STORE[arguments.command]
-        seeds = range(arguments.first, arguments.first + arguments.seeds)
-        return live_on_a_store(arguments.command, live, seeds, arguments.verbose)
-    plan = PLANS[arguments.command]
+    if command in ON_A_STORE:
+        live, _, count = ON_A_STORE[command]
+        seeds = _seeds(arguments, count)
+        return live_on_a_store(command, live, seeds, arguments.verbose)
+    plan = PLANS[command]
     if arguments.without_fdatasync:
         plan = replace(plan, fails=False, syncs_files=False)
     if arguments.without_buries:
@@ -85,96 +186,56 @@ def main() -> int:
         plan = replace(plan, limits=False)
     if arguments.without_cancels:
         plan = replace(plan, cancels=False)
-    return simulate(
-        arguments.command, plan, range(arguments.first, arguments.first + arguments.seeds), arguments.verbose
-    )
+    return simulate(command, plan, _seeds(arguments, SIMULATED[command][1]), arguments.verbose)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
-    for name, text, seeds in (
-        (
-            "simulate",
-            "random lives of broker and disk: crashes, power cuts, I/O errors, full disks, clocks that jump",
-            10_000,
-        ),
-        (
-            "history",
-            "the same, and channels go back, retention keeps what is finished, a reserve of the disk is kept",
-            10_000,
-        ),
-        ("power-loss", "the same with --ack=synced, power cuts only: nothing that was acknowledged may be lost", 2_000),
-    ):
-        command = commands.add_parser(name, help=text, description=text)
-        command.add_argument("--seeds", type=int, default=seeds, help="how many (default: %(default)s)")
-        command.add_argument("--from", type=int, default=0, dest="first", help="the first one (default: 0)")
-        command.add_argument(
-            "--verbose", action="store_true", help="print everything that happens, each call of the disk too"
-        )
-        text = "no message fails for good: the lives that seeds had before nsqd could bury messages"
-        command.add_argument("--without-buries", action="store_true", help=text)
-        text = "nothing expires and nothing is bounded: the lives that seeds had before nsqd could do that"
-        command.add_argument("--without-limits", action="store_true", help=text)
-        text = "nothing is taken back or moved: the lives that seeds had before nsqd could do that"
-        command.add_argument("--without-cancels", action="store_true", help=text)
-        command.add_argument("--without-fdatasync", action="store_true", help="syncs do nothing: has to fail")
+def _seeds(arguments: SeedsOptions, usual: int) -> range:
+    return range(arguments.first, arguments.first + (usual if arguments.seeds is None else arguments.seeds))
+
+
+def _commands() -> dict[str, Command]:
+    found: dict[str, Command] = {}
+    for name, (text, seeds) in SIMULATED.items():
+        found[name] = Command(PlanOptions, f"{text} ({seeds:,} seeds)")
     for name, (_, text, seeds) in ON_A_STORE.items():
-        command = commands.add_parser(name, help=text, description=text)
-        command.add_argument("--seeds", type=int, default=seeds, help="how many (default: %(default)s)")
-        command.add_argument("--from", type=int, default=0, dest="first", help="the first one (default: 0)")
-        command.add_argument("--verbose", action="store_true", help="print everything that happens")
-    text = "a fixed script, cut at each call of the disk, as a kill and as power cuts"
-    commands.add_parser("steps", help=text, description=text)
-    text = "messages due over a week of simulated time, and a broker that dies at random: none early, none lost"
-    command = commands.add_parser("deferred", help=text, description=text)
-    command.add_argument("--messages", type=int, default=100_000, help="how many (default: %(default)s)")
-    command.add_argument("--seed", type=int, default=1, help="where all chance comes from (default: %(default)s)")
-    text = "a real nsqd on a disk that refuses, tears, cuts short and hangs, killed again and again: nothing lost"
-    command = commands.add_parser("disk-faults", help=text, description=text)
-    _add_length(command)
-    command.add_argument("options", nargs="*", help="options of nsqd without dashes, as ack=synced")
-    text = "a real nsqd is killed while messages are buried, kicked, discarded and redelivered: none lost or misplaced"
-    command = commands.add_parser("bury", help=text, description=text)
-    command.add_argument("--kills", type=int, default=1000, help="how many (default: %(default)s)")
-    command.add_argument("--seed", type=int, default=1, help="where the choices come from (default: %(default)s)")
-    text = "relays of an outbox, nsqds and Postgres are killed: every row is published once"
-    command = commands.add_parser("outbox", help=text, description=text)
-    command.add_argument("--database", choices=("sqlite", "postgres"), default="sqlite", help="(default: %(default)s)")
-    command.add_argument("--kills", type=int, default=200, help="how many (default: %(default)s)")
-    command.add_argument("--seed", type=int, default=1, help="where the choices come from (default: %(default)s)")
-    text = "a small disk, and many channels, one of which nobody consumes: with a bound, no other topic is refused"
-    command = commands.add_parser("abandoned", help=text, description=text)
-    command.add_argument("--mebibytes", type=int, default=64, help="size of the disk (default: %(default)s)")
-    command.add_argument("--channels", type=int, default=100, help="of one topic (default: %(default)s)")
-    text = "how many times the disk's size is published to that topic (default: %(default)s)"
-    command.add_argument("--times", type=float, default=10.0, help=text)
-    text = "an upgrade from a commit before headers, keys and buried messages, and going back to it, on real data paths"
-    command = commands.add_parser("going-back", help=text, description=text)
-    text = "of that earlier version (default: %(default)s)"
-    command.add_argument("--commit", default=going_back.BEFORE, help=text)
-    text = "only make the data path of that version that tests/e2e has, in this new folder"
-    command.add_argument("--store", type=Path, metavar="FOLDER", help=text)
-    text = "an upgrade from the last release, and going back to it, on real data paths"
-    command = commands.add_parser("released", help=text, description=text)
-    command.add_argument("--commit", default=released.RELEASED, help="of that release (default: %(default)s)")
-    text = "only make the data path of that release that tests/e2e has, in this new folder"
-    command.add_argument("--store", type=Path, metavar="FOLDER", help=text)
-    text = "the disk of a real nsqd as power cuts leave it; with --ack=written losses have to be found"
-    command = commands.add_parser("power-cuts", help=text, description=text)
-    _add_length(command)
-    command.add_argument("--ack", choices=("synced", "written"), default="synced", help="(default: %(default)s)")
-    jobs.add_arguments(commands.add_parser("jobs", help=jobs.ABOUT, description=jobs.ABOUT))
+        found[name] = Command(SeedsOptions, f"{text} ({seeds:,} seeds)")
+    found |= {
+        "steps": Command(StepsOptions, "a fixed script, cut at each call of the disk, as a kill and as power cuts"),
+        "deferred": Command(
+            DeferredOptions,
+            "messages due over a week of simulated time, and a broker that dies at random: none early, none lost",
+        ),
+        "disk-faults": Command(
+            DiskOptions,
+            "a real nsqd on a disk that refuses, tears, cuts short and hangs, killed again and again: nothing lost",
+        ),
+        "bury": Command(
+            BuryOptions,
+            "a real nsqd is killed while messages are buried, kicked, discarded and redelivered: none lost or misplaced",
+        ),
+        "outbox": Command(
+            OutboxOptions, "relays of an outbox, nsqds and Postgres are killed: every row is published once"
+        ),
+        "abandoned": Command(
+            AbandonedOptions,
+            "a small disk, and many channels, one of which nobody consumes: with a bound, no other topic is refused",
+        ),
+        "going-back": Command(
+            GoingBackOptions,
+            "an upgrade from a commit before headers, keys and buried messages, and going back to it, on real data paths",
+        ),
+        "released": Command(
+            ReleasedOptions, "an upgrade from the last release, and going back to it, on real data paths"
+        ),
+        "power-cuts": Command(
+            PowerOptions,
+            "the disk of a real nsqd as power cuts leave it; with --ack=written losses have to be found",
+        ),
+        "jobs": Command(jobs.JobsOptions, jobs.ABOUT),
+    }
     for name, (_, text) in long_runs.SCENARIOS.items():
-        _add_length(commands.add_parser(name, help=text, description=text))
-    return parser
-
-
-def _add_length(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--minutes", type=float, default=10.0, help="how long, or for how long runs begin (default: %(default)s)"
-    )
-    command.add_argument("--seed", type=int, default=1, help="of the first run, the next has the next (default: 1)")
+        found[name] = Command(LengthOptions, text)
+    return found
 
 
 def simulate(name: str, plan: Plan, seeds: range, verbose: bool) -> int:

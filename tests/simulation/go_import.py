@@ -5,7 +5,6 @@ python -m tests.simulation.go_import --messages 1000000 --kills 5 --seed 1
 
 from __future__ import annotations
 
-import argparse
 import random
 import re
 import shutil
@@ -13,9 +12,11 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from scripts.command_line import option, read_options
 from tests.support.go_data import GoData, Message, deliverable, expected, messages
 from tests.support.process import Nsqd, launch
 
@@ -96,13 +97,16 @@ def run(folder: Path, *, count: int, kills: int, seed: int, longest: float, max_
     return f"equal: {count} messages and {size} bytes of Go's files, imported {took}, {killed} times interrupted"
 
 
+@dataclass(frozen=True, kw_only=True)
+class GoImportOptions:
+    messages: int = option(1_000_000, "to import")
+    kills: int = option(5, "of the import")
+    seed: int = option(1, "where all chance comes from")
+    longest: float = option(5.0, "seconds until a kill, at most")
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.simulation.go_import", description=__doc__)
-    parser.add_argument("--messages", type=int, default=1_000_000)
-    parser.add_argument("--kills", type=int, default=5)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--longest", type=float, default=5.0, help="seconds until a kill, at most")
-    arguments = parser.parse_args()
+    arguments = read_options(GoImportOptions, name="python -m tests.simulation.go_import", about=__doc__)
     folder = Path(tempfile.mkdtemp(prefix="nsq-go-import-"))
     try:
         told = run(

@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-import argparse
 import logging
 import random
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import trio
 
+from scripts.command_line import option, read_options
 from tests.soak.soak import Plan, run
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
-    length = parser.add_mutually_exclusive_group()
-    length.add_argument("--hours", type=float, help="how long")
-    length.add_argument("--minutes", type=float, help="how long (default: 10)")
-    parser.add_argument("--rate", type=float, default=200.0, help="messages a second (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32), help="where all chance comes from")
-    parser.add_argument(
-        "--folder", type=Path, help="where nsqd keeps its data; it stays (default: a temporary one, removed at the end)"
+@dataclass(frozen=True, kw_only=True)
+class SoakOptions:
+    hours: float | None = option(None, "how long")
+    minutes: float | None = option(None, "how long (default: 10)")
+    rate: float = option(200.0, "messages a second")
+    seed: int = option(random.randrange(1 << 32), "where all chance comes from (default: a new one)")
+    folder: Path | None = option(
+        None, "where nsqd keeps its data; it stays (default: a temporary one, removed at the end)"
     )
-    arguments = parser.parse_args()
+
+    def __post_init__(self) -> None:
+        if self.hours is not None and self.minutes is not None:
+            raise ValueError("--minutes: not allowed with --hours")
+
+
+def main() -> int:
+    arguments = read_options(SoakOptions, name="python -m tests.soak", about=__doc__)
     seconds = arguments.hours * 3600 if arguments.hours else (arguments.minutes or 10) * 60
     logging.disable(logging.ERROR)  # clients log that their nsqd was killed
     plan = Plan(seconds=seconds, rate=arguments.rate, seed=arguments.seed)

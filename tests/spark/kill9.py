@@ -9,7 +9,6 @@ seed.
 
 from __future__ import annotations
 
-import argparse
 import http.client
 import os
 import random
@@ -33,6 +32,7 @@ from deltalake import DeltaTable
 from pyspark_nsq.stores.places import parse_place
 from pyspark_nsq.tables.iceberg_catalogs import open_catalog
 from pyspark_nsq.tables.table import Format
+from scripts.command_line import option, read_options
 from tests.support import iceberg
 from tests.support.process import ROOT, SOURCES, Nsqd, SteadyNsqd
 from tests.support.s3 import S3Server
@@ -387,17 +387,18 @@ def wait_for_rows(landing: Landing, count: int) -> None:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Kill9Options:
+    format: Format = option(Format.PARQUET, "of the table", parse=Format, word="|".join(Format))
+    store: str = option("disk", "where the table lies; s3: with Delta only", choices=("disk", "s3"))
+    spark_kills: int = option(10, "of Spark")
+    nsqd_kills: int = option(10, "of nsqd")
+    rate: int = option(10_000, "messages a second")
+    seed: int = option(random.randrange(1 << 32), "where all chance comes from (default: a new one)")
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--format", type=Format, choices=list(Format), default=Format.PARQUET)
-    parser.add_argument(
-        "--store", choices=("disk", "s3"), default="disk", help="where the table lies; s3: with Delta only"
-    )
-    parser.add_argument("--spark-kills", type=int, default=10)
-    parser.add_argument("--nsqd-kills", type=int, default=10)
-    parser.add_argument("--rate", type=int, default=10_000, help="messages a second")
-    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
-    given = parser.parse_args()
+    given = read_options(Kill9Options, name="python -m tests.spark.kill9", about=__doc__)
     with ExitStack() as opened:
         folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="nsq-kill9-")))
         store = opened.enter_context(S3Server(folder)) if given.store == "s3" else None

@@ -6,7 +6,6 @@ The long version: `python -m tests.spark.million --messages 1000000`. It prints 
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 import threading
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet
 
 from nsqpipe.session import open_session
+from scripts.command_line import option, read_options
 from tests.spark.kill9 import PATIENCE, Seen
 from tests.support.client import Client
 from tests.support.process import Nsqd
@@ -95,10 +95,13 @@ def _land(spark: SparkSession, nsqd: Nsqd, table: Path, **options: int) -> Strea
     return writer.option("checkpointLocation", f"{table}.checkpoint").start(str(table))
 
 
+@dataclass(frozen=True, kw_only=True)
+class MillionOptions:
+    messages: int = option(1_000_000, "how many")
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.spark.million", description=__doc__)
-    parser.add_argument("--messages", type=int, default=1_000_000)
-    given = parser.parse_args()
+    given = read_options(MillionOptions, name="python -m tests.spark.million", about=__doc__)
     with tempfile.TemporaryDirectory(prefix="nsq-million-") as folder:
         result = run(open_session("million"), Path(folder), given.messages)
     sys.stdout.write(f"{result}\n")

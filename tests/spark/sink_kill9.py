@@ -7,7 +7,6 @@ seed.
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import sys
@@ -20,6 +19,7 @@ import pyarrow as pa
 
 from pyspark_nsq.options import source_options
 from pyspark_nsq.source.batch_source import NsqBatchReader
+from scripts.command_line import option, read_options
 from tests.spark.driver import BATCH
 from tests.spark.kill9 import WINDOW, Application, Publisher, Seen
 from tests.support.process import Nsqd
@@ -82,13 +82,16 @@ def copied_bodies(nsqd: str) -> list[pa.Array]:
     return [batch["body"] for part in reader.partitions() for batch in reader.read(part)]
 
 
+@dataclass(frozen=True, kw_only=True)
+class SinkKill9Options:
+    kills: int = option(8, "of Spark")
+    at_least_once: bool = option(False, "without the idempotence key")
+    rate: int = option(5_000, "messages a second")
+    seed: int = option(random.randrange(1 << 32), "where all chance comes from (default: a new one)")
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.spark.sink_kill9", description=__doc__)
-    parser.add_argument("--kills", type=int, default=8)
-    parser.add_argument("--at-least-once", action="store_true", help="without the idempotence key")
-    parser.add_argument("--rate", type=int, default=5_000, help="messages a second")
-    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
-    given = parser.parse_args()
+    given = read_options(SinkKill9Options, name="python -m tests.spark.sink_kill9", about=__doc__)
     exactly_once = not given.at_least_once
     with tempfile.TemporaryDirectory(prefix="nsq-sink-kill9-") as folder:
         result = run(Path(folder), exactly_once=exactly_once, kills=given.kills, rate=given.rate, seed=given.seed)

@@ -9,7 +9,6 @@ makes messages of the other one late, and they are dropped.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
@@ -30,6 +29,7 @@ from pyspark_nsq.reports import late_rows_of
 from pyspark_nsq.source.queries import From
 from pyspark_nsq.source.sharing import Limit
 from pyspark_nsq.stores.storage import place_of
+from scripts.command_line import option, read_options
 from tests.nsqd.log.batches import make_batch
 from tests.nsqd.log.harness import opened
 from tests.support.process import Nsqd
@@ -166,10 +166,13 @@ def _say(text: str) -> None:
     sys.stdout.flush()
 
 
+@dataclass(frozen=True, kw_only=True)
+class SkewOptions:
+    spark: bool = option(False, "Spark for every limit and skew")
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--spark", action="store_true", help="Spark for every limit and skew")
-    arguments = parser.parse_args()
+    arguments = read_options(SkewOptions, name="python -m tests.spark.skew", about=(__doc__ or "").splitlines()[0])
     is_right = True
     for skew, limit in product(SKEWS, LIMITS):
         reading = Reading(lanes(skew), points=250)

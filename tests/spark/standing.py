@@ -14,7 +14,6 @@ short form in CI is that.
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 import os
@@ -44,6 +43,7 @@ from pyspark_nsq.tables.landing import Landed, LandingWriter, land, landing_of, 
 from pyspark_nsq.tables.shares import AnotherJob, NotJoined
 from pyspark_nsq.tables.standing import check_standing
 from pyspark_nsq.tables.table import Format, Table
+from scripts.command_line import option, read_options
 from tests.spark.kill9 import processes_of_session, suppressed
 from tests.support import iceberg
 from tests.support.process import ROOT, SOURCES, Nsqd
@@ -455,20 +455,25 @@ def run(
             yield Order(place, nsqd, engine(nsqd, random.Random(seed + number), kind), seed + number, kind).run(steps)
 
 
+@dataclass(frozen=True, kw_only=True)
+class StandingOptions:
+    orders: int = option(20, "how many orders of disorders")
+    steps: int = option(6, "disorders in each")
+    seed: int = option(random.randrange(1 << 32), "where all chance comes from (default: a new one)")
+    model: bool = option(False, "without Spark")
+    format: str = option("delta", "of the table", choices=("delta", "iceberg"))
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--orders", type=int, default=20)
-    parser.add_argument("--steps", type=int, default=6, help="disorders in each")
-    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
-    parser.add_argument("--model", action="store_true", help="without Spark")
-    parser.add_argument("--format", choices=("delta", "iceberg"), default="delta")
-    given = parser.parse_args()
+    given = read_options(StandingOptions, name="python -m tests.spark.standing", about=__doc__)
     logging.getLogger("pyspark_nsq").setLevel(logging.ERROR)  # abandoned readers log the end of nsqd
     status = 0
     with tempfile.TemporaryDirectory(prefix="nsq-standing-") as folder:
         engine = Model if given.model else Command
-        how = {"orders": given.orders, "steps": given.steps, "seed": given.seed, "kind": Format(given.format)}
-        for result in run(Path(folder), engine=engine, **how):
+        kind = Format(given.format)
+        for result in run(
+            Path(folder), engine=engine, orders=given.orders, steps=given.steps, seed=given.seed, kind=kind
+        ):
             sys.stdout.write(f"{result}\n" + "".join(f"  {line}\n" for line in result.refused))
             sys.stdout.flush()
             status |= not (result.is_exact and result.slowest < AT_ONCE)

@@ -6,7 +6,6 @@ line now and then, and fails when the table ever names more files, or a message 
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 import time
@@ -17,6 +16,7 @@ from typing import Final
 from deltalake import DeltaTable
 
 from pyspark_nsq.tables.table import Format
+from scripts.command_line import option, read_options
 from tests.spark.kill9 import WINDOW, Landing, Publisher
 from tests.support.process import Nsqd, eventually
 from tests.support.spark import KEPT
@@ -81,12 +81,15 @@ def look(landing: Landing, result: Result) -> None:
     result.commits = table.version()
 
 
+@dataclass(frozen=True, kw_only=True)
+class TrickleOptions:
+    rate: int = option(50, "messages a second")
+    minutes: float = option(10, "how long")
+    at_most: int = option(20, "files")
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rate", type=int, default=50, help="messages a second")
-    parser.add_argument("--minutes", type=float, default=10)
-    parser.add_argument("--at-most", type=int, default=20, help="files")
-    given = parser.parse_args()
+    given = read_options(TrickleOptions, name="python -m tests.spark.trickle", about=__doc__)
     with tempfile.TemporaryDirectory(prefix="nsq-trickle-") as folder:
         result = run(Path(folder), rate=given.rate, seconds=given.minutes * 60)
     sys.stdout.write(f"{result}\n")

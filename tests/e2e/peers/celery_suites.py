@@ -9,16 +9,17 @@ The tests need pytest-timeout and pydantic; bench/results/job-suites-2026-11.md 
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from scripts.command_line import argument, option, read_options
 from tests.support.process import ROOT, Nsqd
 
 # kombu's tests are mixins: each transport's file says how to connect, and which of them it is for.
@@ -64,13 +65,16 @@ LEFT_OUT: Final = (
 SETTINGS: Final = "[pytest]\npython_classes = test_*\nmarkers =\n    amqp\n    celery\n    env\n    flaky\n"
 
 
+@dataclass(frozen=True, kw_only=True)
+class SuitesOptions:
+    pytest: tuple[str, ...] = argument("arguments for pytest", default=())
+    kombu: Path | None = option(None, "a checkout of kombu")
+    celery: Path | None = option(None, "a checkout of Celery")
+    redis: str | None = option(None, "a Redis for the results of Celery's tests", word="HOST:PORT")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kombu", type=Path, help="a checkout of kombu")
-    parser.add_argument("--celery", type=Path, help="a checkout of Celery")
-    parser.add_argument("--redis", metavar="HOST:PORT", help="a Redis for the results of Celery's tests")
-    parser.add_argument("pytest", nargs="*", help="arguments for pytest")
-    options = parser.parse_args(arguments)
+    options = read_options(SuitesOptions, arguments, name="python -m tests.e2e.peers.celery_suites", about=__doc__)
     with tempfile.TemporaryDirectory() as folder, Nsqd(Path(folder) / "nsqd") as nsqd:
         broker = f"nsq://127.0.0.1:{nsqd.tcp[1]}"
         statuses = []

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,6 +19,7 @@ from bench.jobs.servers import SERVERS
 from bench.machine import describe_machine, describe_versions
 from bench.report import replace_file
 from bench.work import ROOT
+from scripts.command_line import option
 from tests.simulation.jobs import scenario
 from tests.simulation.jobs.scenario import Outcome, Plan, Say
 
@@ -45,27 +45,43 @@ ROWS: Final[Mapping[str, str]] = {
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--library", choices=LIBRARIES, default="celery", help="(default: %(default)s)")
-    parser.add_argument(
-        "--broker",
-        type=_brokers,
-        default=["nsq"],
-        metavar="NAME,...",
-        help=f"one after the other, of {', '.join(SERVERS)} (default: nsq)",
+def _brokers(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    if unknown := [name for name in names if name not in SERVERS]:
+        raise ValueError(f"unknown brokers: {', '.join(unknown)}")
+    return names
+
+
+def _seconds(text: str) -> float:
+    units = {"s": 1, "m": 60, "h": 3600}
+    if not (found := re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text)):
+        raise ValueError(f"{text!r} is no time such as 90s, 8m or 6h")
+    return float(found[1]) * units[found[2]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobsOptions:
+    library: str = option("celery", "that runs the jobs", choices=tuple(LIBRARIES))
+    broker: tuple[str, ...] = option(
+        ("nsq",), f"one after the other, of {', '.join(SERVERS)} (default: nsq)", word="NAME,...", parse=_brokers
     )
-    parser.add_argument("--tasks", type=int, default=10_000, help="jobs to publish (default: %(default)s)")
-    text = "what the ETAs stand for, as 6h: brokers' timeouts are shortened as the time is (default: 6h)"
-    parser.add_argument("--span", type=_seconds, default=_seconds("6h"), metavar="TIME", help=text)
-    text = "the real time that the ETAs spread over (default: 24m)"
-    parser.add_argument("--within", type=_seconds, default=_seconds("24m"), metavar="TIME", help=text)
-    parser.add_argument("--kills", type=int, default=200, help="of workers (default: %(default)s)")
-    parser.add_argument("--broker-kills", type=int, default=50, help="of the broker (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="where all chance comes from (default: %(default)s)")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the result file")
+    tasks: int = option(10_000, "jobs to publish")
+    span: float = option(
+        _seconds("6h"),
+        "what the ETAs stand for, as 6h: brokers' timeouts are shortened as the time is (default: 6h)",
+        word="TIME",
+        parse=_seconds,
+    )
+    within: float = option(
+        _seconds("24m"), "the real time that the ETAs spread over (default: 24m)", word="TIME", parse=_seconds
+    )
+    kills: int = option(200, "of workers")
+    broker_kills: int = option(50, "of the broker")
+    seed: int = option(1, "where all chance comes from")
+    results: Path = option(RESULTS, "folder of the result file (default: bench/results)")
 
 
-def main(arguments: argparse.Namespace, command: str, say: Say) -> int:
+def main(arguments: JobsOptions, command: str, say: Say) -> int:
     """Return 1 if the run on nsqd has lost a job or run one early. What others do is a figure, not a failure."""
     signal.signal(signal.SIGTERM, _stop)  # so that all processes end and all folders are removed
     path = arguments.results / f"jobs-eta-{time.strftime('%Y-%m-%d')}.json"
@@ -144,17 +160,3 @@ def _keep(path: Path, plan: Plan, outcome: Outcome, command: str) -> None:
 
 def _versions(library: str) -> dict[str, str]:
     return {name: metadata.version(name) for name in LIBRARIES[library].packages}
-
-
-def _brokers(text: str) -> list[str]:
-    names = text.split(",")
-    if unknown := [name for name in names if name not in SERVERS]:
-        raise argparse.ArgumentTypeError(f"unknown brokers: {', '.join(unknown)}")
-    return names
-
-
-def _seconds(text: str) -> float:
-    units = {"s": 1, "m": 60, "h": 3600}
-    if not (found := re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text)):
-        raise argparse.ArgumentTypeError(f"{text!r} is no time such as 90s, 8m or 6h")
-    return float(found[1]) * units[found[2]]
