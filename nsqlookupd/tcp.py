@@ -1,8 +1,8 @@
 """nsqd's connections: each ties a socket to its protocol.
 
 After a restart of nsqlookupd all nsqds register all their topics and channels at once, while consumers go on asking. So
-commands are carried out in slices of a millisecond. Connections with commands left after a slice stand in a `Backlog`,
-which serves them in turn.
+commands are carried out in slices of a millisecond. Connections with commands left after a slice stand in
+`BusyConnections`, which serves them in turn.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def note(level: str, text: str, *arguments: object) -> None:
     log.log(_LEVELS[level], text, *arguments)
 
 
-class Backlog:
+class BusyConnections:
     """Connections with commands that did not fit into a slice of time. It is the poller's turn as well."""
 
     def __init__(self, turn: Turn) -> None:
@@ -109,7 +109,9 @@ class Backlog:
 class LookupClient:
     """One connection of nsqd: a handler for the poller."""
 
-    def __init__(self, protocol: LookupProtocol, backlog: Backlog, wake: Callable[[], None], silence: float) -> None:
+    def __init__(
+        self, protocol: LookupProtocol, backlog: BusyConnections, wake: Callable[[], None], silence: float
+    ) -> None:
         self.id = protocol.id
         self.aborted = False
         self._protocol = protocol
@@ -202,7 +204,7 @@ class Clients:
         self.tls = tls
         self._address = address
         self._limits = limits
-        self.poller = Poller(lambda flush: Backlog(Turn(registry, flush)))
+        self.poller = Poller(lambda flush: BusyConnections(Turn(registry, flush)))
         self._backlog = self.poller.turn
         self.turn = self._backlog.turn
         self._budget = Budget(limits.most, "TCP")
