@@ -128,7 +128,7 @@ class Side:
         }
 
 
-class Bench:
+class BenchRun:
     """One run: publishers and consumers, and what they have done so far."""
 
     def __init__(self, options: Options) -> None:
@@ -271,7 +271,7 @@ async def open_all(
 
 async def run(options: Options, stop: trio.Event) -> int:
     output = Output()
-    bench = Bench(options)
+    bench = BenchRun(options)
     producer_config = client_config("nsq_bench", options.producer_opt)
     consumer_config = client_config("nsq_bench", options.consumer_opt, max_in_flight=options.rdy, max_attempts=0)
     try:
@@ -288,7 +288,7 @@ async def run(options: Options, stop: trio.Event) -> int:
     return 0
 
 
-async def _run_with_display(bench: Bench, job: Callable[[], Awaitable[None]]) -> None:
+async def _run_with_display(bench: BenchRun, job: Callable[[], Awaitable[None]]) -> None:
     trouble: list[BaseException] = []
     async with trio.open_nursery() as nursery:
         if not bench.options.quiet:
