@@ -21,7 +21,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class ReplayCheckpoint:
     """The progress of a replay."""
 
     topic: str

@@ -26,7 +26,7 @@ from nsqcommon.net import join_host_port
 from nsqcommon.options import DURATION, option
 from nsqcommon.startup import StartupError
 from nsqtools import flags
-from nsqtools.checkpoint import Checkpoint, Place
+from nsqtools.checkpoint import Place, ReplayCheckpoint
 from nsqtools.client_flags import CLIENT_OPTIONS, PRODUCER_OPT, client_config
 from nsqtools.command import LAST_ANSWERS, ToolFailed, ToolOptions, run_tool, run_until
 from nsqtools.history import Bounds, Span, SpanReader, TopicLog, next_in_time, parse_position
@@ -157,12 +157,12 @@ class Replay:
             self._saved = now
             self.checkpoint().save(Path(self.options.checkpoint))
 
-    def checkpoint(self) -> Checkpoint:
+    def checkpoint(self) -> ReplayCheckpoint:
         places = {
             it.span.node: Place(it.span.log_id, position, it.span.end)
             for it, position in zip(self.readers, self._positions, strict=True)
         }
-        return Checkpoint(
+        return ReplayCheckpoint(
             self.options.topic, self.options.destination_topic, self.published_before + self.published, places
         )
 
@@ -195,7 +195,7 @@ async def prepare(options: Options, queries: Queries) -> Replay:
         queries, options.topic, lookupd=options.lookupd_http_address, nsqd_http=options.nsqd_http_address
     )
     logs = [(it, await it.bounds()) for it in (TopicLog(queries, server, options.topic) for server in servers)]
-    before = Checkpoint.load(Path(options.checkpoint)) if options.checkpoint else None
+    before = ReplayCheckpoint.load(Path(options.checkpoint)) if options.checkpoint else None
     if before is not None:
         return _continued(options, before, logs)
     if len(logs) > 1 and (options.from_.isdecimal() or options.to.isdecimal()):
@@ -211,7 +211,7 @@ async def prepare(options: Options, queries: Queries) -> Replay:
     return Replay(options, readers)
 
 
-def _continued(options: Options, before: Checkpoint, found: Sequence[tuple[TopicLog, Bounds]]) -> Replay:
+def _continued(options: Options, before: ReplayCheckpoint, found: Sequence[tuple[TopicLog, Bounds]]) -> Replay:
     if (before.topic, before.destination_topic) != (options.topic, options.destination_topic):
         raise ToolFailed(
             f"checkpoint {options.checkpoint} is of another replay, {before.topic} into {before.destination_topic}"
