@@ -26,7 +26,7 @@ from nsqcommon.net import join_host_port
 from nsqcommon.options import DURATION, option
 from nsqcommon.startup import StartupError
 from nsqtools import flags
-from nsqtools.checkpoint import Place, ReplayCheckpoint
+from nsqtools.checkpoint import RemainingRange, ReplayCheckpoint
 from nsqtools.client_flags import CLIENT_OPTIONS, PRODUCER_OPT, client_config
 from nsqtools.command import LAST_ANSWERS, ToolFailed, ToolOptions, run_tool, run_until
 from nsqtools.history import Bounds, Span, SpanReader, TopicLog, next_in_time, parse_position
@@ -159,7 +159,7 @@ class Replay:
 
     def checkpoint(self) -> ReplayCheckpoint:
         places = {
-            it.span.node: Place(it.span.log_id, position, it.span.end)
+            it.span.node: RemainingRange(it.span.log_id, position, it.span.end)
             for it, position in zip(self.readers, self._positions, strict=True)
         }
         return ReplayCheckpoint(

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from nsqcommon.startup import StartupError
-from nsqtools.checkpoint import Place, ReplayCheckpoint
+from nsqtools.checkpoint import RemainingRange, ReplayCheckpoint
 from nsqtools.command import ToolFailed
 from nsqtools.history import parse_position
 
-CHECKPOINT = ReplayCheckpoint("t", "u", 7, {"node": Place("log", 3, 9)})
+CHECKPOINT = ReplayCheckpoint("t", "u", 7, {"node": RemainingRange("log", 3, 9)})
 
 
 def test_what_is_saved_is_read_again_and_replaced(tmp_path: Path) -> None:
