@@ -29,7 +29,7 @@ class InFlight:
     deadline: float
 
 
-class Client(Protocol):
+class MemoryClient(Protocol):
     rdy: int
     is_closing: bool
     in_flight: dict[bytes, InFlight]
@@ -41,7 +41,7 @@ class Client(Protocol):
 class Channel:
     waiting: deque[Stored] = field(default_factory=deque)
     deferred: list[tuple[float, Stored]] = field(default_factory=list)
-    clients: list[Client] = field(default_factory=list)
+    clients: list[MemoryClient] = field(default_factory=list)
     finished: list[bytes] = field(default_factory=list)
     buried: list[tuple[Stored, str]] = field(default_factory=list)
 

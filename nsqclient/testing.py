@@ -26,7 +26,7 @@ from typing import Any, Final, Self
 import trio
 from trio.testing import memory_stream_pair
 
-from nsqclient._memory import Channel, Client, InFlight, Stored, Topic, recall
+from nsqclient._memory import Channel, InFlight, MemoryClient, Stored, Topic, recall
 from nsqcommon.wakeup import Wakeup
 from nsqcommon.wire import commands
 from nsqcommon.wire.commands import CommandReader, SizeLimits
@@ -259,7 +259,7 @@ def _bringing_back(channel: Channel, entry: tuple[float, Stored]) -> Callable[[]
     return act
 
 
-def _taking_back(channel: Channel, client: Client, id: bytes) -> Callable[[], None]:
+def _taking_back(channel: Channel, client: MemoryClient, id: bytes) -> Callable[[], None]:
     return lambda: channel.waiting.append(client.in_flight.pop(id).stored)
 
 
