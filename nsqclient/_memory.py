@@ -23,7 +23,7 @@ class Stored:
 
 
 @dataclass
-class InFlight:
+class InFlightMessage:
     stored: Stored
     since: float
     deadline: float
@@ -32,7 +32,7 @@ class InFlight:
 class MemoryClient(Protocol):
     rdy: int
     is_closing: bool
-    in_flight: dict[bytes, InFlight]
+    in_flight: dict[bytes, InFlightMessage]
 
     def deliver(self, stored: Stored) -> None: ...
 

@@ -26,7 +26,7 @@ from typing import Any, Final, Self
 import trio
 from trio.testing import memory_stream_pair
 
-from nsqclient._memory import Channel, InFlight, MemoryClient, Stored, Topic, recall
+from nsqclient._memory import Channel, InFlightMessage, MemoryClient, Stored, Topic, recall
 from nsqcommon.wakeup import Wakeup
 from nsqcommon.wire import commands
 from nsqcommon.wire.commands import CommandReader, SizeLimits
@@ -273,7 +273,7 @@ class _Client:
     def __init__(self, server: MemoryNSQD, number: int, stream: trio.abc.Stream) -> None:
         self.rdy = 0
         self.is_closing = False
-        self.in_flight: dict[bytes, InFlight] = {}
+        self.in_flight: dict[bytes, InFlightMessage] = {}
         self._server = server
         self._number = number
         self._stream = stream
@@ -316,7 +316,7 @@ class _Client:
     def deliver(self, stored: Stored) -> None:
         stored.attempts += 1
         now = trio.current_time()
-        self.in_flight[stored.id] = InFlight(stored, now, now + self._msg_timeout)
+        self.in_flight[stored.id] = InFlightMessage(stored, now, now + self._msg_timeout)
         headers = stored.headers if self._takes_headers and stored.headers != NO_HEADERS else b""
         kind = FrameType.HEADED_MESSAGE if headers else FrameType.MESSAGE
         data = encode_message(Message(stored.timestamp, stored.attempts, stored.id, stored.body, headers))
@@ -432,7 +432,7 @@ class _Client:
         self._channel.clients.append(self)
         self.send(OK_FRAME)
 
-    def _take(self, fault: Fault, id: str, act: Callable[[InFlight], None]) -> None:
+    def _take(self, fault: Fault, id: str, act: Callable[[InFlightMessage], None]) -> None:
         entry = self.in_flight.pop(id.encode(), None)
         if entry is None:
             raise ProtocolError(fault, f"{_WORDS[fault]} {id} failed ID not in flight", fatal=False)
