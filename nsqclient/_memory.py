@@ -13,7 +13,7 @@ Answer = tuple[int, bytes]
 
 
 @dataclass
-class Stored:
+class StoredMessage:
     id: bytes
     body: bytes
     timestamp: int
@@ -24,7 +24,7 @@ class Stored:
 
 @dataclass
 class InFlightMessage:
-    stored: Stored
+    stored: StoredMessage
     since: float
     deadline: float
 
@@ -34,22 +34,22 @@ class MemoryClient(Protocol):
     is_closing: bool
     in_flight: dict[bytes, InFlightMessage]
 
-    def deliver(self, stored: Stored) -> None: ...
+    def deliver(self, stored: StoredMessage) -> None: ...
 
 
 @dataclass
 class Channel:
-    waiting: deque[Stored] = field(default_factory=deque)
-    deferred: list[tuple[float, Stored]] = field(default_factory=list)
+    waiting: deque[StoredMessage] = field(default_factory=deque)
+    deferred: list[tuple[float, StoredMessage]] = field(default_factory=list)
     clients: list[MemoryClient] = field(default_factory=list)
     finished: list[bytes] = field(default_factory=list)
-    buried: list[tuple[Stored, str]] = field(default_factory=list)
+    buried: list[tuple[StoredMessage, str]] = field(default_factory=list)
 
     @property
     def is_empty(self) -> bool:
         return not self.waiting and not self.deferred and not any(client.in_flight for client in self.clients)
 
-    def take(self, key: str) -> tuple[list[Stored], str]:
+    def take(self, key: str) -> tuple[list[StoredMessage], str]:
         """Remove what waits under this key, and return it and how the key was found, in nsqd's word if unchanged."""
         taken = [it for it in self.waiting if it.key == key] + [it for _, it in self.deferred if it.key == key]
         self.waiting = deque(it for it in self.waiting if it.key != key)
