@@ -39,7 +39,7 @@ from nsqtools.progress import Progress
 from nsqtools.whole_cluster import (
     NOT_ALL,
     Absent,
-    Cluster,
+    ClusterNodes,
     ClusterOptions,
     carry_out,
     find,
@@ -120,7 +120,7 @@ class Options(ClusterOptions):
             flags.check_topic(self.destination_topic)
 
 
-Nodes = Cluster[tuple[DeadLetters, Summary]]
+Nodes = ClusterNodes[tuple[DeadLetters, Summary]]
 
 
 async def find_buried(options: Options, queries: Queries) -> Nodes:

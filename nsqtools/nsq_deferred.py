@@ -29,7 +29,7 @@ from nsqtools.progress import Progress
 from nsqtools.whole_cluster import (
     NOT_ALL,
     Absent,
-    Cluster,
+    ClusterNodes,
     ClusterOptions,
     carry_out,
     find,
@@ -168,7 +168,7 @@ class Choice:
         return bool(self._after <= message["due"] < self._before)
 
 
-Nodes = Cluster[tuple[Deferred, dict[str, int] | None]]  # with the count of each channel; None: may not be read
+Nodes = ClusterNodes[tuple[Deferred, dict[str, int] | None]]  # with the count of each channel; None: may not be read
 
 
 async def find_deferred(options: Options, queries: Queries) -> Nodes:

@@ -83,7 +83,7 @@ class Absent(Exception):
 
 
 @dataclass(slots=True)
-class Cluster(Generic[T]):
+class ClusterNodes(Generic[T]):
     """The nsqd that have the messages, what they said at the start, and what went wrong."""
 
     nodes: dict[Server, T] = field(default_factory=dict)
@@ -108,12 +108,12 @@ class Cluster(Generic[T]):
         return [f"no answer: {failure}" for failure in self.failures]
 
 
-async def find(options: ClusterOptions, queries: Queries, ask: Callable[[Server], Awaitable[T]]) -> Cluster[T]:
+async def find(options: ClusterOptions, queries: Queries, ask: Callable[[Server], Awaitable[T]]) -> ClusterNodes[T]:
     """Ask all nsqd of the topic. `ask` raises AskFailed, or Absent. Raise ToolFailed if there is nobody to ask."""
     servers, failures = await servers_with(
         queries, options.topic, nsqd=options.nsqd_http_address, lookupd=options.lookupd_http_address
     )
-    cluster: Cluster[T] = Cluster()
+    cluster: ClusterNodes[T] = ClusterNodes()
     for failure in failures:
         cluster.failed(failure)
     found: dict[Server, T] = {}
