@@ -33,7 +33,7 @@ from nsqcommon.net import AddressError, parse_address
 from nsqcommon.wakeup import Wakeup
 
 if TYPE_CHECKING:
-    from nsqclient.core.connection import Connection
+    from nsqclient.core.connection import NsqdConnection
     from nsqclient.core.delivery import Delivery
     from nsqclient.core.hostpool import Strategy
     from nsqclient.core.publication import Outcome
@@ -317,7 +317,7 @@ class TrioLink:
         self._transport = transport
         self._config = config
         self._wakeup = Wakeup()
-        self._connection: Connection | None = None
+        self._connection: NsqdConnection | None = None
         self._is_writing = False
         self._rest = b""  # unsent part of the last write
         self._is_held = False
@@ -327,7 +327,7 @@ class TrioLink:
         if not self._is_held:
             self._wakeup.set()
 
-    async def serve(self, connection: Connection) -> None:
+    async def serve(self, connection: NsqdConnection) -> None:
         transport = self._transport
         self._connection = connection
         connection.peer = transport.peer
@@ -366,7 +366,7 @@ class TrioLink:
             self._rest = data[sent:]
             self._wakeup.set()
 
-    async def _read(self, connection: Connection, transport: Transport, scope: trio.CancelScope) -> None:
+    async def _read(self, connection: NsqdConnection, transport: Transport, scope: trio.CancelScope) -> None:
         timeout = self._config.read_timeout
         slack = timeout / _DEADLINES  # moving a deadline costs as much as a message
         now = moved_at = trio.current_time()
@@ -387,7 +387,7 @@ class TrioLink:
             self._error = self._error or error
             scope.cancel()
 
-    async def _write(self, connection: Connection, transport: Transport) -> None:
+    async def _write(self, connection: NsqdConnection, transport: Transport) -> None:
         timeout = self._config.write_timeout
         try:
             while True:
@@ -404,7 +404,7 @@ class TrioLink:
         except NSQError as error:
             self._error = self._error or error
 
-    async def _end(self, connection: Connection, transport: Transport) -> None:
+    async def _end(self, connection: NsqdConnection, transport: Transport) -> None:
         with trio.move_on_after(_GOODBYE), suppress(Disconnected):
             if goodbye := connection.goodbye():
                 await transport.send(goodbye, timeout=_GOODBYE)

@@ -86,7 +86,7 @@ class Terms:
     http: HttpEndpoint | None = None  # told with the extension `http`
 
 
-class Connection(ABC):
+class NsqdConnection(ABC):
     """The handshake, the layers and the frames of one connection; subclasses give frames a meaning."""
 
     def __init__(

@@ -18,7 +18,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from nsqclient.core.backoff import Backoff, Signal, Step
-from nsqclient.core.connection import LATE, Connection, Identity
+from nsqclient.core.connection import LATE, Identity, NsqdConnection
 from nsqclient.core.delivery import Delivery, reason_of
 from nsqclient.core.errors import AuthError, ConfigError, NSQError, ProtocolError, TLSRefused, Unsupported
 from nsqclient.core.events import (
@@ -397,7 +397,7 @@ class Refusals:
         return next(iter(self._errors.values()))
 
 
-class ConsumerConnection(Connection):
+class ConsumerConnection(NsqdConnection):
     """A connection that subscribes. Implements `Source` of its messages."""
 
     def __init__(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from nsqclient.core.config import Config
-    from nsqclient.core.connection import Connection
+    from nsqclient.core.connection import NsqdConnection
     from nsqclient.core.delivery import Delivery
     from nsqclient.core.publication import Outcome
     from nsqclient.shell.targets import Target
@@ -77,7 +77,7 @@ class Link(Protocol):
     def release(self) -> None:
         """End `hold`."""
 
-    async def serve(self, connection: Connection) -> None:
+    async def serve(self, connection: NsqdConnection) -> None:
         """Read and write until the connection is finished, and close the socket, whatever happens.
 
         Raises the NSQError that has ended it otherwise.

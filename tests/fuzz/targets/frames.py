@@ -6,11 +6,11 @@ from contextlib import suppress
 from random import Random
 
 from nsqclient import Config, NSQError
-from nsqclient.core.connection import Connection, Identity
+from nsqclient.core.connection import Identity, NsqdConnection
 from tests.fuzz.fuzzing import pieces
 
 
-class Opened(Connection):
+class Opened(NsqdConnection):
     def _opened(self, now: float) -> None: ...
 
     def _response(self, content: bytes, now: float) -> None: ...

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nsqclient import Config, Disconnected, events
-from nsqclient.core.connection import Connection, Identity
+from nsqclient.core.connection import Identity, NsqdConnection
 from nsqclient.shell.log import logging_events
 from nsqcommon.streams.tls import TlsLayer
 from nsqcommon.wire.frames import response_frame
@@ -19,7 +19,7 @@ from tests.support.certificates import make_certificates
 from tests.support.upgraded import trusting
 
 
-class Opened(Connection):
+class Opened(NsqdConnection):
     def _opened(self, now: float) -> None: ...
 
     def _response(self, content: bytes, now: float) -> None: ...
