@@ -18,7 +18,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from nsqclient.core.backoff import Backoff, Signal, Step
-from nsqclient.core.connection import LATE, Identity, NsqdConnection
+from nsqclient.core.connection import LATE, IdentifyDefaults, NsqdConnection
 from nsqclient.core.delivery import Delivery, reason_of
 from nsqclient.core.errors import AuthError, ConfigError, NSQError, ProtocolError, TLSRefused, Unsupported
 from nsqclient.core.events import (
@@ -54,7 +54,7 @@ class Consumption:
         topic: str,
         channel: str,
         config: Config,
-        identity: Identity,
+        identity: IdentifyDefaults,
         *,
         clock: Callable[[], float],
         notify: Callable[[], None],

@@ -16,7 +16,7 @@ from secrets import token_bytes
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from nsqclient.core.connection import Identity, NsqdConnection
+from nsqclient.core.connection import IdentifyDefaults, NsqdConnection
 from nsqclient.core.errors import (
     Disconnected,
     OutcomeUnknown,
@@ -93,7 +93,7 @@ class ProducerConnection(NsqdConnection):
         self,
         address: str,
         config: Config,
-        identity: Identity,
+        identity: IdentifyDefaults,
         *,
         max_pending: int,
         make_tls: Callable[[], SecureLayer] | None,

@@ -6,7 +6,7 @@ from contextlib import suppress
 from random import Random
 
 from nsqclient import Config, NSQError
-from nsqclient.core.connection import Identity, NsqdConnection
+from nsqclient.core.connection import IdentifyDefaults, NsqdConnection
 from tests.fuzz.fuzzing import pieces
 
 
@@ -21,7 +21,12 @@ class Opened(NsqdConnection):
 def run(data: bytes, random: Random) -> None:
     config = Config(compression=random.choice(("none", "snappy", "deflate")), auth_secret="secret")
     connection = Opened(
-        "nsqd:4150", config, Identity("host", "agent"), make_tls=None, wake=lambda: None, emit=lambda event: None
+        "nsqd:4150",
+        config,
+        IdentifyDefaults("host", "agent"),
+        make_tls=None,
+        wake=lambda: None,
+        emit=lambda event: None,
     )
     with suppress(NSQError):
         for piece in pieces(data, random):
