@@ -139,7 +139,7 @@ def repeat_within(window: float) -> float:
 
 
 @dataclass(slots=True)
-class Counts:
+class RelayCounts:
     """What a relay has done so far, in rows."""
 
     sent: int = 0

@@ -21,7 +21,7 @@ from nsqtools.client_flags import CLIENT_OPTIONS, PRODUCER_OPT, client_config
 from nsqtools.command import LAST_ANSWERS, ToolFailed, ToolOptions, run_tool, run_until
 from nsqtools.outbox import (
     LONGEST_ERROR,
-    Counts,
+    RelayCounts,
     Row,
     Unpublishable,
     Verdict,
@@ -137,7 +137,7 @@ async def _in_thread(work: Callable[[], T]) -> T:
 class Relay:
     """Takes rows from one connection to the database to the nsqds, in rounds."""
 
-    def __init__(self, options: Options, outbox: Outbox, nodes: Nodes, counts: Counts) -> None:
+    def __init__(self, options: Options, outbox: Outbox, nodes: Nodes, counts: RelayCounts) -> None:
         self._options = options
         self._outbox = outbox
         self._nodes = nodes
@@ -317,7 +317,7 @@ async def run(options: Options, stop: trio.Event) -> int:
     if options.create_table:
         await _in_thread(partial(_create_table, options))
         return 0
-    counts = Counts()
+    counts = RelayCounts()
     await run_until(stop, lambda: _relay_and_tell(options, counts, stop), grace=LAST_ANSWERS)
     return 0
 
@@ -333,7 +333,7 @@ def _create_table(options: Options) -> None:
         raise ToolFailed(f"database: {error}") from error
 
 
-async def _relay_and_tell(options: Options, counts: Counts, stop: trio.Event) -> None:
+async def _relay_and_tell(options: Options, counts: RelayCounts, stop: trio.Event) -> None:
     config = client_config("outbox_to_nsq", options.producer_opt, drain_timeout=0.0)
     async with trio.open_nursery() as nursery:
         nodes = Nodes(options.nsqd_tcp_address, options.lookupd_http_address, config, nursery)
@@ -342,7 +342,7 @@ async def _relay_and_tell(options: Options, counts: Counts, stop: trio.Event) ->
         nursery.cancel_scope.cancel()
 
 
-async def _relay(options: Options, nodes: Nodes, counts: Counts, stop: trio.Event) -> None:
+async def _relay(options: Options, nodes: Nodes, counts: RelayCounts, stop: trio.Event) -> None:
     """Connect to the database again and again until `stop` is set. Raise ToolFailed if that cannot help."""
     pause, longest = _RECONNECT
     while not stop.is_set():
@@ -363,7 +363,7 @@ async def _relay(options: Options, nodes: Nodes, counts: Counts, stop: trio.Even
             raise ToolFailed(f"database: {error}") from error
 
 
-async def _work(options: Options, outbox: Outbox, nodes: Nodes, counts: Counts, stop: trio.Event) -> None:
+async def _work(options: Options, outbox: Outbox, nodes: Nodes, counts: RelayCounts, stop: trio.Event) -> None:
     await _in_thread(outbox.check)
     interval = options.poll_interval / SECOND
     if not await _in_thread(outbox.lock):
@@ -385,7 +385,7 @@ async def _sleep_until(stop: trio.Event, seconds: float) -> None:
         await stop.wait()
 
 
-async def _tell(counts: Counts) -> None:
+async def _tell(counts: RelayCounts) -> None:
     """Log a line a second for as long as something happens."""
     said, before = counts.line(1.0, counts.sent), 0
     try:

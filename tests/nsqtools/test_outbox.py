@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from nsqclient import ConnectError, OutcomeUnknown, PublishRejected, PublishUnsent, Unsupported
-from nsqtools.outbox import Counts, Row, Unpublishable, Verdict, is_trouble, repeat_within, verdict_of
+from nsqtools.outbox import RelayCounts, Row, Unpublishable, Verdict, is_trouble, repeat_within, verdict_of
 from nsqtools.outbox_sql import POSTGRES, SQLITE, Statements
 from nsqtools.outbox_tables import is_database
 
@@ -105,7 +105,7 @@ def test_a_repeat_begins_well_before_the_key_is_forgotten() -> None:
 
 
 def test_the_line_names_only_what_has_happened() -> None:
-    counts = Counts(sent=30)
+    counts = RelayCounts(sent=30)
     assert counts.line(1.0, 10) == "30 rows sent  20/s"
     counts.repeated, counts.unknown = 2, 1
     assert counts.line(2.0, 10) == "30 rows sent  10/s  2 repeated  1 unknown"

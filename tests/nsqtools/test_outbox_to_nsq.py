@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from nsqclient import ConnectError, OutcomeUnknown, PublishRejected
 from nsqtools import outbox_to_nsq
-from nsqtools.outbox import Counts, Row
+from nsqtools.outbox import RelayCounts, Row
 from nsqtools.outbox_nodes import Nodes
 from nsqtools.outbox_tables import DatabaseDown, Outbox
 from nsqtools.outbox_to_nsq import Options, Relay
@@ -104,10 +104,10 @@ class Node:
         return Receipt(answer)
 
 
-def play(table: Table, node: Node, *, rounds: int = 1, clock: MockClock | None = None) -> Counts:
+def play(table: Table, node: Node, *, rounds: int = 1, clock: MockClock | None = None) -> RelayCounts:
     """Let a relay do so many rounds."""
     options = Options(database="sqlite:///x", nsqd_tcp_address=("n:1",))
-    counts = Counts()
+    counts = RelayCounts()
 
     async def main() -> None:
         relay = Relay(options, cast(Outbox, table), cast(Nodes, node), counts)
@@ -216,7 +216,7 @@ def test_a_database_that_lets_a_relay_in_and_then_refuses_is_left_alone_for_long
     options = Options(database="sqlite:///x", nsqd_tcp_address=("n:1",))
 
     async def main() -> None:
-        await outbox_to_nsq._relay(options, cast(Nodes, Node()), Counts(), stop)
+        await outbox_to_nsq._relay(options, cast(Nodes, Node()), RelayCounts(), stop)
 
     trio.run(main, clock=MockClock(autojump_threshold=0))
     pauses = [record.getMessage().rpartition(" in ")[2] for record in caplog.records]
