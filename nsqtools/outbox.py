@@ -55,7 +55,7 @@ class Publication:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class OutboxRow:
     """A row that has a key and a node, as the database returns it."""
 
     id: Any  # an integer, a text or a UUID: it is only handed back to the database

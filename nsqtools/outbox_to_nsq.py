@@ -21,8 +21,8 @@ from nsqtools.client_flags import CLIENT_OPTIONS, PRODUCER_OPT, client_config
 from nsqtools.command import LAST_ANSWERS, ToolFailed, ToolOptions, run_tool, run_until
 from nsqtools.outbox import (
     LONGEST_ERROR,
+    OutboxRow,
     RelayCounts,
-    Row,
     Unpublishable,
     Verdict,
     is_trouble,
@@ -209,7 +209,7 @@ class Relay:
                 self._is_in_doubt = True
                 return
 
-    async def _repeat_one(self, row: Row, node: str, producer: Producer, until: float) -> bool:
+    async def _repeat_one(self, row: OutboxRow, node: str, producer: Producer, until: float) -> bool:
         """Repeat a row. Return whether to go on at this node."""
         outcomes = await self._publish(node, producer, [row], until)
         ((_, error),) = outcomes
@@ -225,8 +225,8 @@ class Relay:
     # One batch
 
     async def _publish(
-        self, node: str, producer: Producer, rows: Sequence[Row], until: float
-    ) -> list[tuple[Row, Exception | None]]:
+        self, node: str, producer: Producer, rows: Sequence[OutboxRow], until: float
+    ) -> list[tuple[OutboxRow, Exception | None]]:
         """Publish rows in their order, all under way at the same time. Return what became of each.
 
         Nothing is sent after `until`. A relay that stood still for so long may have lost its lock, another one may have
@@ -266,10 +266,10 @@ class Relay:
         return [(row, outcomes[number]) for number, row in enumerate(rows)]
 
     async def _settle(
-        self, outcomes: Sequence[tuple[Row, Exception | None]], node: str, *, is_repeat: bool = False
+        self, outcomes: Sequence[tuple[OutboxRow, Exception | None]], node: str, *, is_repeat: bool = False
     ) -> None:
         """Write down what became of the rows. Those that stay in doubt need nothing."""
-        by_verdict: dict[Verdict, list[Row]] = {verdict: [] for verdict in Verdict}
+        by_verdict: dict[Verdict, list[OutboxRow]] = {verdict: [] for verdict in Verdict}
         for row, error in outcomes:
             verdict = _verdict(error, is_repeat=is_repeat)
             by_verdict[verdict].append(row)
@@ -284,7 +284,7 @@ class Relay:
             if not is_repeat:
                 self._counts.in_doubt += len(by_verdict[Verdict.IN_DOUBT])
 
-    async def _refuse(self, row: Row, error: Exception, node: str, *, is_certain: bool) -> None:
+    async def _refuse(self, row: OutboxRow, error: Exception, node: str, *, is_certain: bool) -> None:
         reason = str(error)
         if not is_certain:
             reason = f"outcome unknown: refused when it was repeated: {reason}"

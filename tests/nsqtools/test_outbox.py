@@ -9,14 +9,14 @@ from uuid import UUID
 import pytest
 
 from nsqclient import ConnectError, OutcomeUnknown, PublishRejected, PublishUnsent, Unsupported
-from nsqtools.outbox import RelayCounts, Row, Unpublishable, Verdict, is_trouble, repeat_within, verdict_of
+from nsqtools.outbox import OutboxRow, RelayCounts, Unpublishable, Verdict, is_trouble, repeat_within, verdict_of
 from nsqtools.outbox_sql import POSTGRES, SQLITE, Statements
 from nsqtools.outbox_tables import is_database
 
 
-def row(**columns: Any) -> Row:
+def row(**columns: Any) -> OutboxRow:
     known = {"id": 1, "topic": "t", "body": b"x", "headers": None, "key": "k", "deliver_at": None, "delay": None}
-    return Row(**{**known, **columns})
+    return OutboxRow(**{**known, **columns})
 
 
 def test_a_row_as_it_is_published() -> None:
