@@ -35,7 +35,7 @@ class Unpublishable(ValueError):
     """A row that no nsqd would accept. The message is for the column `error`."""
 
 
-class Verdict(Enum):
+class PublishOutcome(Enum):
     SENT = auto()
     NOT_STORED = auto()  # certainly; it may go to any node
     IN_DOUBT = auto()
@@ -111,21 +111,21 @@ def _headers(value: Any) -> Mapping[str, str]:
     return headers
 
 
-def verdict_of(error: Exception | None, *, is_repeat: bool) -> Verdict:
+def verdict_of(error: Exception | None, *, is_repeat: bool) -> PublishOutcome:
     """Return what is known of a row after this outcome of one publish.
 
     An outcome that is certain for this try says nothing about an earlier one. nsqd looks for the key before it fails to
     store, but not before it refuses a message or a client.
     """
     if error is None:
-        return Verdict.SENT
+        return PublishOutcome.SENT
     if isinstance(error, PublishRejected):
         if error.code.endswith(_FAILED):
-            return Verdict.NOT_STORED
-        return Verdict.REFUSED_LATER if is_repeat else Verdict.REFUSED
+            return PublishOutcome.NOT_STORED
+        return PublishOutcome.REFUSED_LATER if is_repeat else PublishOutcome.REFUSED
     if isinstance(error, ConnectError | PublishUnsent | Unsupported) and not is_repeat:
-        return Verdict.NOT_STORED
-    return Verdict.IN_DOUBT
+        return PublishOutcome.NOT_STORED
+    return PublishOutcome.IN_DOUBT
 
 
 def is_trouble(error: Exception | None) -> bool:

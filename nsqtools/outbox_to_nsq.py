@@ -22,9 +22,9 @@ from nsqtools.command import LAST_ANSWERS, ToolFailed, ToolOptions, run_tool, ru
 from nsqtools.outbox import (
     LONGEST_ERROR,
     OutboxRow,
+    PublishOutcome,
     RelayCounts,
     Unpublishable,
-    Verdict,
     is_trouble,
     repeat_within,
     verdict_of,
@@ -215,10 +215,10 @@ class Relay:
         ((_, error),) = outcomes
         verdict = _verdict(error, is_repeat=True)
         await self._settle(outcomes, node, is_repeat=True)
-        if verdict is Verdict.IN_DOUBT:
+        if verdict is PublishOutcome.IN_DOUBT:
             return False
         self._counts.in_doubt -= 1
-        if verdict is Verdict.SENT:
+        if verdict is PublishOutcome.SENT:
             self._counts.repeated += 1
         return True
 
@@ -269,20 +269,20 @@ class Relay:
         self, outcomes: Sequence[tuple[OutboxRow, Exception | None]], node: str, *, is_repeat: bool = False
     ) -> None:
         """Write down what became of the rows. Those that stay in doubt need nothing."""
-        by_verdict: dict[Verdict, list[OutboxRow]] = {verdict: [] for verdict in Verdict}
+        by_verdict: dict[PublishOutcome, list[OutboxRow]] = {verdict: [] for verdict in PublishOutcome}
         for row, error in outcomes:
             verdict = _verdict(error, is_repeat=is_repeat)
             by_verdict[verdict].append(row)
-            if error is not None and verdict in (Verdict.REFUSED, Verdict.REFUSED_LATER):
-                await self._refuse(row, error, node, is_certain=verdict is Verdict.REFUSED)
-        sent = by_verdict[Verdict.SENT]
+            if error is not None and verdict in (PublishOutcome.REFUSED, PublishOutcome.REFUSED_LATER):
+                await self._refuse(row, error, node, is_certain=verdict is PublishOutcome.REFUSED)
+        sent = by_verdict[PublishOutcome.SENT]
         await _in_thread(partial(self._outbox.sent, sent, delete=self._options.delete))
         self._counts.sent += len(sent)
-        await _in_thread(partial(self._outbox.release, by_verdict[Verdict.NOT_STORED]))
-        if by_verdict[Verdict.IN_DOUBT]:
+        await _in_thread(partial(self._outbox.release, by_verdict[PublishOutcome.NOT_STORED]))
+        if by_verdict[PublishOutcome.IN_DOUBT]:
             self._is_in_doubt = True
             if not is_repeat:
-                self._counts.in_doubt += len(by_verdict[Verdict.IN_DOUBT])
+                self._counts.in_doubt += len(by_verdict[PublishOutcome.IN_DOUBT])
 
     async def _refuse(self, row: OutboxRow, error: Exception, node: str, *, is_certain: bool) -> None:
         reason = str(error)
@@ -305,9 +305,9 @@ class _NoAnswer(NSQError):
         return f"no answer within {_ANSWER_TIMEOUT:g} s"
 
 
-def _verdict(error: Exception | None, *, is_repeat: bool) -> Verdict:
+def _verdict(error: Exception | None, *, is_repeat: bool) -> PublishOutcome:
     # Such a row was never sent, whenever it was tried.
-    return Verdict.REFUSED if isinstance(error, Unpublishable) else verdict_of(error, is_repeat=is_repeat)
+    return PublishOutcome.REFUSED if isinstance(error, Unpublishable) else verdict_of(error, is_repeat=is_repeat)
 
 
 # From start to end
