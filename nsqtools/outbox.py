@@ -44,7 +44,7 @@ class PublishOutcome(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Publication:
+class RowPublication:
     """What is published of a row."""
 
     topic: str
@@ -66,7 +66,7 @@ class OutboxRow:
     deliver_at: Any
     delay: float | None  # seconds until `deliver_at`; None also if that is no time
 
-    def publication(self, default_topic: str) -> Publication:
+    def publication(self, default_topic: str) -> RowPublication:
         """Return what to publish. Raise Unpublishable."""
         topic = self.topic or default_topic
         if not topic:
@@ -78,7 +78,7 @@ class OutboxRow:
         if self.deliver_at is not None and self.delay is None:
             raise Unpublishable(f"deliver_at is no time: {self.deliver_at!r}")
         delay = self.delay if self.delay is not None and self.delay > 0 else None
-        return Publication(topic, _body(self.body), self.key, _headers(self.headers), delay)
+        return RowPublication(topic, _body(self.body), self.key, _headers(self.headers), delay)
 
 
 def _body(value: Any) -> bytes:
