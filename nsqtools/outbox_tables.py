@@ -56,11 +56,11 @@ def is_database(url: str) -> bool:
     return _scheme(url) in ("postgresql", "postgres", "sqlite")
 
 
-def open_outbox(url: str, table: str, *, make: bool = False) -> Outbox:
+def open_outbox(url: str, table: str, *, make: bool = False) -> OutboxTable:
     """Connect. Raise DatabaseDown or DatabaseWrong. With `make`, an SQLite database is created if it is missing."""
     if _scheme(url) == "sqlite":
-        return Outbox(_SQLite(url, make=make), table, Statements(table, SQLITE))
-    return Outbox(_postgres(url), table, Statements(table, POSTGRES))
+        return OutboxTable(_SQLite(url, make=make), table, Statements(table, SQLITE))
+    return OutboxTable(_postgres(url), table, Statements(table, POSTGRES))
 
 
 def statements_for(url: str, table: str) -> Statements:
@@ -72,7 +72,7 @@ def _scheme(url: str) -> str:
     return url.partition("://")[0].partition("+")[0]
 
 
-class Outbox:
+class OutboxTable:
     """The rows of one table, as nsqtools.outbox describes their states."""
 
     def __init__(self, link: Link, table: str, statements: Statements) -> None:

@@ -34,7 +34,7 @@ from nsqtools.outbox_sql import checked_table
 from nsqtools.outbox_tables import (
     DatabaseDown,
     DatabaseWrong,
-    Outbox,
+    OutboxTable,
     is_database,
     open_outbox,
     statements_for,
@@ -137,7 +137,7 @@ async def _in_thread(work: Callable[[], T]) -> T:
 class Relay:
     """Takes rows from one connection to the database to the nsqds, in rounds."""
 
-    def __init__(self, options: Options, outbox: Outbox, nodes: Nodes, counts: RelayCounts) -> None:
+    def __init__(self, options: Options, outbox: OutboxTable, nodes: Nodes, counts: RelayCounts) -> None:
         self._options = options
         self._outbox = outbox
         self._nodes = nodes
@@ -363,7 +363,7 @@ async def _relay(options: Options, nodes: Nodes, counts: RelayCounts, stop: trio
             raise ToolFailed(f"database: {error}") from error
 
 
-async def _work(options: Options, outbox: Outbox, nodes: Nodes, counts: RelayCounts, stop: trio.Event) -> None:
+async def _work(options: Options, outbox: OutboxTable, nodes: Nodes, counts: RelayCounts, stop: trio.Event) -> None:
     await _in_thread(outbox.check)
     interval = options.poll_interval / SECOND
     if not await _in_thread(outbox.lock):

@@ -13,7 +13,7 @@ from nsqclient import ConnectError, OutcomeUnknown, PublishRejected
 from nsqtools import outbox_to_nsq
 from nsqtools.outbox import OutboxRow, RelayCounts
 from nsqtools.outbox_nodes import Nodes
-from nsqtools.outbox_tables import DatabaseDown, Outbox
+from nsqtools.outbox_tables import DatabaseDown, OutboxTable
 from nsqtools.outbox_to_nsq import Options, Relay
 
 
@@ -110,7 +110,7 @@ def play(table: Table, node: Node, *, rounds: int = 1, clock: MockClock | None =
     counts = RelayCounts()
 
     async def main() -> None:
-        relay = Relay(options, cast(Outbox, table), cast(Nodes, node), counts)
+        relay = Relay(options, cast(OutboxTable, table), cast(Nodes, node), counts)
         for _ in range(rounds):
             await relay.round()
 
