@@ -37,7 +37,7 @@ class DatabaseWrong(Exception):
     """The database answers, and this cannot work: no such table, no right to use it."""
 
 
-class Link(Protocol):
+class DatabaseConnection(Protocol):
     """A connection to a database."""
 
     def run(self, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
@@ -75,7 +75,7 @@ def _scheme(url: str) -> str:
 class OutboxTable:
     """The rows of one table, as nsqtools.outbox describes their states."""
 
-    def __init__(self, link: Link, table: str, statements: Statements) -> None:
+    def __init__(self, link: DatabaseConnection, table: str, statements: Statements) -> None:
         self._link = link
         self._table = table
         self._statements = statements
@@ -193,7 +193,7 @@ class _SQLite:
             self._lock = None
 
 
-def _postgres(url: str) -> Link:
+def _postgres(url: str) -> DatabaseConnection:
     try:
         import psycopg
     except ImportError as error:
