@@ -25,7 +25,7 @@ import trio
 from nsqclient import NSQError, PublishRejected, Stopped, open_consumer
 from nsqclient.blocking import BlockingProducer
 from nsqclient.sync import _in_thread  # private: it hands out the bare trio thread, which is no promise to users
-from nsqjobs.counts import Counts, counts_of, empty
+from nsqjobs.counts import QueueCounts, counts_of, empty
 from nsqjobs.delays import DelayLimit, give_back_early
 from nsqjobs.held import Held, Holding
 from nsqjobs.names import CHANNEL
@@ -84,7 +84,7 @@ class Link:
                 if not self.limit.learn(error, delay):
                     raise
 
-    def counts(self, topic: str) -> Counts:
+    def counts(self, topic: str) -> QueueCounts:
         """Return how many messages all nsqds have. Raise NSQError if one gives no answer."""
         return counts_of(self._producer, topic, CHANNEL)
 

@@ -25,7 +25,7 @@ from nsqjobs.names import topic_name
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nsqjobs.counts import Counts
+    from nsqjobs.counts import QueueCounts
 
 LIBRARY: Final = "dramatiq"
 MOST_ATTEMPTS: Final = 10  # deliveries of a message that no worker has answered: it may be what kills them
@@ -91,7 +91,7 @@ class NsqBroker(dramatiq.Broker):
                 raise QueueJoinTimeout(queue_name)
             time.sleep(interval / 1000)
 
-    def _counts(self, queue_name: str) -> Counts:
+    def _counts(self, queue_name: str) -> QueueCounts:
         try:
             return self._link.counts(topic_name(queue_name))
         except NSQError as error:
