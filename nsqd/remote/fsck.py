@@ -59,7 +59,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
+class DamagedObject:
     object: str
     text: str
 
@@ -89,24 +89,26 @@ class StoreExamination:
 
     # What is needed
 
-    def damage(self, read: ChainRead) -> Iterator[Damage]:
+    def damage(self, read: ChainRead) -> Iterator[DamagedObject]:
         """Yield what is wrong with the objects that the node's files need."""
         needed = parts_by_object(read)
         for found in self._for_each(needed, lambda it: self._damage_of(it, needed[it])):
             yield from found
 
-    def _damage_of(self, name: str, parts: Mapping[Part, str]) -> list[Damage]:
+    def _damage_of(self, name: str, parts: Mapping[Part, str]) -> list[DamagedObject]:
         if name.startswith(SLOTS):
-            return [Damage(name, f"is a slot, and the root needs it for {next(iter(parts.values()))}")]
+            return [DamagedObject(name, f"is a slot, and the root needs it for {next(iter(parts.values()))}")]
         end = max(it.offset + it.length for it in parts)
         data = self._store.get(name, end - 1 if self._quick else 0, end)
         if data is None:
-            return [Damage(name, f"is missing, and {_named(parts.values())} it")]
+            return [DamagedObject(name, f"is missing, and {_named(parts.values())} it")]
         if self._quick:
-            return [] if data else [Damage(name, f"has less than {end} bytes, and {_named(parts.values())} them")]
+            return (
+                [] if data else [DamagedObject(name, f"has less than {end} bytes, and {_named(parts.values())} them")]
+            )
         self.bytes += len(data)
         return [
-            Damage(name, f"is damaged in [{it.offset}, {it.offset + it.length}), which is of {path}")
+            DamagedObject(name, f"is damaged in [{it.offset}, {it.offset + it.length}), which is of {path}")
             for it, path in parts.items()
             if crc32c(data[it.offset : it.offset + it.length]) != it.crc or it.offset + it.length > len(data)
         ]

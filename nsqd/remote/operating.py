@@ -28,7 +28,7 @@ from nsqd.remote.claiming import DamagedChain, InUse, Surroundings, claim_name, 
 from nsqd.remote.cli_arguments import URLS, add_name, add_store, argument
 from nsqd.remote.fetching import Fetch
 from nsqd.remote.forgetting import AnotherForget, claim_to_forget, delete_node
-from nsqd.remote.fsck import DAY_NS, Damage, Leftovers, StoreExamination, parts_by_object
+from nsqd.remote.fsck import DAY_NS, DamagedObject, Leftovers, StoreExamination, parts_by_object
 from nsqd.remote.kept_slots import KeptSlots, keep_nothing
 from nsqd.remote.local_files import REMOTE_JSON, LocalFiles
 from nsqd.remote.local_mark import Decision
@@ -307,7 +307,7 @@ def _fsck(command: Command) -> None:
         _sweep(command, examination, read, leftovers)
 
 
-def _examine(command: Command, examination: StoreExamination) -> tuple[ChainRead, list[Damage]]:
+def _examine(command: Command, examination: StoreExamination) -> tuple[ChainRead, list[DamagedObject]]:
     """Return what the chain says, and what is damaged. An owner that sweeps meanwhile does no damage, so look again."""
     for _ in range(_TRIES):
         read = command.read_chain()

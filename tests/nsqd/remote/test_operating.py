@@ -17,7 +17,7 @@ from nsqd.fsck import cli as fsck
 from nsqd.remote.claim import ChainRead
 from nsqd.remote.claiming import read_chain
 from nsqd.remote.cli import main
-from nsqd.remote.fsck import Damage, StoreExamination
+from nsqd.remote.fsck import DamagedObject, StoreExamination
 from nsqd.remote.kept_slots import SMALLEST
 from nsqd.remote.local_mark import Decision
 from nsqd.remote.location import StoreLocation
@@ -363,7 +363,7 @@ def test_fsck_looks_again_when_the_owner_has_made_a_root_meanwhile(
     looks: list[ChainRead] = []
     damage = StoreExamination.damage
 
-    def damage_after_a_root(examination: StoreExamination, read: ChainRead) -> Iterator[Damage]:
+    def damage_after_a_root(examination: StoreExamination, read: ChainRead) -> Iterator[DamagedObject]:
         looks.append(read)
         if len(looks) == 1:
             machine.job.step()  # it hears of the first root's commit
