@@ -20,7 +20,7 @@ from threading import Barrier
 from typing import Any, Final, TypeVar
 
 from nsqd.remote.daemon_threads import DaemonThreads
-from nsqd.remote.object_store import Created, FaultKind, Names, ObjectStore, OnUnknown, StoreFault
+from nsqd.remote.object_store import Created, Names, ObjectStore, OnUnknown, StoreFault, StoreFaultKind
 
 WRITERS: Final = 8
 ROUNDS: Final = 200
@@ -28,7 +28,7 @@ _ROUNDS_PER_CONNECTION: Final = 25
 _TRIES: Final = 6  # of a request that gets no answer
 _FIRST_PAUSE: Final = 0.05  # seconds; each is twice as long as the one before
 _LASTING: Final = frozenset(
-    {FaultKind.CLOCK, FaultKind.DENIED, FaultKind.FULL, FaultKind.MISSING}
+    {StoreFaultKind.CLOCK, StoreFaultKind.DENIED, StoreFaultKind.FULL, StoreFaultKind.MISSING}
 )  # a repeat won't help
 _ABSENCES: Final = 16  # names that are asked for before they exist
 _LARGE: Final = 8 << 20  # bytes of the largest slot

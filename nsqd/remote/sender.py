@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from nsqd.log.sync.sync_thread import make_doorbell
 from nsqd.remote.chain import MOST_REQUESTS, SHORTEST_PATIENCE, Request, Verb
-from nsqd.remote.object_store import Created, FaultKind, ObjectStore, OnUnknown, StoreFault
+from nsqd.remote.object_store import Created, ObjectStore, OnUnknown, StoreFault, StoreFaultKind
 
 if TYPE_CHECKING:
     from nsqd.remote.owner import Owner
@@ -163,5 +163,5 @@ class Sender:
 
     def _note_fault(self, fault: StoreFault) -> None:
         self.fault = fault
-        if fault.kind is FaultKind.BUSY:
+        if fault.kind is StoreFaultKind.BUSY:
             self._owner.slow_down(self._clock())

@@ -20,7 +20,7 @@ from obstore.store import AzureStore, GCSStore, S3Store
 
 from nsqcommon.startup import StartupError
 from nsqd.remote.location import Scheme, StoreLocation, endpoint_of
-from nsqd.remote.object_store import LIST_LIMIT, Created, FaultKind, Names, OnUnknown, StoreFault, ignore
+from nsqd.remote.object_store import LIST_LIMIT, Created, Names, OnUnknown, StoreFault, StoreFaultKind, ignore
 from nsqd.remote.stores.answers import fault_of, says_absent, says_beyond_end
 from nsqd.remote.stores.time_limits import LONG, SHORT, TimeLimits
 
@@ -141,7 +141,7 @@ class ObstoreStore:
     def _delete_those_there(self, names: Sequence[str], error: OSError) -> None:
         """Delete one by one after a bulk request that Azure or Google has refused because a name wasn't there."""
         fault = self._fault(error)
-        if fault.kind is FaultKind.MISSING and not says_absent(str(error)):
+        if fault.kind is StoreFaultKind.MISSING and not says_absent(str(error)):
             raise fault from error
         for name in names:
             try:
