@@ -37,14 +37,14 @@ _TIMED: Final = ((1 << 10, 20), (1 << 20, 5))  # bytes of an object, and how man
 T = TypeVar("T")
 
 
-class Verdict(StrEnum):
+class CheckVerdict(StrEnum):
     PROVED = "ok"
     REFUSED = "REFUSED"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    verdict: Verdict
+    verdict: CheckVerdict
     subject: str
     text: str
 
@@ -123,9 +123,9 @@ class StoreCheck:
             with self._threads:
                 for subject, step in steps:
                     try:
-                        yield Finding(Verdict.PROVED, subject, step())
+                        yield Finding(CheckVerdict.PROVED, subject, step())
                     except _Lie as lie:
-                        yield Finding(Verdict.REFUSED, subject, str(lie))
+                        yield Finding(CheckVerdict.REFUSED, subject, str(lie))
         finally:
             with suppress(StoreFault):
                 self._first.delete(sorted(self._written))

@@ -15,7 +15,7 @@ from typing import Final, TextIO
 from nsqcommon.durations import MILLISECOND, SECOND, Nanoseconds, parse_duration
 from nsqcommon.startup import StartupError
 from nsqd.remote import operating
-from nsqd.remote.check import ROUNDS, WRITERS, StoreCheck, Verdict
+from nsqd.remote.check import ROUNDS, WRITERS, CheckVerdict, StoreCheck
 from nsqd.remote.cli_arguments import URLS, add_store, argument
 from nsqd.remote.cost import monthly_costs
 from nsqd.remote.location import Scheme, StoreLocation, host_of
@@ -128,7 +128,7 @@ def parser() -> argparse.ArgumentParser:
 def _run(check: StoreCheck, asked: argparse.Namespace, out: TextIO) -> int:
     lies = 0
     for finding in check.run():
-        lies += finding.verdict is Verdict.REFUSED
+        lies += finding.verdict is CheckVerdict.REFUSED
         out.write(f"{finding}\n")
         out.flush()
     if asked.url.scheme is not Scheme.FILE:

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from nsqd.remote.check import Finding, StoreCheck, Verdict
+from nsqd.remote.check import CheckVerdict, Finding, StoreCheck
 from nsqd.remote.object_store import Created, Names, OnUnknown, StoreFault, StoreFaultKind
 from tests.support.object_stores import (
     CutsShort,
@@ -44,13 +44,13 @@ def findings(kind: Callable[..., MemoryStore]) -> dict[str, Finding]:
 
 
 def refused(kind: Callable[..., MemoryStore]) -> dict[str, str]:
-    return {subject: it.text for subject, it in findings(kind).items() if it.verdict is Verdict.REFUSED}
+    return {subject: it.text for subject, it in findings(kind).items() if it.verdict is CheckVerdict.REFUSED}
 
 
 def test_a_store_that_keeps_its_word_passes_every_step() -> None:
     found = findings(MemoryStore)
     assert [*found] == SUBJECTS
-    assert {it.verdict for it in found.values()} == {Verdict.PROVED}
+    assert {it.verdict for it in found.values()} == {CheckVerdict.PROVED}
     assert str(found["race"]) == "ok       race     in 2 races of 8 writers there was one winner each"
     assert found["speed"].text == (
         "1 KiB: median 1.0 ms, slowest of 20 1.0 ms; 1 MiB: median 1.0 ms, slowest of 5 1.0 ms"
