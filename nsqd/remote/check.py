@@ -43,7 +43,7 @@ class CheckVerdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class StoreFinding:
     verdict: CheckVerdict
     subject: str
     text: str
@@ -105,7 +105,7 @@ class StoreCheck:
         self._kept: dict[str, bytes] = {}  # what has to be there at the end
         self._written: set[str] = set()  # what has to be deleted
 
-    def run(self, *, is_short: bool = False) -> Iterator[Finding]:
+    def run(self, *, is_short: bool = False) -> Iterator[StoreFinding]:
         """Yield a finding for each step. Raises StoreFault if the store can't be used at all."""
         steps = [
             ("create", self._creates),
@@ -123,9 +123,9 @@ class StoreCheck:
             with self._threads:
                 for subject, step in steps:
                     try:
-                        yield Finding(CheckVerdict.PROVED, subject, step())
+                        yield StoreFinding(CheckVerdict.PROVED, subject, step())
                     except _Lie as lie:
-                        yield Finding(CheckVerdict.REFUSED, subject, str(lie))
+                        yield StoreFinding(CheckVerdict.REFUSED, subject, str(lie))
         finally:
             with suppress(StoreFault):
                 self._first.delete(sorted(self._written))

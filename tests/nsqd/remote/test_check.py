@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from nsqd.remote.check import CheckVerdict, Finding, StoreCheck
+from nsqd.remote.check import CheckVerdict, StoreCheck, StoreFinding
 from nsqd.remote.object_store import Created, Names, OnUnknown, StoreFault, StoreFaultKind
 from tests.support.object_stores import (
     CutsShort,
@@ -39,7 +39,7 @@ def make_check(kind: Callable[..., MemoryStore], objects: Objects, *, rounds: in
     )
 
 
-def findings(kind: Callable[..., MemoryStore]) -> dict[str, Finding]:
+def findings(kind: Callable[..., MemoryStore]) -> dict[str, StoreFinding]:
     return {it.subject: it for it in make_check(kind, Objects()).run()}
 
 
