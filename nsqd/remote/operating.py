@@ -162,7 +162,7 @@ def _new_command(
     return command
 
 
-class Command:
+class OperatorCommand:
     """One command that was asked for, with all that it may use."""
 
     def __init__(
@@ -188,7 +188,7 @@ class Command:
 
 def run(asked: argparse.Namespace, *, open_store: Callable[..., ObjectStore], out: TextIO, err: TextIO) -> int:
     try:
-        asked.command(Command(asked, open_store, out, err))
+        asked.command(OperatorCommand(asked, open_store, out, err))
     except Refused as refusal:
         err.write(f"nsqd remote: {refusal}\n")
         return REFUSED
@@ -207,7 +207,7 @@ def run(asked: argparse.Namespace, *, open_store: Callable[..., ObjectStore], ou
 # status
 
 
-def _show_status(command: Command) -> None:
+def _show_status(command: OperatorCommand) -> None:
     read = command.read_chain()
     for subject, text in status_of(read, time.time_ns()):
         command.say(f"{subject:<10} {text}")
@@ -240,7 +240,7 @@ def _state_of(read: ChainRead, now_ns: int) -> str:
 # restore
 
 
-def _restore(command: Command) -> None:
+def _restore(command: OperatorCommand) -> None:
     folder: Path = command.asked.to
     rate: int = command.asked.remote_rate
     read, count = _fetch_all(command, folder, limit=RateLimit(rate) if rate else None)
@@ -250,7 +250,7 @@ def _restore(command: Command) -> None:
         command.say(f"it is node {node} now")
 
 
-def _fetch_all(command: Command, folder: Path, *, limit: RateLimit | None = None) -> tuple[ChainRead, int]:
+def _fetch_all(command: OperatorCommand, folder: Path, *, limit: RateLimit | None = None) -> tuple[ChainRead, int]:
     """Fetch the node's files into an empty folder. Return what they were read from, and how many there are."""
     _make_empty_folder(command.files, folder)
     local = LocalFiles(folder, command.files)
@@ -282,7 +282,7 @@ def _make_empty_folder(files: Files, folder: Path) -> None:
 # fsck
 
 
-def _fsck(command: Command) -> None:
+def _fsck(command: OperatorCommand) -> None:
     examination = StoreExamination(command.open_store(), quick=command.asked.quick)
     try:
         read, damage = _examine(command, examination)
@@ -307,7 +307,7 @@ def _fsck(command: Command) -> None:
         _sweep(command, examination, read, leftovers)
 
 
-def _examine(command: Command, examination: StoreExamination) -> tuple[ChainRead, list[DamagedObject]]:
+def _examine(command: OperatorCommand, examination: StoreExamination) -> tuple[ChainRead, list[DamagedObject]]:
     """Return what the chain says, and what is damaged. An owner that sweeps meanwhile does no damage, so look again."""
     for _ in range(_TRIES):
         read = command.read_chain()
@@ -325,7 +325,7 @@ def _summary_of(examination: StoreExamination, read: ChainRead, leftovers: Lefto
     yield "others", f"{len(leftovers.recent)} objects of later runs, perhaps of a root in the making"
 
 
-def _sweep(command: Command, examination: StoreExamination, read: ChainRead, leftovers: Leftovers) -> None:
+def _sweep(command: OperatorCommand, examination: StoreExamination, read: ChainRead, leftovers: Leftovers) -> None:
     if leftovers.orphans and examination.age_ns(read, time.time_ns()) < DAY_NS:
         raise Refused(
             "the newest root is less than a day old, so readers may still need older objects: try again later"
@@ -337,7 +337,7 @@ def _sweep(command: Command, examination: StoreExamination, read: ChainRead, lef
 # seed
 
 
-def _seed(command: Command) -> None:
+def _seed(command: OperatorCommand) -> None:
     folder: Path = command.asked.data_path
     lock = take_lock(command.files, folder, time.sleep)
     try:
@@ -358,7 +358,7 @@ def _seed(command: Command) -> None:
 # aside
 
 
-def _show_aside(command: Command) -> None:
+def _show_aside(command: OperatorCommand) -> None:
     asked = command.asked
     found = messages_aside(asked.data_path, command.files)
     if asked.publish_to is None:
@@ -378,7 +378,7 @@ def _show_aside(command: Command) -> None:
 # forget
 
 
-def _forget(command: Command) -> None:
+def _forget(command: OperatorCommand) -> None:
     store = command.open_store()
     if store.get(NODE) is None:
         raise StartupError(f"the store has no {command.name}")
@@ -392,7 +392,7 @@ def _forget(command: Command) -> None:
     command.say(f"{found.fences} fences and the marks of its runs stay, to stop an nsqd that may wake up later")
 
 
-def _end_chain(command: Command) -> None:
+def _end_chain(command: OperatorCommand) -> None:
     """Put the last fence, unless an earlier call has. Raises StartupError and Refused."""
     claim = claim_to_forget(claimant_of_this_process(""), time.time_ns())
     takes_over = command.asked.take_over
@@ -407,7 +407,7 @@ def _end_chain(command: Command) -> None:
             raise Refused(f"{error}; if no nsqd owns it any more, add --damaged") from error
 
 
-def _ask_for_name(command: Command) -> None:
+def _ask_for_name(command: OperatorCommand) -> None:
     wanted = partial(_is_confirmed, command)
     answer = command.asked.yes
     confirmed = answer == command.name if answer is not None else wanted("delete everything of") and wanted("really")
@@ -415,7 +415,7 @@ def _ask_for_name(command: Command) -> None:
         raise Refused("the name was not repeated, so nothing was deleted")
 
 
-def _is_confirmed(command: Command, question: str) -> bool:
+def _is_confirmed(command: OperatorCommand, question: str) -> bool:
     command.err.write(f"{question} {command.name}? Write the name: ")
     command.err.flush()
     return sys.stdin.readline().strip() == command.name
