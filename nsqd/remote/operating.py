@@ -90,7 +90,7 @@ node's own log doesn't reach back to it.
 """
 
 
-class Refused(Exception):
+class CommandRefused(Exception):
     """A command was not run. The text says why."""
 
 
@@ -189,7 +189,7 @@ class OperatorCommand:
 def run(asked: argparse.Namespace, *, open_store: Callable[..., ObjectStore], out: TextIO, err: TextIO) -> int:
     try:
         asked.command(OperatorCommand(asked, open_store, out, err))
-    except Refused as refusal:
+    except CommandRefused as refusal:
         err.write(f"nsqd remote: {refusal}\n")
         return REFUSED
     except (StoreFault, StartupError, BadObject, UnknownFlags) as error:
@@ -276,7 +276,7 @@ def _make_empty_folder(files: Files, folder: Path) -> None:
     if not files.exists(folder):
         files.make_folder(folder)
     if files.names_in(folder):
-        raise Refused(f"{folder} is not empty")
+        raise CommandRefused(f"{folder} is not empty")
 
 
 # fsck
@@ -287,7 +287,7 @@ def _fsck(command: OperatorCommand) -> None:
     try:
         read, damage = _examine(command, examination)
     except DamagedChain as error:
-        raise Refused(str(error)) from error
+        raise CommandRefused(str(error)) from error
     for found in damage:
         command.say(f"damage: {found}")
     leftovers = examination.leftovers(read)
@@ -300,9 +300,9 @@ def _fsck(command: OperatorCommand) -> None:
         command.say(f"nsqd fsck {command.asked.to}:")
         status = fsck.main([str(command.asked.to)], out=command.out, err=command.err)
         if status != fsck.CLEAN:
-            raise Refused(f"the files of {command.name} are damaged as they were stored")
+            raise CommandRefused(f"the files of {command.name} are damaged as they were stored")
     if damage:
-        raise Refused(f"{command.name} can't be taken over as it is")
+        raise CommandRefused(f"{command.name} can't be taken over as it is")
     if command.asked.sweep:
         _sweep(command, examination, read, leftovers)
 
@@ -327,7 +327,7 @@ def _summary_of(examination: StoreExamination, read: ChainRead, leftovers: Lefto
 
 def _sweep(command: OperatorCommand, examination: StoreExamination, read: ChainRead, leftovers: Leftovers) -> None:
     if leftovers.orphans and examination.age_ns(read, time.time_ns()) < DAY_NS:
-        raise Refused(
+        raise CommandRefused(
             "the newest root is less than a day old, so readers may still need older objects: try again later"
         )
     count = sum(1 for _ in examination.sweep(read, leftovers))
@@ -342,7 +342,7 @@ def _seed(command: OperatorCommand) -> None:
     lock = take_lock(command.files, folder, time.sleep)
     try:
         if command.open_store().get(NODE) is not None:
-            raise Refused(
+            raise CommandRefused(
                 f"the store has {command.name}, so a start goes on with it; "
                 f"if it is of no use any more, delete it by nsqd remote forget"
             )
@@ -387,24 +387,24 @@ def _forget(command: OperatorCommand) -> None:
     try:
         found = delete_node(store)
     except AnotherForget as error:
-        raise Refused(f"{command.name} was forgotten by another process meanwhile") from error
+        raise CommandRefused(f"{command.name} was forgotten by another process meanwhile") from error
     command.say(f"deleted {command.name} and its {found.deleted} objects")
     command.say(f"{found.fences} fences and the marks of its runs stay, to stop an nsqd that may wake up later")
 
 
 def _end_chain(command: OperatorCommand) -> None:
-    """Put the last fence, unless an earlier call has. Raises StartupError and Refused."""
+    """Put the last fence, unless an earlier call has. Raises StartupError and CommandRefused."""
     claim = claim_to_forget(claimant_of_this_process(""), time.time_ns())
     takes_over = command.asked.take_over
     try:
         claim_name(command.name, command.open_store, claim, save=save_nothing, takes_over=takes_over)
     except InUse as error:
-        raise Refused(str(error)) from error
+        raise CommandRefused(str(error)) from error
     except StartupError as error:
         if claim.fault is None:
             raise
         if not claim.is_forgotten and not command.asked.damaged:
-            raise Refused(f"{error}; if no nsqd owns it any more, add --damaged") from error
+            raise CommandRefused(f"{error}; if no nsqd owns it any more, add --damaged") from error
 
 
 def _ask_for_name(command: OperatorCommand) -> None:
@@ -412,7 +412,7 @@ def _ask_for_name(command: OperatorCommand) -> None:
     answer = command.asked.yes
     confirmed = answer == command.name if answer is not None else wanted("delete everything of") and wanted("really")
     if not confirmed:
-        raise Refused("the name was not repeated, so nothing was deleted")
+        raise CommandRefused("the name was not repeated, so nothing was deleted")
 
 
 def _is_confirmed(command: OperatorCommand, question: str) -> bool:
