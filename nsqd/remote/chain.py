@@ -43,7 +43,7 @@ from nsqcommon.remote.framing import BadObject
 from nsqcommon.remote.names import Run, slot_name
 from nsqcommon.remote.slot import Kind, Slot, decode_slot_header, encode_slot
 from nsqd.remote.object_store import Created
-from nsqd.remote.pacing import DEPTH, LARGE, Line, pause_before
+from nsqd.remote.pacing import DEPTH, LARGE, LineRate, pause_before
 
 if TYPE_CHECKING:
     from nsqcommon.remote.operations import Operation
@@ -135,7 +135,7 @@ class Chain:
         self._patience_with_small = 1.0  # by their median
         self._early_patience = 1.0  # the same for those that may be early
         self._early_left = 0.0  # how many of them there may be
-        self._line = Line()
+        self._line = LineRate()
         self._probe: Request | None = None
 
     # What goes in

@@ -20,7 +20,7 @@ from nsqcommon.remote.framing import BadObject
 from nsqcommon.remote.root import Part, prove
 from nsqd.remote.daemon_threads import DaemonThreads
 from nsqd.remote.object_store import ObjectStore, StoreFault
-from nsqd.remote.pacing import Line, pause_before
+from nsqd.remote.pacing import LineRate, pause_before
 
 if TYPE_CHECKING:
     from nsqd.remote.kept_slots import KeptSlots
@@ -79,7 +79,7 @@ class Fetch:
         self._clock = clock
         self._reported = clock()
         self._fault: StoreFault | None = None  # the last one since the last report
-        self._line = Line()
+        self._line = LineRate()
         self.done = 0  # bytes from the store
 
     def parts(self, wanted: Iterable[Part], take: Callable[[Part, bytes], object]) -> None:
