@@ -41,7 +41,7 @@ class Abandoned(Exception):
 
 
 @dataclass(eq=False, slots=True)
-class Range:
+class ObjectRange:
     """Bytes of one object that one request gets, and the parts in them."""
 
     object: str
@@ -86,7 +86,7 @@ class Fetch:
         """Hand each part with its bytes to `take`, in any order."""
         waiting = deque(self._not_kept(ranges_of(wanted), take))
         total, size = sum(it.size for it in waiting), 0
-        under_way: dict[Future[Mapping[Part, bytes]], Range] = {}
+        under_way: dict[Future[Mapping[Part, bytes]], ObjectRange] = {}
         is_over = Event()
         with DaemonThreads[Mapping[Part, bytes]](AT_ONCE, name="nsqd fetch") as threads:
             try:
@@ -123,7 +123,7 @@ class Fetch:
         """Ask the store for everything from now on. Return whether the disk has got room by that."""
         return self._kept is not None and self._kept.close()
 
-    def _not_kept(self, wanted: Iterable[Range], take: Callable[[Part, bytes], object]) -> Iterator[Range]:
+    def _not_kept(self, wanted: Iterable[ObjectRange], take: Callable[[Part, bytes], object]) -> Iterator[ObjectRange]:
         """Hand over the parts that are kept, and yield the ranges that the store has to be asked for."""
         for found in wanted:
             parts = self._kept_parts(found)
@@ -135,7 +135,7 @@ class Fetch:
             if self._is_abandoned():
                 raise Abandoned
 
-    def _kept_parts(self, wanted: Range) -> Mapping[Part, bytes] | None:
+    def _kept_parts(self, wanted: ObjectRange) -> Mapping[Part, bytes] | None:
         if self._kept is None or (data := self._kept.get(wanted.object, wanted.start, wanted.end)) is None:
             return None
         try:
@@ -145,11 +145,11 @@ class Fetch:
             self._kept.drop(wanted.object)
             return None
 
-    def may_start(self, wanted: Range, *, under_way: int) -> bool:
+    def may_start(self, wanted: ObjectRange, *, under_way: int) -> bool:
         """Return whether the line has room for this request while `under_way` bytes are."""
         return not under_way or (under_way < MOST_BYTES and self._line.may_start(wanted.size, under_way=under_way))
 
-    def _get_unless(self, is_over: Event, wanted: Range) -> Mapping[Part, bytes]:
+    def _get_unless(self, is_over: Event, wanted: ObjectRange) -> Mapping[Part, bytes]:
         if wanted.failures:
             self._pause(pause_before(wanted.failures, random.random()))
         for pause in self._limit.pauses(wanted.size, self._clock) if self._limit is not None else ():
@@ -160,7 +160,7 @@ class Fetch:
             raise Abandoned
         return self.get(wanted)
 
-    def get(self, wanted: Range) -> Mapping[Part, bytes]:
+    def get(self, wanted: ObjectRange) -> Mapping[Part, bytes]:
         """Return the parts of this range. Raises StoreFault, and BadObject."""
         began = self._clock()
         try:
@@ -185,9 +185,9 @@ class Fetch:
             )
 
 
-def ranges_of(parts: Iterable[Part]) -> list[Range]:
+def ranges_of(parts: Iterable[Part]) -> list[ObjectRange]:
     """Return the requests that get these parts, each part once."""
-    ranges: list[Range] = []
+    ranges: list[ObjectRange] = []
     for part in sorted(set(parts), key=lambda it: (it.object, it.offset, it.length)):
         end = part.offset + part.length
         last = ranges[-1] if ranges else None
@@ -195,15 +195,15 @@ def ranges_of(parts: Iterable[Part]) -> list[Range]:
             last.end = max(last.end, end)
             last.parts.append(part)
         else:
-            ranges.append(Range(part.object, part.offset, end, [part]))
+            ranges.append(ObjectRange(part.object, part.offset, end, [part]))
     return ranges
 
 
-def _is_near(last: Range, part: Part) -> bool:
+def _is_near(last: ObjectRange, part: Part) -> bool:
     return part.offset <= last.end + _GAP and part.offset + part.length - last.start <= _LARGEST
 
 
-def _proved(wanted: Range, data: bytes) -> Mapping[Part, bytes]:
+def _proved(wanted: ObjectRange, data: bytes) -> Mapping[Part, bytes]:
     return {it: prove(it, _cut_out(data, it.offset - wanted.start, it.length)) for it in wanted.parts}
 
 
