@@ -81,11 +81,11 @@ class PendingSlot:
     compares: bool = False
     attempts: int = 0
     due: float = 0.0  # when to send it, if no request is under way
-    requests: list[Request] = field(default_factory=list)
+    requests: list[ChainRequest] = field(default_factory=list)
 
 
 @dataclass(eq=False, slots=True)
-class Request:
+class ChainRequest:
     """One request that a thread has to make. Its answer goes to `Chain.created` or `Chain.got`."""
 
     verb: Verb
@@ -136,7 +136,7 @@ class Chain:
         self._early_patience = 1.0  # the same for those that may be early
         self._early_left = 0.0  # how many of them there may be
         self._line = LineRate()
-        self._probe: Request | None = None
+        self._probe: ChainRequest | None = None
 
     # What goes in
 
@@ -204,7 +204,7 @@ class Chain:
 
     # What to send
 
-    def next_request(self, now: float) -> Request | None:
+    def next_request(self, now: float) -> ChainRequest | None:
         """Return what a thread should send now, the earliest slot first; None: nothing."""
         if self.fenced is not None:
             return None
@@ -230,11 +230,11 @@ class Chain:
         may_start = self._line.may_start
         return [it for it in slots if it.compares or may_start(it.size, under_way=under_way)], under_way
 
-    def probe(self, now: float) -> Request | None:
+    def probe(self, now: float) -> ChainRequest | None:
         """Return a request that finds out whether somebody has taken the name while there was nothing to send."""
         if self.fenced is not None or self._pending or self._probe is not None:
             return None
-        self._probe = Request(Verb.PROBE, slot_name(self.run, self._next_number), now, None)
+        self._probe = ChainRequest(Verb.PROBE, slot_name(self.run, self._next_number), now, None)
         return self._probe
 
     def _due(self, slot: PendingSlot, bytes_under_way: int) -> float:
@@ -260,16 +260,16 @@ class Chain:
             return max(1.0, PATIENCE * self._line.time_for(bytes_under_way))
         return self._patience_with_small
 
-    def _begin(self, slot: PendingSlot, now: float) -> Request:
+    def _begin(self, slot: PendingSlot, now: float) -> ChainRequest:
         if len(slot.requests) == 1 and self._may_be_early(slot):
             self._early_left -= 1
-        request = Request(Verb.COMPARE if slot.compares else Verb.CREATE, slot.name, now, slot, slot.data)
+        request = ChainRequest(Verb.COMPARE if slot.compares else Verb.CREATE, slot.name, now, slot, slot.data)
         slot.requests.append(request)
         return request
 
     # What answers mean
 
-    def created(self, request: Request, answer: Created, now: float) -> None:
+    def created(self, request: ChainRequest, answer: Created, now: float) -> None:
         """Take the answer to a create."""
         slot = self._take_answer(request)
         if slot is None:
@@ -288,7 +288,7 @@ class Chain:
                 self._line.failed(slot.size, time)
                 self._put_off(slot, now)
 
-    def got(self, request: Request, found: bytes | None, now: float) -> None:
+    def got(self, request: ChainRequest, found: bytes | None, now: float) -> None:
         """Take the answer to a comparison or a probe. None: nothing is there."""
         if request.verb is Verb.PROBE:
             self._probed(request, found)
@@ -304,7 +304,7 @@ class Chain:
         else:
             self._lose(found)
 
-    def failed(self, request: Request, now: float) -> None:
+    def failed(self, request: ChainRequest, now: float) -> None:
         """Note that the store didn't say whether the object of a comparison or a probe is there."""
         if request.verb is Verb.PROBE:
             self._probe = None
@@ -317,7 +317,7 @@ class Chain:
         self._patience_with_small = max(SHORTEST_PATIENCE, PATIENCE * median)
         self._early_patience = min(max(SHORTEST_EARLY, EARLY * median), self._patience_with_small)
 
-    def _take_answer(self, request: Request) -> PendingSlot | None:
+    def _take_answer(self, request: ChainRequest) -> PendingSlot | None:
         """Return the slot of an answer; None: the answer comes too late to matter."""
         slot = request.slot
         assert slot is not None
@@ -328,7 +328,7 @@ class Chain:
         slot.attempts += 1
         slot.due = now + pause_before(slot.attempts, self._chance())
 
-    def _probed(self, request: Request, found: bytes | None) -> None:
+    def _probed(self, request: ChainRequest, found: bytes | None) -> None:
         self._probe = None
         is_next = request.name == slot_name(self.run, self._next_number)
         if found is not None and is_next:  # otherwise we have created it since, and its own answer counts

@@ -11,7 +11,7 @@ import pytest
 from nsqcommon.remote.names import Run, slot_name
 from nsqcommon.remote.operations import Replace
 from nsqcommon.remote.slot import Claimant, Kind, Slot, decode_slot, encode_slot
-from nsqd.remote.chain import MOST_UNCONFIRMED, Chain, PendingSlot, Request, Verb
+from nsqd.remote.chain import MOST_UNCONFIRMED, Chain, ChainRequest, PendingSlot, Verb
 from nsqd.remote.object_store import Created
 
 RUN = Run(7, "00000000000000aa")
@@ -25,13 +25,13 @@ def append(chain: Chain, position: int, content: bytes = b"x") -> PendingSlot:
     return chain.append([Replace("file", len(content))], [content], position, 1)
 
 
-def send(chain: Chain, now: float = 0.0) -> Request:
+def send(chain: Chain, now: float = 0.0) -> ChainRequest:
     request = chain.next_request(now)
     assert request is not None
     return request
 
 
-def send_all(chain: Chain, now: float = 0.0) -> list[Request]:
+def send_all(chain: Chain, now: float = 0.0) -> list[ChainRequest]:
     return list(iter(lambda: chain.next_request(now), None))
 
 
@@ -181,7 +181,7 @@ class HangingServers:
 
     random: Random
     now: float = 0.0
-    under_way: dict[Request, float] = field(default_factory=dict)
+    under_way: dict[ChainRequest, float] = field(default_factory=dict)
 
     def serve(self, chain: Chain, until: float) -> None:
         while self.now < until:
@@ -232,7 +232,7 @@ class SlowServers:
     def store(self, chain: Chain) -> float:
         """Return how long it took until the next slot was confirmed."""
         append(chain, 1)
-        began, answers = self.now, dict[Request, float]()
+        began, answers = self.now, dict[ChainRequest, float]()
         while not chain.take_confirmed():
             for request in send_all(chain, self.now):
                 answers[request] = self.now + self.random.choice(self.times)
@@ -360,7 +360,7 @@ class SlowLine:
 
     rate: float  # bytes per second
     now: float = 0.0
-    left: dict[Request, float] = field(default_factory=dict)
+    left: dict[ChainRequest, float] = field(default_factory=dict)
 
     def serve(self, chain: Chain, step: float = 0.25) -> None:
         for request in send_all(chain, self.now):

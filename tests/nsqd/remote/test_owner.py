@@ -7,7 +7,7 @@ from math import inf
 from nsqcommon.remote.names import Run, slot_name
 from nsqcommon.remote.operations import Commit, OpenFile, Remove, Replace, Write
 from nsqcommon.remote.root import FileEntry, Part, Root
-from nsqd.remote.chain import Request, Verb
+from nsqd.remote.chain import ChainRequest, Verb
 from nsqd.remote.object_store import Created
 from nsqd.remote.owner import LINGER, MOST_LOOKS, EndedRun, Owner, WaitingChanges
 from nsqd.remote.pacing import FULL_SLOT, Pacing
@@ -42,16 +42,16 @@ class Node:
             self.owner.expect_confirmation()
         return self.owner.position
 
-    def next_request(self) -> Request | None:
+    def next_request(self) -> ChainRequest | None:
         found = self.owner.next_request(self.now)
-        return found if isinstance(found, Request) else None
+        return found if isinstance(found, ChainRequest) else None
 
     def next_look(self) -> float:
         found = self.owner.next_request(self.now)
-        assert not isinstance(found, Request)
+        assert not isinstance(found, ChainRequest)
         return found
 
-    def answer(self, request: Request) -> None:
+    def answer(self, request: ChainRequest) -> None:
         if request.verb is Verb.CREATE:
             self.owner.created(request, self.shelf.create(request.name, b"".join(request.data)), self.now)
         else:
@@ -448,7 +448,7 @@ def test_publishes_are_held_back_while_more_than_half_of_the_buffer_waits() -> N
     assert not owner.holds_back(5001), "the rest of the buffer has no room for it"
     owner.expect_confirmation()
     request = owner.next_request(QUIET)
-    assert isinstance(request, Request)
+    assert isinstance(request, ChainRequest)
     assert not owner.holds_back(0), "a slot has it"
     owner.record(Recorded(Replace("log.json", 5001), bytes(5001)))
     owner.next_request(QUIET)
@@ -473,5 +473,5 @@ def test_what_the_recovery_has_recorded_is_no_reason_to_drop_anything() -> None:
     owner.record(Recorded(Replace("log.json", 1000), bytes(1000)))
     owner.begin([Recorded(Replace("log.json", 3), b"new")])
     request = owner.next_request(QUIET)
-    assert isinstance(request, Request)
+    assert isinstance(request, ChainRequest)
     assert not owner.is_stopped
