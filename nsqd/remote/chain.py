@@ -61,7 +61,7 @@ _MEDIAN_OF: Final = 31
 HEADER_OF_A_FENCE: Final = 4096  # bytes; more than any has
 
 
-class Verb(Enum):
+class RequestVerb(Enum):
     CREATE = "create"
     COMPARE = "compare"  # get the first `size` bytes of the slot
     PROBE = "probe"  # the same of the next slot, which should not exist
@@ -88,7 +88,7 @@ class PendingSlot:
 class ChainRequest:
     """One request that a thread has to make. Its answer goes to `Chain.created` or `Chain.got`."""
 
-    verb: Verb
+    verb: RequestVerb
     name: str
     sent_at: float
     slot: PendingSlot | None  # None: of a probe
@@ -226,7 +226,9 @@ class Chain:
         slots = [it for it in self._pending if not it.is_stored]
         if not any(it.size >= LARGE for it in slots):
             return slots, 0  # nobody asks how many: the line matters to large slots only
-        under_way = sum(it.size for it in self._pending for request in it.requests if request.verb is Verb.CREATE)
+        under_way = sum(
+            it.size for it in self._pending for request in it.requests if request.verb is RequestVerb.CREATE
+        )
         may_start = self._line.may_start
         return [it for it in slots if it.compares or may_start(it.size, under_way=under_way)], under_way
 
@@ -234,14 +236,14 @@ class Chain:
         """Return a request that finds out whether somebody has taken the name while there was nothing to send."""
         if self.fenced is not None or self._pending or self._probe is not None:
             return None
-        self._probe = ChainRequest(Verb.PROBE, slot_name(self.run, self._next_number), now, None)
+        self._probe = ChainRequest(RequestVerb.PROBE, slot_name(self.run, self._next_number), now, None)
         return self._probe
 
     def _due(self, slot: PendingSlot, bytes_under_way: int) -> float:
         if not slot.requests:
             return slot.due
         # A create may hang for half a minute. The comparison that another one has made necessary doesn't wait for that.
-        verb = Verb.COMPARE if slot.compares else Verb.CREATE
+        verb = RequestVerb.COMPARE if slot.compares else RequestVerb.CREATE
         under_way = [it for it in slot.requests if it.verb is verb]
         if not under_way:
             return slot.due
@@ -263,7 +265,9 @@ class Chain:
     def _begin(self, slot: PendingSlot, now: float) -> ChainRequest:
         if len(slot.requests) == 1 and self._may_be_early(slot):
             self._early_left -= 1
-        request = ChainRequest(Verb.COMPARE if slot.compares else Verb.CREATE, slot.name, now, slot, slot.data)
+        request = ChainRequest(
+            RequestVerb.COMPARE if slot.compares else RequestVerb.CREATE, slot.name, now, slot, slot.data
+        )
         slot.requests.append(request)
         return request
 
@@ -290,7 +294,7 @@ class Chain:
 
     def got(self, request: ChainRequest, found: bytes | None, now: float) -> None:
         """Take the answer to a comparison or a probe. None: nothing is there."""
-        if request.verb is Verb.PROBE:
+        if request.verb is RequestVerb.PROBE:
             self._probed(request, found)
             return
         slot = self._take_answer(request)
@@ -306,7 +310,7 @@ class Chain:
 
     def failed(self, request: ChainRequest, now: float) -> None:
         """Note that the store didn't say whether the object of a comparison or a probe is there."""
-        if request.verb is Verb.PROBE:
+        if request.verb is RequestVerb.PROBE:
             self._probe = None
         elif (slot := self._take_answer(request)) is not None:
             self._put_off(slot, now)

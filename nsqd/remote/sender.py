@@ -21,7 +21,7 @@ from threading import Lock, Thread
 from typing import TYPE_CHECKING, Final
 
 from nsqd.log.sync.sync_thread import make_doorbell
-from nsqd.remote.chain import MOST_REQUESTS, SHORTEST_PATIENCE, ChainRequest, Verb
+from nsqd.remote.chain import MOST_REQUESTS, SHORTEST_PATIENCE, ChainRequest, RequestVerb
 from nsqd.remote.object_store import Created, ObjectStore, OnUnknown, StoreFault, StoreFaultKind
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class Sender:
 
     def _perform(self, request: ChainRequest) -> None:
         owner = self._owner
-        if request.verb is Verb.CREATE:
+        if request.verb is RequestVerb.CREATE:
             created = self._store.create(request.name, request.data)
             if created is not Created.UNKNOWN:
                 self.fault = None

@@ -12,7 +12,7 @@ from typing import Final
 from nsqcommon.remote.names import writer_name
 from nsqd.log.data_path import DataPath, write_log_json
 from nsqd.log.files import Files
-from nsqd.remote.chain import ChainRequest, Verb
+from nsqd.remote.chain import ChainRequest, RequestVerb
 from nsqd.remote.claim import Claimed
 from nsqd.remote.claiming import Surroundings
 from nsqd.remote.local_files import LocalFiles
@@ -197,7 +197,7 @@ class Messenger:
                 self.clock.now = found
 
     def _perform(self, request: ChainRequest) -> None:
-        if request.verb is Verb.CREATE:
+        if request.verb is RequestVerb.CREATE:
             self.owner.created(request, self.store.create(request.name, request.data), self.clock.now)
         else:
             self.owner.got(request, self.store.get(request.name), self.clock.now)

@@ -7,7 +7,7 @@ from math import inf
 from nsqcommon.remote.names import Run, slot_name
 from nsqcommon.remote.operations import Commit, OpenFile, Remove, Replace, Write
 from nsqcommon.remote.root import FileEntry, Part, Root
-from nsqd.remote.chain import ChainRequest, Verb
+from nsqd.remote.chain import ChainRequest, RequestVerb
 from nsqd.remote.object_store import Created
 from nsqd.remote.owner import LINGER, MOST_LOOKS, EndedRun, Owner, WaitingChanges
 from nsqd.remote.pacing import FULL_SLOT, Pacing
@@ -52,7 +52,7 @@ class Node:
         return found
 
     def answer(self, request: ChainRequest) -> None:
-        if request.verb is Verb.CREATE:
+        if request.verb is RequestVerb.CREATE:
             self.owner.created(request, self.shelf.create(request.name, b"".join(request.data)), self.now)
         else:
             self.owner.got(request, self.shelf.objects.get(request.name), self.now)
@@ -187,7 +187,7 @@ def test_an_idle_owner_asks_for_its_next_slot_every_ten_seconds() -> None:
     node.now += 10.0
     request = node.next_request()
     assert request is not None
-    assert (request.verb, request.name) == (Verb.PROBE, slot_name(node.run, 0))
+    assert (request.verb, request.name) == (RequestVerb.PROBE, slot_name(node.run, 0))
     assert node.next_look() == node.now + 10.0  # also if there is no answer
     node.owner.failed(request, node.now + 1.0)
     assert node.next_look() == node.now + 10.0

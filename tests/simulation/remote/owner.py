@@ -13,7 +13,7 @@ from nsqcommon.remote.operations import Cut, OpenFile, Operation, Remove, Rename
 from nsqcommon.remote.root import Root
 from nsqd.remote import owner as product
 from nsqd.remote.catalog import FileToFold, plan_fold, unsent_files
-from nsqd.remote.chain import ChainRequest, Verb
+from nsqd.remote.chain import ChainRequest, RequestVerb
 from nsqd.remote.claim import Claimed
 from nsqd.remote.local_mark import encode_mark
 from nsqd.remote.object_store import Created
@@ -268,7 +268,7 @@ class Owner:
         if not isinstance(request, ChainRequest):
             return
         lost = partial(self._lost, request)
-        if request.verb is Verb.CREATE:
+        if request.verb is RequestVerb.CREATE:
             self.process.send(
                 "create", request.name, partial(self._created, request), lost, data=b"".join(request.data)
             )
@@ -286,7 +286,7 @@ class Owner:
     def _lost(self, request: ChainRequest) -> None:
         if self.random.random() < 0.3:  # there was an answer: the store asks for fewer requests
             self.core.slow_down(self.life.now)
-        if request.verb is Verb.CREATE:
+        if request.verb is RequestVerb.CREATE:
             self.core.created(request, Created.UNKNOWN, self.life.now)
         else:
             self.core.failed(request, self.life.now)
