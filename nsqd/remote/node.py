@@ -23,7 +23,7 @@ from nsqd.broker.store import RemoteSnapshot, RemoteState
 from nsqd.log.data_path import DataPathError
 from nsqd.log.files import Files, error_text
 from nsqd.remote.check import CheckVerdict, StoreCheck
-from nsqd.remote.counted_store import CountedStore, Requests
+from nsqd.remote.counted_store import CountedStore, RequestCounts
 from nsqd.remote.fetching import Abandoned
 from nsqd.remote.local_files import LocalFiles, folders_aside
 from nsqd.remote.object_store import ObjectStore, OnUnknown, ignore
@@ -87,7 +87,7 @@ class RemoteNode:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.settings = settings
-        self.requests = Requests()
+        self.requests = RequestCounts()
         self._open_any_store = open_store
         self._clock = clock
         self._asides: tuple[Path, ...] = ()  # all that the start has found or made
