@@ -18,7 +18,7 @@ from nsqd.remote import operating
 from nsqd.remote.check import ROUNDS, WRITERS, CheckVerdict, StoreCheck
 from nsqd.remote.cli_arguments import URLS, add_store, argument
 from nsqd.remote.cost import monthly_costs
-from nsqd.remote.location import Scheme, StoreLocation, host_of
+from nsqd.remote.location import StoreLocation, StoreScheme, host_of
 from nsqd.remote.object_store import ObjectStore, OnUnknown, StoreFault
 from nsqd.remote.stores.opening import open_store
 
@@ -131,7 +131,7 @@ def _run(check: StoreCheck, asked: argparse.Namespace, out: TextIO) -> int:
         lies += finding.verdict is CheckVerdict.REFUSED
         out.write(f"{finding}\n")
         out.flush()
-    if asked.url.scheme is not Scheme.FILE:
+    if asked.url.scheme is not StoreScheme.FILE:
         out.writelines(f"{'cost':<17} {line}\n" for line in monthly_costs(asked.remote_interval, asked.remote_delay))
     if lies:
         out.write(f"{asked.url} must not be used with --remote: acknowledged messages would be lost\n")
