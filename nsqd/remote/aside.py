@@ -153,7 +153,7 @@ def _text(value: bytes) -> object:
         return {"base64": b64encode(value).decode()}
 
 
-class Publisher:
+class AsidePublisher:
     """Publishes messages to an nsqd over HTTP, one by one."""
 
     def __init__(self, address: str) -> None:

@@ -23,7 +23,7 @@ from nsqd.fsck import cli as fsck
 from nsqd.fsck.identity import give_new_identity
 from nsqd.log.data_path import TOPOLOGY_JSON, Topology, take_lock
 from nsqd.log.files import Files, error_text
-from nsqd.remote.aside import Publisher, messages_aside
+from nsqd.remote.aside import AsidePublisher, messages_aside
 from nsqd.remote.claiming import DamagedChain, InUse, Surroundings, claim_name, read_chain, save_nothing
 from nsqd.remote.cli_arguments import URLS, add_name, add_store, argument
 from nsqd.remote.fetching import Fetch
@@ -365,7 +365,7 @@ def _show_aside(command: OperatorCommand) -> None:
         for message in found:
             command.say(json.dumps(message.as_object()))
         return
-    publisher = Publisher(asked.publish_to)
+    publisher = AsidePublisher(asked.publish_to)
     counts = {True: 0, False: 0}
     for message in found:
         counts[message.is_certain] += 1
