@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING, Final
 
 from nsqcommon.remote.framing import BadObject
 from nsqcommon.remote.names import Run, slot_name
-from nsqcommon.remote.slot import Kind, Slot, decode_slot_header, encode_slot
+from nsqcommon.remote.slot import Slot, SlotKind, decode_slot_header, encode_slot
 from nsqd.remote.object_store import Created
 from nsqd.remote.pacing import DEPTH, LARGE, LineRate, pause_before
 
@@ -165,7 +165,7 @@ class Chain:
         crc: int | None = None,
     ) -> PendingSlot:
         """Put these operations into the next slot. `position`: the number of the last of them. `crc`: of the body."""
-        return self._append(Kind.DATA, position, time_ns, operations=tuple(operations), body=body, crc=crc)
+        return self._append(SlotKind.DATA, position, time_ns, operations=tuple(operations), body=body, crc=crc)
 
     def end_run(self, position: int, time_ns: int, following: Run | None = None, *, reads_root: bool = False) -> Run:
         """Put an end into the next slot, and go on in the next run. Return it.
@@ -174,13 +174,13 @@ class Chain:
         `following`: a later run than the next, because a root of that one was begun and given up.
         """
         following = following or self.run.following(self.run.writer)
-        self._append(Kind.END, position, time_ns, following=following, reads_root=reads_root)
+        self._append(SlotKind.END, position, time_ns, following=following, reads_root=reads_root)
         self.run, self._next_number = following, 0
         return following
 
     def _append(
         self,
-        kind: Kind,
+        kind: SlotKind,
         position: int,
         time_ns: int,
         *,

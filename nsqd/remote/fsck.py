@@ -41,7 +41,7 @@ from nsqcommon.remote.names import (
     slot_name,
     slots_prefix,
 )
-from nsqcommon.remote.slot import Kind, decode_slot_header
+from nsqcommon.remote.slot import SlotKind, decode_slot_header
 from nsqd.remote.chain import HEADER_OF_A_FENCE
 from nsqd.remote.object_store import Created, StoreFault
 from nsqd.remote.sweep import batches
@@ -146,14 +146,14 @@ class StoreExamination:
     def fences_among(self, slots: Sequence[str]) -> tuple[set[str], set[str]]:
         """Return which of these slots are fences, and which can't be read."""
         kinds = dict(zip(slots, self._for_each(slots, self._kind_of), strict=True))
-        fences = {it for it, kind in kinds.items() if kind is Kind.FENCE}
+        fences = {it for it, kind in kinds.items() if kind is SlotKind.FENCE}
         return fences, {it for it, kind in kinds.items() if kind is None}
 
-    def _kind_of(self, slot: str) -> Kind | None:
+    def _kind_of(self, slot: str) -> SlotKind | None:
         for end in (HEADER_OF_A_FENCE, None):
             data = self._store.get(slot, 0, end)
             if data is None:
-                return Kind.DATA  # it is being swept
+                return SlotKind.DATA  # it is being swept
             try:
                 return decode_slot_header(data)[0].kind
             except BadObject:

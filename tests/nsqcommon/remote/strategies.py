@@ -19,7 +19,7 @@ from nsqcommon.remote.operations import (
     body_length,
 )
 from nsqcommon.remote.root import FileEntry, Part, Root, SealedSegment
-from nsqcommon.remote.slot import Claimant, Kind, Slot
+from nsqcommon.remote.slot import Claimant, Slot, SlotKind
 
 NUMBERS = st.integers(0, 2**63)
 LENGTHS = st.integers(0, 40)
@@ -42,10 +42,10 @@ CLAIMANTS = st.builds(Claimant, st.text(max_size=9), NUMBERS, st.text(max_size=9
 
 @st.composite
 def slots(draw: st.DrawFn) -> tuple[Slot, list[bytes]]:
-    kind = draw(st.sampled_from(Kind))
+    kind = draw(st.sampled_from(SlotKind))
     run, number, writer = draw(RUNS), draw(NUMBERS), draw(RUNS).writer
-    if kind is not Kind.DATA:
-        claimant = draw(CLAIMANTS) if kind is Kind.FENCE else None
+    if kind is not SlotKind.DATA:
+        claimant = draw(CLAIMANTS) if kind is SlotKind.FENCE else None
         return Slot(kind, "node", run, number, writer, 1, (), draw(RUNS), draw(st.booleans()), claimant), []
     operations = tuple(draw(st.lists(OPERATIONS, max_size=5)))
     body = [bytes(draw(st.binary(min_size=it, max_size=it))) for it in map(body_length, operations)]

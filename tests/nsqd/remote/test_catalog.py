@@ -24,7 +24,7 @@ from nsqcommon.remote.operations import (
     Write,
 )
 from nsqcommon.remote.root import Part, Root, decode_root, empty_root, encode_root, prove
-from nsqcommon.remote.slot import Kind, Slot, decode_slot, encode_slot
+from nsqcommon.remote.slot import Slot, SlotKind, decode_slot, encode_slot
 from nsqd.remote.catalog import (
     Catalog,
     CatalogFile,
@@ -47,7 +47,7 @@ class Objects:
         self.run, self.number = RUN, 0
 
     def slot(self, *operations: Operation, body: bytes = b"") -> None:
-        slot = Slot(Kind.DATA, "node", self.run, self.number, self.run.writer, 1, operations)
+        slot = Slot(SlotKind.DATA, "node", self.run, self.number, self.run.writer, 1, operations)
         name = slot_name(self.run, self.number)
         self.objects[name] = data = b"".join(encode_slot(slot, [body]))
         decoded, view = decode_slot(data)

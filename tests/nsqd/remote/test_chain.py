@@ -10,7 +10,7 @@ import pytest
 
 from nsqcommon.remote.names import Run, slot_name
 from nsqcommon.remote.operations import Replace
-from nsqcommon.remote.slot import Claimant, Kind, Slot, decode_slot, encode_slot
+from nsqcommon.remote.slot import Claimant, Slot, SlotKind, decode_slot, encode_slot
 from nsqd.remote.chain import MOST_UNCONFIRMED, Chain, ChainRequest, PendingSlot, RequestVerb
 from nsqd.remote.object_store import Created
 
@@ -37,7 +37,7 @@ def send_all(chain: Chain, now: float = 0.0) -> list[ChainRequest]:
 
 def fence(run: Run, number: int) -> bytes:
     claimant = Claimant("machine-b", 4711)
-    slot = Slot(Kind.FENCE, "node", run, number, "b" * 16, 1, (), run.following("b" * 16), False, claimant)
+    slot = Slot(SlotKind.FENCE, "node", run, number, "b" * 16, 1, (), run.following("b" * 16), False, claimant)
     return b"".join(encode_slot(slot))
 
 
