@@ -47,7 +47,7 @@ from nsqd.remote.object_store import Created, StoreFault
 from nsqd.remote.sweep import batches
 
 if TYPE_CHECKING:
-    from nsqcommon.remote.root import Part
+    from nsqcommon.remote.root import FilePart
     from nsqd.remote.claim import ChainRead
     from nsqd.remote.object_store import ObjectStore
 
@@ -95,7 +95,7 @@ class StoreExamination:
         for found in self._for_each(needed, lambda it: self._damage_of(it, needed[it])):
             yield from found
 
-    def _damage_of(self, name: str, parts: Mapping[Part, str]) -> list[DamagedObject]:
+    def _damage_of(self, name: str, parts: Mapping[FilePart, str]) -> list[DamagedObject]:
         if name.startswith(SLOTS):
             return [DamagedObject(name, f"is a slot, and the root needs it for {next(iter(parts.values()))}")]
         end = max(it.offset + it.length for it in parts)
@@ -196,10 +196,10 @@ class StoreExamination:
             yield from threads.map(ask, names)
 
 
-def parts_by_object(read: ChainRead) -> dict[str, dict[Part, str]]:
+def parts_by_object(read: ChainRead) -> dict[str, dict[FilePart, str]]:
     """Return the parts that files have in each object but the chain's own slots, each with the path of a file."""
     in_chain = {slot_name(it.run, number) for it in read.path for number in range(it.end)}
-    found: dict[str, dict[Part, str]] = defaultdict(dict)
+    found: dict[str, dict[FilePart, str]] = defaultdict(dict)
     for path, file in read.catalog.files.items():
         for piece in file.pieces:
             if piece.part.object and piece.part.object not in in_chain:

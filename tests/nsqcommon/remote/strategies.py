@@ -18,7 +18,7 @@ from nsqcommon.remote.operations import (
     Write,
     body_length,
 )
-from nsqcommon.remote.root import FileEntry, Part, Root, SealedSegment
+from nsqcommon.remote.root import FileEntry, FilePart, Root, SealedSegment
 from nsqcommon.remote.slot import Claimant, Slot, SlotKind
 
 NUMBERS = st.integers(0, 2**63)
@@ -54,7 +54,7 @@ def slots(draw: st.DrawFn) -> tuple[Slot, list[bytes]]:
 
 @st.composite
 def file_entries(draw: st.DrawFn) -> FileEntry:
-    parts = tuple(draw(st.lists(st.builds(Part, PATHS, NUMBERS, LENGTHS, CRCS), max_size=3)))
+    parts = tuple(draw(st.lists(st.builds(FilePart, PATHS, NUMBERS, LENGTHS, CRCS), max_size=3)))
     return FileEntry(sum(it.length for it in parts), parts)
 
 

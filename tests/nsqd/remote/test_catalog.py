@@ -23,7 +23,7 @@ from nsqcommon.remote.operations import (
     UseBlob,
     Write,
 )
-from nsqcommon.remote.root import Part, Root, decode_root, empty_root, encode_root, prove
+from nsqcommon.remote.root import FilePart, Root, decode_root, empty_root, encode_root, prove
 from nsqcommon.remote.slot import Slot, SlotKind, decode_slot, encode_slot
 from nsqd.remote.catalog import (
     Catalog,
@@ -59,7 +59,7 @@ class Objects:
         assert len(found) == file.size
         return found
 
-    def _bytes_of(self, part: Part) -> bytes:
+    def _bytes_of(self, part: FilePart) -> bytes:
         if not part.object:
             return bytes(part.length)
         return prove(part, self.objects[part.object][part.offset : part.offset + part.length])

@@ -6,7 +6,7 @@ from math import inf
 
 from nsqcommon.remote.names import Run, slot_name
 from nsqcommon.remote.operations import Commit, OpenFile, Remove, Replace, Write
-from nsqcommon.remote.root import FileEntry, Part, Root
+from nsqcommon.remote.root import FileEntry, FilePart, Root
 from nsqd.remote.chain import ChainRequest, RequestVerb
 from nsqd.remote.object_store import Created
 from nsqd.remote.owner import LINGER, MOST_LOOKS, EndedRun, Owner, WaitingChanges
@@ -347,7 +347,7 @@ def test_what_was_dropped_is_confirmed_when_the_chain_goes_on_from_a_root_that_h
     later = node.write(b"waits for the root")
     node.wait(DELAY)
     assert node.owner.confirmed == 1
-    part = Part("fold/1", 0, len("dropped"), 0)
+    part = FilePart("fold/1", 0, len("dropped"), 0)
     ended = node.owner.jump(Root("node", jump.run, {"log.json": FileEntry(part.length, (part,))}))
     assert (ended.run.run, ended.following) == (node.run, jump.run)
     node.wait(DELAY)
@@ -388,7 +388,7 @@ def test_no_run_ends_while_changes_are_dropped_that_a_root_has_to_have_first() -
     assert node.owner.end_run() is None
     jump = node.owner.begin_jump()
     assert node.owner.end_run() is None
-    node.owner.jump(Root("node", jump.run, {"log.json": FileEntry(1, (Part("fold/1", 0, 1, 0),))}))
+    node.owner.jump(Root("node", jump.run, {"log.json": FileEntry(1, (FilePart("fold/1", 0, 1, 0),))}))
     assert node.end_run().run.run == jump.run
 
 
@@ -413,7 +413,7 @@ def test_a_node_that_stores_what_it_has_dropped_is_behind_but_not_silent() -> No
     node.owner.took(node.now)
     assert node.owner.stalled_since == node.now
     assert node.owner.snapshot(node.now).behind_bytes == 1010
-    node.owner.jump(Root("node", jump.run, {"log.json": FileEntry(1, (Part("fold/1", 0, 1, 0),))}))
+    node.owner.jump(Root("node", jump.run, {"log.json": FileEntry(1, (FilePart("fold/1", 0, 1, 0),))}))
     node.wait(DELAY)
     assert node.owner.stalled_since == inf
     assert node.owner.snapshot(node.now).behind_bytes == 0
@@ -463,7 +463,7 @@ def test_publishes_are_held_back_until_a_root_has_what_was_dropped() -> None:
     assert owner.holds_back(0)
     jump = owner.begin_jump()
     assert owner.holds_back(0)
-    owner.jump(Root("node", jump.run, {"log.json": FileEntry(9000, (Part("fold/1", 0, 9000, 0),))}))
+    owner.jump(Root("node", jump.run, {"log.json": FileEntry(9000, (FilePart("fold/1", 0, 9000, 0),))}))
     assert not owner.holds_back(0)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 
 from nsqcommon.remote.names import Run, slot_name
-from nsqcommon.remote.root import Part, Root, decode_root, empty_root, encode_root, prove
+from nsqcommon.remote.root import FilePart, Root, decode_root, empty_root, encode_root, prove
 from nsqcommon.remote.slot import Slot, SlotKind, decode_slot, encode_slot
 from nsqd.remote.catalog import Catalog, FileToFold, FoldWriter
 from nsqd.remote.recorder import Recorded, is_shipped
@@ -71,7 +71,7 @@ class Mirror:
         decoded, body = decode_slot(data)
         catalog.apply(decoded, body, len(data) - len(body))
 
-    def _bytes_of(self, part: Part) -> bytes:
+    def _bytes_of(self, part: FilePart) -> bytes:
         if not part.object:
             return bytes(part.length)
         return prove(part, self._objects[part.object][part.offset : part.offset + part.length])
