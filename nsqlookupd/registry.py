@@ -169,7 +169,7 @@ class NodeEntry(NamedTuple):
     tombstones: tuple[bool, ...]
 
 
-class Snapshot(NamedTuple):
+class RegistryFigures(NamedTuple):
     """The figures for /metrics."""
 
     peers: int
@@ -558,8 +558,8 @@ class Registry:
             else:
                 yield None
 
-    def snapshot(self) -> Snapshot:
-        return Snapshot(
+    def snapshot(self) -> RegistryFigures:
+        return RegistryFigures(
             peers=len(self._peers),
             active_peers=len(self._active),
             topics=self._registered,
