@@ -24,7 +24,7 @@ from nsqcommon.poller import Poller, never
 from nsqcommon.secure import SecureHandler
 from nsqcommon.turn import in_turn
 from nsqcommon.wakeup import Wakeup
-from nsqlookupd.protocol import LookupProtocol, State
+from nsqlookupd.protocol import LookupProtocol, ProtocolState
 from nsqlookupd.turn import Turn
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ class LookupClient:
 
     @property
     def finished(self) -> bool:
-        return self._protocol.state is State.CLOSED
+        return self._protocol.state is ProtocolState.CLOSED
 
     def _work_or_wait(self) -> None:
         if self._is_waiting:
