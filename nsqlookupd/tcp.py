@@ -44,7 +44,7 @@ _LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": loggi
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ConnectionLimits:
     most: int  # connections; further ones wait in the listener's backlog
     silence: float  # seconds; a connection that has not identified itself may be silent for this long
 
@@ -199,7 +199,9 @@ class LookupClient:
 class Clients:
     """All connections of nsqd, on the poller. If `tls` is given, only TLS is accepted."""
 
-    def __init__(self, registry: Registry, address: PeerAddress, limits: Limits, tls: TlsServer | None = None) -> None:
+    def __init__(
+        self, registry: Registry, address: PeerAddress, limits: ConnectionLimits, tls: TlsServer | None = None
+    ) -> None:
         self._registry = registry
         self.tls = tls
         self._address = address
