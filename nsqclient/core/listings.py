@@ -59,7 +59,7 @@ class Question(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedNsqd:
     """The entry of an nsqd in nsqlookupd."""
 
     address: str
@@ -117,7 +117,7 @@ def headers_of(config: Config) -> list[tuple[str, str]]:
     return [ACCEPT, ("Authorization", f"Bearer {secret}")] if secret else [ACCEPT]
 
 
-def read_answer(status: int, body: bytes) -> tuple[Listed, ...]:
+def read_answer(status: int, body: bytes) -> tuple[ListedNsqd, ...]:
     """Return the nsqds in an answer; none if nsqlookupd does not know the topic. Raise BadAnswer."""
     if status == _NOT_FOUND:
         return ()
@@ -132,10 +132,10 @@ def read_answer(status: int, body: bytes) -> tuple[Listed, ...]:
         raise BadAnswer(f"malformed answer: {error}") from error
 
 
-def _listed(producer: Mapping[str, Any]) -> Listed:
+def _listed(producer: Mapping[str, Any]) -> ListedNsqd:
     host, port = str(producer["broadcast_address"]), int(producer["tcp_port"])
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    return Listed(address, str(producer.get("hostname", "")), str(producer.get("remote_address", "")))
+    return ListedNsqd(address, str(producer.get("hostname", "")), str(producer.get("remote_address", "")))
 
 
 class Pace:
@@ -210,7 +210,7 @@ class Listings:
 
     def __init__(self, topic: str = "") -> None:
         self._topic = topic
-        self._by_lookupd: dict[Lookupd, Sequence[Listed]] = {}
+        self._by_lookupd: dict[Lookupd, Sequence[ListedNsqd]] = {}
         self._failed: set[Lookupd] = set()
         self.has_begun = False  # at least one has answered
 
@@ -220,7 +220,7 @@ class Listings:
     def take(self, lookupd: Lookupd, status: int, body: bytes) -> bool:
         return self.record_answer(lookupd, read_answer(status, body))
 
-    def record_answer(self, lookupd: Lookupd, listed: Sequence[Listed]) -> bool:
+    def record_answer(self, lookupd: Lookupd, listed: Sequence[ListedNsqd]) -> bool:
         """Replace the answer of an nsqlookupd; return whether the nsqds or the number of failures have changed."""
         before = self.nsqds.keys(), len(self._failed)
         self.has_begun = True
@@ -243,6 +243,6 @@ class Listings:
         return len(self._failed)
 
     @property
-    def nsqds(self) -> dict[str, Listed]:
+    def nsqds(self) -> dict[str, ListedNsqd]:
         """All listed nsqds by address."""
         return {listed.address: listed for some in self._by_lookupd.values() for listed in some}

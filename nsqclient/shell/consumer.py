@@ -39,7 +39,7 @@ from nsqclient.shell.tls import tls_maker
 if TYPE_CHECKING:
     from nsqclient.core.config import Config
     from nsqclient.core.consumption import ConsumerConnection
-    from nsqclient.core.listings import Listed
+    from nsqclient.core.listings import ListedNsqd
     from nsqclient.core.stats import ConsumerStats
     from nsqclient.shell.runtime import Link, Runtime, Scope, Tasks
     from nsqclient.shell.targets import Target
@@ -528,7 +528,7 @@ class ConsumerNode:
 
     def __init__(self, address: str, runtime: Runtime) -> None:
         self.address = address
-        self.listed: Listed | None = None  # its entry in nsqlookupd
+        self.listed: ListedNsqd | None = None  # its entry in nsqlookupd
         self.is_wanted = True
         self.absence: Scope | None = None  # around the wait until it is dropped, unless it is listed again in time
         self.first_try = Flag(runtime)  # set once it has connected or failed

@@ -10,7 +10,7 @@ import pytest
 from nsqclient import Config, ConfigError
 from nsqclient.core.listings import (
     BadAnswer,
-    Listed,
+    ListedNsqd,
     Listings,
     Pace,
     Silence,
@@ -56,7 +56,7 @@ def test_an_invalid_address_is_refused(text: str) -> None:
 def test_answers_of_both_forms_with_and_without_their_header() -> None:
     plain = answer("a")
     wrapped = json.dumps({"status_code": 200, "data": json.loads(plain)}).encode()
-    listed = (Listed("a:4150", "h", "1.2.3.4:5"),)
+    listed = (ListedNsqd("a:4150", "h", "1.2.3.4:5"),)
     assert read_answer(200, plain) == read_answer(200, wrapped) == listed
     assert read_answer(200, b"") == read_answer(404, b'{"message":"TOPIC_NOT_FOUND"}') == ()
     assert read_answer(200, answer("::1"))[0].address == "[::1]:4150"
