@@ -37,7 +37,7 @@ from nsqclient.core.errors import (
     PublishUnsent,
     Unsupported,
 )
-from nsqclient.core.listings import BadAnswer, Lookupd, parse_lookupd
+from nsqclient.core.listings import BadAnswer, LookupdAddress, parse_lookupd
 from nsqclient.core.node_list import NODES, nodes_target, read_nodes
 from nsqclient.core.publication import Headers, Names, Outcome, ProducerConnection, checked_key, keyed, pub_command
 from nsqclient.core.recall import ACCEPT, HttpEndpoint, check_support, place_of
@@ -398,7 +398,7 @@ def listed_nodes(lookupd: Sequence[str], config: Config) -> Nodes:
     return nodes
 
 
-def _lookupd_place(lookupd: Lookupd, config: Config) -> HttpEndpoint:
+def _lookupd_place(lookupd: LookupdAddress, config: Config) -> HttpEndpoint:
     headers = [ACCEPT]
     if config.auth_secret and config.lookupd_authorization:
         headers.append(("Authorization", f"Bearer {config.auth_secret}"))

@@ -48,13 +48,13 @@ class Question(Protocol):
     def failures(self) -> int:
         """The number of nsqlookupds whose last query failed."""
 
-    def target(self, lookupd: Lookupd, *, wait: float = 0.0, index: str = "") -> str:
+    def target(self, lookupd: LookupdAddress, *, wait: float = 0.0, index: str = "") -> str:
         """Return the target of a query, which may wait for so many seconds until there is another index."""
 
-    def take(self, lookupd: Lookupd, status: int, body: bytes) -> bool:
+    def take(self, lookupd: LookupdAddress, status: int, body: bytes) -> bool:
         """Take an answer; return whether the nsqds or the number of failures have changed. Raise BadAnswer."""
 
-    def record_failure(self, lookupd: Lookupd, reason: str) -> bool:
+    def record_failure(self, lookupd: LookupdAddress, reason: str) -> bool:
         """Take note that a query has failed; return whether that is news."""
 
 
@@ -68,7 +68,7 @@ class ListedNsqd:
 
 
 @dataclass(frozen=True, slots=True)
-class Lookupd:
+class LookupdAddress:
     """The address of an nsqlookupd."""
 
     scheme: str
@@ -89,7 +89,7 @@ class Lookupd:
         return f"{target}&wait={wait:g}s&index={quote(index, safe='')}" if wait else target
 
 
-def parse_lookupd(text: str, default_path: str = "/lookup") -> Lookupd:
+def parse_lookupd(text: str, default_path: str = "/lookup") -> LookupdAddress:
     """Read `host:port` or a URL, whose path is `default_path` unless it has one. Raise ConfigError."""
     url = text if "://" in text else f"http://{text}"
     try:
@@ -102,10 +102,10 @@ def parse_lookupd(text: str, default_path: str = "/lookup") -> Lookupd:
     if port is None:
         raise ConfigError("lookupd", text, "missing port")
     path = parts.path if parts.path not in ("", "/") else default_path
-    return Lookupd(parts.scheme, host, port, f"{path}?{parts.query}" if parts.query else path)
+    return LookupdAddress(parts.scheme, host, port, f"{path}?{parts.query}" if parts.query else path)
 
 
-def groups_of(lookupds: Sequence[Lookupd], config: Config) -> list[list[Lookupd]]:
+def groups_of(lookupds: Sequence[LookupdAddress], config: Config) -> list[list[LookupdAddress]]:
     """Return groups of nsqlookupds. All groups are asked at the same time, the members of a group in turn."""
     places = list(dict.fromkeys(lookupds))
     return [places] if config.lookupd_strategy == "rotate" else [[place] for place in places]
@@ -186,11 +186,11 @@ class Silence:
     An error is an answer: asking an overloaded nsqlookupd more often would not help it.
     """
 
-    def __init__(self, lookupds: Iterable[Lookupd]) -> None:
+    def __init__(self, lookupds: Iterable[LookupdAddress]) -> None:
         self._all = frozenset(lookupds)
-        self._silent: set[Lookupd] = set()
+        self._silent: set[LookupdAddress] = set()
 
-    def record(self, lookupd: Lookupd, *, has_answered: bool) -> bool:
+    def record(self, lookupd: LookupdAddress, *, has_answered: bool) -> bool:
         """Take note of a query. Return whether it was the one that made the silence total."""
         was_total = self.is_total
         if has_answered:
@@ -210,17 +210,17 @@ class Listings:
 
     def __init__(self, topic: str = "") -> None:
         self._topic = topic
-        self._by_lookupd: dict[Lookupd, Sequence[ListedNsqd]] = {}
-        self._failed: set[Lookupd] = set()
+        self._by_lookupd: dict[LookupdAddress, Sequence[ListedNsqd]] = {}
+        self._failed: set[LookupdAddress] = set()
         self.has_begun = False  # at least one has answered
 
-    def target(self, lookupd: Lookupd, *, wait: float = 0.0, index: str = "") -> str:
+    def target(self, lookupd: LookupdAddress, *, wait: float = 0.0, index: str = "") -> str:
         return lookupd.query_target(self._topic, wait=wait, index=index)
 
-    def take(self, lookupd: Lookupd, status: int, body: bytes) -> bool:
+    def take(self, lookupd: LookupdAddress, status: int, body: bytes) -> bool:
         return self.record_answer(lookupd, read_answer(status, body))
 
-    def record_answer(self, lookupd: Lookupd, listed: Sequence[ListedNsqd]) -> bool:
+    def record_answer(self, lookupd: LookupdAddress, listed: Sequence[ListedNsqd]) -> bool:
         """Replace the answer of an nsqlookupd; return whether the nsqds or the number of failures have changed."""
         before = self.nsqds.keys(), len(self._failed)
         self.has_begun = True
@@ -228,7 +228,7 @@ class Listings:
         self._by_lookupd[lookupd] = listed
         return (self.nsqds.keys(), len(self._failed)) != before
 
-    def record_failure(self, lookupd: Lookupd, reason: str = "") -> bool:
+    def record_failure(self, lookupd: LookupdAddress, reason: str = "") -> bool:
         self._failed.add(lookupd)
         return True
 

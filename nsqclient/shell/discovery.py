@@ -12,7 +12,7 @@ from nsqclient.core.listings import (
     TRIES,
     WAIT,
     BadAnswer,
-    Lookupd,
+    LookupdAddress,
     Pace,
     Question,
     Silence,
@@ -34,7 +34,7 @@ class Discovery:
         self,
         runtime: Runtime,
         question: Question,
-        lookupds: Sequence[Lookupd],
+        lookupds: Sequence[LookupdAddress],
         config: Config,
         *,
         random: Random,
@@ -72,7 +72,7 @@ class Discovery:
         if all(follower.rounds for follower in self._followers):
             self.first_round.set()
 
-    async def ask(self, lookupd: Lookupd, *, index: str = "") -> str | None:
+    async def ask(self, lookupd: LookupdAddress, *, index: str = "") -> str | None:
         """Query once and return the index of the answer ("" without one), or None if the query failed.
 
         With an `index` the query waits until nsqlookupd has another one.
@@ -103,7 +103,7 @@ class _Follower:
     """Asks one nsqlookupd, or several in turn, until cancelled."""
 
     def __init__(
-        self, discovery: Discovery, runtime: Runtime, lookupds: Sequence[Lookupd], config: Config, random: Random
+        self, discovery: Discovery, runtime: Runtime, lookupds: Sequence[LookupdAddress], config: Config, random: Random
     ) -> None:
         self.rounds = 0
         self._discovery = discovery
