@@ -138,7 +138,7 @@ def _listed(producer: Mapping[str, Any]) -> ListedNsqd:
     return ListedNsqd(address, str(producer.get("hostname", "")), str(producer.get("remote_address", "")))
 
 
-class Pace:
+class PollInterval:
     """How long to wait until nsqlookupd is asked again."""
 
     def __init__(self, config: Config, random: Random) -> None:

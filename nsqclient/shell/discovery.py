@@ -13,7 +13,7 @@ from nsqclient.core.listings import (
     WAIT,
     BadAnswer,
     LookupdAddress,
-    Pace,
+    PollInterval,
     Question,
     Silence,
     groups_of,
@@ -110,7 +110,7 @@ class _Follower:
         self._runtime = runtime
         self._lookupds = lookupds
         self._config = config
-        self._pace = Pace(config, random)
+        self._pace = PollInterval(config, random)
         self._at = 0
         self._nap: Scope | None = None
         self._is_hurried = False
