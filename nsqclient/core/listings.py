@@ -37,7 +37,7 @@ class BadAnswer(Exception):
     """The answer of an nsqlookupd is unusable."""
 
 
-class Question(Protocol):
+class LookupQuery(Protocol):
     """What nsqlookupds are asked, and what becomes of their answers."""
 
     @property
@@ -206,7 +206,7 @@ class Silence:
 
 
 class Listings:
-    """The union of the last good answers: an nsqlookupd that fails takes nothing away. Implements `Question`."""
+    """The union of the last good answers: an nsqlookupd that fails takes nothing away. Implements `LookupQuery`."""
 
     def __init__(self, topic: str = "") -> None:
         self._topic = topic

@@ -13,8 +13,8 @@ from nsqclient.core.listings import (
     WAIT,
     BadAnswer,
     LookupdAddress,
+    LookupQuery,
     PollInterval,
-    Question,
     Silence,
     groups_of,
     headers_of,
@@ -33,7 +33,7 @@ class Discovery:
     def __init__(
         self,
         runtime: Runtime,
-        question: Question,
+        question: LookupQuery,
         lookupds: Sequence[LookupdAddress],
         config: Config,
         *,
