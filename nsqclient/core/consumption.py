@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from nsqclient.core.backoff import Backoff, Signal, Step
+from nsqclient.core.backoff import Backoff, BackoffStep, Signal
 from nsqclient.core.connection import LATE, IdentifyDefaults, NsqdConnection
 from nsqclient.core.delivery import Delivery, reason_of
 from nsqclient.core.errors import AuthError, ConfigError, NSQError, ProtocolError, TLSRefused, Unsupported
@@ -228,11 +228,11 @@ class Consumption:
             return
         now = self.clock()
         match self.backoff.signal(signal, now):
-            case Step.WAIT:
+            case BackoffStep.WAIT:
                 self.flow.hold(now)
                 self.emit(BackoffStarted(self.backoff.level, self.backoff.pause))
                 self.notify()  # `next_tick` has changed
-            case Step.END:
+            case BackoffStep.END:
                 self.flow.release(now)
                 self.emit(BackoffEnded())
 
