@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from nsqclient.core.consumption import ConsumerConnection
     from nsqclient.core.listings import ListedNsqd
     from nsqclient.core.stats import ConsumerStats
-    from nsqclient.shell.runtime import Link, Runtime, Scope, Tasks
+    from nsqclient.shell.runtime import CancelScope, Link, Runtime, Tasks
     from nsqclient.shell.targets import Target
 
 _REQUEUE_TIMEOUT: Final = 1.0  # seconds that a cancelled consumer takes at most to requeue its messages
@@ -157,7 +157,7 @@ class Consumer:
         self._dead_letters_arrived = Flag(runtime)
         self._changed = runtime.parking_lot()  # woken when the task of an nsqd, or its connection, has ended
         self._drained_by = inf  # the time by which handlers have to end
-        self._handling: set[Scope] = set()  # of each `run`
+        self._handling: set[CancelScope] = set()  # of each `run`
         self._tasks: Tasks | None = None
         self._nodes: dict[str, ConsumerNode] = {}
         self._dead_letter_producers: dict[str, Producer] = {}  # for dead letters, by nsqd
@@ -453,7 +453,7 @@ class Consumer:
             node.absence = self._runtime.scope()
             self._our_tasks().start(partial(self._drop_unless_listed, node, node.absence, self._drop_after))
 
-    async def _drop_unless_listed(self, node: ConsumerNode, absence: Scope, seconds: float) -> None:
+    async def _drop_unless_listed(self, node: ConsumerNode, absence: CancelScope, seconds: float) -> None:
         if await absence.run(partial(self._sleep, seconds), False):
             node.stop()
             if node.connection is not None and node.connection.is_open:
@@ -530,13 +530,15 @@ class ConsumerNode:
         self.address = address
         self.listed: ListedNsqd | None = None  # its entry in nsqlookupd
         self.is_wanted = True
-        self.absence: Scope | None = None  # around the wait until it is dropped, unless it is listed again in time
+        self.absence: CancelScope | None = (
+            None  # around the wait until it is dropped, unless it is listed again in time
+        )
         self.first_try = Flag(runtime)  # set once it has connected or failed
         self.error: NSQError | None = None  # of the last attempt to connect
         self.failures = 0  # of attempts to connect, in a row
         self.connection: ConsumerConnection | None = None
         self._runtime = runtime
-        self._wait: Scope | None = None  # around a dial, or the pause before it
+        self._wait: CancelScope | None = None  # around a dial, or the pause before it
 
     async def unless_stopped(self, work: Callable[[], Awaitable[T]], otherwise: T) -> T:
         """Return the result of a dial or a pause, or `otherwise` if `stop` has interrupted it."""

@@ -24,7 +24,7 @@ from nsqclient.shell.tls import context_of
 
 if TYPE_CHECKING:
     from nsqclient.core.config import Config
-    from nsqclient.shell.runtime import Runtime, Scope
+    from nsqclient.shell.runtime import CancelScope, Runtime
 
 
 class Discovery:
@@ -112,7 +112,7 @@ class _Follower:
         self._config = config
         self._pace = PollInterval(config, random)
         self._at = 0
-        self._nap: Scope | None = None
+        self._nap: CancelScope | None = None
         self._is_hurried = False
 
     def hurry(self) -> None:

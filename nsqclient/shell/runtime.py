@@ -45,7 +45,7 @@ class ParkingLot(Protocol):
         """Wake all tasks that wait now."""
 
 
-class Scope(Protocol):
+class CancelScope(Protocol):
     """Work that can be cancelled, or has a deadline, while the task around it goes on. Each scope runs once."""
 
     async def run(self, work: Work[T], otherwise: T) -> T:
@@ -112,7 +112,7 @@ class Runtime(Protocol):
     def parking_lot(self) -> ParkingLot:
         """Return an empty parking lot."""
 
-    def scope(self, deadline: float = inf, *, is_shielded: bool = False) -> Scope:
+    def scope(self, deadline: float = inf, *, is_shielded: bool = False) -> CancelScope:
         """Return a scope. `is_shielded`: what is cancelled around it goes on until its deadline."""
 
     async def fail_after(self, seconds: float, work: Work[T]) -> T:
