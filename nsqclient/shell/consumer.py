@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from nsqclient.core.consumption import ConsumerConnection
     from nsqclient.core.listings import ListedNsqd
     from nsqclient.core.stats import ConsumerStats
-    from nsqclient.shell.runtime import CancelScope, Link, Runtime, Tasks
+    from nsqclient.shell.runtime import CancelScope, ClientTasks, Link, Runtime
     from nsqclient.shell.targets import Target
 
 _REQUEUE_TIMEOUT: Final = 1.0  # seconds that a cancelled consumer takes at most to requeue its messages
@@ -158,7 +158,7 @@ class Consumer:
         self._changed = runtime.parking_lot()  # woken when the task of an nsqd, or its connection, has ended
         self._drained_by = inf  # the time by which handlers have to end
         self._handling: set[CancelScope] = set()  # of each `run`
-        self._tasks: Tasks | None = None
+        self._tasks: ClientTasks | None = None
         self._nodes: dict[str, ConsumerNode] = {}
         self._dead_letter_producers: dict[str, Producer] = {}  # for dead letters, by nsqd
         self._dialling = 0  # dials under way
@@ -358,7 +358,7 @@ class Consumer:
 
     # --- services
 
-    def _start(self, tasks: Tasks) -> None:
+    def _start(self, tasks: ClientTasks) -> None:
         self._tasks = tasks
         tasks.start(self._keep_time)
         if self._dead_letter is not None:
@@ -369,7 +369,7 @@ class Consumer:
         if self._discovery is not None:
             tasks.start(self._discovery.run)
 
-    def _our_tasks(self) -> Tasks:
+    def _our_tasks(self) -> ClientTasks:
         assert self._tasks is not None
         return self._tasks
 

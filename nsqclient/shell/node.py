@@ -19,7 +19,7 @@ from nsqclient.shell.tls import tls_maker
 
 if TYPE_CHECKING:
     from nsqclient.core.config import Config
-    from nsqclient.shell.runtime import Link, Runtime, Tasks
+    from nsqclient.shell.runtime import ClientTasks, Link, Runtime
     from nsqclient.shell.targets import Target
     from nsqcommon.streams.tls import SecureLayer
 
@@ -35,7 +35,7 @@ class Shared:
     """The things that a producer shares with each of its nodes."""
 
     runtime: Runtime
-    tasks: Callable[[], Tasks]
+    tasks: Callable[[], ClientTasks]
     config: Config
     max_pending: int
     emit: Callable[[Event], None]

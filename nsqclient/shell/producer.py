@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from nsqclient.core.config import Config
-    from nsqclient.shell.runtime import Runtime, Tasks
+    from nsqclient.shell.runtime import ClientTasks, Runtime
 
 Retry = Literal["safe", "never", "unsent", "anywhere"]
 
@@ -149,7 +149,7 @@ class Producer:
         self._runtime = runtime
         self._clock = runtime.clock
         self._wait_for: Callable[[Outcome], Awaitable[None]] = runtime.wait_for
-        self._tasks: Tasks | None = None
+        self._tasks: ClientTasks | None = None
         self._random = Random()
         self._retry = retry
         self._retry_timeout = retry_timeout
@@ -185,7 +185,7 @@ class Producer:
         self._attempt = self._try if membership is None else self._try_counted
         self._is_stopped = False
 
-    def _start(self, tasks: Tasks) -> None:
+    def _start(self, tasks: ClientTasks) -> None:
         """Keep the connections up by these tasks."""
         self._tasks = tasks
         self._roster.begin()
@@ -201,7 +201,7 @@ class Producer:
             )
             tasks.start(discovery.run)
 
-    def _our_tasks(self) -> Tasks:
+    def _our_tasks(self) -> ClientTasks:
         assert self._tasks is not None
         return self._tasks
 

@@ -58,7 +58,7 @@ class CancelScope(Protocol):
         """Replace the deadline."""
 
 
-class Tasks(Protocol):
+class ClientTasks(Protocol):
     """The tasks of one client. They go on when its caller is cancelled, until the block that opened them has ended."""
 
     def start(self, work: Work[None]) -> None:
@@ -124,7 +124,7 @@ class Runtime(Protocol):
         If one raises, the others are cancelled. If several do, the first error is raised, and no group.
         """
 
-    def tasks(self, failed: Callable[[BaseException], None] | None = None) -> AbstractAsyncContextManager[Tasks]:
+    def tasks(self, failed: Callable[[BaseException], None] | None = None) -> AbstractAsyncContextManager[ClientTasks]:
         """Return a block that has tasks, and cancels them at its end.
 
         If a task raises, trio cancels the block, which then raises the error, and asyncio calls `failed`.
