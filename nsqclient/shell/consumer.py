@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from nsqclient.core.consumption import ConsumerConnection
     from nsqclient.core.listings import ListedNsqd
     from nsqclient.core.stats import ConsumerStats
-    from nsqclient.shell.runtime import CancelScope, ClientTasks, Link, Runtime
+    from nsqclient.shell.runtime import CancelScope, ClientTasks, Runtime, SocketLink
     from nsqclient.shell.targets import Target
 
 _REQUEUE_TIMEOUT: Final = 1.0  # seconds that a cancelled consumer takes at most to requeue its messages
@@ -505,7 +505,7 @@ class Consumer:
             self._failed_to_connect(node, error)
         return error
 
-    async def _dial(self, target: Target) -> Link | None:
+    async def _dial(self, target: Target) -> SocketLink | None:
         while self._dialling >= _DIALS:
             await self._may_dial.park()
         self._dialling += 1

@@ -65,7 +65,7 @@ class ClientTasks(Protocol):
         """Start a task."""
 
 
-class Link(Protocol):
+class SocketLink(Protocol):
     """The socket of one connection. Whatever sends on the connection calls `wake`."""
 
     def wake(self) -> None:
@@ -145,7 +145,7 @@ class Runtime(Protocol):
     async def call_in_thread(self, handler: Callable[[Any], Any], message: Delivery, limiter: Any) -> None:
         """Call a plain handler in a thread, with a copy of the message that may be answered there."""
 
-    async def dial(self, target: Target, config: Config) -> Link:
+    async def dial(self, target: Target, config: Config) -> SocketLink:
         """Connect to an nsqd. Raise ConnectError."""
 
     def requests(self, *, connect_timeout: float) -> Requests:
