@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from nsqtools.json_fields import list_in, number_in, text_in
 
 if TYPE_CHECKING:
-    from nsqtools.nodes import Queries, Server
+    from nsqtools.nodes import NodeQueries, Server
 
 REASONS: Final = {
     "NOT_FOUND": "this nsqd buries nothing",
@@ -47,7 +47,7 @@ class Summary:
 class DeadLetters:
     """One channel of one nsqd. All methods raise AskFailed."""
 
-    def __init__(self, queries: Queries, server: Server, topic: str, channel: str) -> None:
+    def __init__(self, queries: NodeQueries, server: Server, topic: str, channel: str) -> None:
         self._queries = queries
         self.server = server
         self._channel = urlencode({"topic": topic, "channel": channel})

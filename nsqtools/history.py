@@ -23,7 +23,7 @@ from nsqcommon.http_client import HttpFailed, OpenAnswer, open_answer
 from nsqcommon.startup import StartupError
 from nsqcommon.wire.history import MSGPACK, BadHistory, End, Gap, HistoryReader, LogRange, StoredBatch
 from nsqtools.json_fields import number_in, text_in
-from nsqtools.nodes import AskFailed, Queries, Server, refusal
+from nsqtools.nodes import AskFailed, NodeQueries, Server, refusal
 
 log = logging.getLogger(__name__)
 
@@ -133,7 +133,7 @@ class Span:
 class TopicLog:
     """A topic's log on one nsqd."""
 
-    def __init__(self, queries: Queries, server: Server, topic: str) -> None:
+    def __init__(self, queries: NodeQueries, server: Server, topic: str) -> None:
         self.server = server
         self.topic = topic
         self._queries = queries

@@ -78,7 +78,7 @@ class Producer:
         return join_host_port(self.broadcast_address, self.tcp_port)
 
 
-class Queries:
+class NodeQueries:
     """Sends queries within these times, in seconds. `reasons` has words for codes of errors."""
 
     def __init__(
@@ -288,7 +288,7 @@ def refusal(where: str, status: int, body: bytes) -> AskFailed:
 
 
 async def servers_of(
-    queries: Queries,
+    queries: NodeQueries,
     topic: str,
     *,
     lookupd: Sequence[str] = (),
@@ -306,7 +306,7 @@ async def servers_of(
     return [producer.server for producer in producers]
 
 
-async def _beside(queries: Queries, tcp: Server) -> Server:
+async def _beside(queries: NodeQueries, tcp: Server) -> Server:
     """Return the HTTP address of the nsqd with this TCP address, if it is the next port, as usual."""
     http = Server(tcp.host, tcp.port + 1)
     if await queries.ask(http, "/info", tcp_port_in) != tcp.port:

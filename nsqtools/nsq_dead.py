@@ -33,7 +33,7 @@ from nsqtools.client_flags import CLIENT_OPTIONS, PRODUCER_OPT, client_config
 from nsqtools.command import ToolFailed, run_tool
 from nsqtools.dead import NO_CHANNEL, REASONS, DeadLetters, Job, Summary
 from nsqtools.history import parse_position
-from nsqtools.nodes import AskFailed, Queries, Server, tcp_port_in
+from nsqtools.nodes import AskFailed, NodeQueries, Server, tcp_port_in
 from nsqtools.output import Output
 from nsqtools.progress import Progress
 from nsqtools.whole_cluster import (
@@ -123,7 +123,7 @@ class Options(ClusterOptions):
 Nodes = ClusterNodes[tuple[DeadLetters, Summary]]
 
 
-async def find_buried(options: Options, queries: Queries) -> Nodes:
+async def find_buried(options: Options, queries: NodeQueries) -> Nodes:
     """Ask all nsqd of the topic what they have buried. Raise ToolFailed if there is nobody to ask."""
 
     async def ask(server: Server) -> tuple[DeadLetters, Summary]:
@@ -205,7 +205,7 @@ async def export_to_file(options: Options, cluster: Nodes) -> int:
     return count
 
 
-async def export_to_topic(options: Options, queries: Queries, cluster: Nodes) -> int:
+async def export_to_topic(options: Options, queries: NodeQueries, cluster: Nodes) -> int:
     """Publish the bodies. After a broken connection a message may be published twice."""
     count = 0
     try:

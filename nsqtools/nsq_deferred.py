@@ -23,7 +23,7 @@ from nsqcommon.startup import StartupError
 from nsqcommon.wire.extensions import is_valid_key
 from nsqtools.command import run_tool
 from nsqtools.deferred import REASONS, Deferred, Name
-from nsqtools.nodes import AskFailed, Queries, Server
+from nsqtools.nodes import AskFailed, NodeQueries, Server
 from nsqtools.output import Output
 from nsqtools.progress import Progress
 from nsqtools.whole_cluster import (
@@ -171,7 +171,7 @@ class Choice:
 Nodes = ClusterNodes[tuple[Deferred, dict[str, int] | None]]  # with the count of each channel; None: may not be read
 
 
-async def find_deferred(options: Options, queries: Queries) -> Nodes:
+async def find_deferred(options: Options, queries: NodeQueries) -> Nodes:
     """Ask all nsqd of the topic how many messages are deferred. Raise ToolFailed if there is nobody to ask."""
 
     async def ask(server: Server) -> tuple[Deferred, dict[str, int] | None]:

@@ -30,7 +30,7 @@ from nsqtools.checkpoint import RemainingRange, ReplayCheckpoint
 from nsqtools.client_flags import CLIENT_OPTIONS, PRODUCER_OPT, client_config
 from nsqtools.command import LAST_ANSWERS, ToolFailed, ToolOptions, run_tool, run_until
 from nsqtools.history import Bounds, Span, SpanReader, TopicLog, next_in_time, parse_position
-from nsqtools.nodes import AskFailed, Queries, servers_of, tcp_port_in
+from nsqtools.nodes import AskFailed, NodeQueries, servers_of, tcp_port_in
 from nsqtools.output import Output
 from nsqtools.passing_on import with_origin
 from nsqtools.progress import Progress, with_progress
@@ -189,7 +189,7 @@ class Replay:
         }
 
 
-async def prepare(options: Options, queries: Queries) -> Replay:
+async def prepare(options: Options, queries: NodeQueries) -> Replay:
     """Find the logs and the ranges to replay, from the flags or from the checkpoint. Raise AskFailed or ToolFailed."""
     servers = await servers_of(
         queries, options.topic, lookupd=options.lookupd_http_address, nsqd_http=options.nsqd_http_address
@@ -266,7 +266,7 @@ async def _publish(topic: str, batch: Sequence[tuple[bytes, Mapping[str, bytes]]
     await producer.publish_many(topic, bodies)
 
 
-async def destinations(options: Options, queries: Queries, replay: Replay) -> list[str]:
+async def destinations(options: Options, queries: NodeQueries, replay: Replay) -> list[str]:
     """Return the TCP addresses of the nsqd to publish to; none if nsqlookupd lists them. Raise AskFailed."""
     if options.destination_nsqd_tcp_address or options.destination_lookupd_http_address:
         return list(options.destination_nsqd_tcp_address)
@@ -276,7 +276,7 @@ async def destinations(options: Options, queries: Queries, replay: Replay) -> li
 
 async def run(options: Options, stop: trio.Event) -> int:
     output = Output()
-    queries = Queries(
+    queries = NodeQueries(
         connect_timeout=seconds(options.http_client_connect_timeout),
         request_timeout=seconds(options.http_client_request_timeout),
     )

@@ -29,7 +29,7 @@ from nsqtools.command import (
 )
 from nsqtools.history import body_document, headers_document, parse_position
 from nsqtools.json_fields import list_in, number_in
-from nsqtools.nodes import AskFailed, Queries, servers_of
+from nsqtools.nodes import AskFailed, NodeQueries, servers_of
 from nsqtools.output import Output, header_lines, message_line
 from nsqtools.peek import peek
 
@@ -183,7 +183,7 @@ def _about(message: Message) -> dict[str, Any]:
     }
 
 
-async def guard(options: Options, topic: str, queries: Queries) -> None:
+async def guard(options: Options, topic: str, queries: NodeQueries) -> None:
     """Refuse to make an ephemeral channel that would be the topic's first one. Raise ToolFailed.
 
     The first channel gets the topic's backlog, which would vanish together with an ephemeral channel.
@@ -223,7 +223,7 @@ def _unread(stats: Any, *, topic: str) -> int:
 
 async def run(options: Options, stop: trio.Event) -> int:
     output = Output()
-    queries = Queries()
+    queries = NodeQueries()
     if options.peek:
         await run_until(stop, lambda: peek(options, queries, output))
         return 0

@@ -13,7 +13,7 @@ from nsqtools.nodes import AskFailed, servers_of
 from nsqtools.output import header_lines, message_line
 
 if TYPE_CHECKING:
-    from nsqtools.nodes import Queries
+    from nsqtools.nodes import NodeQueries
     from nsqtools.output import Output
 
 
@@ -40,7 +40,7 @@ class PeekOptions(Protocol):
     def lookupd_http_address(self) -> tuple[str, ...]: ...
 
 
-async def peek(options: PeekOptions, queries: Queries, output: Output) -> None:
+async def peek(options: PeekOptions, queries: NodeQueries, output: Output) -> None:
     """Print the messages. Raise ToolFailed or OutputClosed."""
     try:
         await _peek(options, queries, output)
@@ -48,7 +48,7 @@ async def peek(options: PeekOptions, queries: Queries, output: Output) -> None:
         raise ToolFailed(str(error)) from error
 
 
-async def _peek(options: PeekOptions, queries: Queries, output: Output) -> None:
+async def _peek(options: PeekOptions, queries: NodeQueries, output: Output) -> None:
     readers = [reader for topic in options.topic for reader in await _readers(options, topic, queries)]
     if options.from_ or not options.n:
         shown = 0
@@ -65,7 +65,7 @@ async def _peek(options: PeekOptions, queries: Queries, output: Output) -> None:
             await output.write(_line(*it, options))
 
 
-async def _readers(options: PeekOptions, topic: str, queries: Queries) -> Sequence[SpanReader]:
+async def _readers(options: PeekOptions, topic: str, queries: NodeQueries) -> Sequence[SpanReader]:
     servers = await servers_of(
         queries,
         topic,

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from nsqtools.deferred import PAGE, Deferred
-from nsqtools.nodes import AskFailed, Queries, Server
+from nsqtools.nodes import AskFailed, NodeQueries, Server
 
 
 class StuckQueries:
@@ -24,7 +24,7 @@ class StuckQueries:
 
 
 def test_an_nsqd_that_sends_the_same_page_again_is_asked_no_further() -> None:
-    node = Deferred(cast(Queries, StuckQueries()), Server("n1", 4151), "t")
+    node = Deferred(cast(NodeQueries, StuckQueries()), Server("n1", 4151), "t")
 
     async def read() -> None:
         async for _ in node.messages("c"):
