@@ -130,7 +130,7 @@ class Span:
         return self.end - self.first
 
 
-class TopicLog:
+class RemoteTopicLog:
     """A topic's log on one nsqd."""
 
     def __init__(self, queries: NodeQueries, server: Server, topic: str) -> None:
@@ -224,7 +224,7 @@ class TopicLog:
 class SpanReader:
     """Reads the messages of one span in order, page by page."""
 
-    def __init__(self, log: TopicLog, span: Span) -> None:
+    def __init__(self, log: RemoteTopicLog, span: Span) -> None:
         self.log = log
         self.span = span
         self.position = span.first  # everything before this sequence was taken

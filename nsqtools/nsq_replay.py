@@ -29,7 +29,7 @@ from nsqtools import flags
 from nsqtools.checkpoint import RemainingRange, ReplayCheckpoint
 from nsqtools.client_flags import CLIENT_OPTIONS, PRODUCER_OPT, client_config
 from nsqtools.command import LAST_ANSWERS, ToolFailed, ToolOptions, run_tool, run_until
-from nsqtools.history import Bounds, Span, SpanReader, TopicLog, next_in_time, parse_position
+from nsqtools.history import Bounds, RemoteTopicLog, Span, SpanReader, next_in_time, parse_position
 from nsqtools.nodes import AskFailed, NodeQueries, servers_of, tcp_port_in
 from nsqtools.output import Output
 from nsqtools.passing_on import with_origin
@@ -194,7 +194,7 @@ async def prepare(options: Options, queries: NodeQueries) -> Replay:
     servers = await servers_of(
         queries, options.topic, lookupd=options.lookupd_http_address, nsqd_http=options.nsqd_http_address
     )
-    logs = [(it, await it.bounds()) for it in (TopicLog(queries, server, options.topic) for server in servers)]
+    logs = [(it, await it.bounds()) for it in (RemoteTopicLog(queries, server, options.topic) for server in servers)]
     before = ReplayCheckpoint.load(Path(options.checkpoint)) if options.checkpoint else None
     if before is not None:
         return _continued(options, before, logs)
@@ -211,7 +211,7 @@ async def prepare(options: Options, queries: NodeQueries) -> Replay:
     return Replay(options, readers)
 
 
-def _continued(options: Options, before: ReplayCheckpoint, found: Sequence[tuple[TopicLog, Bounds]]) -> Replay:
+def _continued(options: Options, before: ReplayCheckpoint, found: Sequence[tuple[RemoteTopicLog, Bounds]]) -> Replay:
     if (before.topic, before.destination_topic) != (options.topic, options.destination_topic):
         raise ToolFailed(
             f"checkpoint {options.checkpoint} is of another replay, {before.topic} into {before.destination_topic}"

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
 from nsqtools.command import ToolFailed
-from nsqtools.history import Span, SpanReader, StoredMessage, TopicLog, next_in_time, parse_position
+from nsqtools.history import RemoteTopicLog, Span, SpanReader, StoredMessage, next_in_time, parse_position
 from nsqtools.nodes import AskFailed, servers_of
 from nsqtools.output import header_lines, message_line
 
@@ -79,7 +79,7 @@ async def _readers(options: PeekOptions, topic: str, queries: NodeQueries) -> Se
         )
     position = parse_position("from", options.from_ or "earliest", datetime.now(UTC))
     readers = []
-    for log in (TopicLog(queries, server, topic) for server in servers):
+    for log in (RemoteTopicLog(queries, server, topic) for server in servers):
         bounds = await log.bounds()
         first = await log.sequence_at(position, bounds)
         if options.n and not options.from_:
