@@ -139,7 +139,7 @@ class Options(ToolOptions):
         )
 
 
-class TopicLog(logging.LoggerAdapter[logging.Logger]):
+class TopicLogger(logging.LoggerAdapter[logging.Logger]):
     """Adds the topic and the channel to each line of the log."""
 
     def process(self, msg: object, kwargs: Any) -> tuple[str, Any]:
@@ -198,7 +198,7 @@ class Archive:
                     skip_empty_files=options.skip_empty_files,
                     wall=self._wall,
                     threads=self._threads,
-                    log=TopicLog(log, {"place": f"{topic}/{options.channel}"}),
+                    log=TopicLogger(log, {"place": f"{topic}/{options.channel}"}),
                 )
                 task_status.started()
                 if self._is_stopping:
