@@ -117,7 +117,7 @@ def _bounds(said: Any) -> Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ReadRange:
     """The messages to read: [first, end) of this log."""
 
     node: str
@@ -224,7 +224,7 @@ class RemoteTopicLog:
 class SpanReader:
     """Reads the messages of one span in order, page by page."""
 
-    def __init__(self, log: RemoteTopicLog, span: Span) -> None:
+    def __init__(self, log: RemoteTopicLog, span: ReadRange) -> None:
         self.log = log
         self.span = span
         self.position = span.first  # everything before this sequence was taken

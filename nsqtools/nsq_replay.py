@@ -29,7 +29,7 @@ from nsqtools import flags
 from nsqtools.checkpoint import RemainingRange, ReplayCheckpoint
 from nsqtools.client_flags import CLIENT_OPTIONS, PRODUCER_OPT, client_config
 from nsqtools.command import LAST_ANSWERS, ToolFailed, ToolOptions, run_tool, run_until
-from nsqtools.history import Bounds, RemoteTopicLog, Span, SpanReader, next_in_time, parse_position
+from nsqtools.history import Bounds, ReadRange, RemoteTopicLog, SpanReader, next_in_time, parse_position
 from nsqtools.nodes import AskFailed, NodeQueries, servers_of, tcp_port_in
 from nsqtools.output import Output
 from nsqtools.passing_on import with_origin
@@ -207,7 +207,7 @@ async def prepare(options: Options, queries: NodeQueries) -> Replay:
     for it, bounds in logs:
         first = await it.sequence_at(parse_position("from", options.from_, now), bounds)
         end = await it.sequence_at(parse_position("to", options.to, now), bounds)
-        readers.append(SpanReader(it, Span(bounds.node, bounds.log_id, first, max(first, end))))
+        readers.append(SpanReader(it, ReadRange(bounds.node, bounds.log_id, first, max(first, end))))
     return Replay(options, readers)
 
 
@@ -222,7 +222,8 @@ def _continued(options: Options, before: ReplayCheckpoint, found: Sequence[tuple
             f"checkpoint {options.checkpoint} names nodes that were not found: {', '.join(sorted(missing))}"
         )
     readers = [
-        SpanReader(logs[node], Span(node, place.log_id, place.next, place.end)) for node, place in before.places.items()
+        SpanReader(logs[node], ReadRange(node, place.log_id, place.next, place.end))
+        for node, place in before.places.items()
     ]
     return Replay(options, readers, published_before=before.published)
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
 from nsqtools.command import ToolFailed
-from nsqtools.history import RemoteTopicLog, Span, SpanReader, StoredMessage, next_in_time, parse_position
+from nsqtools.history import ReadRange, RemoteTopicLog, SpanReader, StoredMessage, next_in_time, parse_position
 from nsqtools.nodes import AskFailed, servers_of
 from nsqtools.output import header_lines, message_line
 
@@ -84,7 +84,7 @@ async def _readers(options: PeekOptions, topic: str, queries: NodeQueries) -> Se
         first = await log.sequence_at(position, bounds)
         if options.n and not options.from_:
             first = max(first, bounds.next - options.n)
-        readers.append(SpanReader(log, Span(bounds.node, bounds.log_id, first, bounds.next)))
+        readers.append(SpanReader(log, ReadRange(bounds.node, bounds.log_id, first, bounds.next)))
     return readers
 
 
