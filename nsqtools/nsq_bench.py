@@ -28,7 +28,7 @@ from nsqcommon.startup import StartupError
 from nsqtools import flags
 from nsqtools.client_flags import CLIENT_OPTIONS, CONSUMER_OPT, PRODUCER_OPT, client_config
 from nsqtools.command import ToolFailed, ToolOptions, run_tool, run_until
-from nsqtools.histogram import Histogram
+from nsqtools.histogram import DurationHistogram
 from nsqtools.output import Output
 from nsqtools.throttle import Throttle
 
@@ -110,7 +110,7 @@ class Side:
     messages: int = 0
     bytes: int = 0
     seconds: float = 0.0
-    times: Histogram = field(default_factory=Histogram)
+    times: DurationHistogram = field(default_factory=DurationHistogram)
 
     def add_times(self, age: float | None, count: int) -> None:
         """Add the same time for `count` messages, unless it is unknown."""
