@@ -101,7 +101,7 @@ class Options(ToolOptions):
 
 
 @dataclass(slots=True)
-class Replay:
+class ReplayRun:
     """The ranges to replay, and the progress."""
 
     options: Options
@@ -189,7 +189,7 @@ class Replay:
         }
 
 
-async def prepare(options: Options, queries: NodeQueries) -> Replay:
+async def prepare(options: Options, queries: NodeQueries) -> ReplayRun:
     """Find the logs and the ranges to replay, from the flags or from the checkpoint. Raise AskFailed or ToolFailed."""
     servers = await servers_of(
         queries, options.topic, lookupd=options.lookupd_http_address, nsqd_http=options.nsqd_http_address
@@ -208,10 +208,10 @@ async def prepare(options: Options, queries: NodeQueries) -> Replay:
         first = await it.sequence_at(parse_position("from", options.from_, now), bounds)
         end = await it.sequence_at(parse_position("to", options.to, now), bounds)
         readers.append(SpanReader(it, ReadRange(bounds.node, bounds.log_id, first, max(first, end))))
-    return Replay(options, readers)
+    return ReplayRun(options, readers)
 
 
-def _continued(options: Options, before: ReplayCheckpoint, found: Sequence[tuple[RemoteTopicLog, Bounds]]) -> Replay:
+def _continued(options: Options, before: ReplayCheckpoint, found: Sequence[tuple[RemoteTopicLog, Bounds]]) -> ReplayRun:
     if (before.topic, before.destination_topic) != (options.topic, options.destination_topic):
         raise ToolFailed(
             f"checkpoint {options.checkpoint} is of another replay, {before.topic} into {before.destination_topic}"
@@ -225,10 +225,10 @@ def _continued(options: Options, before: ReplayCheckpoint, found: Sequence[tuple
         SpanReader(logs[node], ReadRange(node, place.log_id, place.next, place.end))
         for node, place in before.places.items()
     ]
-    return Replay(options, readers, published_before=before.published)
+    return ReplayRun(options, readers, published_before=before.published)
 
 
-async def publish(replay: Replay, producer: Producer, progress: Progress, stop: trio.Event) -> bool:
+async def publish(replay: ReplayRun, producer: Producer, progress: Progress, stop: trio.Event) -> bool:
     """Publish until the end or until `stop` is set; return whether the end was reached.
 
     Raises AskFailed, NSQError or ToolFailed.
@@ -267,7 +267,7 @@ async def _publish(topic: str, batch: Sequence[tuple[bytes, Mapping[str, bytes]]
     await producer.publish_many(topic, bodies)
 
 
-async def destinations(options: Options, queries: NodeQueries, replay: Replay) -> list[str]:
+async def destinations(options: Options, queries: NodeQueries, replay: ReplayRun) -> list[str]:
     """Return the TCP addresses of the nsqd to publish to; none if nsqlookupd lists them. Raise AskFailed."""
     if options.destination_nsqd_tcp_address or options.destination_lookupd_http_address:
         return list(options.destination_nsqd_tcp_address)
@@ -317,7 +317,7 @@ async def run(options: Options, stop: trio.Event) -> int:
     return 0 if complete and not replay.unreadable else NOT_ALL
 
 
-def _advice(replay: Replay) -> str:
+def _advice(replay: ReplayRun) -> str:
     if replay.options.checkpoint:
         return "run the same command again to continue"
     if len(replay.readers) == 1:
@@ -325,7 +325,7 @@ def _advice(replay: Replay) -> str:
     return "use --checkpoint to be able to continue"
 
 
-def summary_text(replay: Replay, options: Options, *, complete: bool) -> bytes:
+def summary_text(replay: ReplayRun, options: Options, *, complete: bool) -> bytes:
     summary = replay.summary(complete=complete)
     if options.json:
         return json.dumps(summary).encode() + b"\n"
