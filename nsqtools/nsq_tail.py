@@ -91,7 +91,7 @@ class Options(ToolOptions):
         return bool(self.nsqd_tcp_address)
 
 
-class Tail:
+class TailRun:
     """Consumers whose messages are printed one after another, until there were enough."""
 
     def __init__(self, options: Options, config: Config, output: Output) -> None:
@@ -230,7 +230,7 @@ async def run(options: Options, stop: trio.Event) -> int:
     in_flight = options.max_in_flight
     if 0 < options.n < in_flight:
         in_flight = options.n
-    tail = Tail(options, client_config("nsq_tail", options.consumer_opt, max_in_flight=in_flight), output)
+    tail = TailRun(options, client_config("nsq_tail", options.consumer_opt, max_in_flight=in_flight), output)
     if not options.force and (not options.channel or is_ephemeral(options.channel)):
         for topic in options.topic:
             await guard(options, topic, queries)
@@ -243,7 +243,7 @@ async def run(options: Options, stop: trio.Event) -> int:
     return tail.status
 
 
-async def _stop_on(stop: trio.Event, tail: Tail) -> None:
+async def _stop_on(stop: trio.Event, tail: TailRun) -> None:
     await stop.wait()
     tail.stop()
 
