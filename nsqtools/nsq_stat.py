@@ -64,7 +64,7 @@ def _check_addresses(program: str, addresses: Sequence[str]) -> None:
         flags.check_server(address)
 
 
-class Channel:
+class WatchedChannel:
     """The watched channel on all of its nsqd."""
 
     def __init__(self, options: Options) -> None:
@@ -143,7 +143,7 @@ def _report(troubles: Sequence[str]) -> None:
 
 async def run(options: Options, stop: trio.Event) -> int:
     output = Output()
-    await run_until(stop, lambda: watch(Channel(options), options, output.write))
+    await run_until(stop, lambda: watch(WatchedChannel(options), options, output.write))
     return 0
 
 
