@@ -13,7 +13,7 @@ from kombu.transport.virtual import exchange as exchange_types
 
 from nsqjobs.celery import http, revoking, routing
 from nsqjobs.celery.envelope import decode, encode, let_run, publication, ttl_of
-from nsqjobs.celery.reader import Group, Reader, Subscription
+from nsqjobs.celery.reader import PrefetchGroup, Reader, Subscription
 from nsqjobs.counts import counts_of, empty
 
 if TYPE_CHECKING:
@@ -118,9 +118,9 @@ class Channel(virtual.Channel):
     def __init__(self, connection: Any, **kwargs: Any) -> None:
         super().__init__(connection, **kwargs)
         self.priority_steps = tuple(sorted({0, *map(int, self.priority_steps)})) if self.priority_steps else ()
-        self.group = Group()
+        self.group = PrefetchGroup()
         self._consuming: dict[str, Consuming] = {}
-        self._getters: dict[str, tuple[Group, list[Subscription]]] = {}
+        self._getters: dict[str, tuple[PrefetchGroup, list[Subscription]]] = {}
 
     # Queues
 
@@ -311,7 +311,7 @@ class Channel(virtual.Channel):
         """Return the next message of a queue, or None if none comes within a second."""
         reader: Reader = self.connection.reader
         if queue not in self._getters:
-            group = Group(wants=False)
+            group = PrefetchGroup(wants=False)
             self._getters[queue] = (group, [reader.subscribe(it, None, group) for it in self._sources(queue)])
         group, subscriptions = self._getters[queue]
         reader.want_one(group)

@@ -45,7 +45,7 @@ _RECONNECT_PAUSE: Final = 1.0  # seconds
 _FOR_EVER: Final = 1e9  # a consumer that has stopped waits for its answers; `Reader.close` ends that wait
 
 
-class Group:
+class PrefetchGroup:
     """The subscriptions that share a prefetch limit: those of one channel of Celery's."""
 
     def __init__(self, *, wants: bool = True) -> None:
@@ -80,7 +80,7 @@ class Subscription:
     """One channel that is consumed from. `held` is used in the reader's thread only."""
 
     def __init__(
-        self, source: Source, nsqds: Sequence[str], owner: object, group: Group | None, reader: Reader
+        self, source: Source, nsqds: Sequence[str], owner: object, group: PrefetchGroup | None, reader: Reader
     ) -> None:
         self.source = source
         self.reader = reader  # the one that answers, also in a child process, where it does nothing
@@ -129,14 +129,14 @@ class Reader:
     # Celery's thread
 
     def subscribe(
-        self, source: Source, owner: object, group: Group | None, *, nsqds: Sequence[str] = ()
+        self, source: Source, owner: object, group: PrefetchGroup | None, *, nsqds: Sequence[str] = ()
     ) -> Subscription:
         """Consume from a channel, until `cancel`: at `nsqds`, and at those that the endpoint names or that have the topic."""
         subscription = Subscription(source, nsqds, owner, group, self)
         self._order(partial(self._begin, subscription))
         return subscription
 
-    def settle(self, group: Group) -> None:
+    def settle(self, group: PrefetchGroup) -> None:
         """Let Celery have nothing for a moment, so that each level of priority can send what it has."""
         group.is_settling = True
         self._order(partial(self._start, self._end_settling, group))
@@ -153,15 +153,15 @@ class Reader:
         if is_passing and subscription.group is None and self.pid == os.getpid():
             subscription.ended.wait(_CANCEL_TIMEOUT)
 
-    def limit(self, group: Group, count: int) -> None:
+    def limit(self, group: PrefetchGroup, count: int) -> None:
         """Set how many messages a group may hold; 0 is no limit."""
         self._order(partial(self._set_limit, group, count))
 
-    def want_one(self, group: Group) -> None:
+    def want_one(self, group: PrefetchGroup) -> None:
         """Let a group have one message more than it holds, until `want_none`."""
         self._order(partial(self._want_one, group))
 
-    def want_none(self, group: Group) -> None:
+    def want_none(self, group: PrefetchGroup) -> None:
         """Let a group have no further message, and give back what it has not taken."""
         self._order(partial(self._want_none, group))
 
@@ -292,11 +292,11 @@ class Reader:
             elif isinstance(event, events.Disconnected):
                 subscription.breaks.broken(monotonic())
 
-    def _start(self, task: Callable[[Group], Awaitable[None]], group: Group) -> None:
+    def _start(self, task: Callable[[PrefetchGroup], Awaitable[None]], group: PrefetchGroup) -> None:
         assert self._nursery is not None
         self._nursery.start_soon(task, group)
 
-    async def _end_settling(self, group: Group) -> None:
+    async def _end_settling(self, group: PrefetchGroup) -> None:
         await trio.sleep(_SETTLING)
         group.is_settling = False
         self._wake()
@@ -312,15 +312,15 @@ class Reader:
             group.share_out()
         self._return_waiting(subscription)
 
-    def _set_limit(self, group: Group, count: int) -> None:
+    def _set_limit(self, group: PrefetchGroup, count: int) -> None:
         group.limit = count or UNLIMITED
         group.share_out()
 
-    def _want_one(self, group: Group) -> None:
+    def _want_one(self, group: PrefetchGroup) -> None:
         group.wants = True
         self._set_limit(group, group.taken + 1)
 
-    def _want_none(self, group: Group) -> None:
+    def _want_none(self, group: PrefetchGroup) -> None:
         group.wants = False
         for subscription in list(group.subscriptions):
             self._return_waiting(subscription)
@@ -348,7 +348,7 @@ class Reader:
                 self._keep_to_limit(group)
         self._wake()
 
-    def _keep_to_limit(self, group: Group) -> None:
+    def _keep_to_limit(self, group: PrefetchGroup) -> None:
         """Give back what is in excess: of what nobody has taken, the last to arrive of the lowest level."""
         while is_in_excess(group.limit, group.held()):
             with self._lock:

@@ -10,7 +10,7 @@ import pytest
 
 from nsqclient import Message, Unsupported
 from nsqjobs.addresses import parse_url
-from nsqjobs.celery.reader import Group, Reader, Subscription
+from nsqjobs.celery.reader import PrefetchGroup, Reader, Subscription
 from nsqjobs.celery.routing import Source
 
 
@@ -47,7 +47,7 @@ def arrive(reader: Reader, subscription: Subscription, *messages: FakeMessage) -
 
 
 def test_a_message_whose_connection_was_lost_while_it_waited_is_not_handed_out(reader: Reader) -> None:
-    group = Group()
+    group = PrefetchGroup()
     subscription = Subscription(Source("mails", "jobs"), (), None, group, reader)
     lost, fine = FakeMessage("lost"), FakeMessage()
     arrive(reader, subscription, lost, fine)
