@@ -18,7 +18,7 @@ from nsqjobs.counts import counts_of, empty
 
 if TYPE_CHECKING:
     from nsqclient import Message as Delivery
-    from nsqjobs.celery.routing import Source
+    from nsqjobs.celery.routing import QueueChannel
 
 log = logging.getLogger(__name__)
 
@@ -181,10 +181,10 @@ class Channel(virtual.Channel):
     def is_passing(self, queue: str) -> bool:
         return queue in self.connection.passing
 
-    def _levels(self, queue: str) -> list[Source]:
+    def _levels(self, queue: str) -> list[QueueChannel]:
         return [routing.lasting(queue, level) for level in self.priority_steps or (0,)]
 
-    def _sources(self, queue: str) -> list[Source]:
+    def _sources(self, queue: str) -> list[QueueChannel]:
         """Return where the messages of a queue are."""
         since = self.connection.passing.get(queue, time())
         bindings = [it for it in self.state.queue_bindings(queue) if self._is_bound_to_topic(queue, it.exchange)]

@@ -31,7 +31,7 @@ from nsqjobs.touching import Touching
 if TYPE_CHECKING:
     from nsqclient import Config
     from nsqjobs.addresses import Endpoint
-    from nsqjobs.celery.routing import Source
+    from nsqjobs.celery.routing import QueueChannel
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class ReaderSubscription:
     """One channel that is consumed from. `held` is used in the reader's thread only."""
 
     def __init__(
-        self, source: Source, nsqds: Sequence[str], owner: object, group: PrefetchGroup | None, reader: Reader
+        self, source: QueueChannel, nsqds: Sequence[str], owner: object, group: PrefetchGroup | None, reader: Reader
     ) -> None:
         self.source = source
         self.reader = reader  # the one that answers, also in a child process, where it does nothing
@@ -129,7 +129,7 @@ class Reader:
     # Celery's thread
 
     def subscribe(
-        self, source: Source, owner: object, group: PrefetchGroup | None, *, nsqds: Sequence[str] = ()
+        self, source: QueueChannel, owner: object, group: PrefetchGroup | None, *, nsqds: Sequence[str] = ()
     ) -> ReaderSubscription:
         """Consume from a channel, until `cancel`: at `nsqds`, and at those that the endpoint names or that have the topic."""
         subscription = ReaderSubscription(source, nsqds, owner, group, self)

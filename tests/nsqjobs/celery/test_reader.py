@@ -11,7 +11,7 @@ import pytest
 from nsqclient import Message, Unsupported
 from nsqjobs.addresses import parse_url
 from nsqjobs.celery.reader import PrefetchGroup, Reader, ReaderSubscription
-from nsqjobs.celery.routing import Source
+from nsqjobs.celery.routing import QueueChannel
 
 
 class FakeMessage:
@@ -48,7 +48,7 @@ def arrive(reader: Reader, subscription: ReaderSubscription, *messages: FakeMess
 
 def test_a_message_whose_connection_was_lost_while_it_waited_is_not_handed_out(reader: Reader) -> None:
     group = PrefetchGroup()
-    subscription = ReaderSubscription(Source("mails", "jobs"), (), None, group, reader)
+    subscription = ReaderSubscription(QueueChannel("mails", "jobs"), (), None, group, reader)
     lost, fine = FakeMessage("lost"), FakeMessage()
     arrive(reader, subscription, lost, fine)
     assert reader.take() == (subscription, cast(Message, fine))
@@ -59,7 +59,7 @@ def test_a_message_whose_connection_was_lost_while_it_waited_is_not_handed_out(r
 
 @pytest.mark.parametrize(("channel", "said"), [("jobs", "requeue"), ("w#ephemeral", "finish")])
 def test_a_job_that_nsqd_cannot_bury_is_not_lost(reader: Reader, channel: str, said: str) -> None:
-    subscription = ReaderSubscription(Source("mails", channel), (), None, None, reader)
+    subscription = ReaderSubscription(QueueChannel("mails", channel), (), None, None, reader)
     message = FakeMessage()
     reader.answer(subscription, cast(Message, message), message.bury)
     reader.close()
