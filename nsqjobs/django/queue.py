@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from nsqjobs.django.priorities import Band, Turns, band_topic, prefetches
 
 if TYPE_CHECKING:
-    from nsqjobs.held import Held
+    from nsqjobs.held import HeldMessage
     from nsqjobs.link import Link, Subscription
 
 _FEWEST: Final = 2  # bands in use, from which on there is something to choose
@@ -17,7 +17,7 @@ _FEWEST: Final = 2  # bands in use, from which on there is something to choose
 
 class Taken(NamedTuple):
     band: Band
-    held: Held
+    held: HeldMessage
 
 
 class Queue:

@@ -13,7 +13,7 @@ from nsqclient import NSQError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from nsqjobs.held import Held
+    from nsqjobs.held import HeldMessage
     from nsqjobs.link import Subscription
 
 _RETURN: Final = 5.0  # seconds after which a message comes back whose retry could not be sent
@@ -22,7 +22,7 @@ _RETURN: Final = 5.0  # seconds after which a message comes back whose retry cou
 class NsqMessage(MessageProxy):
     """A message that a worker has."""
 
-    def __init__(self, message: dramatiq.Message[Any], held: Held) -> None:
+    def __init__(self, message: dramatiq.Message[Any], held: HeldMessage) -> None:
         super().__init__(message)
         self.held = held
         self.comes_back = False  # it was processed, but what has to follow could not be sent
@@ -69,7 +69,7 @@ class NsqConsumer(Consumer):
         self._subscription.close()
 
 
-def _read(held: Held) -> NsqMessage | None:
+def _read(held: HeldMessage) -> NsqMessage | None:
     """Return the message for an actor, or None if it is none: it is buried then."""
     try:
         message = dramatiq.Message.decode(held.body)
