@@ -13,7 +13,7 @@ Answer = tuple[int, bytes]
 
 
 @dataclass
-class StoredMessage:
+class MemoryMessage:
     id: bytes
     body: bytes
     timestamp: int
@@ -24,7 +24,7 @@ class StoredMessage:
 
 @dataclass
 class InFlightMessage:
-    stored: StoredMessage
+    stored: MemoryMessage
     since: float
     deadline: float
 
@@ -34,22 +34,22 @@ class MemoryClient(Protocol):
     is_closing: bool
     in_flight: dict[bytes, InFlightMessage]
 
-    def deliver(self, stored: StoredMessage) -> None: ...
+    def deliver(self, stored: MemoryMessage) -> None: ...
 
 
 @dataclass
 class Channel:
-    waiting: deque[StoredMessage] = field(default_factory=deque)
-    deferred: list[tuple[float, StoredMessage]] = field(default_factory=list)
+    waiting: deque[MemoryMessage] = field(default_factory=deque)
+    deferred: list[tuple[float, MemoryMessage]] = field(default_factory=list)
     clients: list[MemoryClient] = field(default_factory=list)
     finished: list[bytes] = field(default_factory=list)
-    buried: list[tuple[StoredMessage, str]] = field(default_factory=list)
+    buried: list[tuple[MemoryMessage, str]] = field(default_factory=list)
 
     @property
     def is_empty(self) -> bool:
         return not self.waiting and not self.deferred and not any(client.in_flight for client in self.clients)
 
-    def take(self, key: str) -> tuple[list[StoredMessage], str]:
+    def take(self, key: str) -> tuple[list[MemoryMessage], str]:
         """Remove what waits under this key, and return it and how the key was found, in nsqd's word if unchanged."""
         taken = [it for it in self.waiting if it.key == key] + [it for _, it in self.deferred if it.key == key]
         self.waiting = deque(it for it in self.waiting if it.key != key)

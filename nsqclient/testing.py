@@ -26,7 +26,7 @@ from typing import Any, Final, Self
 import trio
 from trio.testing import memory_stream_pair
 
-from nsqclient._memory import Channel, InFlightMessage, MemoryClient, StoredMessage, Topic, recall
+from nsqclient._memory import Channel, InFlightMessage, MemoryClient, MemoryMessage, Topic, recall
 from nsqcommon.wakeup import Wakeup
 from nsqcommon.wire import commands
 from nsqcommon.wire.commands import CommandReader, SizeLimits
@@ -144,7 +144,7 @@ class MemoryNSQD:
 
     def put(self, topic: str, body: bytes, *, attempts: int = 1) -> str:
         """Publish a message whose first delivery has the number `attempts`, and return its id."""
-        stored = StoredMessage(b"%016x" % next(self._ids), body, time_ns(), attempts - 1)
+        stored = MemoryMessage(b"%016x" % next(self._ids), body, time_ns(), attempts - 1)
         self._publish(topic, stored)
         return stored.id.decode()
 
@@ -209,7 +209,7 @@ class MemoryNSQD:
             found.channels[channel], found.parked = found.parked, Channel()
         return found.channels[channel]
 
-    def _publish(self, topic: str, stored: StoredMessage, delay: float = 0.0) -> None:
+    def _publish(self, topic: str, stored: MemoryMessage, delay: float = 0.0) -> None:
         found = self._topic(topic)
         found.bodies.append(stored.body)
         for channel in found.channels.values() or [found.parked]:
@@ -251,7 +251,7 @@ class MemoryNSQD:
         return found
 
 
-def _bringing_back(channel: Channel, entry: tuple[float, StoredMessage]) -> Callable[[], None]:
+def _bringing_back(channel: Channel, entry: tuple[float, MemoryMessage]) -> Callable[[], None]:
     def act() -> None:
         channel.deferred.remove(entry)
         channel.waiting.append(entry[1])
@@ -313,7 +313,7 @@ class _Client:
         self._outgoing.append(frame)
         self._wakeup.set()
 
-    def deliver(self, stored: StoredMessage) -> None:
+    def deliver(self, stored: MemoryMessage) -> None:
         stored.attempts += 1
         now = trio.current_time()
         self.in_flight[stored.id] = InFlightMessage(stored, now, now + self._msg_timeout)
@@ -438,15 +438,15 @@ class _Client:
             raise ProtocolError(fault, f"{_WORDS[fault]} {id} failed ID not in flight", fatal=False)
         act(entry)
 
-    def _finished(self, stored: StoredMessage) -> None:
+    def _finished(self, stored: MemoryMessage) -> None:
         assert self._channel is not None
         self._channel.finished.append(stored.body)
 
-    def _bury(self, stored: StoredMessage, reason: str) -> None:
+    def _bury(self, stored: MemoryMessage, reason: str) -> None:
         assert self._channel is not None
         self._channel.buried.append((stored, reason))
 
-    def _requeue(self, stored: StoredMessage, delay: float, is_free: bool) -> None:
+    def _requeue(self, stored: MemoryMessage, delay: float, is_free: bool) -> None:
         assert self._channel is not None
         stored.attempts -= is_free
         if delay:
@@ -465,7 +465,7 @@ class _Client:
         if not is_known:
             self._server._keys[topic, key] = len(messages)
         for body, headers in messages if not is_known else ():
-            stored = StoredMessage(
+            stored = MemoryMessage(
                 b"%016x" % next(self._server._ids),
                 body,
                 time_ns(),
