@@ -21,7 +21,7 @@ NO_CHANNEL: Final = frozenset({"TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND"})
 
 
 @dataclass(frozen=True, slots=True)
-class BuriedJob:
+class JobProgress:
     """A kick or discard that nsqd works on by itself."""
 
     verb: str
@@ -35,7 +35,7 @@ class Summary:
     count: int
     reasons: tuple[tuple[str, str, int], ...]  # reason, client, number of messages
     others: int  # messages with reasons that are not listed
-    job: BuriedJob | None
+    job: JobProgress | None
     paused_why: str
     room: int | None  # how many messages a kick can give back without force; None: any number
 
@@ -61,15 +61,17 @@ class DeadLetters:
         target = f"/channel/buried?{self._channel}&{arguments}"
         return await self._queries.ask_lines(self.server, target, lambda line: number_in(line, "sequence"))
 
-    async def take(self, verb: str, selection: Mapping[str, str], ids: tuple[str, ...]) -> tuple[int, BuriedJob | None]:
+    async def take(
+        self, verb: str, selection: Mapping[str, str], ids: tuple[str, ...]
+    ) -> tuple[int, JobProgress | None]:
         """Kick or discard. Return how many messages that was so far, and the job that does the rest."""
         arguments = urlencode([*selection.items(), *(("id", it) for it in ids)])
         return await self._queries.post(self.server, f"/channel/{verb}?{self._channel}&{arguments}", _taken)
 
-    async def jobs(self) -> list[BuriedJob]:
+    async def jobs(self) -> list[JobProgress]:
         return await self._queries.ask(self.server, f"/channel/jobs?{self._channel}", _jobs)
 
-    async def stop_job(self) -> BuriedJob | None:
+    async def stop_job(self) -> JobProgress | None:
         """Stop the job under way, and return it."""
         target = f"/channel/jobs/stop?{self._channel}"
         return await self._queries.post(self.server, target, lambda said: _job(said["job"]))
@@ -89,17 +91,17 @@ def _summary(said: Any) -> Summary:
     )
 
 
-def _job(said: Any) -> BuriedJob | None:
+def _job(said: Any) -> JobProgress | None:
     if said is None:
         return None
-    return BuriedJob(
+    return JobProgress(
         text_in(said, "verb"), number_in(said, "done"), number_in(said, "started_at"), said["ended_at"] is not None
     )
 
 
-def _jobs(said: Any) -> list[BuriedJob]:
+def _jobs(said: Any) -> list[JobProgress]:
     return [job for it in list_in(said, "jobs") if (job := _job(it)) is not None]
 
 
-def _taken(said: Any) -> tuple[int, BuriedJob | None]:
+def _taken(said: Any) -> tuple[int, JobProgress | None]:
     return number_in(said, "kicked" if "kicked" in said else "discarded"), _job(said["job"])

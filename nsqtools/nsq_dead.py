@@ -31,7 +31,7 @@ from nsqcommon.startup import StartupError
 from nsqtools import flags
 from nsqtools.client_flags import CLIENT_OPTIONS, PRODUCER_OPT, client_config
 from nsqtools.command import ToolFailed, run_tool
-from nsqtools.dead import NO_CHANNEL, REASONS, BuriedJob, DeadLetters, Summary
+from nsqtools.dead import NO_CHANNEL, REASONS, DeadLetters, JobProgress, Summary
 from nsqtools.history import parse_position
 from nsqtools.nodes import AskFailed, NodeQueries, Server, tcp_port_in
 from nsqtools.output import Output
@@ -295,7 +295,7 @@ async def take_all(options: Options, cluster: Nodes, progress: Progress) -> None
             cluster.failed(error)
 
 
-async def watch(node: DeadLetters, job: BuriedJob, progress: Progress, before: int) -> None:
+async def watch(node: DeadLetters, job: JobProgress, progress: Progress, before: int) -> None:
     """Wait until the node has done its job. Raise AskFailed if it is silent for long, or has forgotten the job."""
     silent_since = trio.current_time()
     while True:
