@@ -91,10 +91,10 @@ class Peer:
         """The key by which answers sort their peers."""
         return self.identity.broadcast_address, self.identity.tcp_port, self.id
 
-    def node(self) -> NodeEntry:
+    def node(self) -> PeerEntry:
         """Return the peer's entry in `/nodes`."""
         topics = sorted(self.topics, key=_name)
-        return NodeEntry(self, tuple(topic.name for topic in topics), tuple(topic.is_hidden(self) for topic in topics))
+        return PeerEntry(self, tuple(topic.name for topic in topics), tuple(topic.is_hidden(self) for topic in topics))
 
     def topics_in_order(self) -> Iterator[Topic | None]:
         """Yield the peer's topics, sorted by name. See `in_order` for the Nones."""
@@ -161,7 +161,7 @@ class LookupAnswer:
         self.rendered: bytes | None = None  # as JSON, once `nsqlookupd.answers` has rendered it
 
 
-class NodeEntry(NamedTuple):
+class PeerEntry(NamedTuple):
     """The entry of one peer in `/nodes`: its topics, and for each of them whether a tombstone hides the peer there."""
 
     peer: Peer
