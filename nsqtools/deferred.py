@@ -29,7 +29,7 @@ class Name:
         return f"{self.kind} {self.text}"
 
 
-class Deferred:
+class DeferredMessages:
     """One topic of one nsqd. All methods raise AskFailed."""
 
     def __init__(self, queries: NodeQueries, server: Server, topic: str) -> None:
