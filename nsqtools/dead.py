@@ -31,7 +31,7 @@ class JobProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class BuriedTotals:
     count: int
     reasons: tuple[tuple[str, str, int], ...]  # reason, client, number of messages
     others: int  # messages with reasons that are not listed
@@ -52,7 +52,7 @@ class DeadLetters:
         self.server = server
         self._channel = urlencode({"topic": topic, "channel": channel})
 
-    async def summary(self) -> Summary:
+    async def summary(self) -> BuriedTotals:
         return await self._queries.ask(self.server, f"/channel/buried?{self._channel}&summary=true", _summary)
 
     async def page(self, *, after: int | None, limit: int, reason: str) -> list[dict[str, Any]]:
@@ -77,11 +77,11 @@ class DeadLetters:
         return await self._queries.post(self.server, target, lambda said: _job(said["job"]))
 
 
-def _summary(said: Any) -> Summary:
+def _summary(said: Any) -> BuriedTotals:
     reasons = tuple(
         (text_in(it, "reason"), text_in(it, "client"), number_in(it, "count")) for it in list_in(said, "reasons")
     )
-    return Summary(
+    return BuriedTotals(
         count=number_in(said, "count"),
         reasons=reasons,
         others=number_in(said, "others"),
