@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import random
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -27,11 +29,19 @@ from nsqtools.command import (
     run_tool,
     run_until,
 )
-from nsqtools.history import body_document, headers_document, parse_position
+from nsqtools.history import (
+    ReadRange,
+    RemoteTopicLog,
+    SpanReader,
+    StoredMessage,
+    body_document,
+    headers_document,
+    next_in_time,
+    parse_position,
+)
 from nsqtools.json_fields import list_in, number_in
 from nsqtools.nodes import AskFailed, NodeQueries, servers_of
 from nsqtools.output import Output, header_lines, message_line
-from nsqtools.peek import peek
 
 log = logging.getLogger(__name__)
 
@@ -219,6 +229,60 @@ def _unread(stats: Any, *, topic: str) -> int:
         for found in list_in(stats, "topics")
         if found["topic_name"] == topic and not list_in(found, "channels")
     )
+
+
+async def peek(options: Options, queries: NodeQueries, output: Output) -> None:
+    """Print what the logs have kept, in the order of publication. Raise ToolFailed or OutputClosed."""
+    try:
+        await _peek(options, queries, output)
+    except AskFailed as error:
+        raise ToolFailed(str(error)) from error
+
+
+async def _peek(options: Options, queries: NodeQueries, output: Output) -> None:
+    readers = [reader for topic in options.topic for reader in await _readers(options, topic, queries)]
+    if options.from_ or not options.n:
+        shown = 0
+        while (found := await next_in_time(readers)) is not None:
+            await output.write(_line(*found, options))
+            shown += 1
+            if shown == options.n:
+                return
+    else:
+        last: deque[tuple[SpanReader, StoredMessage]] = deque(maxlen=options.n)
+        while (found := await next_in_time(readers)) is not None:
+            last.append(found)
+        for it in last:
+            await output.write(_line(*it, options))
+
+
+async def _readers(options: Options, topic: str, queries: NodeQueries) -> Sequence[SpanReader]:
+    servers = await servers_of(
+        queries,
+        topic,
+        lookupd=options.lookupd_http_address,
+        nsqd_http=options.nsqd_http_address,
+        nsqd_tcp=options.nsqd_tcp_address,
+    )
+    if options.from_.isdecimal() and len(servers) > 1:
+        raise ToolFailed(
+            f"a sequence is a position on one nsqd, but {len(servers)} have the topic: use --nsqd-http-address"
+        )
+    position = parse_position("from", options.from_ or "earliest", datetime.now(UTC))
+    readers = []
+    for it in (RemoteTopicLog(queries, server, topic) for server in servers):
+        bounds = await it.bounds()
+        first = await it.sequence_at(position, bounds)
+        if options.n and not options.from_:
+            first = max(first, bounds.next - options.n)
+        readers.append(SpanReader(it, ReadRange(bounds.node, bounds.log_id, first, bounds.next)))
+    return readers
+
+
+def _line(reader: SpanReader, message: StoredMessage, options: Options) -> bytes:
+    about = {"nsqd": str(reader.log.server), **message.document()}
+    line = message_line(reader.log.topic, message.body, about, print_topic=options.print_topic, as_json=options.json)
+    return header_lines(message.headers) + line if options.print_headers and not options.json else line
 
 
 async def run(options: Options, stop: trio.Event) -> int:
