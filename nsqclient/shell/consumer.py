@@ -89,19 +89,8 @@ async def opened_consumer(
         drop_unlisted_after=drop_unlisted_after,
         logger=logger,
     )
-    try:
-        async with runtime.tasks(consumer._failed_to_go_on) as tasks:
-            try:
-                consumer._start(tasks)
-                if startup == "require":
-                    await consumer._wait_for_start()
-                yield consumer
-                consumer.stop()
-                await within(runtime, config.drain_timeout, consumer._wait_until_drained, None)
-            finally:
-                await consumer._shut_down()
-    finally:
-        consumer._subscribers.close()
+    async with consumer._running(startup):
+        yield consumer
 
 
 class Consumer:
@@ -357,6 +346,23 @@ class Consumer:
         self._subscribers.publish(event)
 
     # --- services
+
+    @asynccontextmanager
+    async def _running(self, startup: Literal["background", "require"]) -> AsyncIterator[None]:
+        """Consume until the block ends, and then until all messages are answered."""
+        try:
+            async with self._runtime.tasks(self._failed_to_go_on) as tasks:
+                try:
+                    self._start(tasks)
+                    if startup == "require":
+                        await self._wait_for_start()
+                    yield
+                    self.stop()
+                    await within(self._runtime, self.config.drain_timeout, self._wait_until_drained, None)
+                finally:
+                    await self._shut_down()
+        finally:
+            self._subscribers.close()
 
     def _start(self, tasks: ClientTasks) -> None:
         self._tasks = tasks

@@ -95,18 +95,8 @@ async def opened_producer(
         max_pending=max_pending,
         logger=logger,
     )
-    try:
-        async with runtime.tasks() as tasks:
-            try:
-                producer._start(tasks)
-                if connect == "require":
-                    await producer._wait_for_one()
-                yield producer
-                await within(runtime, config.drain_timeout, producer.flush, None)  # receipts report the failures
-            finally:
-                producer._is_stopped = True
-    finally:
-        producer._subscribers.close()
+    async with producer._running(connect):
+        yield producer
 
 
 class Receipt(Outcome):
@@ -184,6 +174,22 @@ class Producer:
         self._send = self._publish_to_several if is_for_several else self._publish
         self._attempt = self._try if membership is None else self._try_counted
         self._is_stopped = False
+
+    @asynccontextmanager
+    async def _running(self, connect: Literal["lazy", "require"]) -> AsyncIterator[None]:
+        """Publish until the block ends, and then until all is answered."""
+        try:
+            async with self._runtime.tasks() as tasks:
+                try:
+                    self._start(tasks)
+                    if connect == "require":
+                        await self._wait_for_one()
+                    yield
+                    await within(self._runtime, self.config.drain_timeout, self.flush, None)  # receipts report failures
+                finally:
+                    self._is_stopped = True
+        finally:
+            self._subscribers.close()
 
     def _start(self, tasks: ClientTasks) -> None:
         """Keep the connections up by these tasks."""
