@@ -133,7 +133,7 @@ class Chain:
         self._confirmed: list[PendingSlot] = []
         self._latencies: deque[float] = deque(maxlen=_MEDIAN_OF)  # of small slots
         self._patience_with_small = 1.0  # by their median
-        self._early_patience = 1.0  # the same for those that may be early
+        self._early_patience = 1.0  # the same for early ones
         self._early_left = 0.0  # how many of them there may be
         self._line = LineRate()
         self._probe: ChainRequest | None = None
@@ -225,7 +225,7 @@ class Chain:
         """Return the slots that aren't stored and for which the line has room, and how many bytes are under way."""
         slots = [it for it in self._pending if not it.is_stored]
         if not any(it.size >= LARGE for it in slots):
-            return slots, 0  # nobody asks how many: the line matters to large slots only
+            return slots, 0  # the count is unused: the line matters to large slots only
         under_way = sum(
             it.size for it in self._pending for request in it.requests if request.verb is RequestVerb.CREATE
         )

@@ -1,4 +1,4 @@
-"""Runs a claim against a store: sends its requests from threads, and repeats those that get no answer.
+"""Runs a claim against a store: sends its requests from threads, and repeats the unanswered ones.
 
 Before the fence it looks whether the owner is alive, because an operator may have started a second nsqd of one name by
 mistake. It asks the owner at its address, then watches the chain for some seconds. It doesn't watch if the last owner had

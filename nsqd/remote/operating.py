@@ -308,7 +308,7 @@ def _fsck(command: OperatorCommand) -> None:
 
 
 def _examine(command: OperatorCommand, examination: StoreExamination) -> tuple[ChainRead, list[DamagedObject]]:
-    """Return what the chain says, and what is damaged. An owner that sweeps meanwhile does no damage, so look again."""
+    """Return what the chain says, and the damaged objects. An owner that sweeps meanwhile does no damage, so look again."""
     for _ in range(_TRIES):
         read = command.read_chain()
         damage = list(examination.damage(read))

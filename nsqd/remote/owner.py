@@ -13,7 +13,7 @@ records as well. It appends to a queue, and the next thread that looks for work 
 **The buffer.** What isn't in a slot yet may take up to `buffer` bytes of memory.
 
     up to half   everybody may publish
-    from half    publishes that would wait for the store are held back, so the other half is for those that don't, and for
+    from half    publishes that would wait for the store are held back, so the other half is for the rest, and for
                  the ones that have arrived meanwhile. So a store that is slower than the publishers makes them wait.
     beyond       all that waits is dropped: it is on the disk, and a root brings it to the store. See `drop`.
 
@@ -127,7 +127,7 @@ class Owner:
         self._recording = Lock()
         self._incoming: deque[Recorded] = deque()
         self._recorded_memory = 0  # of all changes that were ever appended to it
-        self._taken_memory = 0  # of those that were taken from it
+        self._taken_memory = 0  # of changes that were taken from it
         self._unnoticed = 0  # bytes of memory that it has taken since a thread was woken
         self._is_idle = True  # no thread knows that something waits
         self._awaited = 0  # the number of the last change that a publisher waits for
