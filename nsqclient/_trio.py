@@ -33,7 +33,7 @@ from nsqcommon.net import AddressError, parse_address
 from nsqcommon.wakeup import Wakeup
 
 if TYPE_CHECKING:
-    from nsqclient.core.connection import Connection
+    from nsqclient.core.connection import NsqdConnection
     from nsqclient.core.delivery import Delivery
     from nsqclient.core.hostpool import Strategy
     from nsqclient.core.publication import Outcome
@@ -313,11 +313,11 @@ class KeptRequests:
 class TrioLink:
     """Implements `Link`: one task reads, and one writes what cannot be written without waiting."""
 
-    def __init__(self, transport: Transport, config: Config) -> None:
+    def __init__(self, transport: ByteStream, config: Config) -> None:
         self._transport = transport
         self._config = config
         self._wakeup = Wakeup()
-        self._connection: Connection | None = None
+        self._connection: NsqdConnection | None = None
         self._is_writing = False
         self._rest = b""  # unsent part of the last write
         self._is_held = False
@@ -327,7 +327,7 @@ class TrioLink:
         if not self._is_held:
             self._wakeup.set()
 
-    async def serve(self, connection: Connection) -> None:
+    async def serve(self, connection: NsqdConnection) -> None:
         transport = self._transport
         self._connection = connection
         connection.peer = transport.peer
@@ -366,7 +366,7 @@ class TrioLink:
             self._rest = data[sent:]
             self._wakeup.set()
 
-    async def _read(self, connection: Connection, transport: Transport, scope: trio.CancelScope) -> None:
+    async def _read(self, connection: NsqdConnection, transport: ByteStream, scope: trio.CancelScope) -> None:
         timeout = self._config.read_timeout
         slack = timeout / _DEADLINES  # moving a deadline costs as much as a message
         now = moved_at = trio.current_time()
@@ -387,7 +387,7 @@ class TrioLink:
             self._error = self._error or error
             scope.cancel()
 
-    async def _write(self, connection: Connection, transport: Transport) -> None:
+    async def _write(self, connection: NsqdConnection, transport: ByteStream) -> None:
         timeout = self._config.write_timeout
         try:
             while True:
@@ -404,14 +404,14 @@ class TrioLink:
         except NSQError as error:
             self._error = self._error or error
 
-    async def _end(self, connection: Connection, transport: Transport) -> None:
+    async def _end(self, connection: NsqdConnection, transport: ByteStream) -> None:
         with trio.move_on_after(_GOODBYE), suppress(Disconnected):
             if goodbye := connection.goodbye():
                 await transport.send(goodbye, timeout=_GOODBYE)
             await transport.end()
 
 
-class Transport(Protocol):
+class ByteStream(Protocol):
     """Bytes in both directions. Every method may raise Disconnected."""
 
     @property
@@ -434,7 +434,7 @@ class Transport(Protocol):
         """Close the stream at once."""
 
 
-async def dial(target: Target, config: Config) -> Transport:
+async def dial(target: Target, config: Config) -> ByteStream:
     """Connect to an nsqd. Raise ConnectError."""
     try:
         with trio.fail_after(config.dial_timeout):
@@ -452,7 +452,7 @@ async def dial(target: Target, config: Config) -> Transport:
 
 
 class SocketTransport:
-    """Implements `Transport` for a socket."""
+    """Implements `ByteStream` for a socket."""
 
     def __init__(self, stream: trio.SocketStream) -> None:
         # trio's sockets have no way to try without waiting, and waiting costs a turn of the loop for each read and
@@ -508,7 +508,7 @@ class SocketTransport:
 
 
 class StreamTransport:
-    """Implements `Transport` for any trio stream."""
+    """Implements `ByteStream` for any trio stream."""
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self._stream = stream

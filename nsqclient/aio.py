@@ -33,7 +33,7 @@ from nsqcommon.net import AddressError, join_host_port, parse_address
 from nsqcommon.wire.http_exchange import MOST_BYTES, Answer, BadResponse, Headers, ResponseReader, request_bytes
 
 if TYPE_CHECKING:
-    from nsqclient.core.connection import Connection
+    from nsqclient.core.connection import NsqdConnection
     from nsqclient.core.delivery import Delivery
     from nsqclient.core.hostpool import Strategy
     from nsqclient.core.publication import Outcome
@@ -353,7 +353,7 @@ class AsyncioLink(asyncio.BufferedProtocol):
         self.error: NSQError | None = None
         self._config = config
         self._loop = asyncio.get_running_loop()
-        self._connection: Connection | None = None
+        self._connection: NsqdConnection | None = None
         self._transport: asyncio.Transport | None = None
         # asyncio's own buffer of 256 KiB may be mapped and unmapped for each read, which takes half of the time of a
         # publish.
@@ -375,7 +375,7 @@ class AsyncioLink(asyncio.BufferedProtocol):
     def release(self) -> None:
         """Do nothing, as `hold`."""
 
-    async def serve(self, connection: Connection) -> None:
+    async def serve(self, connection: NsqdConnection) -> None:
         try:
             self.attach(connection)
             await self.ended.wait()
@@ -384,7 +384,7 @@ class AsyncioLink(asyncio.BufferedProtocol):
         if self.error is not None:
             raise self.error
 
-    def attach(self, connection: Connection) -> None:
+    def attach(self, connection: NsqdConnection) -> None:
         """Serve this connection."""
         self._connection = connection
         assert self._transport is not None

@@ -37,10 +37,10 @@ from nsqclient.core.errors import (
     PublishUnsent,
     Unsupported,
 )
-from nsqclient.core.listings import BadAnswer, Lookupd, parse_lookupd
+from nsqclient.core.listings import BadAnswer, LookupdAddress, parse_lookupd
 from nsqclient.core.node_list import NODES, nodes_target, read_nodes
 from nsqclient.core.publication import Headers, Names, Outcome, ProducerConnection, checked_key, keyed, pub_command
-from nsqclient.core.recall import ACCEPT, Place, check_support, place_of
+from nsqclient.core.recall import ACCEPT, RecallTarget, check_support, place_of
 from nsqclient.core.reconnect import Reconnect
 from nsqclient.shell.identity import our_identity
 from nsqclient.shell.targets import check_target, host_of, peer_of
@@ -290,7 +290,7 @@ class _Link:
         if outcome.error is not None:
             raise outcome.error
 
-    def place(self) -> Place:
+    def place(self) -> RecallTarget:
         connection = self.open()
         check_support(connection)
         return place_of(connection, self._config.server_hostname or host_of(self.address), self._config)
@@ -344,7 +344,7 @@ class _Link:
             self._socket = None
 
 
-def request(place: Place, method: str, target: str, config: Config) -> tuple[int, bytes]:
+def request(place: RecallTarget, method: str, target: str, config: Config) -> tuple[int, bytes]:
     """Send an HTTP request and return status and body of the answer. Raise ConnectError."""
     tls = context_of(config) if place.is_secure else None
     connection = (
@@ -398,11 +398,11 @@ def listed_nodes(lookupd: Sequence[str], config: Config) -> Nodes:
     return nodes
 
 
-def _lookupd_place(lookupd: Lookupd, config: Config) -> Place:
+def _lookupd_place(lookupd: LookupdAddress, config: Config) -> RecallTarget:
     headers = [ACCEPT]
     if config.auth_secret and config.lookupd_authorization:
         headers.append(("Authorization", f"Bearer {config.auth_secret}"))
-    return Place(lookupd.host, lookupd.host, lookupd.port, lookupd.scheme == "https", "", headers)
+    return RecallTarget(lookupd.host, lookupd.host, lookupd.port, lookupd.scheme == "https", "", headers)
 
 
 def _begin_in_child() -> None:

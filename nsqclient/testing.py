@@ -16,17 +16,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count, pairwise
 from struct import Struct
-from time import time_ns
 from types import TracebackType
 from typing import Any, Final, Self
 
 import trio
 from trio.testing import memory_stream_pair
 
-from nsqclient._memory import Channel, Client, InFlight, Stored, Topic, recall
+from nsqclient._memory import Channel, InFlightMessage, MemoryBroker, MemoryMessage
 from nsqcommon.wakeup import Wakeup
 from nsqcommon.wire import commands
 from nsqcommon.wire.commands import CommandReader, SizeLimits
@@ -95,11 +94,9 @@ class MemoryNSQD:
         self._heartbeats = heartbeats
         self._extensions = extensions
         self._on_command = on_command
-        self._topics: dict[str, Topic] = {}
-        self._keys: dict[tuple[str, str], int] = {}  # by topic and key: messages of that publish; 0: all were cancelled
+        self._broker = MemoryBroker()
         self._clients: list[_Client] = []
         self._connections = count(1)
-        self._ids = count(1)
         self._stack = AsyncExitStack()
         self._tasks: trio.Nursery | None = None
         self._changed = trio.Event()
@@ -125,9 +122,18 @@ class MemoryNSQD:
         if not self.is_up or self._tasks is None:
             raise ConnectionRefusedError("connection refused")
         ours, theirs = memory_stream_pair()
-        client = _Client(self, next(self._connections), theirs)
+        client = _Client(
+            self._broker,
+            next(self._connections),
+            theirs,
+            reply=self._reply,
+            heartbeats=self._heartbeats,
+            extensions=self._extensions,
+            hear=self._hear,
+            happened=self._happened,
+        )
         self._clients.append(client)
-        self._tasks.start_soon(client.serve)
+        self._tasks.start_soon(self._serve, client)
         return ours
 
     async def post(self, target: str) -> tuple[int, bytes]:
@@ -136,7 +142,7 @@ class MemoryNSQD:
         if not self.is_up:
             raise ConnectionRefusedError("connection refused")
         self.commands.append(Said(trio.current_time(), 0, f"POST {target}"))
-        answer = recall(self._topics, self._keys, target, trio.current_time())
+        answer = self._broker.recall(target, trio.current_time())
         self._happened()
         return answer
 
@@ -144,30 +150,31 @@ class MemoryNSQD:
 
     def put(self, topic: str, body: bytes, *, attempts: int = 1) -> str:
         """Publish a message whose first delivery has the number `attempts`, and return its id."""
-        stored = Stored(b"%016x" % next(self._ids), body, time_ns(), attempts - 1)
-        self._publish(topic, stored)
+        stored = self._broker.new_message(body, attempts=attempts - 1)
+        self._broker.publish(topic, stored)
+        self._happened()
         return stored.id.decode()
 
     def bodies(self, topic: str) -> list[bytes]:
         """Return the bodies of all messages that were ever published to the topic."""
-        return list(self._topic(topic).bodies)
+        return list(self._broker.topic(topic).bodies)
 
     def finished(self, topic: str, channel: str) -> list[bytes]:
         """Return the bodies of the channel's finished messages, in the order of their FIN."""
-        return list(self._channel(topic, channel).finished)
+        return list(self._broker.channel(topic, channel).finished)
 
     def buried(self, topic: str, channel: str) -> list[tuple[bytes, str]]:
         """Return body and reason of the channel's buried messages, in the order of their BURY."""
-        return [(stored.body, reason) for stored, reason in self._channel(topic, channel).buried]
+        return [(stored.body, reason) for stored, reason in self._broker.channel(topic, channel).buried]
 
     def depth(self, topic: str, channel: str) -> int:
         """Return how many messages wait in the channel, including deferred ones."""
-        found = self._channel(topic, channel)
+        found = self._broker.channel(topic, channel)
         return len(found.waiting) + len(found.deferred)
 
     async def wait_empty(self, topic: str, channel: str) -> None:
         """Return when every message of the channel is finished or buried."""
-        await self.wait_until(lambda: self._channel(topic, channel).is_empty)
+        await self.wait_until(lambda: self._broker.channel(topic, channel).is_empty)
 
     async def wait_until(self, condition: Callable[[], bool]) -> None:
         """Return when `condition` is true; it is checked after every change of the server's state."""
@@ -200,30 +207,20 @@ class MemoryNSQD:
 
     # Implementation
 
-    def _topic(self, name: str) -> Topic:
-        return self._topics.setdefault(name, Topic())
+    async def _serve(self, client: _Client) -> None:
+        try:
+            await client.serve()
+        finally:
+            self._clients.remove(client)
+            self._happened()
 
-    def _channel(self, topic: str, channel: str) -> Channel:
-        found = self._topic(topic)
-        if channel not in found.channels:
-            found.channels[channel], found.parked = found.parked, Channel()
-        return found.channels[channel]
-
-    def _publish(self, topic: str, stored: Stored, delay: float = 0.0) -> None:
-        found = self._topic(topic)
-        found.bodies.append(stored.body)
-        for channel in found.channels.values() or [found.parked]:
-            copy = replace(stored)
-            if delay:
-                channel.deferred.append((trio.current_time() + delay, copy))
-            else:
-                channel.waiting.append(copy)
-        self._happened()
+    def _hear(self, connection: int, text: str) -> bytes | None:
+        """Note a command. Return what `on_command` answers instead of the server."""
+        self.commands.append(Said(trio.current_time(), connection, text))
+        return self._on_command(connection, text) if self._on_command else None
 
     def _happened(self) -> None:
-        for topic in self._topics.values():
-            for channel in topic.channels.values():
-                _hand_out(channel)
+        self._broker.hand_out()
         changed, self._changed = self._changed, trio.Event()
         changed.set()
 
@@ -231,51 +228,38 @@ class MemoryNSQD:
         """Return deferred and timed-out messages to their channels."""
         while True:
             changed = self._changed
-            with trio.move_on_at(min([time for time, _ in self._deadlines()], default=float("inf"))):
+            with trio.move_on_at(min([time for time, _ in self._broker.deadlines()], default=float("inf"))):
                 await changed.wait()
             now = trio.current_time()
-            if due := [act for time, act in self._deadlines() if time <= now]:
+            if due := [act for time, act in self._broker.deadlines() if time <= now]:
                 for act in due:
                     act()
                 self._happened()
 
-    def _deadlines(self) -> list[tuple[float, Callable[[], None]]]:
-        found: list[tuple[float, Callable[[], None]]] = []
-        for topic in self._topics.values():
-            for channel in topic.channels.values():
-                found += [(entry[0], _bringing_back(channel, entry)) for entry in channel.deferred]
-                for client in channel.clients:
-                    found += [
-                        (entry.deadline, _taking_back(channel, client, id)) for id, entry in client.in_flight.items()
-                    ]
-        return found
-
-
-def _bringing_back(channel: Channel, entry: tuple[float, Stored]) -> Callable[[], None]:
-    def act() -> None:
-        channel.deferred.remove(entry)
-        channel.waiting.append(entry[1])
-
-    return act
-
-
-def _taking_back(channel: Channel, client: Client, id: bytes) -> Callable[[], None]:
-    return lambda: channel.waiting.append(client.in_flight.pop(id).stored)
-
-
-def _hand_out(channel: Channel) -> None:
-    for client in channel.clients:
-        while channel.waiting and not client.is_closing and len(client.in_flight) < client.rdy:
-            client.deliver(channel.waiting.popleft())
-
 
 class _Client:
-    def __init__(self, server: MemoryNSQD, number: int, stream: trio.abc.Stream) -> None:
+    def __init__(
+        self,
+        broker: MemoryBroker,
+        number: int,
+        stream: trio.abc.Stream,
+        *,
+        reply: Mapping[str, object] | bytes,
+        heartbeats: bool,
+        extensions: tuple[str, ...],
+        hear: Callable[[int, str], bytes | None],
+        happened: Callable[[], None],
+    ) -> None:
         self.rdy = 0
         self.is_closing = False
-        self.in_flight: dict[bytes, InFlight] = {}
-        self._server = server
+        self.in_flight: dict[bytes, InFlightMessage] = {}
+        self._broker = broker
         self._number = number
+        self._reply = reply
+        self._heartbeats = heartbeats
+        self._extensions = extensions
+        self._hear = hear
+        self._happened = happened
         self._stream = stream
         self._reader = CommandReader(SizeLimits(), lambda params: None)
         self._channel: Channel | None = None
@@ -313,10 +297,10 @@ class _Client:
         self._outgoing.append(frame)
         self._wakeup.set()
 
-    def deliver(self, stored: Stored) -> None:
+    def deliver(self, stored: MemoryMessage) -> None:
         stored.attempts += 1
         now = trio.current_time()
-        self.in_flight[stored.id] = InFlight(stored, now, now + self._msg_timeout)
+        self.in_flight[stored.id] = InFlightMessage(stored, now, now + self._msg_timeout)
         headers = stored.headers if self._takes_headers and stored.headers != NO_HEADERS else b""
         kind = FrameType.HEADED_MESSAGE if headers else FrameType.MESSAGE
         data = encode_message(Message(stored.timestamp, stored.attempts, stored.id, stored.body, headers))
@@ -331,7 +315,7 @@ class _Client:
             self._reader.receive(bytes(data))
             while not self._is_ending and (command := self._reader.next_command()) is not None:
                 self._heed(command)
-            self._server._happened()
+            self._happened()
 
     async def _write(self) -> None:
         while True:
@@ -343,7 +327,7 @@ class _Client:
                 self.drop()
 
     async def _beat(self) -> None:
-        while self._server._heartbeats and self._heartbeat > 0:
+        while self._heartbeats and self._heartbeat > 0:
             await trio.sleep(self._heartbeat)
             self.send(HEARTBEAT_FRAME)
 
@@ -352,9 +336,7 @@ class _Client:
         if self._channel is not None:
             self._channel.clients.remove(self)
             self._channel.deferred += [(entry.deadline, entry.stored) for entry in self.in_flight.values()]
-        if self in self._server._clients:
-            self._server._clients.remove(self)
-        self._server._happened()
+            self._happened()
 
     # Commands
 
@@ -369,9 +351,8 @@ class _Client:
             body = command.payload
         for line in lines:
             text = line.decode()
-            self._server.commands.append(Said(trio.current_time(), self._number, text))
             try:
-                instead = self._server._on_command(self._number, text) if self._server._on_command else None
+                instead = self._hear(self._number, text)
                 if instead is None:
                     self._carry_out(text.split(" "), body, command)
                 else:
@@ -416,37 +397,37 @@ class _Client:
         self._msg_timeout = (asked["msg_timeout"] or _MSG_TIMEOUT * 1000) / 1000
         self._heartbeat = asked["heartbeat_interval"] / 1000
         names = asked.get("extensions")
-        extensions = granted(tuple(names) if names is not None else None, self._server._extensions)
+        extensions = granted(tuple(names) if names is not None else None, self._extensions)
         self._buries = BURY in extensions
         self._takes_keys = KEYS in extensions
         self._takes_headers = HEADERS in extensions
         self._reader.take_headers(self._takes_headers)
-        reply = self._server._reply
+        reply = self._reply
         if not isinstance(reply, bytes):
             told = {"extensions": extensions} if names is not None else {}
             reply = json.dumps({**_REPLY, "msg_timeout": int(self._msg_timeout * 1000), **told, **reply}).encode()
         self.send(response_frame(reply))
 
     def _subscribe(self, topic: str, channel: str) -> None:
-        self._channel = self._server._channel(topic, channel)
+        self._channel = self._broker.channel(topic, channel)
         self._channel.clients.append(self)
         self.send(OK_FRAME)
 
-    def _take(self, fault: Fault, id: str, act: Callable[[InFlight], None]) -> None:
+    def _take(self, fault: Fault, id: str, act: Callable[[InFlightMessage], None]) -> None:
         entry = self.in_flight.pop(id.encode(), None)
         if entry is None:
             raise ProtocolError(fault, f"{_WORDS[fault]} {id} failed ID not in flight", fatal=False)
         act(entry)
 
-    def _finished(self, stored: Stored) -> None:
+    def _finished(self, stored: MemoryMessage) -> None:
         assert self._channel is not None
         self._channel.finished.append(stored.body)
 
-    def _bury(self, stored: Stored, reason: str) -> None:
+    def _bury(self, stored: MemoryMessage, reason: str) -> None:
         assert self._channel is not None
         self._channel.buried.append((stored, reason))
 
-    def _requeue(self, stored: Stored, delay: float, is_free: bool) -> None:
+    def _requeue(self, stored: MemoryMessage, delay: float, is_free: bool) -> None:
         assert self._channel is not None
         stored.attempts -= is_free
         if delay:
@@ -461,18 +442,12 @@ class _Client:
         entry.deadline = min(trio.current_time() + self._msg_timeout, entry.since + _MAX_MSG_TIMEOUT)
 
     def _publish(self, topic: str, messages: list[tuple[bytes, bytes]], delay: float, key: str = "", *_: str) -> None:
-        is_known = self._takes_keys and bool(key) and self._server._keys.get((topic, key), 0) > 0
-        if not is_known:
-            self._server._keys[topic, key] = len(messages)
-        for body, headers in messages if not is_known else ():
-            stored = Stored(
-                b"%016x" % next(self._server._ids),
-                body,
-                time_ns(),
-                headers=headers,
-                key=key if self._takes_keys else "",
-            )
-            self._server._publish(topic, stored, delay)
+        is_new = not (self._takes_keys and key) or self._broker.take_key(topic, key, len(messages))
+        due = trio.current_time() + delay if delay else None
+        for body, headers in messages if is_new else ():
+            stored = self._broker.new_message(body, headers=headers, key=key if self._takes_keys else "")
+            self._broker.publish(topic, stored, due)
+        self._happened()
         self.send(OK_FRAME)
 
 

@@ -21,7 +21,7 @@ Method = Literal["GET", "POST"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
+class QueueCounts:
     """The messages of a queue, at all nsqds."""
 
     waiting: int = 0
@@ -35,10 +35,10 @@ class Counts:
         return self.waiting + self.deferred + self.in_flight
 
 
-def counts_of(producer: BlockingProducer, topic: str, channel: str) -> Counts:
+def counts_of(producer: BlockingProducer, topic: str, channel: str) -> QueueCounts:
     """Return the sum of what all nsqds say. Raise NSQError if one of them gives no answer."""
     counts = [read_stats(body, channel) for body in ask_stats(producer, topic=topic)]
-    return Counts(
+    return QueueCounts(
         waiting=sum(it.waiting for it in counts),
         deferred=sum(it.deferred for it in counts),
         in_flight=sum(it.in_flight for it in counts),
@@ -52,12 +52,12 @@ def empty(producer: BlockingProducer, topic: str, channel: str) -> None:
     ask_all(producer, "POST", "/channel/empty?" + urlencode({"topic": topic, "channel": channel}))
 
 
-def read_stats(body: bytes, channel: str) -> Counts:
+def read_stats(body: bytes, channel: str) -> QueueCounts:
     """Return what an answer of /stats about one topic says about its channel. Nothing waits in a topic that is none."""
     said: dict[str, Any] = json.loads(body) if body else {}
     topic: dict[str, Any] = next(iter(said.get("topics") or ()), {})
     found: dict[str, Any] = next((it for it in topic.get("channels") or () if it["channel_name"] == channel), {})
-    return Counts(
+    return QueueCounts(
         waiting=int(topic.get("depth", 0)) + int(found.get("depth", 0)),
         deferred=int(found.get("deferred_count", 0)),
         in_flight=int(found.get("in_flight_count", 0)),

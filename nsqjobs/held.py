@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 _LONGEST_AT_HAND: Final = 30.0  # seconds that a message may wait here for a thread, while another worker may be idle
 
 
-class Held:
+class HeldMessage:
     """A message that a worker has. Any thread may answer it. Only the first answer counts; none of them waits."""
 
     __slots__ = ("_claimed", "_holding", "_message", "is_overdue")
@@ -91,18 +91,18 @@ class Holding:
 
     def __init__(self, in_trio: Callable[[Callable[[], None]], None]) -> None:
         self._in_trio = in_trio
-        self._answers: deque[tuple[Held, Callable[[], object]]] = deque()
-        self._held: set[Held] = set()
+        self._answers: deque[tuple[HeldMessage, Callable[[], object]]] = deque()
+        self._held: set[HeldMessage] = set()
         self.touching = Touching()
         self._sooner = trio.lowlevel.ParkingLot()  # woken when the next look has to come sooner
 
     def __len__(self) -> int:
         return len(self._held)
 
-    def __iter__(self) -> Iterator[Held]:
+    def __iter__(self) -> Iterator[HeldMessage]:
         return iter(self._held)
 
-    def answer(self, held: Held, answer: Callable[[], object]) -> None:
+    def answer(self, held: HeldMessage, answer: Callable[[], object]) -> None:
         """Leave an answer, in any thread. Without effect once the trio thread has ended: nsqd has the message then."""
         self._answers.append((held, answer))
         with suppress(trio.RunFinishedError):
@@ -110,8 +110,8 @@ class Holding:
 
     # In the trio thread
 
-    def hold(self, message: Message) -> Held:
-        held = Held(message, self)
+    def hold(self, message: Message) -> HeldMessage:
+        held = HeldMessage(message, self)
         self._held.add(held)
         if self.touching.arrived(message):
             self._sooner.unpark_all()

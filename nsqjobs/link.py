@@ -25,9 +25,9 @@ import trio
 from nsqclient import NSQError, PublishRejected, Stopped, open_consumer
 from nsqclient.blocking import BlockingProducer
 from nsqclient.sync import _in_thread  # private: it hands out the bare trio thread, which is no promise to users
-from nsqjobs.counts import Counts, counts_of, empty
+from nsqjobs.counts import QueueCounts, counts_of, empty
 from nsqjobs.delays import DelayLimit, give_back_early
-from nsqjobs.held import Held, Holding
+from nsqjobs.held import HeldMessage, Holding
 from nsqjobs.names import CHANNEL
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Link:
                 if not self.limit.learn(error, delay):
                     raise
 
-    def counts(self, topic: str) -> Counts:
+    def counts(self, topic: str) -> QueueCounts:
         """Return how many messages all nsqds have. Raise NSQError if one gives no answer."""
         return counts_of(self._producer, topic, CHANNEL)
 
@@ -170,12 +170,12 @@ class Subscription:
         self._token = token
         self._wake = wake
         # Also has messages that were lost or given back, until somebody takes them; None: look again.
-        self._arrived: SimpleQueue[Held | None] = SimpleQueue()
+        self._arrived: SimpleQueue[HeldMessage | None] = SimpleQueue()
         self._consumer: Consumer | None = None
         self._is_stopped = False
         self._error: NSQError | None = None
 
-    def take(self, timeout: float) -> Held | None:
+    def take(self, timeout: float) -> HeldMessage | None:
         """Return the next message, or None after `timeout` seconds, or earlier if `close` was called.
 
         Raises NSQError if nothing can ever arrive.
@@ -215,7 +215,7 @@ class Subscription:
         if self._consumer is not None:
             self._consumer.set_max_in_flight(count)
 
-    def _put(self, held: Held | None) -> None:
+    def _put(self, held: HeldMessage | None) -> None:
         self._arrived.put(held)
         self._wake()
 
@@ -229,7 +229,7 @@ class Subscription:
         self._inside.holding.settle()
         self._put(None)
 
-    def _arrived_already(self) -> Held | None:
+    def _arrived_already(self) -> HeldMessage | None:
         try:
             return self._arrived.get_nowait()
         except Empty:

@@ -33,7 +33,7 @@ from nsqcommon.wire.lookup import PeerAddress
 from nsqlookupd.dial_back import DialBack, DialBackRules, is_ours
 from nsqlookupd.http_api import make_app
 from nsqlookupd.registry import Registry
-from nsqlookupd.tcp import Clients, Limits
+from nsqlookupd.tcp import Clients, ConnectionLimits
 from nsqlookupd.tls import server_context
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def _registry(options: Options, waiting: Waiting, waiting_for_nodes: Waiting) ->
 
 def _clients(options: Options, registry: Registry, address: PeerAddress, context: ssl.SSLContext | None) -> Clients:
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    limits = Limits(
+    limits = ConnectionLimits(
         # The rest is for HTTP: consumers must find their nodes however many TCP connections are opened here.
         most=int(descriptors) - _descriptors_for_http(),
         silence=max(_SHORTEST_SILENCE, 2 * seconds(options.inactive_producer_timeout)),

@@ -143,7 +143,7 @@ class DialBack:
             with trio.move_on_at(self._again[0][0]) if self._again else trio.CancelScope():
                 await self._news.wait()
 
-    def _has_room(self, lane: Lane) -> bool:
+    def _has_room(self, lane: PeerLane) -> bool:
         """Return whether a peer of this lane can be tried at once, so that its time begins with its look-up."""
         if self._busy[lane.source] >= AT_ONCE_OF_ONE:
             return False
@@ -227,7 +227,7 @@ class DialBack:
 # Who goes first
 
 
-class Lane(NamedTuple):
+class PeerLane(NamedTuple):
     """The peers that wait for the same thing, one behind the other."""
 
     source: str  # where they connect from
@@ -238,8 +238,8 @@ class _Waiting:
     """Peers that wait, lane by lane in turn, so that one source with many peers holds up nobody else."""
 
     def __init__(self) -> None:
-        self._lanes: OrderedDict[Lane, OrderedDict[Peer, None]] = OrderedDict()
-        self._sizes: dict[Lane, int] = {}  # with how many peers a lane is looked through for those that have left
+        self._lanes: OrderedDict[PeerLane, OrderedDict[Peer, None]] = OrderedDict()
+        self._sizes: dict[PeerLane, int] = {}  # with how many peers a lane is looked through for those that have left
 
     def add(self, peer: Peer) -> None:
         lane = _lane_of(peer)
@@ -250,7 +250,7 @@ class _Waiting:
                 del peers[gone]
             self._sizes[lane] = max(_FEW, 2 * len(peers))
 
-    def take(self, has_room: Callable[[Lane], bool]) -> Peer | None:
+    def take(self, has_room: Callable[[PeerLane], bool]) -> Peer | None:
         """Return the next peer of the next lane that has room; None: there is none."""
         for lane in [it for it in self._lanes if has_room(it)]:
             peers = self._lanes.pop(lane)
@@ -262,7 +262,7 @@ class _Waiting:
             self._put_back(lane, peers)
         return None
 
-    def _put_back(self, lane: Lane, peers: OrderedDict[Peer, None]) -> None:
+    def _put_back(self, lane: PeerLane, peers: OrderedDict[Peer, None]) -> None:
         """Put a lane behind the others, if anybody is left in it."""
         if peers:
             self._lanes[lane] = peers
@@ -270,13 +270,13 @@ class _Waiting:
             self._sizes.pop(lane, None)
 
 
-def _lane_of(peer: Peer) -> Lane:
+def _lane_of(peer: Peer) -> PeerLane:
     ip = _parsed(_ip_of(peer))
     # Whoever has one IPv6 address has 64 bits of them.
     source = str(ip)
     if isinstance(ip, ipaddress.IPv6Address):
         source = str(ipaddress.IPv6Network((int(ip), _V6_PREFIX), strict=False))
-    return Lane(source, _parsed(peer.identity.broadcast_address) is None)
+    return PeerLane(source, _parsed(peer.identity.broadcast_address) is None)
 
 
 def _take_one(counts: Counter[str], source: str) -> None:

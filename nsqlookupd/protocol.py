@@ -40,7 +40,7 @@ _OK: Final = encode_reply(OK)
 Note = Callable[..., None]
 
 
-class State(Enum):
+class ProtocolState(Enum):
     MAGIC = auto()
     COMMAND = auto()
     BODY = auto()
@@ -51,7 +51,7 @@ class LookupProtocol:
     def __init__(self, registry: Registry, *, id: str, address: PeerAddress, note: Note) -> None:
         """`id` is the peer's address as text. `address` is nsqlookupd's own, the answer to IDENTIFY."""
         self.id = id
-        self.state = State.MAGIC
+        self.state = ProtocolState.MAGIC
         self._registry = registry
         self._address = address
         self._note = note
@@ -71,20 +71,20 @@ class LookupProtocol:
 
     def receive(self, data: bytes | bytearray) -> None:
         """Keep the bytes for `step`, which carries out their commands."""
-        if self.state is not State.CLOSED:
+        if self.state is not ProtocolState.CLOSED:
             self._reader.receive(data)
 
     def step(self) -> bool:
         """Carry out one command, or a part of a long one. Return False after an error, or if none is left."""
         try:
             match self.state:
-                case State.MAGIC:
+                case ProtocolState.MAGIC:
                     return self._read_magic()
-                case State.COMMAND:
+                case ProtocolState.COMMAND:
                     return self._read_command() if self._unregistering is None else self._unregister_more()
-                case State.BODY:
+                case ProtocolState.BODY:
                     return self._read_body()
-                case State.CLOSED:
+                case ProtocolState.CLOSED:
                     return False
         except ProtocolError as error:
             self._fail(error)
@@ -99,19 +99,19 @@ class LookupProtocol:
 
         A last line without a line feed is not a command, and is dropped.
         """
-        if self.state is State.BODY:
+        if self.state is ProtocolState.BODY:
             self._fail(self._reader.missing_body())
-        elif self.state is State.MAGIC:
+        elif self.state is ProtocolState.MAGIC:
             self._note("info" if self.unread == 0 else "error", "failed to read protocol version - EOF")
-            self.state = State.CLOSED
+            self.state = ProtocolState.CLOSED
         else:
             self.close("EOF")
 
     def close(self, reason: str) -> None:
         """End the connection and remove the peer's registrations. Idempotent."""
-        if self.state is State.CLOSED:
+        if self.state is ProtocolState.CLOSED:
             return
-        self.state = State.CLOSED
+        self.state = ProtocolState.CLOSED
         self._note("info", "PROTOCOL(V1): [%s] exiting ioloop", self.id)
         self._note("info", "client(%s) - %s", self.id, reason)
         if self._peer is not None:
@@ -130,9 +130,9 @@ class LookupProtocol:
         if magic != MAGIC:
             self._outgoing.append(encode_reply(Fault.BAD_PROTOCOL.encode()))
             self._note("error", "client(%s) bad protocol magic '%s'", self.id, _shown(magic))
-            self.state = State.CLOSED
+            self.state = ProtocolState.CLOSED
             return False
-        self.state = State.COMMAND
+        self.state = ProtocolState.COMMAND
         return True
 
     def _read_command(self) -> bool:
@@ -149,7 +149,7 @@ class LookupProtocol:
             case b"IDENTIFY":
                 if self._peer is not None:
                     raise ProtocolError(Fault.INVALID, "cannot IDENTIFY again")
-                self.state = State.BODY
+                self.state = ProtocolState.BODY
             case word:
                 raise ProtocolError(Fault.INVALID, b"invalid command " + word)
         return True
@@ -171,7 +171,7 @@ class LookupProtocol:
         )
         self._note_added([CLIENT])
         self._outgoing.append(encode_reply(identify_reply(self._address)))
-        self.state = State.COMMAND
+        self.state = ProtocolState.COMMAND
         return True
 
     # Commands

@@ -91,10 +91,10 @@ class Peer:
         """The key by which answers sort their peers."""
         return self.identity.broadcast_address, self.identity.tcp_port, self.id
 
-    def node(self) -> Node:
+    def node(self) -> PeerEntry:
         """Return the peer's entry in `/nodes`."""
         topics = sorted(self.topics, key=_name)
-        return Node(self, tuple(topic.name for topic in topics), tuple(topic.is_hidden(self) for topic in topics))
+        return PeerEntry(self, tuple(topic.name for topic in topics), tuple(topic.is_hidden(self) for topic in topics))
 
     def topics_in_order(self) -> Iterator[Topic | None]:
         """Yield the peer's topics, sorted by name. See `in_order` for the Nones."""
@@ -161,7 +161,7 @@ class LookupAnswer:
         self.rendered: bytes | None = None  # as JSON, once `nsqlookupd.answers` has rendered it
 
 
-class Node(NamedTuple):
+class PeerEntry(NamedTuple):
     """The entry of one peer in `/nodes`: its topics, and for each of them whether a tombstone hides the peer there."""
 
     peer: Peer
@@ -169,7 +169,7 @@ class Node(NamedTuple):
     tombstones: tuple[bool, ...]
 
 
-class Snapshot(NamedTuple):
+class RegistryFigures(NamedTuple):
     """The figures for /metrics."""
 
     peers: int
@@ -558,8 +558,8 @@ class Registry:
             else:
                 yield None
 
-    def snapshot(self) -> Snapshot:
-        return Snapshot(
+    def snapshot(self) -> RegistryFigures:
+        return RegistryFigures(
             peers=len(self._peers),
             active_peers=len(self._active),
             topics=self._registered,

@@ -1,8 +1,8 @@
 """nsqd's connections: each ties a socket to its protocol.
 
 After a restart of nsqlookupd all nsqds register all their topics and channels at once, while consumers go on asking. So
-commands are carried out in slices of a millisecond. Connections with commands left after a slice stand in a `Backlog`,
-which serves them in turn.
+commands are carried out in slices of a millisecond. Connections with commands left after a slice stand in
+`BusyConnections`, which serves them in turn.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from nsqcommon.poller import Poller, never
 from nsqcommon.secure import SecureHandler
 from nsqcommon.turn import in_turn
 from nsqcommon.wakeup import Wakeup
-from nsqlookupd.protocol import LookupProtocol, State
+from nsqlookupd.protocol import LookupProtocol, ProtocolState
 from nsqlookupd.turn import Turn
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ _LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": loggi
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ConnectionLimits:
     most: int  # connections; further ones wait in the listener's backlog
     silence: float  # seconds; a connection that has not identified itself may be silent for this long
 
@@ -54,7 +54,7 @@ def note(level: str, text: str, *arguments: object) -> None:
     log.log(_LEVELS[level], text, *arguments)
 
 
-class Backlog:
+class BusyConnections:
     """Connections with commands that did not fit into a slice of time. It is the poller's turn as well."""
 
     def __init__(self, turn: Turn) -> None:
@@ -109,7 +109,9 @@ class Backlog:
 class LookupClient:
     """One connection of nsqd: a handler for the poller."""
 
-    def __init__(self, protocol: LookupProtocol, backlog: Backlog, wake: Callable[[], None], silence: float) -> None:
+    def __init__(
+        self, protocol: LookupProtocol, backlog: BusyConnections, wake: Callable[[], None], silence: float
+    ) -> None:
         self.id = protocol.id
         self.aborted = False
         self._protocol = protocol
@@ -174,7 +176,7 @@ class LookupClient:
 
     @property
     def finished(self) -> bool:
-        return self._protocol.state is State.CLOSED
+        return self._protocol.state is ProtocolState.CLOSED
 
     def _work_or_wait(self) -> None:
         if self._is_waiting:
@@ -197,12 +199,14 @@ class LookupClient:
 class Clients:
     """All connections of nsqd, on the poller. If `tls` is given, only TLS is accepted."""
 
-    def __init__(self, registry: Registry, address: PeerAddress, limits: Limits, tls: TlsServer | None = None) -> None:
+    def __init__(
+        self, registry: Registry, address: PeerAddress, limits: ConnectionLimits, tls: TlsServer | None = None
+    ) -> None:
         self._registry = registry
         self.tls = tls
         self._address = address
         self._limits = limits
-        self.poller = Poller(lambda flush: Backlog(Turn(registry, flush)))
+        self.poller = Poller(lambda flush: BusyConnections(Turn(registry, flush)))
         self._backlog = self.poller.turn
         self.turn = self._backlog.turn
         self._budget = Budget(limits.most, "TCP")

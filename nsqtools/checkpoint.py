@@ -12,7 +12,7 @@ from nsqtools.command import ToolFailed
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RemainingRange:
     """The part of one node's log that is still to be replayed: [next, end)."""
 
     log_id: str
@@ -21,13 +21,13 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class ReplayCheckpoint:
     """The progress of a replay."""
 
     topic: str
     destination_topic: str
     published: int
-    places: dict[str, Place]  # by the id of a node
+    places: dict[str, RemainingRange]  # by the id of a node
 
     def save(self, path: Path) -> None:
         """Write the file, replacing it atomically. Raise ToolFailed."""
@@ -47,7 +47,7 @@ class Checkpoint:
         """Read the file; None if there is none. Raise ToolFailed."""
         try:
             document: dict[str, Any] = json.loads(path.read_bytes())
-            places = {node: Place(**place) for node, place in document.pop("places").items()}
+            places = {node: RemainingRange(**place) for node, place in document.pop("places").items()}
             return cls(**document, places=places)
         except FileNotFoundError:
             return None

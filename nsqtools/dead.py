@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from nsqtools.json_fields import list_in, number_in, text_in
 
 if TYPE_CHECKING:
-    from nsqtools.nodes import Queries, Server
+    from nsqtools.nodes import NodeQueries, Server
 
 REASONS: Final = {
     "NOT_FOUND": "this nsqd buries nothing",
@@ -21,7 +21,7 @@ NO_CHANNEL: Final = frozenset({"TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND"})
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class JobProgress:
     """A kick or discard that nsqd works on by itself."""
 
     verb: str
@@ -31,11 +31,11 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class BuriedTotals:
     count: int
     reasons: tuple[tuple[str, str, int], ...]  # reason, client, number of messages
     others: int  # messages with reasons that are not listed
-    job: Job | None
+    job: JobProgress | None
     paused_why: str
     room: int | None  # how many messages a kick can give back without force; None: any number
 
@@ -47,12 +47,12 @@ class Summary:
 class DeadLetters:
     """One channel of one nsqd. All methods raise AskFailed."""
 
-    def __init__(self, queries: Queries, server: Server, topic: str, channel: str) -> None:
+    def __init__(self, queries: NodeQueries, server: Server, topic: str, channel: str) -> None:
         self._queries = queries
         self.server = server
         self._channel = urlencode({"topic": topic, "channel": channel})
 
-    async def summary(self) -> Summary:
+    async def summary(self) -> BuriedTotals:
         return await self._queries.ask(self.server, f"/channel/buried?{self._channel}&summary=true", _summary)
 
     async def page(self, *, after: int | None, limit: int, reason: str) -> list[dict[str, Any]]:
@@ -61,25 +61,27 @@ class DeadLetters:
         target = f"/channel/buried?{self._channel}&{arguments}"
         return await self._queries.ask_lines(self.server, target, lambda line: number_in(line, "sequence"))
 
-    async def take(self, verb: str, selection: Mapping[str, str], ids: tuple[str, ...]) -> tuple[int, Job | None]:
+    async def take(
+        self, verb: str, selection: Mapping[str, str], ids: tuple[str, ...]
+    ) -> tuple[int, JobProgress | None]:
         """Kick or discard. Return how many messages that was so far, and the job that does the rest."""
         arguments = urlencode([*selection.items(), *(("id", it) for it in ids)])
         return await self._queries.post(self.server, f"/channel/{verb}?{self._channel}&{arguments}", _taken)
 
-    async def jobs(self) -> list[Job]:
+    async def jobs(self) -> list[JobProgress]:
         return await self._queries.ask(self.server, f"/channel/jobs?{self._channel}", _jobs)
 
-    async def stop_job(self) -> Job | None:
+    async def stop_job(self) -> JobProgress | None:
         """Stop the job under way, and return it."""
         target = f"/channel/jobs/stop?{self._channel}"
         return await self._queries.post(self.server, target, lambda said: _job(said["job"]))
 
 
-def _summary(said: Any) -> Summary:
+def _summary(said: Any) -> BuriedTotals:
     reasons = tuple(
         (text_in(it, "reason"), text_in(it, "client"), number_in(it, "count")) for it in list_in(said, "reasons")
     )
-    return Summary(
+    return BuriedTotals(
         count=number_in(said, "count"),
         reasons=reasons,
         others=number_in(said, "others"),
@@ -89,17 +91,17 @@ def _summary(said: Any) -> Summary:
     )
 
 
-def _job(said: Any) -> Job | None:
+def _job(said: Any) -> JobProgress | None:
     if said is None:
         return None
-    return Job(
+    return JobProgress(
         text_in(said, "verb"), number_in(said, "done"), number_in(said, "started_at"), said["ended_at"] is not None
     )
 
 
-def _jobs(said: Any) -> list[Job]:
+def _jobs(said: Any) -> list[JobProgress]:
     return [job for it in list_in(said, "jobs") if (job := _job(it)) is not None]
 
 
-def _taken(said: Any) -> tuple[int, Job | None]:
+def _taken(said: Any) -> tuple[int, JobProgress | None]:
     return number_in(said, "kicked" if "kicked" in said else "discarded"), _job(said["job"])

@@ -9,7 +9,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from nsqtools.json_fields import list_in, number_in, text_in
-from nsqtools.nodes import AskFailed, Queries, Server
+from nsqtools.nodes import AskFailed, NodeQueries, Server
 
 PAGE: Final = 100  # messages, each of which may have to come from disk
 _NOT_THERE: Final = frozenset({"MESSAGE_NOT_FOUND", "TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND"})
@@ -29,10 +29,10 @@ class Name:
         return f"{self.kind} {self.text}"
 
 
-class Deferred:
+class DeferredMessages:
     """One topic of one nsqd. All methods raise AskFailed."""
 
-    def __init__(self, queries: Queries, server: Server, topic: str) -> None:
+    def __init__(self, queries: NodeQueries, server: Server, topic: str) -> None:
         self._queries = queries
         self.server = server
         self._topic = topic

@@ -12,7 +12,7 @@ _LEAST: Final = 1e-7  # seconds; a shorter time counts as this
 PERCENTILES: Final = (50.0, 95.0, 99.0, 99.9)
 
 
-class Histogram:
+class DurationHistogram:
     """Durations in seconds."""
 
     def __init__(self) -> None:

@@ -23,7 +23,7 @@ from nsqcommon.http_client import HttpFailed, OpenAnswer, open_answer
 from nsqcommon.startup import StartupError
 from nsqcommon.wire.history import MSGPACK, BadHistory, End, Gap, HistoryReader, LogRange, StoredBatch
 from nsqtools.json_fields import number_in, text_in
-from nsqtools.nodes import AskFailed, Queries, Server, refusal
+from nsqtools.nodes import AskFailed, NodeQueries, Server, refusal
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +117,7 @@ def _bounds(said: Any) -> Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ReadRange:
     """The messages to read: [first, end) of this log."""
 
     node: str
@@ -130,10 +130,10 @@ class Span:
         return self.end - self.first
 
 
-class TopicLog:
+class RemoteTopicLog:
     """A topic's log on one nsqd."""
 
-    def __init__(self, queries: Queries, server: Server, topic: str) -> None:
+    def __init__(self, queries: NodeQueries, server: Server, topic: str) -> None:
         self.server = server
         self.topic = topic
         self._queries = queries
@@ -224,7 +224,7 @@ class TopicLog:
 class SpanReader:
     """Reads the messages of one span in order, page by page."""
 
-    def __init__(self, log: TopicLog, span: Span) -> None:
+    def __init__(self, log: RemoteTopicLog, span: ReadRange) -> None:
         self.log = log
         self.span = span
         self.position = span.first  # everything before this sequence was taken

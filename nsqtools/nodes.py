@@ -62,7 +62,7 @@ def parse_server(text: str) -> Server:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Producer:
+class RegisteredNsqd:
     """An nsqd as it is registered with nsqlookupd."""
 
     broadcast_address: str
@@ -78,7 +78,7 @@ class Producer:
         return join_host_port(self.broadcast_address, self.tcp_port)
 
 
-class Queries:
+class NodeQueries:
     """Sends queries within these times, in seconds. `reasons` has words for codes of errors."""
 
     def __init__(
@@ -222,13 +222,13 @@ class Queries:
                 nursery.start_soon(partial(ask_one, server))
         return {server: answers[server] for server in servers if server in answers}, failures
 
-    async def producers(self, lookupds: Sequence[Server], topic: str) -> tuple[list[Producer], list[AskFailed]]:
+    async def producers(self, lookupds: Sequence[Server], topic: str) -> tuple[list[RegisteredNsqd], list[AskFailed]]:
         """Return the nsqd that have the topic, from all nsqlookupds together. Not knowing the topic is no failure."""
         answers, failures = await self.ask_all(lookupds, f"/lookup?topic={quote(topic)}", _producers)
         found = {producer for answer in answers.values() for producer in answer}
         return sorted(found), [failure for failure in failures if failure.status != 404]
 
-    async def nodes(self, lookupds: Sequence[Server]) -> tuple[list[Producer], list[AskFailed]]:
+    async def nodes(self, lookupds: Sequence[Server]) -> tuple[list[RegisteredNsqd], list[AskFailed]]:
         """Return all registered nsqd that take new messages, from all nsqlookupds together.
 
         One that drains, is full or is unhealthy is left out, as long as there are others.
@@ -254,14 +254,14 @@ def _missing(answer: Any, topic: str) -> list[Server]:
     ]
 
 
-def _producers(answer: Any) -> list[Producer]:
+def _producers(answer: Any) -> list[RegisteredNsqd]:
     return [
-        Producer(text_in(it, "broadcast_address"), number_in(it, "http_port"), number_in(it, "tcp_port"))
+        RegisteredNsqd(text_in(it, "broadcast_address"), number_in(it, "http_port"), number_in(it, "tcp_port"))
         for it in list_in(answer, "producers")
     ]
 
 
-def _nodes(answer: Any) -> list[tuple[Producer, str]]:
+def _nodes(answer: Any) -> list[tuple[RegisteredNsqd, str]]:
     states = [str(it.get("state") or "") for it in list_in(answer, "producers")]
     return list(zip(_producers(answer), states, strict=True))
 
@@ -288,7 +288,7 @@ def refusal(where: str, status: int, body: bytes) -> AskFailed:
 
 
 async def servers_of(
-    queries: Queries,
+    queries: NodeQueries,
     topic: str,
     *,
     lookupd: Sequence[str] = (),
@@ -306,7 +306,7 @@ async def servers_of(
     return [producer.server for producer in producers]
 
 
-async def _beside(queries: Queries, tcp: Server) -> Server:
+async def _beside(queries: NodeQueries, tcp: Server) -> Server:
     """Return the HTTP address of the nsqd with this TCP address, if it is the next port, as usual."""
     http = Server(tcp.host, tcp.port + 1)
     if await queries.ask(http, "/info", tcp_port_in) != tcp.port:

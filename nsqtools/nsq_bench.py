@@ -28,7 +28,7 @@ from nsqcommon.startup import StartupError
 from nsqtools import flags
 from nsqtools.client_flags import CLIENT_OPTIONS, CONSUMER_OPT, PRODUCER_OPT, client_config
 from nsqtools.command import ToolFailed, ToolOptions, run_tool, run_until
-from nsqtools.histogram import Histogram
+from nsqtools.histogram import DurationHistogram
 from nsqtools.output import Output
 from nsqtools.throttle import Throttle
 
@@ -110,7 +110,7 @@ class Side:
     messages: int = 0
     bytes: int = 0
     seconds: float = 0.0
-    times: Histogram = field(default_factory=Histogram)
+    times: DurationHistogram = field(default_factory=DurationHistogram)
 
     def add_times(self, age: float | None, count: int) -> None:
         """Add the same time for `count` messages, unless it is unknown."""
@@ -128,7 +128,7 @@ class Side:
         }
 
 
-class Bench:
+class BenchRun:
     """One run: publishers and consumers, and what they have done so far."""
 
     def __init__(self, options: Options) -> None:
@@ -271,7 +271,7 @@ async def open_all(
 
 async def run(options: Options, stop: trio.Event) -> int:
     output = Output()
-    bench = Bench(options)
+    bench = BenchRun(options)
     producer_config = client_config("nsq_bench", options.producer_opt)
     consumer_config = client_config("nsq_bench", options.consumer_opt, max_in_flight=options.rdy, max_attempts=0)
     try:
@@ -288,7 +288,7 @@ async def run(options: Options, stop: trio.Event) -> int:
     return 0
 
 
-async def _run_with_display(bench: Bench, job: Callable[[], Awaitable[None]]) -> None:
+async def _run_with_display(bench: BenchRun, job: Callable[[], Awaitable[None]]) -> None:
     trouble: list[BaseException] = []
     async with trio.open_nursery() as nursery:
         if not bench.options.quiet:

@@ -31,15 +31,15 @@ from nsqcommon.startup import StartupError
 from nsqtools import flags
 from nsqtools.client_flags import CLIENT_OPTIONS, PRODUCER_OPT, client_config
 from nsqtools.command import ToolFailed, run_tool
-from nsqtools.dead import NO_CHANNEL, REASONS, DeadLetters, Job, Summary
+from nsqtools.dead import NO_CHANNEL, REASONS, BuriedTotals, DeadLetters, JobProgress
 from nsqtools.history import parse_position
-from nsqtools.nodes import AskFailed, Queries, Server, tcp_port_in
+from nsqtools.nodes import AskFailed, NodeQueries, Server, tcp_port_in
 from nsqtools.output import Output
 from nsqtools.progress import Progress
 from nsqtools.whole_cluster import (
     NOT_ALL,
     Absent,
-    Cluster,
+    ClusterNodes,
     ClusterOptions,
     carry_out,
     find,
@@ -120,13 +120,13 @@ class Options(ClusterOptions):
             flags.check_topic(self.destination_topic)
 
 
-Nodes = Cluster[tuple[DeadLetters, Summary]]
+Nodes = ClusterNodes[tuple[DeadLetters, BuriedTotals]]
 
 
-async def find_buried(options: Options, queries: Queries) -> Nodes:
+async def find_buried(options: Options, queries: NodeQueries) -> Nodes:
     """Ask all nsqd of the topic what they have buried. Raise ToolFailed if there is nobody to ask."""
 
-    async def ask(server: Server) -> tuple[DeadLetters, Summary]:
+    async def ask(server: Server) -> tuple[DeadLetters, BuriedTotals]:
         node = DeadLetters(queries, server, options.topic, options.channel)
         try:
             return node, await node.summary()
@@ -205,7 +205,7 @@ async def export_to_file(options: Options, cluster: Nodes) -> int:
     return count
 
 
-async def export_to_topic(options: Options, queries: Queries, cluster: Nodes) -> int:
+async def export_to_topic(options: Options, queries: NodeQueries, cluster: Nodes) -> int:
     """Publish the bodies. After a broken connection a message may be published twice."""
     count = 0
     try:
@@ -255,14 +255,14 @@ def plan(options: Options, cluster: Nodes) -> list[str]:
     return lines + cluster.silence
 
 
-def _lack_of_room(options: Options, summary: Summary, most: int) -> str:
+def _lack_of_room(options: Options, summary: BuriedTotals, most: int) -> str:
     if options.do != "kick" or summary.room is None or most <= summary.room:
         return ""
     so = "new messages are dropped until these are consumed" if options.force else "refused without --force"
     return f" (the channel has room for {summary.room}: {so})"
 
 
-def expected(options: Options, summary: Summary) -> tuple[int, bool]:
+def expected(options: Options, summary: BuriedTotals) -> tuple[int, bool]:
     """Return how many messages a node has for this selection, and whether that is exact."""
     if options.id:
         return min(len(options.id), summary.count), False
@@ -295,7 +295,7 @@ async def take_all(options: Options, cluster: Nodes, progress: Progress) -> None
             cluster.failed(error)
 
 
-async def watch(node: DeadLetters, job: Job, progress: Progress, before: int) -> None:
+async def watch(node: DeadLetters, job: JobProgress, progress: Progress, before: int) -> None:
     """Wait until the node has done its job. Raise AskFailed if it is silent for long, or has forgotten the job."""
     silent_since = trio.current_time()
     while True:

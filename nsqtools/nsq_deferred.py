@@ -22,14 +22,14 @@ from nsqcommon.options import option
 from nsqcommon.startup import StartupError
 from nsqcommon.wire.extensions import is_valid_key
 from nsqtools.command import run_tool
-from nsqtools.deferred import REASONS, Deferred, Name
-from nsqtools.nodes import AskFailed, Queries, Server
+from nsqtools.deferred import REASONS, DeferredMessages, Name
+from nsqtools.nodes import AskFailed, NodeQueries, Server
 from nsqtools.output import Output
 from nsqtools.progress import Progress
 from nsqtools.whole_cluster import (
     NOT_ALL,
     Absent,
-    Cluster,
+    ClusterNodes,
     ClusterOptions,
     carry_out,
     find,
@@ -168,14 +168,16 @@ class Choice:
         return bool(self._after <= message["due"] < self._before)
 
 
-Nodes = Cluster[tuple[Deferred, dict[str, int] | None]]  # with the count of each channel; None: may not be read
+Nodes = ClusterNodes[
+    tuple[DeferredMessages, dict[str, int] | None]
+]  # with the count of each channel; None: may not be read
 
 
-async def find_deferred(options: Options, queries: Queries) -> Nodes:
+async def find_deferred(options: Options, queries: NodeQueries) -> Nodes:
     """Ask all nsqd of the topic how many messages are deferred. Raise ToolFailed if there is nobody to ask."""
 
-    async def ask(server: Server) -> tuple[Deferred, dict[str, int] | None]:
-        node = Deferred(queries, server, options.topic)
+    async def ask(server: Server) -> tuple[DeferredMessages, dict[str, int] | None]:
+        node = DeferredMessages(queries, server, options.topic)
         try:
             counts = await node.counts()
         except AskFailed as error:
@@ -217,7 +219,7 @@ def _time(nanoseconds: int) -> str:
 
 async def chosen(
     options: Options, choice: Choice, cluster: Nodes
-) -> AsyncGenerator[tuple[Deferred, str, dict[str, Any]], None]:
+) -> AsyncGenerator[tuple[DeferredMessages, str, dict[str, Any]], None]:
     """Yield the deferred messages that are meant, with node and channel. A node that fails meanwhile is noted."""
     left = options.limit or inf
     for node, counts in cluster.nodes.values():
@@ -244,7 +246,7 @@ async def show(options: Options, cluster: Nodes) -> None:
 
 # cancel, due
 
-Job = list[tuple[Deferred, list[Name]]]
+Job = list[tuple[DeferredMessages, list[Name]]]
 
 
 async def planned(options: Options, cluster: Nodes) -> Job:

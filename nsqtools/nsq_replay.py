@@ -26,11 +26,11 @@ from nsqcommon.net import join_host_port
 from nsqcommon.options import DURATION, option
 from nsqcommon.startup import StartupError
 from nsqtools import flags
-from nsqtools.checkpoint import Checkpoint, Place
+from nsqtools.checkpoint import RemainingRange, ReplayCheckpoint
 from nsqtools.client_flags import CLIENT_OPTIONS, PRODUCER_OPT, client_config
 from nsqtools.command import LAST_ANSWERS, ToolFailed, ToolOptions, run_tool, run_until
-from nsqtools.history import Bounds, Span, SpanReader, TopicLog, next_in_time, parse_position
-from nsqtools.nodes import AskFailed, Queries, servers_of, tcp_port_in
+from nsqtools.history import Bounds, ReadRange, RemoteTopicLog, SpanReader, next_in_time, parse_position
+from nsqtools.nodes import AskFailed, NodeQueries, servers_of, tcp_port_in
 from nsqtools.output import Output
 from nsqtools.passing_on import with_origin
 from nsqtools.progress import Progress, with_progress
@@ -101,7 +101,7 @@ class Options(ToolOptions):
 
 
 @dataclass(slots=True)
-class Replay:
+class ReplayRun:
     """The ranges to replay, and the progress."""
 
     options: Options
@@ -157,12 +157,12 @@ class Replay:
             self._saved = now
             self.checkpoint().save(Path(self.options.checkpoint))
 
-    def checkpoint(self) -> Checkpoint:
+    def checkpoint(self) -> ReplayCheckpoint:
         places = {
-            it.span.node: Place(it.span.log_id, position, it.span.end)
+            it.span.node: RemainingRange(it.span.log_id, position, it.span.end)
             for it, position in zip(self.readers, self._positions, strict=True)
         }
-        return Checkpoint(
+        return ReplayCheckpoint(
             self.options.topic, self.options.destination_topic, self.published_before + self.published, places
         )
 
@@ -189,13 +189,13 @@ class Replay:
         }
 
 
-async def prepare(options: Options, queries: Queries) -> Replay:
+async def prepare(options: Options, queries: NodeQueries) -> ReplayRun:
     """Find the logs and the ranges to replay, from the flags or from the checkpoint. Raise AskFailed or ToolFailed."""
     servers = await servers_of(
         queries, options.topic, lookupd=options.lookupd_http_address, nsqd_http=options.nsqd_http_address
     )
-    logs = [(it, await it.bounds()) for it in (TopicLog(queries, server, options.topic) for server in servers)]
-    before = Checkpoint.load(Path(options.checkpoint)) if options.checkpoint else None
+    logs = [(it, await it.bounds()) for it in (RemoteTopicLog(queries, server, options.topic) for server in servers)]
+    before = ReplayCheckpoint.load(Path(options.checkpoint)) if options.checkpoint else None
     if before is not None:
         return _continued(options, before, logs)
     if len(logs) > 1 and (options.from_.isdecimal() or options.to.isdecimal()):
@@ -207,11 +207,11 @@ async def prepare(options: Options, queries: Queries) -> Replay:
     for it, bounds in logs:
         first = await it.sequence_at(parse_position("from", options.from_, now), bounds)
         end = await it.sequence_at(parse_position("to", options.to, now), bounds)
-        readers.append(SpanReader(it, Span(bounds.node, bounds.log_id, first, max(first, end))))
-    return Replay(options, readers)
+        readers.append(SpanReader(it, ReadRange(bounds.node, bounds.log_id, first, max(first, end))))
+    return ReplayRun(options, readers)
 
 
-def _continued(options: Options, before: Checkpoint, found: Sequence[tuple[TopicLog, Bounds]]) -> Replay:
+def _continued(options: Options, before: ReplayCheckpoint, found: Sequence[tuple[RemoteTopicLog, Bounds]]) -> ReplayRun:
     if (before.topic, before.destination_topic) != (options.topic, options.destination_topic):
         raise ToolFailed(
             f"checkpoint {options.checkpoint} is of another replay, {before.topic} into {before.destination_topic}"
@@ -222,12 +222,13 @@ def _continued(options: Options, before: Checkpoint, found: Sequence[tuple[Topic
             f"checkpoint {options.checkpoint} names nodes that were not found: {', '.join(sorted(missing))}"
         )
     readers = [
-        SpanReader(logs[node], Span(node, place.log_id, place.next, place.end)) for node, place in before.places.items()
+        SpanReader(logs[node], ReadRange(node, place.log_id, place.next, place.end))
+        for node, place in before.places.items()
     ]
-    return Replay(options, readers, published_before=before.published)
+    return ReplayRun(options, readers, published_before=before.published)
 
 
-async def publish(replay: Replay, producer: Producer, progress: Progress, stop: trio.Event) -> bool:
+async def publish(replay: ReplayRun, producer: Producer, progress: Progress, stop: trio.Event) -> bool:
     """Publish until the end or until `stop` is set; return whether the end was reached.
 
     Raises AskFailed, NSQError or ToolFailed.
@@ -266,7 +267,7 @@ async def _publish(topic: str, batch: Sequence[tuple[bytes, Mapping[str, bytes]]
     await producer.publish_many(topic, bodies)
 
 
-async def destinations(options: Options, queries: Queries, replay: Replay) -> list[str]:
+async def destinations(options: Options, queries: NodeQueries, replay: ReplayRun) -> list[str]:
     """Return the TCP addresses of the nsqd to publish to; none if nsqlookupd lists them. Raise AskFailed."""
     if options.destination_nsqd_tcp_address or options.destination_lookupd_http_address:
         return list(options.destination_nsqd_tcp_address)
@@ -276,7 +277,7 @@ async def destinations(options: Options, queries: Queries, replay: Replay) -> li
 
 async def run(options: Options, stop: trio.Event) -> int:
     output = Output()
-    queries = Queries(
+    queries = NodeQueries(
         connect_timeout=seconds(options.http_client_connect_timeout),
         request_timeout=seconds(options.http_client_request_timeout),
     )
@@ -316,7 +317,7 @@ async def run(options: Options, stop: trio.Event) -> int:
     return 0 if complete and not replay.unreadable else NOT_ALL
 
 
-def _advice(replay: Replay) -> str:
+def _advice(replay: ReplayRun) -> str:
     if replay.options.checkpoint:
         return "run the same command again to continue"
     if len(replay.readers) == 1:
@@ -324,7 +325,7 @@ def _advice(replay: Replay) -> str:
     return "use --checkpoint to be able to continue"
 
 
-def summary_text(replay: Replay, options: Options, *, complete: bool) -> bytes:
+def summary_text(replay: ReplayRun, options: Options, *, complete: bool) -> bytes:
     summary = replay.summary(complete=complete)
     if options.json:
         return json.dumps(summary).encode() + b"\n"

@@ -19,7 +19,7 @@ from nsqcommon.options import DURATION, option
 from nsqcommon.startup import StartupError
 from nsqtools import flags
 from nsqtools.command import ToolFailed, ToolOptions, run_tool, run_until
-from nsqtools.nodes import Queries, Server, parse_server
+from nsqtools.nodes import NodeQueries, Server, parse_server
 from nsqtools.output import Output
 from nsqtools.rates import HEADER, ROWS_PER_HEADER, Poll, counters_in, row_between
 
@@ -64,7 +64,7 @@ def _check_addresses(program: str, addresses: Sequence[str]) -> None:
         flags.check_server(address)
 
 
-class Channel:
+class WatchedChannel:
     """The watched channel on all of its nsqd."""
 
     def __init__(self, options: Options) -> None:
@@ -72,7 +72,7 @@ class Channel:
         self._channel = options.channel
         self._given = [parse_server(address) for address in options.nsqd_http_address]
         self._lookupds = [parse_server(address) for address in options.lookupd_http_address]
-        self._queries = Queries(
+        self._queries = NodeQueries(
             connect_timeout=seconds(options.http_client_connect_timeout),
             request_timeout=seconds(options.http_client_request_timeout),
         )
@@ -143,7 +143,7 @@ def _report(troubles: Sequence[str]) -> None:
 
 async def run(options: Options, stop: trio.Event) -> int:
     output = Output()
-    await run_until(stop, lambda: watch(Channel(options), options, output.write))
+    await run_until(stop, lambda: watch(WatchedChannel(options), options, output.write))
     return 0
 
 

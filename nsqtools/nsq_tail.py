@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import random
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -27,11 +29,19 @@ from nsqtools.command import (
     run_tool,
     run_until,
 )
-from nsqtools.history import body_document, headers_document, parse_position
+from nsqtools.history import (
+    ReadRange,
+    RemoteTopicLog,
+    SpanReader,
+    StoredMessage,
+    body_document,
+    headers_document,
+    next_in_time,
+    parse_position,
+)
 from nsqtools.json_fields import list_in, number_in
-from nsqtools.nodes import AskFailed, Queries, servers_of
+from nsqtools.nodes import AskFailed, NodeQueries, servers_of
 from nsqtools.output import Output, header_lines, message_line
-from nsqtools.peek import peek
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +101,7 @@ class Options(ToolOptions):
         return bool(self.nsqd_tcp_address)
 
 
-class Tail:
+class TailRun:
     """Consumers whose messages are printed one after another, until there were enough."""
 
     def __init__(self, options: Options, config: Config, output: Output) -> None:
@@ -183,7 +193,7 @@ def _about(message: Message) -> dict[str, Any]:
     }
 
 
-async def guard(options: Options, topic: str, queries: Queries) -> None:
+async def guard(options: Options, topic: str, queries: NodeQueries) -> None:
     """Refuse to make an ephemeral channel that would be the topic's first one. Raise ToolFailed.
 
     The first channel gets the topic's backlog, which would vanish together with an ephemeral channel.
@@ -221,16 +231,70 @@ def _unread(stats: Any, *, topic: str) -> int:
     )
 
 
+async def peek(options: Options, queries: NodeQueries, output: Output) -> None:
+    """Print what the logs have kept, in the order of publication. Raise ToolFailed or OutputClosed."""
+    try:
+        await _peek(options, queries, output)
+    except AskFailed as error:
+        raise ToolFailed(str(error)) from error
+
+
+async def _peek(options: Options, queries: NodeQueries, output: Output) -> None:
+    readers = [reader for topic in options.topic for reader in await _readers(options, topic, queries)]
+    if options.from_ or not options.n:
+        shown = 0
+        while (found := await next_in_time(readers)) is not None:
+            await output.write(_line(*found, options))
+            shown += 1
+            if shown == options.n:
+                return
+    else:
+        last: deque[tuple[SpanReader, StoredMessage]] = deque(maxlen=options.n)
+        while (found := await next_in_time(readers)) is not None:
+            last.append(found)
+        for it in last:
+            await output.write(_line(*it, options))
+
+
+async def _readers(options: Options, topic: str, queries: NodeQueries) -> Sequence[SpanReader]:
+    servers = await servers_of(
+        queries,
+        topic,
+        lookupd=options.lookupd_http_address,
+        nsqd_http=options.nsqd_http_address,
+        nsqd_tcp=options.nsqd_tcp_address,
+    )
+    if options.from_.isdecimal() and len(servers) > 1:
+        raise ToolFailed(
+            f"a sequence is a position on one nsqd, but {len(servers)} have the topic: use --nsqd-http-address"
+        )
+    position = parse_position("from", options.from_ or "earliest", datetime.now(UTC))
+    readers = []
+    for it in (RemoteTopicLog(queries, server, topic) for server in servers):
+        bounds = await it.bounds()
+        first = await it.sequence_at(position, bounds)
+        if options.n and not options.from_:
+            first = max(first, bounds.next - options.n)
+        readers.append(SpanReader(it, ReadRange(bounds.node, bounds.log_id, first, bounds.next)))
+    return readers
+
+
+def _line(reader: SpanReader, message: StoredMessage, options: Options) -> bytes:
+    about = {"nsqd": str(reader.log.server), **message.document()}
+    line = message_line(reader.log.topic, message.body, about, print_topic=options.print_topic, as_json=options.json)
+    return header_lines(message.headers) + line if options.print_headers and not options.json else line
+
+
 async def run(options: Options, stop: trio.Event) -> int:
     output = Output()
-    queries = Queries()
+    queries = NodeQueries()
     if options.peek:
         await run_until(stop, lambda: peek(options, queries, output))
         return 0
     in_flight = options.max_in_flight
     if 0 < options.n < in_flight:
         in_flight = options.n
-    tail = Tail(options, client_config("nsq_tail", options.consumer_opt, max_in_flight=in_flight), output)
+    tail = TailRun(options, client_config("nsq_tail", options.consumer_opt, max_in_flight=in_flight), output)
     if not options.force and (not options.channel or is_ephemeral(options.channel)):
         for topic in options.topic:
             await guard(options, topic, queries)
@@ -243,7 +307,7 @@ async def run(options: Options, stop: trio.Event) -> int:
     return tail.status
 
 
-async def _stop_on(stop: trio.Event, tail: Tail) -> None:
+async def _stop_on(stop: trio.Event, tail: TailRun) -> None:
     await stop.wait()
     tail.stop()
 

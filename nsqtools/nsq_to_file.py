@@ -30,7 +30,7 @@ from nsqtools.archive_file import ArchiveFailed, Layout, check_folders
 from nsqtools.client_flags import CLIENT_OPTIONS, CONSUMER_OPT, client_config
 from nsqtools.command import ToolFailed, ToolOptions, log_to_stderr, run_tool, run_until
 from nsqtools.json_fields import list_in
-from nsqtools.nodes import Queries, parse_server
+from nsqtools.nodes import NodeQueries, parse_server
 from nsqtools.rotation import FileNames, Rotation, file_names
 from nsqtools.topic_archive import TopicArchive
 
@@ -139,7 +139,7 @@ class Options(ToolOptions):
         )
 
 
-class TopicLog(logging.LoggerAdapter[logging.Logger]):
+class TopicLogger(logging.LoggerAdapter[logging.Logger]):
     """Adds the topic and the channel to each line of the log."""
 
     def process(self, msg: object, kwargs: Any) -> tuple[str, Any]:
@@ -198,7 +198,7 @@ class Archive:
                     skip_empty_files=options.skip_empty_files,
                     wall=self._wall,
                     threads=self._threads,
-                    log=TopicLog(log, {"place": f"{topic}/{options.channel}"}),
+                    log=TopicLogger(log, {"place": f"{topic}/{options.channel}"}),
                 )
                 task_status.started()
                 if self._is_stopping:
@@ -226,7 +226,7 @@ class Archive:
 
 async def find_topics(options: Options, archive: Archive, nursery: trio.Nursery) -> None:
     """Start writing each topic as it appears in an nsqlookupd."""
-    queries = Queries(
+    queries = NodeQueries(
         connect_timeout=seconds(options.http_client_connect_timeout),
         request_timeout=seconds(options.http_client_request_timeout),
     )

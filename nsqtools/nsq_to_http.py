@@ -124,7 +124,7 @@ def url_pattern(url: str) -> list[str | None]:
     return [None if piece == "%s" else "%" if piece == "%%" else piece for piece in re.split("(%[%s])", url)]
 
 
-class Sender:
+class RequestSender:
     """Sends the request for a message."""
 
     def __init__(self, options: Options) -> None:
@@ -175,7 +175,7 @@ class Sender:
 
 
 def handler(
-    options: Options, sender: Sender, draw: Callable[[], float] = random.random
+    options: Options, sender: RequestSender, draw: Callable[[], float] = random.random
 ) -> Callable[[Message], Awaitable[None]]:
     """Return the handler of messages."""
     urls = options.post or options.get
@@ -195,7 +195,7 @@ def handler(
 
 async def run(options: Options, stop: trio.Event) -> int:
     config = client_config("nsq_to_http", options.consumer_opt, max_in_flight=options.max_in_flight)
-    sender = Sender(options)
+    sender = RequestSender(options)
     await consume(
         options.topic,
         options.channel,

@@ -22,7 +22,7 @@ from nsqtools.bridge import MODES, STATUS_EVERY, STRATEGIES, Targets, consume
 from nsqtools.client_flags import CLIENT_OPTIONS, CONSUMER_OPT, MAX_IN_FLIGHT, PRODUCER_OPT, client_config
 from nsqtools.command import ToolOptions, run_tool
 from nsqtools.json_filter import Dropped, JsonFilter
-from nsqtools.passing_on import Destination, key_of
+from nsqtools.passing_on import NsqdDestination, key_of
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ class Forwarder:
     """Forwards each message to one of the destinations."""
 
     def __init__(self, options: Options, producers: list[Producer]) -> None:
-        self._destinations = list(map(Destination, options.destinations, producers))
+        self._destinations = list(map(NsqdDestination, options.destinations, producers))
         self._destination = options.destination_topic
         self._filter = options.filter
         names = options.destinations

@@ -35,7 +35,7 @@ class Unpublishable(ValueError):
     """A row that no nsqd would accept. The message is for the column `error`."""
 
 
-class Verdict(Enum):
+class PublishOutcome(Enum):
     SENT = auto()
     NOT_STORED = auto()  # certainly; it may go to any node
     IN_DOUBT = auto()
@@ -44,7 +44,7 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Publication:
+class RowPublication:
     """What is published of a row."""
 
     topic: str
@@ -55,7 +55,7 @@ class Publication:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class OutboxRow:
     """A row that has a key and a node, as the database returns it."""
 
     id: Any  # an integer, a text or a UUID: it is only handed back to the database
@@ -66,7 +66,7 @@ class Row:
     deliver_at: Any
     delay: float | None  # seconds until `deliver_at`; None also if that is no time
 
-    def publication(self, default_topic: str) -> Publication:
+    def publication(self, default_topic: str) -> RowPublication:
         """Return what to publish. Raise Unpublishable."""
         topic = self.topic or default_topic
         if not topic:
@@ -78,7 +78,7 @@ class Row:
         if self.deliver_at is not None and self.delay is None:
             raise Unpublishable(f"deliver_at is no time: {self.deliver_at!r}")
         delay = self.delay if self.delay is not None and self.delay > 0 else None
-        return Publication(topic, _body(self.body), self.key, _headers(self.headers), delay)
+        return RowPublication(topic, _body(self.body), self.key, _headers(self.headers), delay)
 
 
 def _body(value: Any) -> bytes:
@@ -111,21 +111,21 @@ def _headers(value: Any) -> Mapping[str, str]:
     return headers
 
 
-def verdict_of(error: Exception | None, *, is_repeat: bool) -> Verdict:
+def verdict_of(error: Exception | None, *, is_repeat: bool) -> PublishOutcome:
     """Return what is known of a row after this outcome of one publish.
 
     An outcome that is certain for this try says nothing about an earlier one. nsqd looks for the key before it fails to
     store, but not before it refuses a message or a client.
     """
     if error is None:
-        return Verdict.SENT
+        return PublishOutcome.SENT
     if isinstance(error, PublishRejected):
         if error.code.endswith(_FAILED):
-            return Verdict.NOT_STORED
-        return Verdict.REFUSED_LATER if is_repeat else Verdict.REFUSED
+            return PublishOutcome.NOT_STORED
+        return PublishOutcome.REFUSED_LATER if is_repeat else PublishOutcome.REFUSED
     if isinstance(error, ConnectError | PublishUnsent | Unsupported) and not is_repeat:
-        return Verdict.NOT_STORED
-    return Verdict.IN_DOUBT
+        return PublishOutcome.NOT_STORED
+    return PublishOutcome.IN_DOUBT
 
 
 def is_trouble(error: Exception | None) -> bool:
@@ -139,7 +139,7 @@ def repeat_within(window: float) -> float:
 
 
 @dataclass(slots=True)
-class Counts:
+class RelayCounts:
     """What a relay has done so far, in rows."""
 
     sent: int = 0

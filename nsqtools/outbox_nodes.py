@@ -9,7 +9,7 @@ from typing import Final
 import trio
 
 from nsqclient import Config, NSQError, Producer, open_producer
-from nsqtools.nodes import Queries, parse_server
+from nsqtools.nodes import NodeQueries, parse_server
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ class Nodes:
     def __init__(self, addresses: Sequence[str], lookupds: Sequence[str], config: Config, tasks: trio.Nursery) -> None:
         self._known = list(addresses)
         self._lookupds = [parse_server(address) for address in lookupds]
-        self._queries = Queries()
+        self._queries = NodeQueries()
         self._listed_at = -_LIST_EVERY
         self._config = config
         self._tasks = tasks

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from nsqtools.outbox import Row
+from nsqtools.outbox import OutboxRow
 from nsqtools.outbox_sql import POSTGRES, SQLITE, Statements, quoted_table
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class DatabaseWrong(Exception):
     """The database answers, and this cannot work: no such table, no right to use it."""
 
 
-class Link(Protocol):
+class DatabaseConnection(Protocol):
     """A connection to a database."""
 
     def run(self, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
@@ -56,11 +56,11 @@ def is_database(url: str) -> bool:
     return _scheme(url) in ("postgresql", "postgres", "sqlite")
 
 
-def open_outbox(url: str, table: str, *, make: bool = False) -> Outbox:
+def open_outbox(url: str, table: str, *, make: bool = False) -> OutboxTable:
     """Connect. Raise DatabaseDown or DatabaseWrong. With `make`, an SQLite database is created if it is missing."""
     if _scheme(url) == "sqlite":
-        return Outbox(_SQLite(url, make=make), table, Statements(table, SQLITE))
-    return Outbox(_postgres(url), table, Statements(table, POSTGRES))
+        return OutboxTable(_SQLite(url, make=make), table, Statements(table, SQLITE))
+    return OutboxTable(_postgres(url), table, Statements(table, POSTGRES))
 
 
 def statements_for(url: str, table: str) -> Statements:
@@ -72,10 +72,10 @@ def _scheme(url: str) -> str:
     return url.partition("://")[0].partition("+")[0]
 
 
-class Outbox:
+class OutboxTable:
     """The rows of one table, as nsqtools.outbox describes their states."""
 
-    def __init__(self, link: Link, table: str, statements: Statements) -> None:
+    def __init__(self, link: DatabaseConnection, table: str, statements: Statements) -> None:
         self._link = link
         self._table = table
         self._statements = statements
@@ -96,24 +96,24 @@ class Outbox:
     def lock(self) -> bool:
         return self._link.lock(self._table)
 
-    def claim(self, node: str, *, count: int, due_within: float) -> list[Row]:
+    def claim(self, node: str, *, count: int, due_within: float) -> list[OutboxRow]:
         """Return the next rows to send, in the order of their ids. They are in doubt from now on."""
         return _rows(self._link.run(self._statements.claim, node, due_within, count))
 
     def nodes_in_doubt(self) -> list[str]:
         return sorted(node for (node,) in self._link.run(self._statements.nodes_in_doubt))
 
-    def in_doubt(self, node: str, count: int) -> list[Row]:
+    def in_doubt(self, node: str, count: int) -> list[OutboxRow]:
         return _rows(self._link.run(self._statements.in_doubt, node, count))
 
-    def sent(self, rows: Sequence[Row], *, delete: bool) -> None:
+    def sent(self, rows: Sequence[OutboxRow], *, delete: bool) -> None:
         self._for_all(self._statements.delete if delete else self._statements.sent, rows)
 
-    def release(self, rows: Sequence[Row]) -> None:
+    def release(self, rows: Sequence[OutboxRow]) -> None:
         """Let rows that were certainly not stored be sent again, to any node."""
         self._for_all(self._statements.release, rows)
 
-    def refuse(self, row: Row, error: str, *, is_certain: bool) -> None:
+    def refuse(self, row: OutboxRow, error: str, *, is_certain: bool) -> None:
         statement = self._statements.refuse if is_certain else self._statements.refuse_later
         self._link.run(statement, error, row.id)
 
@@ -133,13 +133,13 @@ class Outbox:
         """Delete some of the rows that were sent longer ago than this."""
         self._link.run(self._statements.clean_up, seconds, _CLEANED_AT_ONCE)
 
-    def _for_all(self, statement: str, rows: Sequence[Row]) -> None:
+    def _for_all(self, statement: str, rows: Sequence[OutboxRow]) -> None:
         if rows:
             self._link.run(statement, self._link.ids([row.id for row in rows]))
 
 
-def _rows(found: list[tuple[Any, ...]]) -> list[Row]:
-    return sorted((Row(*it) for it in found), key=lambda row: row.id)
+def _rows(found: list[tuple[Any, ...]]) -> list[OutboxRow]:
+    return sorted((OutboxRow(*it) for it in found), key=lambda row: row.id)
 
 
 class _SQLite:
@@ -193,7 +193,7 @@ class _SQLite:
             self._lock = None
 
 
-def _postgres(url: str) -> Link:
+def _postgres(url: str) -> DatabaseConnection:
     try:
         import psycopg
     except ImportError as error:

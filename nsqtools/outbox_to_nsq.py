@@ -21,10 +21,10 @@ from nsqtools.client_flags import CLIENT_OPTIONS, PRODUCER_OPT, client_config
 from nsqtools.command import LAST_ANSWERS, ToolFailed, ToolOptions, run_tool, run_until
 from nsqtools.outbox import (
     LONGEST_ERROR,
-    Counts,
-    Row,
+    OutboxRow,
+    PublishOutcome,
+    RelayCounts,
     Unpublishable,
-    Verdict,
     is_trouble,
     repeat_within,
     verdict_of,
@@ -34,7 +34,7 @@ from nsqtools.outbox_sql import checked_table
 from nsqtools.outbox_tables import (
     DatabaseDown,
     DatabaseWrong,
-    Outbox,
+    OutboxTable,
     is_database,
     open_outbox,
     statements_for,
@@ -137,7 +137,7 @@ async def _in_thread(work: Callable[[], T]) -> T:
 class Relay:
     """Takes rows from one connection to the database to the nsqds, in rounds."""
 
-    def __init__(self, options: Options, outbox: Outbox, nodes: Nodes, counts: Counts) -> None:
+    def __init__(self, options: Options, outbox: OutboxTable, nodes: Nodes, counts: RelayCounts) -> None:
         self._options = options
         self._outbox = outbox
         self._nodes = nodes
@@ -209,24 +209,24 @@ class Relay:
                 self._is_in_doubt = True
                 return
 
-    async def _repeat_one(self, row: Row, node: str, producer: Producer, until: float) -> bool:
+    async def _repeat_one(self, row: OutboxRow, node: str, producer: Producer, until: float) -> bool:
         """Repeat a row. Return whether to go on at this node."""
         outcomes = await self._publish(node, producer, [row], until)
         ((_, error),) = outcomes
         verdict = _verdict(error, is_repeat=True)
         await self._settle(outcomes, node, is_repeat=True)
-        if verdict is Verdict.IN_DOUBT:
+        if verdict is PublishOutcome.IN_DOUBT:
             return False
         self._counts.in_doubt -= 1
-        if verdict is Verdict.SENT:
+        if verdict is PublishOutcome.SENT:
             self._counts.repeated += 1
         return True
 
     # One batch
 
     async def _publish(
-        self, node: str, producer: Producer, rows: Sequence[Row], until: float
-    ) -> list[tuple[Row, Exception | None]]:
+        self, node: str, producer: Producer, rows: Sequence[OutboxRow], until: float
+    ) -> list[tuple[OutboxRow, Exception | None]]:
         """Publish rows in their order, all under way at the same time. Return what became of each.
 
         Nothing is sent after `until`. A relay that stood still for so long may have lost its lock, another one may have
@@ -266,25 +266,25 @@ class Relay:
         return [(row, outcomes[number]) for number, row in enumerate(rows)]
 
     async def _settle(
-        self, outcomes: Sequence[tuple[Row, Exception | None]], node: str, *, is_repeat: bool = False
+        self, outcomes: Sequence[tuple[OutboxRow, Exception | None]], node: str, *, is_repeat: bool = False
     ) -> None:
         """Write down what became of the rows. Those that stay in doubt need nothing."""
-        by_verdict: dict[Verdict, list[Row]] = {verdict: [] for verdict in Verdict}
+        by_verdict: dict[PublishOutcome, list[OutboxRow]] = {verdict: [] for verdict in PublishOutcome}
         for row, error in outcomes:
             verdict = _verdict(error, is_repeat=is_repeat)
             by_verdict[verdict].append(row)
-            if error is not None and verdict in (Verdict.REFUSED, Verdict.REFUSED_LATER):
-                await self._refuse(row, error, node, is_certain=verdict is Verdict.REFUSED)
-        sent = by_verdict[Verdict.SENT]
+            if error is not None and verdict in (PublishOutcome.REFUSED, PublishOutcome.REFUSED_LATER):
+                await self._refuse(row, error, node, is_certain=verdict is PublishOutcome.REFUSED)
+        sent = by_verdict[PublishOutcome.SENT]
         await _in_thread(partial(self._outbox.sent, sent, delete=self._options.delete))
         self._counts.sent += len(sent)
-        await _in_thread(partial(self._outbox.release, by_verdict[Verdict.NOT_STORED]))
-        if by_verdict[Verdict.IN_DOUBT]:
+        await _in_thread(partial(self._outbox.release, by_verdict[PublishOutcome.NOT_STORED]))
+        if by_verdict[PublishOutcome.IN_DOUBT]:
             self._is_in_doubt = True
             if not is_repeat:
-                self._counts.in_doubt += len(by_verdict[Verdict.IN_DOUBT])
+                self._counts.in_doubt += len(by_verdict[PublishOutcome.IN_DOUBT])
 
-    async def _refuse(self, row: Row, error: Exception, node: str, *, is_certain: bool) -> None:
+    async def _refuse(self, row: OutboxRow, error: Exception, node: str, *, is_certain: bool) -> None:
         reason = str(error)
         if not is_certain:
             reason = f"outcome unknown: refused when it was repeated: {reason}"
@@ -305,9 +305,9 @@ class _NoAnswer(NSQError):
         return f"no answer within {_ANSWER_TIMEOUT:g} s"
 
 
-def _verdict(error: Exception | None, *, is_repeat: bool) -> Verdict:
+def _verdict(error: Exception | None, *, is_repeat: bool) -> PublishOutcome:
     # Such a row was never sent, whenever it was tried.
-    return Verdict.REFUSED if isinstance(error, Unpublishable) else verdict_of(error, is_repeat=is_repeat)
+    return PublishOutcome.REFUSED if isinstance(error, Unpublishable) else verdict_of(error, is_repeat=is_repeat)
 
 
 # From start to end
@@ -317,7 +317,7 @@ async def run(options: Options, stop: trio.Event) -> int:
     if options.create_table:
         await _in_thread(partial(_create_table, options))
         return 0
-    counts = Counts()
+    counts = RelayCounts()
     await run_until(stop, lambda: _relay_and_tell(options, counts, stop), grace=LAST_ANSWERS)
     return 0
 
@@ -333,7 +333,7 @@ def _create_table(options: Options) -> None:
         raise ToolFailed(f"database: {error}") from error
 
 
-async def _relay_and_tell(options: Options, counts: Counts, stop: trio.Event) -> None:
+async def _relay_and_tell(options: Options, counts: RelayCounts, stop: trio.Event) -> None:
     config = client_config("outbox_to_nsq", options.producer_opt, drain_timeout=0.0)
     async with trio.open_nursery() as nursery:
         nodes = Nodes(options.nsqd_tcp_address, options.lookupd_http_address, config, nursery)
@@ -342,7 +342,7 @@ async def _relay_and_tell(options: Options, counts: Counts, stop: trio.Event) ->
         nursery.cancel_scope.cancel()
 
 
-async def _relay(options: Options, nodes: Nodes, counts: Counts, stop: trio.Event) -> None:
+async def _relay(options: Options, nodes: Nodes, counts: RelayCounts, stop: trio.Event) -> None:
     """Connect to the database again and again until `stop` is set. Raise ToolFailed if that cannot help."""
     pause, longest = _RECONNECT
     while not stop.is_set():
@@ -363,7 +363,7 @@ async def _relay(options: Options, nodes: Nodes, counts: Counts, stop: trio.Even
             raise ToolFailed(f"database: {error}") from error
 
 
-async def _work(options: Options, outbox: Outbox, nodes: Nodes, counts: Counts, stop: trio.Event) -> None:
+async def _work(options: Options, outbox: OutboxTable, nodes: Nodes, counts: RelayCounts, stop: trio.Event) -> None:
     await _in_thread(outbox.check)
     interval = options.poll_interval / SECOND
     if not await _in_thread(outbox.lock):
@@ -385,7 +385,7 @@ async def _sleep_until(stop: trio.Event, seconds: float) -> None:
         await stop.wait()
 
 
-async def _tell(counts: Counts) -> None:
+async def _tell(counts: RelayCounts) -> None:
     """Log a line a second for as long as something happens."""
     said, before = counts.line(1.0, counts.sent), 0
     try:

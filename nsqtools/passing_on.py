@@ -32,7 +32,7 @@ def with_origin(headers: Mapping[str, bytes], origin: str) -> Mapping[str, bytes
     return more
 
 
-class Destination:
+class NsqdDestination:
     """One nsqd to which messages are passed on."""
 
     def __init__(self, address: str, producer: Producer) -> None:

@@ -58,7 +58,7 @@ class Poll:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class RateRow:
     """One line of the table. Rates are per second."""
 
     ingress: int
@@ -91,7 +91,7 @@ class Row:
         }
 
 
-def row_between(before: Poll, now: Poll) -> Row:
+def row_between(before: Poll, now: Poll) -> RateRow:
     """Return the row between two polls.
 
     Rates include only nsqd that have answered both times: one that appears or disappears would add or remove all that
@@ -102,7 +102,7 @@ def row_between(before: Poll, now: Poll) -> Row:
     arrived = later.message_count - then.message_count
     left = arrived - (later.depth - then.depth)
     seconds = now.time - before.time
-    return Row(
+    return RateRow(
         ingress=int(arrived / seconds),
         egress=int(left / seconds),
         total=_sum(now, now.nodes.keys()),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -15,7 +16,6 @@ from nsqcommon.startup import StartupError
 from nsqtools import flags
 from nsqtools.client_flags import CLIENT_OPTIONS, PRODUCER_OPT, client_config
 from nsqtools.command import LAST_ANSWERS, ToolFailed, ToolOptions, run_tool, run_until
-from nsqtools.records import RecordSplitter
 from nsqtools.throttle import Throttle
 
 log = logging.getLogger(__name__)
@@ -51,6 +51,28 @@ class Options(ToolOptions):
     @property
     def delimiter_byte(self) -> bytes:
         return os.fsencode(self.delimiter)
+
+
+class RecordSplitter:
+    """Splits at each delimiter. A record may arrive in many pieces; two delimiters in a row enclose an empty record."""
+
+    def __init__(self, delimiter: bytes) -> None:
+        self._delimiter = delimiter
+        self._begun: list[bytes] = []
+
+    def feed(self, data: bytes) -> Sequence[bytes]:
+        """Return the records that end in this piece, including empty ones: `--rate` counts them, too."""
+        first, *others = data.split(self._delimiter)
+        self._begun.append(first)
+        if not others:
+            return ()
+        records = [b"".join(self._begun), *others[:-1]]
+        self._begun = [others[-1]]
+        return records
+
+    def end(self) -> bytes:
+        """Return the bytes after the last delimiter."""
+        return b"".join(self._begun)
 
 
 async def publish_all(options: Options, descriptor: int, stop: trio.Event) -> None:

@@ -33,7 +33,7 @@ class Message(Protocol):
     def finish(self) -> bool: ...
 
 
-class Source(Protocol):
+class MessageSource(Protocol):
     """The parts of a consumer that are used here."""
 
     def __aiter__(self) -> Any: ...
@@ -46,7 +46,7 @@ class TopicArchive:
 
     def __init__(
         self,
-        consumer: Source,
+        consumer: MessageSource,
         *,
         names: FileNames,
         layout: Layout,

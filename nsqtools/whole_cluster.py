@@ -21,7 +21,7 @@ from nsqcommon.options import DURATION, option
 from nsqcommon.startup import StartupError
 from nsqtools import flags
 from nsqtools.command import ToolFailed, ToolOptions, run_until
-from nsqtools.nodes import AskFailed, Queries, Server, parse_server
+from nsqtools.nodes import AskFailed, NodeQueries, Server, parse_server
 from nsqtools.output import Output
 from nsqtools.progress import Progress, with_progress
 
@@ -69,8 +69,8 @@ class ClusterOptions(ToolOptions):
         if not all(map(_is_id, self.id)):
             raise StartupError("--id should have 16 hex digits")
 
-    def queries(self, reasons: Mapping[str, str]) -> Queries:
-        return Queries(
+    def queries(self, reasons: Mapping[str, str]) -> NodeQueries:
+        return NodeQueries(
             connect_timeout=seconds(self.http_client_connect_timeout),
             request_timeout=seconds(self.http_client_request_timeout),
             token=token_in(self.http_token_file),
@@ -83,7 +83,7 @@ class Absent(Exception):
 
 
 @dataclass(slots=True)
-class Cluster(Generic[T]):
+class ClusterNodes(Generic[T]):
     """The nsqd that have the messages, what they said at the start, and what went wrong."""
 
     nodes: dict[Server, T] = field(default_factory=dict)
@@ -108,12 +108,12 @@ class Cluster(Generic[T]):
         return [f"no answer: {failure}" for failure in self.failures]
 
 
-async def find(options: ClusterOptions, queries: Queries, ask: Callable[[Server], Awaitable[T]]) -> Cluster[T]:
+async def find(options: ClusterOptions, queries: NodeQueries, ask: Callable[[Server], Awaitable[T]]) -> ClusterNodes[T]:
     """Ask all nsqd of the topic. `ask` raises AskFailed, or Absent. Raise ToolFailed if there is nobody to ask."""
     servers, failures = await servers_with(
         queries, options.topic, nsqd=options.nsqd_http_address, lookupd=options.lookupd_http_address
     )
-    cluster: Cluster[T] = Cluster()
+    cluster: ClusterNodes[T] = ClusterNodes()
     for failure in failures:
         cluster.failed(failure)
     found: dict[Server, T] = {}
@@ -192,7 +192,7 @@ def token_in(path: str) -> str:
 
 
 async def servers_with(
-    queries: Queries, topic: str, *, nsqd: Sequence[str], lookupd: Sequence[str]
+    queries: NodeQueries, topic: str, *, nsqd: Sequence[str], lookupd: Sequence[str]
 ) -> tuple[list[Server], list[AskFailed]]:
     """Return the given nsqd, or those that nsqlookupds list for the topic, and who could not be asked.
 
@@ -202,7 +202,7 @@ async def servers_with(
     if not lookupd:
         return [parse_server(address) for address in nsqd], []
     # A token is for nsqd only.
-    lookup = Queries(connect_timeout=queries.connect_timeout, request_timeout=queries.request_timeout)
+    lookup = NodeQueries(connect_timeout=queries.connect_timeout, request_timeout=queries.request_timeout)
     lookupds = [parse_server(address) for address in lookupd]
     producers, failures = await lookup.producers(lookupds, topic)
     known = {producer.server for producer in producers}

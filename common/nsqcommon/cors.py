@@ -44,7 +44,7 @@ class Cors:
         return ((b"access-control-allow-origin", request.headers[b"origin"]), _VARY)
 
     def preflight(self, request: Request) -> Headers:
-        """Return the headers that let a browser send the actual request, in addition to those of `headers`."""
+        """Return the headers that let a browser send the actual request, in addition to `headers`."""
         if not self.allows(request):
             return ()
         return (

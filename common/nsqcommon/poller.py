@@ -380,7 +380,7 @@ class Poller(Generic[T]):
         self.turn.finish()
 
     def _late_first(self, events: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Order the events: connections that the last turn didn't reach come first, and those that it served come last.
+        """Order the events: connections that the last turn didn't reach come first, and the ones that it served come last.
 
         For example, the last turn served 1 to 4 of 1 to 9, and now 2, 5, 6 and 10 are ready. The order is 5, 6, 10, 2.
 

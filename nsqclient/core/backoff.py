@@ -29,7 +29,7 @@ class Signal(Enum):
     NEITHER = auto()  # requeued without backoff, or given up
 
 
-class Step(Enum):
+class BackoffStep(Enum):
     """What the consumer has to do next."""
 
     NOTHING = auto()
@@ -55,20 +55,20 @@ class Backoff:
     def active(self) -> bool:
         return self.level > 0 or self.until is not None
 
-    def signal(self, signal: Signal, now: float) -> Step:
+    def signal(self, signal: Signal, now: float) -> BackoffStep:
         """Take note of the answer to a message and return what follows from it."""
         if self.until is not None or self._pause is None:
-            return Step.NOTHING
+            return BackoffStep.NOTHING
         before = self.level
         if signal is Signal.SUCCEEDED and self.level:
             self.level -= 1
         elif signal is Signal.FAILED and self._longest > 0 and self._pause(self.level + 1) <= self._longest:
             self.level += 1
         if self.level == 0:
-            return Step.END if before else Step.NOTHING
+            return BackoffStep.END if before else BackoffStep.NOTHING
         self.pause = min(self._pause(self.level), self._longest)
         self.until = now + self.pause
-        return Step.WAIT
+        return BackoffStep.WAIT
 
     def tested(self, now: float, *, has_begun: bool) -> None:
         """Take note that the wait is over; `has_begun` says whether some nsqd was asked for a test message."""

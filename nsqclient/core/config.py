@@ -136,7 +136,7 @@ Kind = Literal["duration", "int", "float", "bool", "string", "strings"]
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class ConfigOption:
     """One of NSQ's options. Bounds are in the unit of the field: seconds for durations."""
 
     name: str
@@ -174,13 +174,13 @@ _OFF: Final = -0.001  # NSQ's -1, in milliseconds
 _COMPUTED: Final = frozenset(("tls", "ssl_context", "compression"))
 
 
-def _table(*options: Option) -> Mapping[str, Option]:
+def _table(*options: ConfigOption) -> Mapping[str, ConfigOption]:
     return {option.name: option for option in options}
 
 
 OPTIONS: Final = _table(
-    Option("dial_timeout", "duration", "dial_timeout", 0.0, help="the longest time for a TCP connect"),
-    Option(
+    ConfigOption("dial_timeout", "duration", "dial_timeout", 0.0, help="the longest time for a TCP connect"),
+    ConfigOption(
         "read_timeout",
         "duration",
         "read_timeout",
@@ -188,7 +188,7 @@ OPTIONS: Final = _table(
         5 * _MINUTE,
         help="after a silence of this length nsqd is considered gone",
     ),
-    Option(
+    ConfigOption(
         "write_timeout",
         "duration",
         "write_timeout",
@@ -196,8 +196,8 @@ OPTIONS: Final = _table(
         5 * _MINUTE,
         help="after a write without progress for this time nsqd is considered gone, too",
     ),
-    Option("local_addr", "string", "local_addr", help="the local address to dial from: `host:0`"),
-    Option(
+    ConfigOption("local_addr", "string", "local_addr", help="the local address to dial from: `host:0`"),
+    ConfigOption(
         "lookupd_poll_interval",
         "duration",
         "lookupd_poll_interval",
@@ -205,7 +205,7 @@ OPTIONS: Final = _table(
         5 * _MINUTE,
         help="how often nsqlookupd is asked, unless it reports changes by itself",
     ),
-    Option(
+    ConfigOption(
         "lookupd_poll_jitter",
         "float",
         "lookupd_poll_jitter",
@@ -213,15 +213,15 @@ OPTIONS: Final = _table(
         1,
         help="the part of the interval by which the first pause may be longer",
     ),
-    Option(
+    ConfigOption(
         "lookupd_poll_timeout",
         "duration",
         "lookupd_poll_timeout",
         0.0,
         help="the longest time for an answer of nsqlookupd",
     ),
-    Option("max_requeue_delay", "duration", "max_requeue_delay", 0.0, _HOUR, help="the longest computed delay"),
-    Option(
+    ConfigOption("max_requeue_delay", "duration", "max_requeue_delay", 0.0, _HOUR, help="the longest computed delay"),
+    ConfigOption(
         "default_requeue_delay",
         "duration",
         "default_requeue_delay",
@@ -229,17 +229,17 @@ OPTIONS: Final = _table(
         _HOUR,
         help="the delay of a requeue without one, multiplied by the number of attempts",
     ),
-    Option(
+    ConfigOption(
         "backoff_strategy",
         "string",
         "backoff",
         help="`exponential`, `full_jitter`, or `none`; in code also a function of the level",
     ),
-    Option(
+    ConfigOption(
         "max_backoff_duration", "duration", "max_backoff_duration", 0.0, _HOUR, help="the longest pause; 0: no backoff"
     ),
-    Option("backoff_multiplier", "duration", "backoff_multiplier", 0.0, _HOUR, help="the unit of backoff pauses"),
-    Option(
+    ConfigOption("backoff_multiplier", "duration", "backoff_multiplier", 0.0, _HOUR, help="the unit of backoff pauses"),
+    ConfigOption(
         "max_attempts",
         "int",
         "max_attempts",
@@ -247,7 +247,7 @@ OPTIONS: Final = _table(
         65535,
         help="deliveries before a message is given up: it becomes a dead letter, or is buried, or is finished; 0: no limit",
     ),
-    Option(
+    ConfigOption(
         "low_rdy_idle_timeout",
         "duration",
         "low_rdy_idle_timeout",
@@ -256,7 +256,7 @@ OPTIONS: Final = _table(
         help="with more nsqds than `max_in_flight`, an nsqd that sends nothing for this time loses its turn; only with the "
         "`rdy_policy` `even`",
     ),
-    Option(
+    ConfigOption(
         "low_rdy_timeout",
         "duration",
         "low_rdy_timeout",
@@ -264,7 +264,7 @@ OPTIONS: Final = _table(
         5 * _MINUTE,
         help="the longest turn of an nsqd that sends messages; only with the `rdy_policy` `even`",
     ),
-    Option(
+    ConfigOption(
         "rdy_redistribute_interval",
         "duration",
         "rdy_redistribute_interval",
@@ -272,17 +272,17 @@ OPTIONS: Final = _table(
         5.0,
         help="how often turns are checked",
     ),
-    Option("client_id", "string", "client_id", help="by default the first label of the host name"),
-    Option("hostname", "string", "hostname", help="by default the host name of the machine"),
-    Option("user_agent", "string", "user_agent", help="by default `nsqclient/` and the version"),
-    Option(
+    ConfigOption("client_id", "string", "client_id", help="by default the first label of the host name"),
+    ConfigOption("hostname", "string", "hostname", help="by default the host name of the machine"),
+    ConfigOption("user_agent", "string", "user_agent", help="by default `nsqclient/` and the version"),
+    ConfigOption(
         "topology_region",
         "string",
         "topology_region",
         help="the region of this client, for nsqds that prefer clients nearby, and the strategy `near` of producers",
     ),
-    Option("topology_zone", "string", "topology_zone", help="the zone within the region"),
-    Option(
+    ConfigOption("topology_zone", "string", "topology_zone", help="the zone within the region"),
+    ConfigOption(
         "heartbeat_interval",
         "duration",
         "heartbeat_interval",
@@ -290,7 +290,7 @@ OPTIONS: Final = _table(
         none_for=_OFF,
         help="at most `read_timeout`; -1 (None): no heartbeats, for producers only",
     ),
-    Option(
+    ConfigOption(
         "sample_rate",
         "int",
         "sample_rate",
@@ -298,19 +298,23 @@ OPTIONS: Final = _table(
         99,
         help="percent of the messages to deliver; the others are lost to this channel; 0: all",
     ),
-    Option("tls_v1", "bool", "tls", help="require TLS; in code also `prefer`"),
-    Option("tls_root_ca_file", "string", "ssl_context", help="certificates to trust (PEM) instead of the system's"),
-    Option("tls_cert", "string", "ssl_context", help="our certificate (PEM), together with `tls_key`"),
-    Option("tls_key", "string", "ssl_context", help="the key of `tls_cert` (PEM)"),
-    Option("tls_insecure_skip_verify", "bool", "ssl_context", help="accept any certificate"),
-    Option(
+    ConfigOption("tls_v1", "bool", "tls", help="require TLS; in code also `prefer`"),
+    ConfigOption(
+        "tls_root_ca_file", "string", "ssl_context", help="certificates to trust (PEM) instead of the system's"
+    ),
+    ConfigOption("tls_cert", "string", "ssl_context", help="our certificate (PEM), together with `tls_key`"),
+    ConfigOption("tls_key", "string", "ssl_context", help="the key of `tls_cert` (PEM)"),
+    ConfigOption("tls_insecure_skip_verify", "bool", "ssl_context", help="accept any certificate"),
+    ConfigOption(
         "tls_min_version", "string", "ssl_context", help="lowest version: `ssl3.0`, `tls1.0`, `tls1.1`, or `tls1.2`"
     ),
-    Option("deflate", "bool", "compression", help="compress with deflate"),
-    Option("deflate_level", "int", "deflate_level", 1, 9, help="compression level of deflate"),
-    Option("snappy", "bool", "compression", help="compress with snappy, which is quicker"),
-    Option("output_buffer_size", "int", "output_buffer_size", -1, help="bytes that nsqd may buffer before it sends"),
-    Option(
+    ConfigOption("deflate", "bool", "compression", help="compress with deflate"),
+    ConfigOption("deflate_level", "int", "deflate_level", 1, 9, help="compression level of deflate"),
+    ConfigOption("snappy", "bool", "compression", help="compress with snappy, which is quicker"),
+    ConfigOption(
+        "output_buffer_size", "int", "output_buffer_size", -1, help="bytes that nsqd may buffer before it sends"
+    ),
+    ConfigOption(
         "output_buffer_timeout",
         "duration",
         "output_buffer_timeout",
@@ -318,14 +322,14 @@ OPTIONS: Final = _table(
         none_for=_OFF,
         help="how long nsqd may buffer; -1 (None): it does not",
     ),
-    Option(
+    ConfigOption(
         "max_in_flight",
         "int",
         "max_in_flight",
         0,
         help="most unanswered messages, of all nsqds together; by default (None) one for each nsqd",
     ),
-    Option(
+    ConfigOption(
         "msg_timeout",
         "duration",
         "msg_timeout",
@@ -333,7 +337,7 @@ OPTIONS: Final = _table(
         none_for=0.0,
         help="time after which nsqd takes a message back; 0 (None): nsqd's default",
     ),
-    Option(
+    ConfigOption(
         "max_msg_size",
         "int",
         "max_msg_size",
@@ -341,15 +345,15 @@ OPTIONS: Final = _table(
         (1 << 31) - 1,
         help="largest frame that is accepted, in bytes; 17 MiB by default; 0: no limit",
     ),
-    Option("auth_secret", "string", "auth_secret", help="the secret to send with AUTH"),
-    Option(
+    ConfigOption("auth_secret", "string", "auth_secret", help="the secret to send with AUTH"),
+    ConfigOption(
         "auth_to",
         "strings",
         "auth_to",
         help="networks (`10.0.0.0/8`) and names (`nsqd-*.example.com`) of the nsqds that may get `auth_secret`, "
         "separated by commas; empty: every nsqd that asks for it",
     ),
-    Option(
+    ConfigOption(
         "skip_lookupd_authorization",
         "bool",
         "lookupd_authorization",

@@ -60,7 +60,7 @@ _HEADED_MESSAGE: Final = int(FrameType.HEADED_MESSAGE)
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class IdentifyDefaults:
     """The values of IDENTIFY that hold unless the configuration sets them."""
 
     hostname: str
@@ -86,14 +86,14 @@ class Terms:
     http: HttpEndpoint | None = None  # told with the extension `http`
 
 
-class Connection(ABC):
+class NsqdConnection(ABC):
     """The handshake, the layers and the frames of one connection; subclasses give frames a meaning."""
 
     def __init__(
         self,
         address: str,
         config: Config,
-        identity: Identity,
+        identity: IdentifyDefaults,
         *,
         make_tls: Callable[[], SecureLayer] | None,
         wake: Callable[[], None],
@@ -397,7 +397,7 @@ class Connection(ABC):
         """Process messages, each of which `_delivery` has accepted."""
 
 
-def identify_body(config: Config, identity: Identity) -> bytes:
+def identify_body(config: Config, identity: IdentifyDefaults) -> bytes:
     """Return the body of IDENTIFY."""
     hostname = config.hostname if config.hostname is not None else identity.hostname
     wait, timeout, heartbeat = config.output_buffer_timeout, config.msg_timeout, config.heartbeat_interval

@@ -17,8 +17,8 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from nsqclient.core.backoff import Backoff, Signal, Step
-from nsqclient.core.connection import LATE, Connection, Identity
+from nsqclient.core.backoff import Backoff, BackoffStep, Signal
+from nsqclient.core.connection import LATE, IdentifyDefaults, NsqdConnection
 from nsqclient.core.delivery import Delivery, reason_of
 from nsqclient.core.errors import AuthError, ConfigError, NSQError, ProtocolError, TLSRefused, Unsupported
 from nsqclient.core.events import (
@@ -54,7 +54,7 @@ class Consumption:
         topic: str,
         channel: str,
         config: Config,
-        identity: Identity,
+        identity: IdentifyDefaults,
         *,
         clock: Callable[[], float],
         notify: Callable[[], None],
@@ -228,11 +228,11 @@ class Consumption:
             return
         now = self.clock()
         match self.backoff.signal(signal, now):
-            case Step.WAIT:
+            case BackoffStep.WAIT:
                 self.flow.hold(now)
                 self.emit(BackoffStarted(self.backoff.level, self.backoff.pause))
                 self.notify()  # `next_tick` has changed
-            case Step.END:
+            case BackoffStep.END:
                 self.flow.release(now)
                 self.emit(BackoffEnded())
 
@@ -397,7 +397,7 @@ class Refusals:
         return next(iter(self._errors.values()))
 
 
-class ConsumerConnection(Connection):
+class ConsumerConnection(NsqdConnection):
     """A connection that subscribes. Implements `Source` of its messages."""
 
     def __init__(

@@ -27,7 +27,7 @@ _NANOSECONDS: Final = 1_000_000_000
 _NO_HEADERS: Final[Mapping[str, bytes]] = MappingProxyType({})
 
 
-class Source(Protocol):
+class DeliverySource(Protocol):
     """Where a message came from and where its answer goes."""
 
     @property
@@ -75,7 +75,7 @@ class Delivery:
 
     def __init__(
         self,
-        source: Source,
+        source: DeliverySource,
         timestamp_ns: int,
         attempts: int,
         id: bytes,

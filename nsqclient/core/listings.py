@@ -37,7 +37,7 @@ class BadAnswer(Exception):
     """The answer of an nsqlookupd is unusable."""
 
 
-class Question(Protocol):
+class LookupQuery(Protocol):
     """What nsqlookupds are asked, and what becomes of their answers."""
 
     @property
@@ -48,18 +48,18 @@ class Question(Protocol):
     def failures(self) -> int:
         """The number of nsqlookupds whose last query failed."""
 
-    def target(self, lookupd: Lookupd, *, wait: float = 0.0, index: str = "") -> str:
+    def target(self, lookupd: LookupdAddress, *, wait: float = 0.0, index: str = "") -> str:
         """Return the target of a query, which may wait for so many seconds until there is another index."""
 
-    def take(self, lookupd: Lookupd, status: int, body: bytes) -> bool:
+    def take(self, lookupd: LookupdAddress, status: int, body: bytes) -> bool:
         """Take an answer; return whether the nsqds or the number of failures have changed. Raise BadAnswer."""
 
-    def record_failure(self, lookupd: Lookupd, reason: str) -> bool:
+    def record_failure(self, lookupd: LookupdAddress, reason: str) -> bool:
         """Take note that a query has failed; return whether that is news."""
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedNsqd:
     """The entry of an nsqd in nsqlookupd."""
 
     address: str
@@ -68,7 +68,7 @@ class Listed:
 
 
 @dataclass(frozen=True, slots=True)
-class Lookupd:
+class LookupdAddress:
     """The address of an nsqlookupd."""
 
     scheme: str
@@ -89,7 +89,7 @@ class Lookupd:
         return f"{target}&wait={wait:g}s&index={quote(index, safe='')}" if wait else target
 
 
-def parse_lookupd(text: str, default_path: str = "/lookup") -> Lookupd:
+def parse_lookupd(text: str, default_path: str = "/lookup") -> LookupdAddress:
     """Read `host:port` or a URL, whose path is `default_path` unless it has one. Raise ConfigError."""
     url = text if "://" in text else f"http://{text}"
     try:
@@ -102,10 +102,10 @@ def parse_lookupd(text: str, default_path: str = "/lookup") -> Lookupd:
     if port is None:
         raise ConfigError("lookupd", text, "missing port")
     path = parts.path if parts.path not in ("", "/") else default_path
-    return Lookupd(parts.scheme, host, port, f"{path}?{parts.query}" if parts.query else path)
+    return LookupdAddress(parts.scheme, host, port, f"{path}?{parts.query}" if parts.query else path)
 
 
-def groups_of(lookupds: Sequence[Lookupd], config: Config) -> list[list[Lookupd]]:
+def groups_of(lookupds: Sequence[LookupdAddress], config: Config) -> list[list[LookupdAddress]]:
     """Return groups of nsqlookupds. All groups are asked at the same time, the members of a group in turn."""
     places = list(dict.fromkeys(lookupds))
     return [places] if config.lookupd_strategy == "rotate" else [[place] for place in places]
@@ -117,7 +117,7 @@ def headers_of(config: Config) -> list[tuple[str, str]]:
     return [ACCEPT, ("Authorization", f"Bearer {secret}")] if secret else [ACCEPT]
 
 
-def read_answer(status: int, body: bytes) -> tuple[Listed, ...]:
+def read_answer(status: int, body: bytes) -> tuple[ListedNsqd, ...]:
     """Return the nsqds in an answer; none if nsqlookupd does not know the topic. Raise BadAnswer."""
     if status == _NOT_FOUND:
         return ()
@@ -132,13 +132,13 @@ def read_answer(status: int, body: bytes) -> tuple[Listed, ...]:
         raise BadAnswer(f"malformed answer: {error}") from error
 
 
-def _listed(producer: Mapping[str, Any]) -> Listed:
+def _listed(producer: Mapping[str, Any]) -> ListedNsqd:
     host, port = str(producer["broadcast_address"]), int(producer["tcp_port"])
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    return Listed(address, str(producer.get("hostname", "")), str(producer.get("remote_address", "")))
+    return ListedNsqd(address, str(producer.get("hostname", "")), str(producer.get("remote_address", "")))
 
 
-class Pace:
+class PollInterval:
     """How long to wait until nsqlookupd is asked again."""
 
     def __init__(self, config: Config, random: Random) -> None:
@@ -186,11 +186,11 @@ class Silence:
     An error is an answer: asking an overloaded nsqlookupd more often would not help it.
     """
 
-    def __init__(self, lookupds: Iterable[Lookupd]) -> None:
+    def __init__(self, lookupds: Iterable[LookupdAddress]) -> None:
         self._all = frozenset(lookupds)
-        self._silent: set[Lookupd] = set()
+        self._silent: set[LookupdAddress] = set()
 
-    def record(self, lookupd: Lookupd, *, has_answered: bool) -> bool:
+    def record(self, lookupd: LookupdAddress, *, has_answered: bool) -> bool:
         """Take note of a query. Return whether it was the one that made the silence total."""
         was_total = self.is_total
         if has_answered:
@@ -206,21 +206,21 @@ class Silence:
 
 
 class Listings:
-    """The union of the last good answers: an nsqlookupd that fails takes nothing away. Implements `Question`."""
+    """The union of the last good answers: an nsqlookupd that fails takes nothing away. Implements `LookupQuery`."""
 
     def __init__(self, topic: str = "") -> None:
         self._topic = topic
-        self._by_lookupd: dict[Lookupd, Sequence[Listed]] = {}
-        self._failed: set[Lookupd] = set()
+        self._by_lookupd: dict[LookupdAddress, Sequence[ListedNsqd]] = {}
+        self._failed: set[LookupdAddress] = set()
         self.has_begun = False  # at least one has answered
 
-    def target(self, lookupd: Lookupd, *, wait: float = 0.0, index: str = "") -> str:
+    def target(self, lookupd: LookupdAddress, *, wait: float = 0.0, index: str = "") -> str:
         return lookupd.query_target(self._topic, wait=wait, index=index)
 
-    def take(self, lookupd: Lookupd, status: int, body: bytes) -> bool:
+    def take(self, lookupd: LookupdAddress, status: int, body: bytes) -> bool:
         return self.record_answer(lookupd, read_answer(status, body))
 
-    def record_answer(self, lookupd: Lookupd, listed: Sequence[Listed]) -> bool:
+    def record_answer(self, lookupd: LookupdAddress, listed: Sequence[ListedNsqd]) -> bool:
         """Replace the answer of an nsqlookupd; return whether the nsqds or the number of failures have changed."""
         before = self.nsqds.keys(), len(self._failed)
         self.has_begun = True
@@ -228,7 +228,7 @@ class Listings:
         self._by_lookupd[lookupd] = listed
         return (self.nsqds.keys(), len(self._failed)) != before
 
-    def record_failure(self, lookupd: Lookupd, reason: str = "") -> bool:
+    def record_failure(self, lookupd: LookupdAddress, reason: str = "") -> bool:
         self._failed.add(lookupd)
         return True
 
@@ -243,6 +243,6 @@ class Listings:
         return len(self._failed)
 
     @property
-    def nsqds(self) -> dict[str, Listed]:
+    def nsqds(self) -> dict[str, ListedNsqd]:
         """All listed nsqds by address."""
         return {listed.address: listed for some in self._by_lookupd.values() for listed in some}

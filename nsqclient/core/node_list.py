@@ -14,7 +14,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from nsqclient.core.events import Event, NodeIgnored
-from nsqclient.core.listings import BadAnswer, Lookupd
+from nsqclient.core.listings import BadAnswer, LookupdAddress
 from nsqclient.core.membership import MOST_NODES, Membership, NodeEntry
 
 _OK: Final = 200
@@ -38,7 +38,7 @@ class NodeList:
         self._membership = membership
         self._clock = clock
         self._emit = emit
-        self._reasons: dict[Lookupd, str] = {}  # of those that fail
+        self._reasons: dict[LookupdAddress, str] = {}  # of those that fail
         self._ignored: set[str] = set()
 
     @property
@@ -53,10 +53,10 @@ class NodeList:
     def failures(self) -> int:
         return self._membership.failures
 
-    def target(self, lookupd: Lookupd, *, wait: float = 0.0, index: str = "") -> str:
+    def target(self, lookupd: LookupdAddress, *, wait: float = 0.0, index: str = "") -> str:
         return nodes_target(lookupd, wait=wait, index=index)
 
-    def take(self, lookupd: Lookupd, status: int, body: bytes) -> bool:
+    def take(self, lookupd: LookupdAddress, status: int, body: bytes) -> bool:
         before = set(self._membership.members), self.failures
         entries, ignored = read_nodes(status, body)
         self._reasons.pop(lookupd, None)
@@ -69,14 +69,14 @@ class NodeList:
                 self._emit(NodeIgnored(address, str(lookupd), reason))
         return (set(self._membership.members), self.failures) != before
 
-    def record_failure(self, lookupd: Lookupd, reason: str) -> bool:
+    def record_failure(self, lookupd: LookupdAddress, reason: str) -> bool:
         is_news = self._reasons.get(lookupd) != reason
         self._reasons[lookupd] = reason
         self._membership.failed(lookupd, self._clock())
         return is_news
 
 
-def nodes_target(lookupd: Lookupd, *, wait: float = 0.0, index: str = "") -> str:
+def nodes_target(lookupd: LookupdAddress, *, wait: float = 0.0, index: str = "") -> str:
     """Return the target of a query for nodes. The path of a proxy's `/lookup` is replaced."""
     path, question, query = lookupd.target.partition("?")
     if path.endswith(_LOOKUP):

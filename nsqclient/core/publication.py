@@ -16,7 +16,7 @@ from secrets import token_bytes
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from nsqclient.core.connection import Connection, Identity
+from nsqclient.core.connection import IdentifyDefaults, NsqdConnection
 from nsqclient.core.errors import (
     Disconnected,
     OutcomeUnknown,
@@ -86,14 +86,14 @@ class Outcome:
         self._waiters.remove(wake)
 
 
-class ProducerConnection(Connection):
+class ProducerConnection(NsqdConnection):
     """A connection that publishes."""
 
     def __init__(
         self,
         address: str,
         config: Config,
-        identity: Identity,
+        identity: IdentifyDefaults,
         *,
         max_pending: int,
         make_tls: Callable[[], SecureLayer] | None,

@@ -37,7 +37,7 @@ Counts = Mapping[str, int]  # channels by what was found
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RecallTarget:
     """Where the nsqd of a connection serves HTTP."""
 
     host: str  # to connect to: the very address that the connection has reached, if it has one
@@ -79,7 +79,7 @@ def check_support(connection: ProducerConnection) -> None:
         raise Unsupported(f"nsqd {connection.address} knows no keys: it does not grant the extension `keys`")
 
 
-def place_of(connection: ProducerConnection, name: str, config: Config) -> Place:
+def place_of(connection: ProducerConnection, name: str, config: Config) -> RecallTarget:
     """Return where to send requests for the nsqd of this connection. Raise Unsupported if there is no such place.
 
     HTTP is as well protected as the connection: after TLS there is only HTTPS, and the secret goes where it was sent
@@ -99,7 +99,7 @@ def place_of(connection: ProducerConnection, name: str, config: Config) -> Place
     headers = [ACCEPT]
     if config.auth_secret and connection.terms.auth_required:
         headers.append(("Authorization", f"Bearer {config.auth_secret}"))
-    return Place(connection.peer or name, name, port, is_secure, told.node, headers)
+    return RecallTarget(connection.peer or name, name, port, is_secure, told.node, headers)
 
 
 def read_counts(status: int, body: bytes, kind: type[ResultT]) -> Counts:

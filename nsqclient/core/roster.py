@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nsqclient.core.membership import Membership
 
 
-class Node(Protocol):
+class RosterNode(Protocol):
     """What is to know and to do about one nsqd."""
 
     address: str
@@ -47,7 +47,7 @@ class Node(Protocol):
         """End the connection and everything that waits for it."""
 
 
-NodeT = TypeVar("NodeT", bound=Node)
+NodeT = TypeVar("NodeT", bound=RosterNode)
 
 
 class Roster(Generic[NodeT]):
@@ -124,7 +124,7 @@ class Roster(Generic[NodeT]):
 
     # Nodes that come and go
 
-    def connection_changed(self, node: Node, *, is_open: bool, now: float) -> None:
+    def connection_changed(self, node: RosterNode, *, is_open: bool, now: float) -> None:
         """Take note that a connection has been opened or has ended."""
         if self.membership is not None and self._by_address.get(node.address) is node:
             if is_open:

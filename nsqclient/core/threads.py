@@ -7,7 +7,7 @@ from copy import copy
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from nsqclient.core.delivery import Delivery, Source
+    from nsqclient.core.delivery import Delivery, DeliverySource
 
 DeliveryT = TypeVar("DeliveryT", bound="Delivery")
 
@@ -23,11 +23,11 @@ def for_thread(message: DeliveryT, in_loop: InLoop) -> DeliveryT:
 
 
 class _FromThread:
-    """Implements `Source` by calling the original message in its loop."""
+    """Implements `DeliverySource` by calling the original message in its loop."""
 
     def __init__(self, message: Delivery, in_loop: InLoop) -> None:
         self._message = message
-        self._source: Source = message._source
+        self._source: DeliverySource = message._source
         self._in_loop = in_loop
 
     @property

@@ -35,7 +35,7 @@ class Batch(list[DeliveryT]):
             message.touch()
 
 
-class Messages(Protocol[MessageT_co]):
+class ConsumedMessages(Protocol[MessageT_co]):
     """The part of a consumer that batches are made with."""
 
     @property
@@ -59,7 +59,7 @@ class Batches(Generic[DeliveryT]):
 
     def __init__(
         self,
-        consumer: Messages[DeliveryT],
+        consumer: ConsumedMessages[DeliveryT],
         max_size: int,
         max_wait: float,
         *,

@@ -39,9 +39,9 @@ from nsqclient.shell.tls import tls_maker
 if TYPE_CHECKING:
     from nsqclient.core.config import Config
     from nsqclient.core.consumption import ConsumerConnection
-    from nsqclient.core.listings import Listed
+    from nsqclient.core.listings import ListedNsqd
     from nsqclient.core.stats import ConsumerStats
-    from nsqclient.shell.runtime import Link, Runtime, Scope, Tasks
+    from nsqclient.shell.runtime import CancelScope, ClientTasks, Runtime, SocketLink
     from nsqclient.shell.targets import Target
 
 _REQUEUE_TIMEOUT: Final = 1.0  # seconds that a cancelled consumer takes at most to requeue its messages
@@ -89,19 +89,8 @@ async def opened_consumer(
         drop_unlisted_after=drop_unlisted_after,
         logger=logger,
     )
-    try:
-        async with runtime.tasks(consumer._failed_to_go_on) as tasks:
-            try:
-                consumer._start(tasks)
-                if startup == "require":
-                    await consumer._wait_for_start()
-                yield consumer
-                consumer.stop()
-                await within(runtime, config.drain_timeout, consumer._wait_until_drained, None)
-            finally:
-                await consumer._shut_down()
-    finally:
-        consumer._subscribers.close()
+    async with consumer._running(startup):
+        yield consumer
 
 
 class Consumer:
@@ -157,8 +146,8 @@ class Consumer:
         self._dead_letters_arrived = Flag(runtime)
         self._changed = runtime.parking_lot()  # woken when the task of an nsqd, or its connection, has ended
         self._drained_by = inf  # the time by which handlers have to end
-        self._handling: set[Scope] = set()  # of each `run`
-        self._tasks: Tasks | None = None
+        self._handling: set[CancelScope] = set()  # of each `run`
+        self._tasks: ClientTasks | None = None
         self._nodes: dict[str, ConsumerNode] = {}
         self._dead_letter_producers: dict[str, Producer] = {}  # for dead letters, by nsqd
         self._dialling = 0  # dials under way
@@ -358,7 +347,24 @@ class Consumer:
 
     # --- services
 
-    def _start(self, tasks: Tasks) -> None:
+    @asynccontextmanager
+    async def _running(self, startup: Literal["background", "require"]) -> AsyncIterator[None]:
+        """Consume until the block ends, and then until all messages are answered."""
+        try:
+            async with self._runtime.tasks(self._failed_to_go_on) as tasks:
+                try:
+                    self._start(tasks)
+                    if startup == "require":
+                        await self._wait_for_start()
+                    yield
+                    self.stop()
+                    await within(self._runtime, self.config.drain_timeout, self._wait_until_drained, None)
+                finally:
+                    await self._shut_down()
+        finally:
+            self._subscribers.close()
+
+    def _start(self, tasks: ClientTasks) -> None:
         self._tasks = tasks
         tasks.start(self._keep_time)
         if self._dead_letter is not None:
@@ -369,7 +375,7 @@ class Consumer:
         if self._discovery is not None:
             tasks.start(self._discovery.run)
 
-    def _our_tasks(self) -> Tasks:
+    def _our_tasks(self) -> ClientTasks:
         assert self._tasks is not None
         return self._tasks
 
@@ -453,7 +459,7 @@ class Consumer:
             node.absence = self._runtime.scope()
             self._our_tasks().start(partial(self._drop_unless_listed, node, node.absence, self._drop_after))
 
-    async def _drop_unless_listed(self, node: ConsumerNode, absence: Scope, seconds: float) -> None:
+    async def _drop_unless_listed(self, node: ConsumerNode, absence: CancelScope, seconds: float) -> None:
         if await absence.run(partial(self._sleep, seconds), False):
             node.stop()
             if node.connection is not None and node.connection.is_open:
@@ -505,7 +511,7 @@ class Consumer:
             self._failed_to_connect(node, error)
         return error
 
-    async def _dial(self, target: Target) -> Link | None:
+    async def _dial(self, target: Target) -> SocketLink | None:
         while self._dialling >= _DIALS:
             await self._may_dial.park()
         self._dialling += 1
@@ -528,15 +534,17 @@ class ConsumerNode:
 
     def __init__(self, address: str, runtime: Runtime) -> None:
         self.address = address
-        self.listed: Listed | None = None  # its entry in nsqlookupd
+        self.listed: ListedNsqd | None = None  # its entry in nsqlookupd
         self.is_wanted = True
-        self.absence: Scope | None = None  # around the wait until it is dropped, unless it is listed again in time
+        self.absence: CancelScope | None = (
+            None  # around the wait until it is dropped, unless it is listed again in time
+        )
         self.first_try = Flag(runtime)  # set once it has connected or failed
         self.error: NSQError | None = None  # of the last attempt to connect
         self.failures = 0  # of attempts to connect, in a row
         self.connection: ConsumerConnection | None = None
         self._runtime = runtime
-        self._wait: Scope | None = None  # around a dial, or the pause before it
+        self._wait: CancelScope | None = None  # around a dial, or the pause before it
 
     async def unless_stopped(self, work: Callable[[], Awaitable[T]], otherwise: T) -> T:
         """Return the result of a dial or a pause, or `otherwise` if `stop` has interrupted it."""

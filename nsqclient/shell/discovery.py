@@ -12,9 +12,9 @@ from nsqclient.core.listings import (
     TRIES,
     WAIT,
     BadAnswer,
-    Lookupd,
-    Pace,
-    Question,
+    LookupdAddress,
+    LookupQuery,
+    PollInterval,
     Silence,
     groups_of,
     headers_of,
@@ -24,7 +24,7 @@ from nsqclient.shell.tls import context_of
 
 if TYPE_CHECKING:
     from nsqclient.core.config import Config
-    from nsqclient.shell.runtime import Runtime, Scope
+    from nsqclient.shell.runtime import CancelScope, Runtime
 
 
 class Discovery:
@@ -33,8 +33,8 @@ class Discovery:
     def __init__(
         self,
         runtime: Runtime,
-        question: Question,
-        lookupds: Sequence[Lookupd],
+        question: LookupQuery,
+        lookupds: Sequence[LookupdAddress],
         config: Config,
         *,
         random: Random,
@@ -72,7 +72,7 @@ class Discovery:
         if all(follower.rounds for follower in self._followers):
             self.first_round.set()
 
-    async def ask(self, lookupd: Lookupd, *, index: str = "") -> str | None:
+    async def ask(self, lookupd: LookupdAddress, *, index: str = "") -> str | None:
         """Query once and return the index of the answer ("" without one), or None if the query failed.
 
         With an `index` the query waits until nsqlookupd has another one.
@@ -103,16 +103,16 @@ class _Follower:
     """Asks one nsqlookupd, or several in turn, until cancelled."""
 
     def __init__(
-        self, discovery: Discovery, runtime: Runtime, lookupds: Sequence[Lookupd], config: Config, random: Random
+        self, discovery: Discovery, runtime: Runtime, lookupds: Sequence[LookupdAddress], config: Config, random: Random
     ) -> None:
         self.rounds = 0
         self._discovery = discovery
         self._runtime = runtime
         self._lookupds = lookupds
         self._config = config
-        self._pace = Pace(config, random)
+        self._pace = PollInterval(config, random)
         self._at = 0
-        self._nap: Scope | None = None
+        self._nap: CancelScope | None = None
         self._is_hurried = False
 
     def hurry(self) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import platform
 
-from nsqclient.core.connection import Identity
+from nsqclient.core.connection import IdentifyDefaults
 from nsqcommon.version import suite_version
 
 
-def our_identity() -> Identity:
+def our_identity() -> IdentifyDefaults:
     """Return host name and user agent of this process."""
-    return Identity(hostname=platform.node(), user_agent=f"nsqclient/{suite_version()}")
+    return IdentifyDefaults(hostname=platform.node(), user_agent=f"nsqclient/{suite_version()}")

@@ -19,7 +19,7 @@ from nsqclient.shell.tls import tls_maker
 
 if TYPE_CHECKING:
     from nsqclient.core.config import Config
-    from nsqclient.shell.runtime import Link, Runtime, Tasks
+    from nsqclient.shell.runtime import ClientTasks, Runtime, SocketLink
     from nsqclient.shell.targets import Target
     from nsqcommon.streams.tls import SecureLayer
 
@@ -35,7 +35,7 @@ class Shared:
     """The things that a producer shares with each of its nodes."""
 
     runtime: Runtime
-    tasks: Callable[[], Tasks]
+    tasks: Callable[[], ClientTasks]
     config: Config
     max_pending: int
     emit: Callable[[Event], None]
@@ -64,7 +64,7 @@ class ProducerNode:
         self._failed = 0  # messages on earlier connections
         self._failures = 0  # of attempts to connect, in a row
         self._lost_at = -inf  # when the last connection ended
-        self._link: Link | None = None  # of `connection`
+        self._link: SocketLink | None = None  # of `connection`
         self._scope = runtime.scope()  # of the task that keeps the connection up
         self._is_over = False  # that task has ended: no further attempt will come
         self._demand = Flag(runtime)
@@ -163,7 +163,7 @@ class ProducerNode:
             self._closed(connection, error)
             self._heartbeats.unpark_all()
 
-    def _new_connection(self, link: Link, make_tls: Callable[[], SecureLayer] | None) -> ProducerConnection:
+    def _new_connection(self, link: SocketLink, make_tls: Callable[[], SecureLayer] | None) -> ProducerConnection:
         shared = self._shared
         connection = ProducerConnection(
             self.address,

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from nsqclient.core.config import Config
-    from nsqclient.shell.runtime import Runtime, Tasks
+    from nsqclient.shell.runtime import ClientTasks, Runtime
 
 Retry = Literal["safe", "never", "unsent", "anywhere"]
 
@@ -95,18 +95,8 @@ async def opened_producer(
         max_pending=max_pending,
         logger=logger,
     )
-    try:
-        async with runtime.tasks() as tasks:
-            try:
-                producer._start(tasks)
-                if connect == "require":
-                    await producer._wait_for_one()
-                yield producer
-                await within(runtime, config.drain_timeout, producer.flush, None)  # receipts report the failures
-            finally:
-                producer._is_stopped = True
-    finally:
-        producer._subscribers.close()
+    async with producer._running(connect):
+        yield producer
 
 
 class Receipt(Outcome):
@@ -149,7 +139,7 @@ class Producer:
         self._runtime = runtime
         self._clock = runtime.clock
         self._wait_for: Callable[[Outcome], Awaitable[None]] = runtime.wait_for
-        self._tasks: Tasks | None = None
+        self._tasks: ClientTasks | None = None
         self._random = Random()
         self._retry = retry
         self._retry_timeout = retry_timeout
@@ -185,7 +175,23 @@ class Producer:
         self._attempt = self._try if membership is None else self._try_counted
         self._is_stopped = False
 
-    def _start(self, tasks: Tasks) -> None:
+    @asynccontextmanager
+    async def _running(self, connect: Literal["lazy", "require"]) -> AsyncIterator[None]:
+        """Publish until the block ends, and then until all is answered."""
+        try:
+            async with self._runtime.tasks() as tasks:
+                try:
+                    self._start(tasks)
+                    if connect == "require":
+                        await self._wait_for_one()
+                    yield
+                    await within(self._runtime, self.config.drain_timeout, self.flush, None)  # receipts report failures
+                finally:
+                    self._is_stopped = True
+        finally:
+            self._subscribers.close()
+
+    def _start(self, tasks: ClientTasks) -> None:
         """Keep the connections up by these tasks."""
         self._tasks = tasks
         self._roster.begin()
@@ -201,7 +207,7 @@ class Producer:
             )
             tasks.start(discovery.run)
 
-    def _our_tasks(self) -> Tasks:
+    def _our_tasks(self) -> ClientTasks:
         assert self._tasks is not None
         return self._tasks
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from nsqclient.core.errors import ConnectError, NSQError
-from nsqclient.core.recall import Counts, Place, ResultT, check_support, place_of, read_counts, summed
+from nsqclient.core.recall import Counts, RecallTarget, ResultT, check_support, place_of, read_counts, summed
 from nsqclient.shell.runtime import RequestFailed, within
 from nsqclient.shell.targets import Answering, host_of
 from nsqclient.shell.tls import context_of
@@ -56,7 +56,7 @@ async def _ask(
         return ConnectError(str(error))
 
 
-async def _post(runtime: Runtime, place: Place, target: str, config: Config) -> tuple[int, bytes]:
+async def _post(runtime: Runtime, place: RecallTarget, target: str, config: Config) -> tuple[int, bytes]:
     tls = context_of(config) if place.is_secure else None
     try:
         answer = await runtime.post(place.host, place.port, target, name=place.name, tls=tls, headers=place.headers)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from nsqclient.core.config import Config
-    from nsqclient.core.connection import Connection
+    from nsqclient.core.connection import NsqdConnection
     from nsqclient.core.delivery import Delivery
     from nsqclient.core.publication import Outcome
     from nsqclient.shell.targets import Target
@@ -45,7 +45,7 @@ class ParkingLot(Protocol):
         """Wake all tasks that wait now."""
 
 
-class Scope(Protocol):
+class CancelScope(Protocol):
     """Work that can be cancelled, or has a deadline, while the task around it goes on. Each scope runs once."""
 
     async def run(self, work: Work[T], otherwise: T) -> T:
@@ -58,14 +58,14 @@ class Scope(Protocol):
         """Replace the deadline."""
 
 
-class Tasks(Protocol):
+class ClientTasks(Protocol):
     """The tasks of one client. They go on when its caller is cancelled, until the block that opened them has ended."""
 
     def start(self, work: Work[None]) -> None:
         """Start a task."""
 
 
-class Link(Protocol):
+class SocketLink(Protocol):
     """The socket of one connection. Whatever sends on the connection calls `wake`."""
 
     def wake(self) -> None:
@@ -77,7 +77,7 @@ class Link(Protocol):
     def release(self) -> None:
         """End `hold`."""
 
-    async def serve(self, connection: Connection) -> None:
+    async def serve(self, connection: NsqdConnection) -> None:
         """Read and write until the connection is finished, and close the socket, whatever happens.
 
         Raises the NSQError that has ended it otherwise.
@@ -112,7 +112,7 @@ class Runtime(Protocol):
     def parking_lot(self) -> ParkingLot:
         """Return an empty parking lot."""
 
-    def scope(self, deadline: float = inf, *, is_shielded: bool = False) -> Scope:
+    def scope(self, deadline: float = inf, *, is_shielded: bool = False) -> CancelScope:
         """Return a scope. `is_shielded`: what is cancelled around it goes on until its deadline."""
 
     async def fail_after(self, seconds: float, work: Work[T]) -> T:
@@ -124,7 +124,7 @@ class Runtime(Protocol):
         If one raises, the others are cancelled. If several do, the first error is raised, and no group.
         """
 
-    def tasks(self, failed: Callable[[BaseException], None] | None = None) -> AbstractAsyncContextManager[Tasks]:
+    def tasks(self, failed: Callable[[BaseException], None] | None = None) -> AbstractAsyncContextManager[ClientTasks]:
         """Return a block that has tasks, and cancels them at its end.
 
         If a task raises, trio cancels the block, which then raises the error, and asyncio calls `failed`.
@@ -145,7 +145,7 @@ class Runtime(Protocol):
     async def call_in_thread(self, handler: Callable[[Any], Any], message: Delivery, limiter: Any) -> None:
         """Call a plain handler in a thread, with a copy of the message that may be answered there."""
 
-    async def dial(self, target: Target, config: Config) -> Link:
+    async def dial(self, target: Target, config: Config) -> SocketLink:
         """Connect to an nsqd. Raise ConnectError."""
 
     def requests(self, *, connect_timeout: float) -> Requests:

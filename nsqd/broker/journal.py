@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 L = TypeVar("L")  # Ledger, whose module imports this one
 
 
-class Journal(Generic[L]):
+class BrokerJournal(Generic[L]):
     """Records changes immediately, except finished messages, which are collected for up to 50 ms.
 
     A FIN only puts its ledger on the list `unsaved`, because a journal entry for each FIN would cost more than the FIN.

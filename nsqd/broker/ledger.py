@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from nsqd.broker.change import Change, ChannelChange
     from nsqd.broker.early_deferrals import EarlyDeferrals
     from nsqd.broker.feed import TopicFeed
-    from nsqd.broker.journal import Journal
+    from nsqd.broker.journal import BrokerJournal
     from nsqd.broker.journal_replay import ChannelState
     from nsqd.broker.reclaimer import Reclaimer
     from nsqd.broker.store import BatchSource
@@ -90,7 +90,7 @@ class Ledger:
         self,
         name: str,
         feed: TopicFeed,
-        journal: Journal[Ledger],
+        journal: BrokerJournal[Ledger],
         reclaimer: Reclaimer,
         *,
         cursor: int,

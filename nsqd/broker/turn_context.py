@@ -20,7 +20,7 @@ from heapq import heappop, heappush
 from math import inf
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from nsqd.broker.journal import Journal
+from nsqd.broker.journal import BrokerJournal
 from nsqd.broker.keys import KeyMemory
 from nsqd.broker.reclaimer import Reclaimer
 
@@ -97,7 +97,7 @@ class TurnContext(Generic[C, T]):
         self.ids = ids
         self.reclaimer = Reclaimer()
         self.keys = KeyMemory(settings.idempotence_window, settings.idempotence_keys, self.reclaimer)
-        self.journal: Journal[Ledger] = Journal(store)
+        self.journal: BrokerJournal[Ledger] = BrokerJournal(store)
         # Copied, because each delivery and TOUCH reads some of them, and another attribute lookup costs time.
         self.mem_queue_size = settings.mem_queue_size
         self.mem_queue_bytes = settings.mem_queue_bytes

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from nsqd.go_import.queue_files import FilePart, QueueFiles, parse_position, plan_reading
+from nsqd.go_import.queue_files import QueueFiles, UnreadPart, parse_position, plan_reading
 from nsqd.go_import.records import LENGTH_SIZE, SMALLEST, GoMessage, length_at, split_records
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class GoQueue:
             finally:
                 self._files.close(descriptor)
 
-    def _read(self, name: str, descriptor: int, part: FilePart) -> Iterator[list[GoMessage]]:
+    def _read(self, name: str, descriptor: int, part: UnreadPart) -> Iterator[list[GoMessage]]:
         offset, end = part.start, part.end
         size, largest = _CHUNK, self._largest
         while offset < end:

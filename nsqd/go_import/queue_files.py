@@ -64,7 +64,7 @@ def parse_position(data: bytes) -> Position | None:
     return Position(*map(int, match.groups())) if match is not None else None
 
 
-class FilePart(NamedTuple):
+class UnreadPart(NamedTuple):
     """The unread part of a file."""
 
     number: int
@@ -73,7 +73,7 @@ class FilePart(NamedTuple):
 
 
 class ReadingPlan(NamedTuple):
-    parts: list[FilePart]
+    parts: list[UnreadPart]
     remarks: list[str]
 
 
@@ -81,7 +81,7 @@ def plan_reading(position: Position | None, sizes: Mapping[int, int]) -> Reading
     """Return the parts to read. `sizes` has each file's size by its number. Without a position, read everything."""
     if position is None:
         remarks = ["no readable metadata, importing all records in its files"] if sizes else []
-        return ReadingPlan([FilePart(number, 0, sizes[number]) for number in sorted(sizes)], remarks)
+        return ReadingPlan([UnreadPart(number, 0, sizes[number]) for number in sorted(sizes)], remarks)
     read_file, write_file = position.read_file, position.write_file
     parts, remarks = [], []
     for number in sorted(sizes):
@@ -99,7 +99,7 @@ def plan_reading(position: Position | None, sizes: Mapping[int, int]) -> Reading
         if start > size:
             remarks.append(f"file {number} ends at {size}, before the read position {start}")
         elif start < size:
-            parts.append(FilePart(number, start, size))
+            parts.append(UnreadPart(number, start, size))
     if (missing := _missing(position, sizes)) > 0:
         remarks.append(f"{missing} files are missing from {read_file} to {write_file}")
     return ReadingPlan(parts, remarks)

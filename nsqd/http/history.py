@@ -36,7 +36,7 @@ from nsqd.http.readers import describe_lags
 
 if TYPE_CHECKING:
     from nsqd.broker.broker import Broker
-    from nsqd.http.history_source import HistorySource, RangeReader, TopicHistory
+    from nsqd.http.history_source import HistorySource, LogRangeReader, TopicHistory
     from nsqd.readers import Readers
 
 log = logging.getLogger(__name__)
@@ -268,7 +268,7 @@ class HistoryEndpoints:
 class _RangeStream:
     """Streams one range of a log to one reader."""
 
-    def __init__(self, reading: HistoryReads, reader: RangeReader, log_range: LogRange, *, packed: bool) -> None:
+    def __init__(self, reading: HistoryReads, reader: LogRangeReader, log_range: LogRange, *, packed: bool) -> None:
         self._reading = reading
         self._reader = reader
         self._encoding: _Encoding = _MsgpackEncoding(log_range) if packed else _LinesEncoding(log_range)

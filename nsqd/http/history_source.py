@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from nsqcommon.wire.log_record import KeyPlace
 
 
-class RangeReader(Protocol):
+class LogRangeReader(Protocol):
     """Reads a range of a log. Its methods block, so they run in a thread."""
 
     next: int
@@ -48,7 +48,7 @@ class TopicHistory(Protocol):
 
     def points(self, start: int, end: int, most: int) -> Sequence[tuple[int, int, int]]: ...
 
-    def open(self, start: int, end: int, chunk: int) -> RangeReader: ...
+    def open(self, start: int, end: int, chunk: int) -> LogRangeReader: ...
 
 
 class HistorySource(Protocol):

@@ -27,6 +27,6 @@ class Watchers:
                 del self._asked_at[next(iter(self._asked_at))]
 
     def addresses(self, now: float) -> list[str]:
-        """Return those that have asked lately, sorted."""
+        """Return the recent ones, sorted."""
         self._asked_at = {it: at for it, at in self._asked_at.items() if now - at < KEPT_FOR}
         return sorted(self._asked_at)

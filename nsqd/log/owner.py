@@ -51,7 +51,7 @@ SECOND_LOOK: Final = 2 * BEAT  # seconds after which two processes that start to
 log = logging.getLogger(__name__)
 
 
-class Owner(NamedTuple):
+class DataPathOwner(NamedTuple):
     """A process that owns, or owned, a data path."""
 
     host: str
@@ -63,7 +63,7 @@ class Owner(NamedTuple):
         return f"process {self.pid} on {self.host}, started {self.started}"
 
     @classmethod
-    def this_process(cls) -> Owner:
+    def this_process(cls) -> DataPathOwner:
         return cls(
             platform.node(),
             boot_id() or platform.node(),
@@ -75,14 +75,14 @@ class Owner(NamedTuple):
 class Ownership:
     """This process's claim on a data path that it has locked."""
 
-    def __init__(self, folder: Path, files: Files, me: Owner, pause: Callable[[float], None]) -> None:
+    def __init__(self, folder: Path, files: Files, me: DataPathOwner, pause: Callable[[float], None]) -> None:
         self._path = folder / OWNER_JSON
         self._files = files
         self._me = me
         self._pause = pause
         self._is_written = False
         self._has_warned = False
-        self._before: Owner | None = None
+        self._before: DataPathOwner | None = None
 
     def take(self, *, by_force: bool) -> bool:
         """Write our name. Raises DataPathError if a process on another machine is running, unless `by_force`.
@@ -112,7 +112,7 @@ class Ownership:
             log.warning("data path taken over from %s", _name_of(other))
         return is_elsewhere
 
-    def beat(self) -> Owner | None:
+    def beat(self) -> DataPathOwner | None:
         """Write the heartbeat. Returns the new owner if a process on another machine has taken the data path over.
 
         The name of another process of this boot isn't a takeover. That process could only get the lock because this one
@@ -143,7 +143,7 @@ class Ownership:
         if found not in (None, self._me, self._before):
             raise self._in_use_by(found)
 
-    def _in_use_by(self, owner: Owner | None) -> DataPathError:
+    def _in_use_by(self, owner: DataPathOwner | None) -> DataPathError:
         return DataPathError(
             f"failed to lock data-path: {self._path.parent} is in use by {_name_of(owner)}; "
             "stop that process first, or use --take-over if you cannot stop it"
@@ -185,7 +185,7 @@ def owned(folder: Path, files: Files, *, take_over: bool, pause: Callable[[float
 
     Yields whether the last owner was on another machine. If so, reload everything you have read from the data path.
     """
-    ownership = Ownership(folder, files, Owner.this_process(), pause)
+    ownership = Ownership(folder, files, DataPathOwner.this_process(), pause)
     was_elsewhere = ownership.take(by_force=take_over)
     stopping = threading.Event()
 
@@ -206,11 +206,11 @@ def owned(folder: Path, files: Files, *, take_over: bool, pause: Callable[[float
         ownership.release()
 
 
-def read_owner(files: Files, path: Path) -> Owner | None:
+def read_owner(files: Files, path: Path) -> DataPathOwner | None:
     """Return the owner named in the file, or None if the file is missing or unreadable."""
     try:
         content: dict[str, Any] = read_small_file(files, path).content
-        return Owner(str(content["host"]), str(content["boot"]), int(content["pid"]), str(content["started"]))
+        return DataPathOwner(str(content["host"]), str(content["boot"]), int(content["pid"]), str(content["started"]))
     except (OSError, DataPathError, KeyError, TypeError, ValueError):
         return None
 
@@ -219,11 +219,11 @@ def owner_elsewhere(files: Files, folder: Path, pause: Callable[[float], None] =
     """Return the name of a process on another machine that is using the folder, or None. May take 5 seconds."""
     path = folder / OWNER_JSON
     owner = read_owner(files, path)
-    is_elsewhere = _may_be_elsewhere(files, path, owner, Owner.this_process())
+    is_elsewhere = _may_be_elsewhere(files, path, owner, DataPathOwner.this_process())
     return _name_of(owner) if is_elsewhere and _is_beating(files, path, pause) else None
 
 
-def _may_be_elsewhere(files: Files, path: Path, owner: Owner | None, me: Owner) -> bool:
+def _may_be_elsewhere(files: Files, path: Path, owner: DataPathOwner | None, me: DataPathOwner) -> bool:
     """Return whether the owner may be a process on another machine. An unreadable owner.json counts as one."""
     if owner is not None:
         return owner.boot != me.boot
@@ -233,7 +233,7 @@ def _may_be_elsewhere(files: Files, path: Path, owner: Owner | None, me: Owner) 
         return True
 
 
-def _name_of(owner: Owner | None) -> str:
+def _name_of(owner: DataPathOwner | None) -> str:
     return str(owner) if owner is not None else f"an unknown process ({OWNER_JSON} is unreadable)"
 
 
@@ -247,7 +247,7 @@ def _is_beating(files: Files, path: Path, pause: Callable[[float], None]) -> boo
     return False
 
 
-def _sign_of_life(files: Files, path: Path) -> tuple[Owner | None, int]:
+def _sign_of_life(files: Files, path: Path) -> tuple[DataPathOwner | None, int]:
     # Read the file first: an NFS client may cache its time for a minute, but asks the server when you open the file.
     owner = read_owner(files, path)
     try:

@@ -198,5 +198,5 @@ def _getter(deciding: Mapping[str, PolicyEntry]) -> Callable[..., Any]:
 
 
 def _dry(deciding: Mapping[str, PolicyEntry]) -> frozenset[str]:
-    """Return the keys that are only being dry-run, without those that refine another key, such as `overflow`."""
+    """Return the keys that are only being dry-run, except keys that refine another one, such as `overflow`."""
     return frozenset(key for key, entry in deciding.items() if entry.is_dry and not KEYS[key].needs)

@@ -153,7 +153,7 @@ def _text(value: bytes) -> object:
         return {"base64": b64encode(value).decode()}
 
 
-class Publisher:
+class AsidePublisher:
     """Publishes messages to an nsqd over HTTP, one by one."""
 
     def __init__(self, address: str) -> None:
@@ -161,7 +161,7 @@ class Publisher:
         self._connection = http.client.HTTPConnection(address, timeout=_TIMEOUT)
 
     def publish(self, message: AsideMessage, now_ns: int) -> None:
-        """Publish a message, with what is left of its delay. Raises OSError if that fails."""
+        """Publish a message with the rest of its delay. Raises OSError if that fails."""
         query = {"topic": message.topic, "key": message.key}
         due_in = message.timestamp // _MS + message.delay_ms - now_ns // _MS
         if message.delay_ms and due_in > 0:

@@ -49,7 +49,7 @@ from nsqcommon.remote.operations import (
     Write,
     body_length,
 )
-from nsqcommon.remote.root import FileEntry, Part, Root, SealedSegment
+from nsqcommon.remote.root import FileEntry, FilePart, Root, SealedSegment
 
 if TYPE_CHECKING:
     from nsqcommon.remote.slot import Slot
@@ -64,7 +64,7 @@ UNSENT: Final = f"{SLOTS}unsent"  # in the place of an object: the bytes are on 
 class Piece:
     """A part of which only [start, stop) is in the file, because the rest was cut or written over."""
 
-    part: Part
+    part: FilePart
     start: int
     stop: int
 
@@ -91,7 +91,7 @@ class CatalogFile:
         """Whether some of its bytes are in slots, so that no root has proved that they are on the disk."""
         return any(it.is_in_slot for it in self.pieces)
 
-    def write(self, offset: int, part: Part) -> None:
+    def write(self, offset: int, part: FilePart) -> None:
         if offset > self.size:
             self.cut(offset)
         end = offset + part.length
@@ -103,13 +103,13 @@ class CatalogFile:
     def cut(self, size: int) -> None:
         """Make the file shorter, or longer with zeros."""
         if size > self.size:
-            zeros = Part("", 0, size - self.size, 0)
+            zeros = FilePart("", 0, size - self.size, 0)
             self.pieces.append(Piece(zeros, 0, zeros.length))
         else:
             self._shorten(size)
         self.size = size
 
-    def replace(self, part: Part) -> None:
+    def replace(self, part: FilePart) -> None:
         self.pieces, self.size = [], 0
         self.write(0, part)
 
@@ -147,7 +147,7 @@ def _rebased(now: Iterable[Piece], before: Iterable[Piece], rooted: Sequence[Pie
 
     A byte never moves within a file. So a piece that is now at the same place as before has the same bytes.
     """
-    known: defaultdict[tuple[Part, int], list[Piece]] = defaultdict(list)
+    known: defaultdict[tuple[FilePart, int], list[Piece]] = defaultdict(list)
     place = 0
     for piece in before:
         known[piece.part, place - piece.start].append(piece)
@@ -193,7 +193,7 @@ class Catalog:
         """
         name = slot_name(slot.run, slot.number)
         for operation, start, data in slot.split(body):
-            part = Part(name, body_start + start, len(data), crc32c(bytes(data)))
+            part = FilePart(name, body_start + start, len(data), crc32c(bytes(data)))
             self._apply(operation, part)
 
     def apply_sent(self, slot: Slot, crcs: Sequence[int], body_start: int) -> None:
@@ -210,10 +210,10 @@ class Catalog:
     def _apply_all(self, operations: Sequence[Operation], crcs: Sequence[int], name: str, start: int) -> None:
         for operation, crc in zip(operations, crcs, strict=True):
             length = body_length(operation)
-            self._apply(operation, Part(name, start, length, crc))
+            self._apply(operation, FilePart(name, start, length, crc))
             start += length
 
-    def _apply(self, operation: Operation, part: Part) -> None:
+    def _apply(self, operation: Operation, part: FilePart) -> None:
         match operation:
             case Write(number, offset):
                 self._opened(number).write(offset, part)
@@ -225,7 +225,7 @@ class Catalog:
                 self._new_file(path).replace(part)  # a rename on disk: the former one stays open where it is
             case UseBlob(path, blob, size, crc):
                 self.objects.add(blob)
-                self._new_file(path).replace(Part(blob, 0, size, crc))
+                self._new_file(path).replace(FilePart(blob, 0, size, crc))
             case Rename(source, target):
                 self._rename(source, target)
             case Remove(path):
@@ -315,7 +315,7 @@ class FileToFold:
     """The bytes [start, size) of a file have to be written into folds; `kept` covers the bytes before."""
 
     path: str
-    kept: tuple[Part, ...]
+    kept: tuple[FilePart, ...]
     start: int
     size: int
     pieces: tuple[Piece, ...]  # what the bytes from `start` on have to be, as far as parts prove it
@@ -331,7 +331,7 @@ def plan_fold(snapshot: Snapshot, *, dead: Iterable[str] = ()) -> list[FileToFol
 
 
 def _plan_file(path: str, pieces: Sequence[Piece], dead: frozenset[str]) -> FileToFold:
-    kept: list[Part] = []
+    kept: list[FilePart] = []
     for piece in pieces:
         name = piece.part.object
         if not piece.is_whole or name.startswith(SLOTS) or name in dead:
@@ -383,10 +383,10 @@ class FoldWriter:
         self._close()
         return Root(self._node, self._run, self._files, self._sealed)
 
-    def _put(self, data: bytes) -> Part:
+    def _put(self, data: bytes) -> FilePart:
         if self._size + len(data) > MOST_FOLD:
             self._close()
-        part = Part(self._name, self._size, len(data), crc32c(data))
+        part = FilePart(self._name, self._size, len(data), crc32c(data))
         self._buffers.append(data)
         self._size += len(data)
         return part

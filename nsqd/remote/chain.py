@@ -41,9 +41,9 @@ from typing import TYPE_CHECKING, Final
 
 from nsqcommon.remote.framing import BadObject
 from nsqcommon.remote.names import Run, slot_name
-from nsqcommon.remote.slot import Kind, Slot, decode_slot_header, encode_slot
+from nsqcommon.remote.slot import Slot, SlotKind, decode_slot_header, encode_slot
 from nsqd.remote.object_store import Created
-from nsqd.remote.pacing import DEPTH, LARGE, Line, pause_before
+from nsqd.remote.pacing import DEPTH, LARGE, LineRate, pause_before
 
 if TYPE_CHECKING:
     from nsqcommon.remote.operations import Operation
@@ -61,7 +61,7 @@ _MEDIAN_OF: Final = 31
 HEADER_OF_A_FENCE: Final = 4096  # bytes; more than any has
 
 
-class Verb(Enum):
+class RequestVerb(Enum):
     CREATE = "create"
     COMPARE = "compare"  # get the first `size` bytes of the slot
     PROBE = "probe"  # the same of the next slot, which should not exist
@@ -81,14 +81,14 @@ class PendingSlot:
     compares: bool = False
     attempts: int = 0
     due: float = 0.0  # when to send it, if no request is under way
-    requests: list[Request] = field(default_factory=list)
+    requests: list[ChainRequest] = field(default_factory=list)
 
 
 @dataclass(eq=False, slots=True)
-class Request:
+class ChainRequest:
     """One request that a thread has to make. Its answer goes to `Chain.created` or `Chain.got`."""
 
-    verb: Verb
+    verb: RequestVerb
     name: str
     sent_at: float
     slot: PendingSlot | None  # None: of a probe
@@ -133,10 +133,10 @@ class Chain:
         self._confirmed: list[PendingSlot] = []
         self._latencies: deque[float] = deque(maxlen=_MEDIAN_OF)  # of small slots
         self._patience_with_small = 1.0  # by their median
-        self._early_patience = 1.0  # the same for those that may be early
+        self._early_patience = 1.0  # the same for early ones
         self._early_left = 0.0  # how many of them there may be
-        self._line = Line()
-        self._probe: Request | None = None
+        self._line = LineRate()
+        self._probe: ChainRequest | None = None
 
     # What goes in
 
@@ -165,7 +165,7 @@ class Chain:
         crc: int | None = None,
     ) -> PendingSlot:
         """Put these operations into the next slot. `position`: the number of the last of them. `crc`: of the body."""
-        return self._append(Kind.DATA, position, time_ns, operations=tuple(operations), body=body, crc=crc)
+        return self._append(SlotKind.DATA, position, time_ns, operations=tuple(operations), body=body, crc=crc)
 
     def end_run(self, position: int, time_ns: int, following: Run | None = None, *, reads_root: bool = False) -> Run:
         """Put an end into the next slot, and go on in the next run. Return it.
@@ -174,13 +174,13 @@ class Chain:
         `following`: a later run than the next, because a root of that one was begun and given up.
         """
         following = following or self.run.following(self.run.writer)
-        self._append(Kind.END, position, time_ns, following=following, reads_root=reads_root)
+        self._append(SlotKind.END, position, time_ns, following=following, reads_root=reads_root)
         self.run, self._next_number = following, 0
         return following
 
     def _append(
         self,
-        kind: Kind,
+        kind: SlotKind,
         position: int,
         time_ns: int,
         *,
@@ -204,7 +204,7 @@ class Chain:
 
     # What to send
 
-    def next_request(self, now: float) -> Request | None:
+    def next_request(self, now: float) -> ChainRequest | None:
         """Return what a thread should send now, the earliest slot first; None: nothing."""
         if self.fenced is not None:
             return None
@@ -225,23 +225,25 @@ class Chain:
         """Return the slots that aren't stored and for which the line has room, and how many bytes are under way."""
         slots = [it for it in self._pending if not it.is_stored]
         if not any(it.size >= LARGE for it in slots):
-            return slots, 0  # nobody asks how many: the line matters to large slots only
-        under_way = sum(it.size for it in self._pending for request in it.requests if request.verb is Verb.CREATE)
+            return slots, 0  # the count is unused: the line matters to large slots only
+        under_way = sum(
+            it.size for it in self._pending for request in it.requests if request.verb is RequestVerb.CREATE
+        )
         may_start = self._line.may_start
         return [it for it in slots if it.compares or may_start(it.size, under_way=under_way)], under_way
 
-    def probe(self, now: float) -> Request | None:
+    def probe(self, now: float) -> ChainRequest | None:
         """Return a request that finds out whether somebody has taken the name while there was nothing to send."""
         if self.fenced is not None or self._pending or self._probe is not None:
             return None
-        self._probe = Request(Verb.PROBE, slot_name(self.run, self._next_number), now, None)
+        self._probe = ChainRequest(RequestVerb.PROBE, slot_name(self.run, self._next_number), now, None)
         return self._probe
 
     def _due(self, slot: PendingSlot, bytes_under_way: int) -> float:
         if not slot.requests:
             return slot.due
         # A create may hang for half a minute. The comparison that another one has made necessary doesn't wait for that.
-        verb = Verb.COMPARE if slot.compares else Verb.CREATE
+        verb = RequestVerb.COMPARE if slot.compares else RequestVerb.CREATE
         under_way = [it for it in slot.requests if it.verb is verb]
         if not under_way:
             return slot.due
@@ -260,16 +262,18 @@ class Chain:
             return max(1.0, PATIENCE * self._line.time_for(bytes_under_way))
         return self._patience_with_small
 
-    def _begin(self, slot: PendingSlot, now: float) -> Request:
+    def _begin(self, slot: PendingSlot, now: float) -> ChainRequest:
         if len(slot.requests) == 1 and self._may_be_early(slot):
             self._early_left -= 1
-        request = Request(Verb.COMPARE if slot.compares else Verb.CREATE, slot.name, now, slot, slot.data)
+        request = ChainRequest(
+            RequestVerb.COMPARE if slot.compares else RequestVerb.CREATE, slot.name, now, slot, slot.data
+        )
         slot.requests.append(request)
         return request
 
     # What answers mean
 
-    def created(self, request: Request, answer: Created, now: float) -> None:
+    def created(self, request: ChainRequest, answer: Created, now: float) -> None:
         """Take the answer to a create."""
         slot = self._take_answer(request)
         if slot is None:
@@ -288,9 +292,9 @@ class Chain:
                 self._line.failed(slot.size, time)
                 self._put_off(slot, now)
 
-    def got(self, request: Request, found: bytes | None, now: float) -> None:
+    def got(self, request: ChainRequest, found: bytes | None, now: float) -> None:
         """Take the answer to a comparison or a probe. None: nothing is there."""
-        if request.verb is Verb.PROBE:
+        if request.verb is RequestVerb.PROBE:
             self._probed(request, found)
             return
         slot = self._take_answer(request)
@@ -304,9 +308,9 @@ class Chain:
         else:
             self._lose(found)
 
-    def failed(self, request: Request, now: float) -> None:
+    def failed(self, request: ChainRequest, now: float) -> None:
         """Note that the store didn't say whether the object of a comparison or a probe is there."""
-        if request.verb is Verb.PROBE:
+        if request.verb is RequestVerb.PROBE:
             self._probe = None
         elif (slot := self._take_answer(request)) is not None:
             self._put_off(slot, now)
@@ -317,7 +321,7 @@ class Chain:
         self._patience_with_small = max(SHORTEST_PATIENCE, PATIENCE * median)
         self._early_patience = min(max(SHORTEST_EARLY, EARLY * median), self._patience_with_small)
 
-    def _take_answer(self, request: Request) -> PendingSlot | None:
+    def _take_answer(self, request: ChainRequest) -> PendingSlot | None:
         """Return the slot of an answer; None: the answer comes too late to matter."""
         slot = request.slot
         assert slot is not None
@@ -328,7 +332,7 @@ class Chain:
         slot.attempts += 1
         slot.due = now + pause_before(slot.attempts, self._chance())
 
-    def _probed(self, request: Request, found: bytes | None) -> None:
+    def _probed(self, request: ChainRequest, found: bytes | None) -> None:
         self._probe = None
         is_next = request.name == slot_name(self.run, self._next_number)
         if found is not None and is_next:  # otherwise we have created it since, and its own answer counts

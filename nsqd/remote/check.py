@@ -20,7 +20,7 @@ from threading import Barrier
 from typing import Any, Final, TypeVar
 
 from nsqd.remote.daemon_threads import DaemonThreads
-from nsqd.remote.object_store import Created, FaultKind, Names, ObjectStore, OnUnknown, StoreFault
+from nsqd.remote.object_store import Created, Names, ObjectStore, OnUnknown, StoreFault, StoreFaultKind
 
 WRITERS: Final = 8
 ROUNDS: Final = 200
@@ -28,7 +28,7 @@ _ROUNDS_PER_CONNECTION: Final = 25
 _TRIES: Final = 6  # of a request that gets no answer
 _FIRST_PAUSE: Final = 0.05  # seconds; each is twice as long as the one before
 _LASTING: Final = frozenset(
-    {FaultKind.CLOCK, FaultKind.DENIED, FaultKind.FULL, FaultKind.MISSING}
+    {StoreFaultKind.CLOCK, StoreFaultKind.DENIED, StoreFaultKind.FULL, StoreFaultKind.MISSING}
 )  # a repeat won't help
 _ABSENCES: Final = 16  # names that are asked for before they exist
 _LARGE: Final = 8 << 20  # bytes of the largest slot
@@ -37,14 +37,14 @@ _TIMED: Final = ((1 << 10, 20), (1 << 20, 5))  # bytes of an object, and how man
 T = TypeVar("T")
 
 
-class Verdict(StrEnum):
+class CheckVerdict(StrEnum):
     PROVED = "ok"
     REFUSED = "REFUSED"
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    verdict: Verdict
+class StoreFinding:
+    verdict: CheckVerdict
     subject: str
     text: str
 
@@ -105,7 +105,7 @@ class StoreCheck:
         self._kept: dict[str, bytes] = {}  # what has to be there at the end
         self._written: set[str] = set()  # what has to be deleted
 
-    def run(self, *, is_short: bool = False) -> Iterator[Finding]:
+    def run(self, *, is_short: bool = False) -> Iterator[StoreFinding]:
         """Yield a finding for each step. Raises StoreFault if the store can't be used at all."""
         steps = [
             ("create", self._creates),
@@ -123,9 +123,9 @@ class StoreCheck:
             with self._threads:
                 for subject, step in steps:
                     try:
-                        yield Finding(Verdict.PROVED, subject, step())
+                        yield StoreFinding(CheckVerdict.PROVED, subject, step())
                     except _Lie as lie:
-                        yield Finding(Verdict.REFUSED, subject, str(lie))
+                        yield StoreFinding(CheckVerdict.REFUSED, subject, str(lie))
         finally:
             with suppress(StoreFault):
                 self._first.delete(sorted(self._written))

@@ -47,7 +47,7 @@ from nsqcommon.remote.framing import BadObject, NewerFormat
 from nsqcommon.remote.marks import ForgottenNode, NodeMark, decode_gone, decode_hint, decode_node, encode_node
 from nsqcommon.remote.names import HINT, NODE, Run, gone_name, root_name, slot_name
 from nsqcommon.remote.root import Root, decode_root, empty_root
-from nsqcommon.remote.slot import Claimant, Kind, Slot, decode_slot, encode_slot
+from nsqcommon.remote.slot import Claimant, Slot, SlotKind, decode_slot, encode_slot
 from nsqd.remote.catalog import Catalog
 from nsqd.remote.local_mark import Decision, LocalMark, decide, first_mark
 from nsqd.remote.object_store import Created
@@ -430,7 +430,7 @@ class Claim:
             raise BadObject(f"leads back to {slot.next}")
         if slot.is_last:
             raise ForgottenNode
-        self._path.append(RunRead(self._run, self._number, slot.kind is Kind.FENCE))
+        self._path.append(RunRead(self._run, self._number, slot.kind is SlotKind.FENCE))
         self._run, self._number = slot.next, 0
         self._ahead.clear()
         self._catalog.begin_run()
@@ -515,7 +515,7 @@ class Claim:
             following = Run(max(self._run.number, self._highest) + 1, self._writer)
             self._highest = following.number
             slot = Slot(
-                *(Kind.FENCE, self._node, self._run, number, self._writer, self._time_ns),
+                *(SlotKind.FENCE, self._node, self._run, number, self._writer, self._time_ns),
                 *((), following, self._forgets, self._claimant),
             )
             fence = self._fences[name] = b"".join(encode_slot(slot))

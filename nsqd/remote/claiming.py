@@ -1,4 +1,4 @@
-"""Runs a claim against a store: sends its requests from threads, and repeats those that get no answer.
+"""Runs a claim against a store: sends its requests from threads, and repeats the unanswered ones.
 
 Before the fence it looks whether the owner is alive, because an operator may have started a second nsqd of one name by
 mistake. It asks the owner at its address, then watches the chain for some seconds. It doesn't watch if the last owner had
@@ -36,7 +36,7 @@ from nsqd.remote.claim import SLOTS_AHEAD, Ask, ChainRead, Claim, Claimed, Claim
 from nsqd.remote.daemon_threads import DaemonThreads
 from nsqd.remote.fetching import LOOK_INTERVAL
 from nsqd.remote.kept_slots import keep_nothing
-from nsqd.remote.object_store import Created, FaultKind, ObjectStore, OnUnknown, StoreFault, ignore
+from nsqd.remote.object_store import Created, ObjectStore, OnUnknown, StoreFault, StoreFaultKind, ignore
 from nsqd.remote.owner_call import OwnerAnswer, owner_answers
 from nsqd.remote.pacing import pause_before
 from nsqd.remote.standby import Verdict
@@ -54,8 +54,10 @@ REPORT_INTERVAL: Final = 10.0
 _SLOW: Final = 10.0  # seconds after which a get that fails may have had too little of the line
 _QUICK: Final = 5.0  # seconds within which the line has room for more
 FINISH: Final = 10.0  # seconds to finish a claim that has a fence ahead, after a signal to stop
-_LASTING: Final = frozenset({FaultKind.CLOCK, FaultKind.DENIED, FaultKind.MISSING})  # as a store's first answer
-_LASTING_FOR_WRITERS: Final = _LASTING | {FaultKind.FULL}
+_LASTING: Final = frozenset(
+    {StoreFaultKind.CLOCK, StoreFaultKind.DENIED, StoreFaultKind.MISSING}
+)  # as a store's first answer
+_LASTING_FOR_WRITERS: Final = _LASTING | {StoreFaultKind.FULL}
 
 
 class DamagedChain(StartupError):

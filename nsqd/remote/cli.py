@@ -16,10 +16,10 @@ from nsqcommon.options import DURATION, MILLISECOND, SECOND, Nanoseconds, option
 from nsqcommon.startup import StartupError
 from nsqcommon.subcommands import Command, parsed_by, run_one_of
 from nsqd.remote import operating
-from nsqd.remote.check import ROUNDS, WRITERS, StoreCheck, Verdict
+from nsqd.remote.check import ROUNDS, WRITERS, CheckVerdict, StoreCheck
 from nsqd.remote.cli_options import URLS, StoreOptions
 from nsqd.remote.cost import monthly_costs
-from nsqd.remote.location import Scheme, StoreLocation, host_of
+from nsqd.remote.location import StoreLocation, StoreScheme, host_of
 from nsqd.remote.object_store import ObjectStore, OnUnknown, StoreFault
 from nsqd.remote.stores.opening import open_store
 
@@ -113,10 +113,10 @@ def _check(
 def _run(check: StoreCheck, asked: CheckOptions, out: TextIO) -> int:
     lies = 0
     for finding in check.run():
-        lies += finding.verdict is Verdict.REFUSED
+        lies += finding.verdict is CheckVerdict.REFUSED
         out.write(f"{finding}\n")
         out.flush()
-    if asked.url.scheme is not Scheme.FILE:
+    if asked.url.scheme is not StoreScheme.FILE:
         out.writelines(f"{'cost':<17} {line}\n" for line in monthly_costs(asked.remote_interval, asked.remote_delay))
     if lies:
         out.write(f"{asked.url} must not be used with --remote: acknowledged messages would be lost\n")

@@ -14,7 +14,7 @@ _MONTH: Final[Nanoseconds] = 30 * DAY
 
 
 def monthly_costs(interval: Nanoseconds, delay: Nanoseconds) -> list[str]:
-    """Return a line for each state of a node. `interval` and `delay` are those of its options."""
+    """Return a line for each state of a node. `interval` and `delay` come from its options."""
     return [
         f"idle: {_requests(HEARTBEAT, 'GET', _GET)}",
         f"while there is something to store, a slot each {format_duration(delay)}: {_requests(delay, 'PUT', _PUT)}",

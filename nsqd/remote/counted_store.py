@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Requests:
+class RequestCounts:
     """Counts the requests of all of a node's clients of its store. Any thread may call its methods."""
 
     def __init__(self) -> None:
@@ -44,7 +44,9 @@ class Requests:
 class CountedStore:
     """Passes each call on, and counts it."""
 
-    def __init__(self, store: ObjectStore, requests: Requests, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, store: ObjectStore, requests: RequestCounts, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._store = store
         self._requests = requests
         self._clock = clock

@@ -22,7 +22,7 @@ from nsqd.remote.reconciliation import first_difference
 from nsqd.remote.recorder import Recorded
 
 if TYPE_CHECKING:
-    from nsqcommon.remote.root import Part
+    from nsqcommon.remote.root import FilePart
     from nsqd.remote.catalog import Catalog, CatalogFile
     from nsqd.remote.local_files import LocalFiles
 
@@ -103,8 +103,8 @@ def plan_root(catalog: Catalog, local: LocalFiles, difference: Difference) -> li
     return planned
 
 
-def _kept(file: CatalogFile, same: int) -> tuple[Part, ...]:
-    kept: list[Part] = []
+def _kept(file: CatalogFile, same: int) -> tuple[FilePart, ...]:
+    kept: list[FilePart] = []
     place = 0
     for piece in file.pieces:
         place += piece.length

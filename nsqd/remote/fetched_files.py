@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nsqcommon.remote.root import Part
+    from nsqcommon.remote.root import FilePart
     from nsqd.remote.catalog import CatalogFile, Piece
     from nsqd.remote.fetching import Fetch
     from nsqd.remote.local_files import LocalFiles
@@ -42,12 +42,12 @@ class FetchedFiles:
         for path in self._have.keys() - wanted.keys():
             del self._have[path]
             self._local.drop_fetched(path)
-        targets: dict[Part, list[_Target]] = {}
+        targets: dict[FilePart, list[_Target]] = {}
         for path, file in wanted.items():
             if self._have.get(path) != tuple(file.pieces):
                 self._begin(path, file, targets)
 
-        def take(part: Part, data: bytes) -> None:
+        def take(part: FilePart, data: bytes) -> None:
             for it in targets[part]:
                 self._write(it, data[it.start : it.stop])
 
@@ -62,7 +62,7 @@ class FetchedFiles:
                 raise
             self._local.write_fetched(target.path, data, target.offset)
 
-    def _begin(self, path: str, file: CatalogFile, targets: dict[Part, list[_Target]]) -> None:
+    def _begin(self, path: str, file: CatalogFile, targets: dict[FilePart, list[_Target]]) -> None:
         """Note what has to be fetched of a file, and forget it as one that we have until all of it is there."""
         same = _same(self._have.pop(path, ()), file.pieces)
         place = sum(it.length for it in file.pieces[:same])

@@ -17,10 +17,10 @@ from threading import Event
 from typing import TYPE_CHECKING, Final
 
 from nsqcommon.remote.framing import BadObject
-from nsqcommon.remote.root import Part, prove
+from nsqcommon.remote.root import FilePart, prove
 from nsqd.remote.daemon_threads import DaemonThreads
 from nsqd.remote.object_store import ObjectStore, StoreFault
-from nsqd.remote.pacing import Line, pause_before
+from nsqd.remote.pacing import LineRate, pause_before
 
 if TYPE_CHECKING:
     from nsqd.remote.kept_slots import KeptSlots
@@ -41,13 +41,13 @@ class Abandoned(Exception):
 
 
 @dataclass(eq=False, slots=True)
-class Range:
+class ObjectRange:
     """Bytes of one object that one request gets, and the parts in them."""
 
     object: str
     start: int
     end: int
-    parts: list[Part] = field(default_factory=list)
+    parts: list[FilePart] = field(default_factory=list)
     failures: int = 0
 
     @property
@@ -79,16 +79,16 @@ class Fetch:
         self._clock = clock
         self._reported = clock()
         self._fault: StoreFault | None = None  # the last one since the last report
-        self._line = Line()
+        self._line = LineRate()
         self.done = 0  # bytes from the store
 
-    def parts(self, wanted: Iterable[Part], take: Callable[[Part, bytes], object]) -> None:
+    def parts(self, wanted: Iterable[FilePart], take: Callable[[FilePart, bytes], object]) -> None:
         """Hand each part with its bytes to `take`, in any order."""
         waiting = deque(self._not_kept(ranges_of(wanted), take))
         total, size = sum(it.size for it in waiting), 0
-        under_way: dict[Future[Mapping[Part, bytes]], Range] = {}
+        under_way: dict[Future[Mapping[FilePart, bytes]], ObjectRange] = {}
         is_over = Event()
-        with DaemonThreads[Mapping[Part, bytes]](AT_ONCE, name="nsqd fetch") as threads:
+        with DaemonThreads[Mapping[FilePart, bytes]](AT_ONCE, name="nsqd fetch") as threads:
             try:
                 while waiting or under_way:
                     while waiting and len(under_way) < AT_ONCE and self.may_start(waiting[0], under_way=size):
@@ -114,7 +114,7 @@ class Fetch:
             finally:
                 is_over.set()
 
-    def part(self, wanted: Part) -> bytes:
+    def part(self, wanted: FilePart) -> bytes:
         found: list[bytes] = []
         self.parts([wanted], lambda _, data: found.append(data))
         return found[0]
@@ -123,7 +123,9 @@ class Fetch:
         """Ask the store for everything from now on. Return whether the disk has got room by that."""
         return self._kept is not None and self._kept.close()
 
-    def _not_kept(self, wanted: Iterable[Range], take: Callable[[Part, bytes], object]) -> Iterator[Range]:
+    def _not_kept(
+        self, wanted: Iterable[ObjectRange], take: Callable[[FilePart, bytes], object]
+    ) -> Iterator[ObjectRange]:
         """Hand over the parts that are kept, and yield the ranges that the store has to be asked for."""
         for found in wanted:
             parts = self._kept_parts(found)
@@ -135,7 +137,7 @@ class Fetch:
             if self._is_abandoned():
                 raise Abandoned
 
-    def _kept_parts(self, wanted: Range) -> Mapping[Part, bytes] | None:
+    def _kept_parts(self, wanted: ObjectRange) -> Mapping[FilePart, bytes] | None:
         if self._kept is None or (data := self._kept.get(wanted.object, wanted.start, wanted.end)) is None:
             return None
         try:
@@ -145,11 +147,11 @@ class Fetch:
             self._kept.drop(wanted.object)
             return None
 
-    def may_start(self, wanted: Range, *, under_way: int) -> bool:
+    def may_start(self, wanted: ObjectRange, *, under_way: int) -> bool:
         """Return whether the line has room for this request while `under_way` bytes are."""
         return not under_way or (under_way < MOST_BYTES and self._line.may_start(wanted.size, under_way=under_way))
 
-    def _get_unless(self, is_over: Event, wanted: Range) -> Mapping[Part, bytes]:
+    def _get_unless(self, is_over: Event, wanted: ObjectRange) -> Mapping[FilePart, bytes]:
         if wanted.failures:
             self._pause(pause_before(wanted.failures, random.random()))
         for pause in self._limit.pauses(wanted.size, self._clock) if self._limit is not None else ():
@@ -160,7 +162,7 @@ class Fetch:
             raise Abandoned
         return self.get(wanted)
 
-    def get(self, wanted: Range) -> Mapping[Part, bytes]:
+    def get(self, wanted: ObjectRange) -> Mapping[FilePart, bytes]:
         """Return the parts of this range. Raises StoreFault, and BadObject."""
         began = self._clock()
         try:
@@ -185,9 +187,9 @@ class Fetch:
             )
 
 
-def ranges_of(parts: Iterable[Part]) -> list[Range]:
+def ranges_of(parts: Iterable[FilePart]) -> list[ObjectRange]:
     """Return the requests that get these parts, each part once."""
-    ranges: list[Range] = []
+    ranges: list[ObjectRange] = []
     for part in sorted(set(parts), key=lambda it: (it.object, it.offset, it.length)):
         end = part.offset + part.length
         last = ranges[-1] if ranges else None
@@ -195,15 +197,15 @@ def ranges_of(parts: Iterable[Part]) -> list[Range]:
             last.end = max(last.end, end)
             last.parts.append(part)
         else:
-            ranges.append(Range(part.object, part.offset, end, [part]))
+            ranges.append(ObjectRange(part.object, part.offset, end, [part]))
     return ranges
 
 
-def _is_near(last: Range, part: Part) -> bool:
+def _is_near(last: ObjectRange, part: FilePart) -> bool:
     return part.offset <= last.end + _GAP and part.offset + part.length - last.start <= _LARGEST
 
 
-def _proved(wanted: Range, data: bytes) -> Mapping[Part, bytes]:
+def _proved(wanted: ObjectRange, data: bytes) -> Mapping[FilePart, bytes]:
     return {it: prove(it, _cut_out(data, it.offset - wanted.start, it.length)) for it in wanted.parts}
 
 

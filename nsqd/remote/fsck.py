@@ -41,13 +41,13 @@ from nsqcommon.remote.names import (
     slot_name,
     slots_prefix,
 )
-from nsqcommon.remote.slot import Kind, decode_slot_header
+from nsqcommon.remote.slot import SlotKind, decode_slot_header
 from nsqd.remote.chain import HEADER_OF_A_FENCE
 from nsqd.remote.object_store import Created, StoreFault
 from nsqd.remote.sweep import batches
 
 if TYPE_CHECKING:
-    from nsqcommon.remote.root import Part
+    from nsqcommon.remote.root import FilePart
     from nsqd.remote.claim import ChainRead
     from nsqd.remote.object_store import ObjectStore
 
@@ -59,7 +59,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
+class DamagedObject:
     object: str
     text: str
 
@@ -89,24 +89,26 @@ class StoreExamination:
 
     # What is needed
 
-    def damage(self, read: ChainRead) -> Iterator[Damage]:
+    def damage(self, read: ChainRead) -> Iterator[DamagedObject]:
         """Yield what is wrong with the objects that the node's files need."""
         needed = parts_by_object(read)
         for found in self._for_each(needed, lambda it: self._damage_of(it, needed[it])):
             yield from found
 
-    def _damage_of(self, name: str, parts: Mapping[Part, str]) -> list[Damage]:
+    def _damage_of(self, name: str, parts: Mapping[FilePart, str]) -> list[DamagedObject]:
         if name.startswith(SLOTS):
-            return [Damage(name, f"is a slot, and the root needs it for {next(iter(parts.values()))}")]
+            return [DamagedObject(name, f"is a slot, and the root needs it for {next(iter(parts.values()))}")]
         end = max(it.offset + it.length for it in parts)
         data = self._store.get(name, end - 1 if self._quick else 0, end)
         if data is None:
-            return [Damage(name, f"is missing, and {_named(parts.values())} it")]
+            return [DamagedObject(name, f"is missing, and {_named(parts.values())} it")]
         if self._quick:
-            return [] if data else [Damage(name, f"has less than {end} bytes, and {_named(parts.values())} them")]
+            return (
+                [] if data else [DamagedObject(name, f"has less than {end} bytes, and {_named(parts.values())} them")]
+            )
         self.bytes += len(data)
         return [
-            Damage(name, f"is damaged in [{it.offset}, {it.offset + it.length}), which is of {path}")
+            DamagedObject(name, f"is damaged in [{it.offset}, {it.offset + it.length}), which is of {path}")
             for it, path in parts.items()
             if crc32c(data[it.offset : it.offset + it.length]) != it.crc or it.offset + it.length > len(data)
         ]
@@ -144,14 +146,14 @@ class StoreExamination:
     def fences_among(self, slots: Sequence[str]) -> tuple[set[str], set[str]]:
         """Return which of these slots are fences, and which can't be read."""
         kinds = dict(zip(slots, self._for_each(slots, self._kind_of), strict=True))
-        fences = {it for it, kind in kinds.items() if kind is Kind.FENCE}
+        fences = {it for it, kind in kinds.items() if kind is SlotKind.FENCE}
         return fences, {it for it, kind in kinds.items() if kind is None}
 
-    def _kind_of(self, slot: str) -> Kind | None:
+    def _kind_of(self, slot: str) -> SlotKind | None:
         for end in (HEADER_OF_A_FENCE, None):
             data = self._store.get(slot, 0, end)
             if data is None:
-                return Kind.DATA  # it is being swept
+                return SlotKind.DATA  # it is being swept
             try:
                 return decode_slot_header(data)[0].kind
             except BadObject:
@@ -194,10 +196,10 @@ class StoreExamination:
             yield from threads.map(ask, names)
 
 
-def parts_by_object(read: ChainRead) -> dict[str, dict[Part, str]]:
+def parts_by_object(read: ChainRead) -> dict[str, dict[FilePart, str]]:
     """Return the parts that files have in each object but the chain's own slots, each with the path of a file."""
     in_chain = {slot_name(it.run, number) for it in read.path for number in range(it.end)}
-    found: dict[str, dict[Part, str]] = defaultdict(dict)
+    found: dict[str, dict[FilePart, str]] = defaultdict(dict)
     for path, file in read.catalog.files.items():
         for piece in file.pieces:
             if piece.part.object and piece.part.object not in in_chain:

@@ -40,7 +40,7 @@ class LocalFiles:
     # What is there
 
     def every(self) -> list[str]:
-        """Return every file of the node, also those that slots don't have."""
+        """Return every file of the node, including files that slots don't have."""
         return [it for it in self._all() if not it.endswith(_FETCHED)]
 
     def _all(self) -> list[str]:
@@ -83,7 +83,7 @@ class LocalFiles:
                 self.files.unlink(self.folder / path)
 
     def make_folders(self, path: Path) -> None:
-        """Make a folder below the data path, and those that it is in."""
+        """Make a folder below the data path, with its parents."""
         if path == self.folder or self.files.exists(path):
             return
         self.make_folders(path.parent)
@@ -140,7 +140,7 @@ class LocalFiles:
         return target.with_name(target.name + _FETCHED)
 
     def remove_empty_folders(self, wanted: Iterable[str]) -> None:
-        """Remove the folders of topics that have no file, but for the wanted ones and those of wanted files."""
+        """Remove the folders of topics that have no file, except wanted folders and the folders of wanted files."""
         kept = {"/".join(it.split("/")[:2]) for it in wanted}
         with suppress(FileNotFoundError):
             for name in self.files.names_in(self.folder / TOPICS):

@@ -21,27 +21,27 @@ _WORD: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=@+-]*")  # no store and no l
 _LIKELY: Final = {"gcs": "gs", "s3a": "s3", "s3n": "s3", "azure": "az", "abfs": "az", "abfss": "az", "wasb": "az"}
 
 
-class Scheme(StrEnum):
+class StoreScheme(StrEnum):
     S3 = "s3"
     GS = "gs"
     AZ = "az"
     FILE = "file"
 
 
-_ENDPOINTS: Final[Mapping[Scheme, tuple[str, ...]]] = {
-    Scheme.S3: ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
-    Scheme.AZ: ("AZURE_STORAGE_ENDPOINT",),
+_ENDPOINTS: Final[Mapping[StoreScheme, tuple[str, ...]]] = {
+    StoreScheme.S3: ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+    StoreScheme.AZ: ("AZURE_STORAGE_ENDPOINT",),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class StoreLocation:
-    scheme: Scheme
+    scheme: StoreScheme
     bucket: str  # or the container; a folder has none
     prefix: str  # without slashes at its ends; of a folder its path
 
     def __str__(self) -> str:
-        if self.scheme is Scheme.FILE:
+        if self.scheme is StoreScheme.FILE:
             return f"file://{self.prefix}"
         return f"{self.scheme}://{self.bucket}" + (f"/{self.prefix}" if self.prefix else "")
 
@@ -49,7 +49,7 @@ class StoreLocation:
 def parse_location(text: str) -> StoreLocation:
     """Return the location that a URL names. Raises ValueError with a text that completes "--remote ..."."""
     word, colon, _ = text.partition(":")
-    if not colon or word not in list(Scheme):
+    if not colon or word not in list(StoreScheme):
         hint = f": write {_LIKELY[word]}:// for {word}://" if word in _LIKELY else ""
         if word in ("http", "https"):
             hint = ": give the server's address by --remote-option=endpoint=URL, and the bucket here"
@@ -60,8 +60,8 @@ def parse_location(text: str) -> StoreLocation:
     if parts.query or parts.fragment:
         raise ValueError(f"must be {_KNOWN}, without ? and #")
     path = unquote(parts.path)
-    scheme = Scheme(word)
-    if scheme is Scheme.FILE:
+    scheme = StoreScheme(word)
+    if scheme is StoreScheme.FILE:
         return StoreLocation(scheme, "", _folder(parts.netloc, path))
     if not _BUCKET.fullmatch(parts.netloc):
         raise ValueError(f"must be {_KNOWN}: {parts.netloc!r} can't be the name of a bucket")
@@ -96,7 +96,7 @@ def parse_remote_option(text: str) -> tuple[str, str]:
     return name, value
 
 
-def endpoint_of(scheme: Scheme, options: Mapping[str, str], environ: Mapping[str, str]) -> str:
+def endpoint_of(scheme: StoreScheme, options: Mapping[str, str], environ: Mapping[str, str]) -> str:
     """Return the URL of a server that isn't the cloud's own, from the options or the environment, or ""."""
     named = [value for name, value in options.items() if name.endswith(("endpoint", "endpoint_url_s3"))]
     return next(filter(None, [*named, *map(environ.get, _ENDPOINTS.get(scheme, ()))]), None) or ""
@@ -109,8 +109,8 @@ def host_of(location: StoreLocation, options: Mapping[str, str], environ: Mappin
     account = options.get("account_name") or environ.get("AZURE_STORAGE_ACCOUNT_NAME", "")
     region = options.get("region") or environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or "us-east-1"
     return {
-        Scheme.S3: f"s3.{region}.amazonaws.com",
-        Scheme.GS: "storage.googleapis.com",
-        Scheme.AZ: f"{account}.blob.core.windows.net",
-        Scheme.FILE: "",
+        StoreScheme.S3: f"s3.{region}.amazonaws.com",
+        StoreScheme.GS: "storage.googleapis.com",
+        StoreScheme.AZ: f"{account}.blob.core.windows.net",
+        StoreScheme.FILE: "",
     }[location.scheme]

@@ -22,8 +22,8 @@ from nsqcommon.startup import StartupError, TakenOver
 from nsqd.broker.store import RemoteSnapshot, RemoteState
 from nsqd.log.data_path import DataPathError
 from nsqd.log.files import Files, error_text
-from nsqd.remote.check import StoreCheck, Verdict
-from nsqd.remote.counted_store import CountedStore, Requests
+from nsqd.remote.check import CheckVerdict, StoreCheck
+from nsqd.remote.counted_store import CountedStore, RequestCounts
 from nsqd.remote.fetching import Abandoned
 from nsqd.remote.local_files import LocalFiles, folders_aside
 from nsqd.remote.object_store import ObjectStore, OnUnknown, ignore
@@ -87,7 +87,7 @@ class RemoteNode:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.settings = settings
-        self.requests = Requests()
+        self.requests = RequestCounts()
         self._open_any_store = open_store
         self._clock = clock
         self._asides: tuple[Path, ...] = ()  # all that the start has found or made
@@ -250,7 +250,7 @@ class RemoteNode:
 
         check = StoreCheck(opened, random=SystemRandom(), clock=self._clock, pause=time.sleep, rounds=_CHECK_ROUNDS)
         for finding in check.run(is_short=True):
-            if finding.verdict is Verdict.REFUSED:
+            if finding.verdict is CheckVerdict.REFUSED:
                 raise StartupError(
                     f"--remote={settings.location} can't be used: {finding.text}; nsqd remote check says more"
                 )

@@ -32,7 +32,7 @@ class Created(Enum):
     UNKNOWN = "unknown"
 
 
-class FaultKind(StrEnum):
+class StoreFaultKind(StrEnum):
     """Why a store doesn't do what it was asked. An operator reads the fault's text; programs read this."""
 
     BUSY = "busy"  # it asks for fewer requests
@@ -47,7 +47,7 @@ class FaultKind(StrEnum):
 class StoreFault(Exception):
     """A store could not answer. Its text is one line for an operator, and says what to mend."""
 
-    def __init__(self, text: str, kind: FaultKind = FaultKind.OTHER) -> None:
+    def __init__(self, text: str, kind: StoreFaultKind = StoreFaultKind.OTHER) -> None:
         super().__init__(text)
         self.text = text
         self.kind = kind

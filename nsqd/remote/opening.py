@@ -62,7 +62,7 @@ class Opening:
     check: Callable[[], object] = lambda: None  # of a store that gets a new node; raises StartupError
     surroundings: Surroundings | None = None
     place: str = ""  # the store's URL
-    limit: RateLimit | None = None  # for what is fetched
+    limit: RateLimit | None = None  # on fetching
 
     def run(self) -> tuple[Claimed, Settled]:
         """Own the name, and make the data path what its owner has to begin with. Raises StartupError."""

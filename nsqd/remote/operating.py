@@ -24,12 +24,12 @@ from nsqd.fsck.identity import give_new_identity
 from nsqd.log.data_path import TOPOLOGY_JSON, Topology, take_lock
 from nsqd.log.files import Files, error_text
 from nsqd.log_options import SIZE
-from nsqd.remote.aside import Publisher, messages_aside
+from nsqd.remote.aside import AsidePublisher, messages_aside
 from nsqd.remote.claiming import DamagedChain, InUse, Surroundings, claim_name, read_chain, save_nothing
 from nsqd.remote.cli_options import URLS, NodeOptions
 from nsqd.remote.fetching import Fetch
 from nsqd.remote.forgetting import AnotherForget, claim_to_forget, delete_node
-from nsqd.remote.fsck import DAY_NS, Damage, Leftovers, StoreExamination, parts_by_object
+from nsqd.remote.fsck import DAY_NS, DamagedObject, Leftovers, StoreExamination, parts_by_object
 from nsqd.remote.kept_slots import KeptSlots, keep_nothing
 from nsqd.remote.local_files import REMOTE_JSON, LocalFiles
 from nsqd.remote.local_mark import Decision
@@ -96,7 +96,7 @@ OptionsT = TypeVar("OptionsT", bound=NodeOptions)
 OptionsT_co = TypeVar("OptionsT_co", bound=NodeOptions, covariant=True)
 
 
-class Refused(Exception):
+class CommandRefused(Exception):
     """A command was not run. The text says why."""
 
 
@@ -196,7 +196,7 @@ class NodeCommand(Generic[OptionsT_co]):
 def _status_of(act: Callable[[], None], err: TextIO) -> int:
     try:
         act()
-    except Refused as refusal:
+    except CommandRefused as refusal:
         err.write(f"nsqd remote: {refusal}\n")
         return REFUSED
     except (StoreFault, StartupError, BadObject, UnknownFlags) as error:
@@ -284,7 +284,7 @@ def _make_empty_folder(files: Files, folder: Path) -> None:
     if not files.exists(folder):
         files.make_folder(folder)
     if files.names_in(folder):
-        raise Refused(f"{folder} is not empty")
+        raise CommandRefused(f"{folder} is not empty")
 
 
 # fsck
@@ -295,7 +295,7 @@ def _fsck(command: NodeCommand[StoreFsckOptions]) -> None:
     try:
         read, damage = _examine(command, examination)
     except DamagedChain as error:
-        raise Refused(str(error)) from error
+        raise CommandRefused(str(error)) from error
     for found in damage:
         command.say(f"damage: {found}")
     leftovers = examination.leftovers(read)
@@ -308,14 +308,14 @@ def _fsck(command: NodeCommand[StoreFsckOptions]) -> None:
         command.say(f"nsqd fsck {command.asked.to}:")
         status = fsck.main([str(command.asked.to)], out=command.out, err=command.err)
         if status != fsck.CLEAN:
-            raise Refused(f"the files of {command.name} are damaged as they were stored")
+            raise CommandRefused(f"the files of {command.name} are damaged as they were stored")
     if damage:
-        raise Refused(f"{command.name} can't be taken over as it is")
+        raise CommandRefused(f"{command.name} can't be taken over as it is")
     if command.asked.sweep:
         _sweep(command, examination, read, leftovers)
 
 
-def _examine(command: NodeCommand[NodeOptions], examination: StoreExamination) -> tuple[ChainRead, list[Damage]]:
+def _examine(command: NodeCommand[NodeOptions], examination: StoreExamination) -> tuple[ChainRead, list[DamagedObject]]:
     """Return what the chain says, and what is damaged. An owner that sweeps meanwhile does no damage, so look again."""
     for _ in range(_TRIES):
         read = command.read_chain()
@@ -337,7 +337,7 @@ def _sweep(
     command: NodeCommand[NodeOptions], examination: StoreExamination, read: ChainRead, leftovers: Leftovers
 ) -> None:
     if leftovers.orphans and examination.age_ns(read, time.time_ns()) < DAY_NS:
-        raise Refused(
+        raise CommandRefused(
             "the newest root is less than a day old, so readers may still need older objects: try again later"
         )
     count = sum(1 for _ in examination.sweep(read, leftovers))
@@ -352,7 +352,7 @@ def _seed(command: NodeCommand[SeedOptions]) -> None:
     lock = take_lock(command.files, folder, time.sleep)
     try:
         if command.open_store().get(NODE) is not None:
-            raise Refused(
+            raise CommandRefused(
                 f"the store has {command.name}, so a start goes on with it; "
                 f"if it is of no use any more, delete it by nsqd remote forget"
             )
@@ -373,7 +373,7 @@ def _show_aside(asked: AsideOptions, out: TextIO) -> None:
     if asked.publish_to is None:
         out.writelines(f"{json.dumps(message.as_object())}\n" for message in found)
         return
-    publisher = Publisher(asked.publish_to)
+    publisher = AsidePublisher(asked.publish_to)
     counts = {True: 0, False: 0}
     for message in found:
         counts[message.is_certain] += 1
@@ -395,24 +395,24 @@ def _forget(command: NodeCommand[ForgetOptions]) -> None:
     try:
         found = delete_node(store)
     except AnotherForget as error:
-        raise Refused(f"{command.name} was forgotten by another process meanwhile") from error
+        raise CommandRefused(f"{command.name} was forgotten by another process meanwhile") from error
     command.say(f"deleted {command.name} and its {found.deleted} objects")
     command.say(f"{found.fences} fences and the marks of its runs stay, to stop an nsqd that may wake up later")
 
 
 def _end_chain(command: NodeCommand[ForgetOptions]) -> None:
-    """Put the last fence, unless an earlier call has. Raises StartupError and Refused."""
+    """Put the last fence, unless an earlier call has. Raises StartupError and CommandRefused."""
     claim = claim_to_forget(claimant_of_this_process(""), time.time_ns())
     takes_over = command.asked.take_over
     try:
         claim_name(command.name, command.open_store, claim, save=save_nothing, takes_over=takes_over)
     except InUse as error:
-        raise Refused(str(error)) from error
+        raise CommandRefused(str(error)) from error
     except StartupError as error:
         if claim.fault is None:
             raise
         if not claim.is_forgotten and not command.asked.damaged:
-            raise Refused(f"{error}; if no nsqd owns it any more, add --damaged") from error
+            raise CommandRefused(f"{error}; if no nsqd owns it any more, add --damaged") from error
 
 
 def _ask_for_name(command: NodeCommand[ForgetOptions]) -> None:
@@ -420,7 +420,7 @@ def _ask_for_name(command: NodeCommand[ForgetOptions]) -> None:
     answer = command.asked.yes
     confirmed = answer == command.name if answer is not None else wanted("delete everything of") and wanted("really")
     if not confirmed:
-        raise Refused("the name was not repeated, so nothing was deleted")
+        raise CommandRefused("the name was not repeated, so nothing was deleted")
 
 
 def _is_confirmed(command: NodeCommand[NodeOptions], question: str) -> bool:

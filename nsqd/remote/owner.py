@@ -13,7 +13,7 @@ records as well. It appends to a queue, and the next thread that looks for work 
 **The buffer.** What isn't in a slot yet may take up to `buffer` bytes of memory.
 
     up to half   everybody may publish
-    from half    publishes that would wait for the store are held back, so the other half is for those that don't, and for
+    from half    publishes that would wait for the store are held back, so the other half is for the rest, and for
                  the ones that have arrived meanwhile. So a store that is slower than the publishers makes them wait.
     beyond       all that waits is dropped: it is on the disk, and a root brings it to the store. See `drop`.
 
@@ -38,7 +38,7 @@ from nsqcommon.durations import seconds
 from nsqcommon.prometheus import Histogram
 from nsqcommon.remote.operations import Commit
 from nsqd.remote.catalog import Catalog
-from nsqd.remote.chain import Chain, Request
+from nsqd.remote.chain import Chain, ChainRequest
 from nsqd.remote.claim import RunRead
 from nsqd.remote.cost import HEARTBEAT
 from nsqd.remote.object_store import Created
@@ -127,7 +127,7 @@ class Owner:
         self._recording = Lock()
         self._incoming: deque[Recorded] = deque()
         self._recorded_memory = 0  # of all changes that were ever appended to it
-        self._taken_memory = 0  # of those that were taken from it
+        self._taken_memory = 0  # of changes that were taken from it
         self._unnoticed = 0  # bytes of memory that it has taken since a thread was woken
         self._is_idle = True  # no thread knows that something waits
         self._awaited = 0  # the number of the last change that a publisher waits for
@@ -230,7 +230,7 @@ class Owner:
 
     # What threads do
 
-    def next_request(self, now: float) -> Request | float:
+    def next_request(self, now: float) -> ChainRequest | float:
         """Return the next request for the store, or when to ask again unless `wake` is called before."""
         with self._lock:
             self._now = now
@@ -242,7 +242,7 @@ class Owner:
                 return request
             return min(self._next_start(now), self._chain.next_due(), self._next_heartbeat)
 
-    def created(self, request: Request, answer: Created, now: float) -> None:
+    def created(self, request: ChainRequest, answer: Created, now: float) -> None:
         """Take the answer to a create."""
         with self._lock:
             self._now = now
@@ -251,7 +251,7 @@ class Owner:
                 self._quiet_since = self._answered_at = now
             self._settle()
 
-    def got(self, request: Request, found: bytes | None, now: float) -> None:
+    def got(self, request: ChainRequest, found: bytes | None, now: float) -> None:
         """Take the answer to a get. None: nothing is there."""
         with self._lock:
             self._now = now
@@ -259,7 +259,7 @@ class Owner:
             self._quiet_since = self._answered_at = now
             self._settle()
 
-    def failed(self, request: Request, now: float) -> None:
+    def failed(self, request: ChainRequest, now: float) -> None:
         """Note that the store hasn't answered a get."""
         with self._lock:
             self._chain.failed(request, now)
@@ -320,7 +320,7 @@ class Owner:
                 self.bytes_since_root += content.size
         self._settle()
 
-    def _heartbeat(self, now: float) -> Request | None:
+    def _heartbeat(self, now: float) -> ChainRequest | None:
         """Return a request that finds out whether the name is still ours, if there was no other answer for a while."""
         if now < self._next_heartbeat:
             return None

@@ -11,7 +11,7 @@ requests a second. So starts are spaced, always:
 The first publish after a pause leaves at once, since the last start was long ago.
 
 Large objects share the line to the store. If eight slots of 8 MiB are under way on a line of 4 Mbit/s, each needs two
-minutes. Their requests end after half a minute, so all of them are repeated, and none is ever stored. So `Line` measures
+minutes. Their requests end after half a minute, so all of them are repeated, and none is ever stored. So `LineRate` measures
 how quickly large objects arrive, and lets no more start than should arrive in some seconds. A single one may always start,
 so the slowest line that works brings 8 MiB over within the time of a request.
 """
@@ -33,7 +33,7 @@ LARGE: Final = 256 << 10  # bytes from which an object's time is that of the lin
 HORIZON: Final = 10.0  # seconds in which all that is under way should arrive: a third of what a request has
 
 
-class Line:
+class LineRate:
     """How quickly large objects have arrived lately, and how much may be under way by that."""
 
     def __init__(self) -> None:

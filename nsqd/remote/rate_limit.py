@@ -11,7 +11,7 @@ _LONGEST_PAUSE: Final = 0.25  # seconds
 
 
 class RateLimit:
-    """Spaces what nobody waits for an OK of, so that it takes no more than some bytes a second. Threads may share it."""
+    """Limits the bytes a second of background requests, for which no publisher waits. Threads may share it."""
 
     def __init__(self, rate: float) -> None:
         """`rate`: in bytes per second."""

@@ -100,7 +100,7 @@ class RootJob:
         last_fault: Callable[[], StoreFault | None] = lambda: None,
         limit: RateLimit | None = None,
     ) -> None:
-        """`last_fault`: why the sender of slots gets no answer. `limit`: for roots that nobody waits for."""
+        """`last_fault`: why the sender of slots gets no answer. `limit`: for roots for which no publisher waits."""
         self.bug: BaseException | None = None  # the thread has ended with it; the event loop has to raise it
         self.fault = ""  # why the last root could not be made
         self.roots = Roots(claimed.path, clock())
@@ -120,7 +120,7 @@ class RootJob:
         self._closing = Event()
         self._saving = Lock()
         self._is_left = False  # while the thread was still running
-        self._ends_at = inf  # when to abandon what is under way
+        self._ends_at = inf  # when to abandon the root under way
         self._thread = Thread(target=self._run, name=NAME, daemon=True)  # the interpreter may exit if the store hangs
 
     # The thread
@@ -188,7 +188,7 @@ class RootJob:
         self._resumes = self._clock() + PAUSE
 
     def _make_root(self) -> None:
-        """Make a root of what is in slots now, and have it committed. Raises Abandoned, OSError, BadObject, StoreFault.
+        """Make a root of the slots so far, and have it committed. Raises Abandoned, OSError, BadObject, StoreFault.
 
         It is given up if changes are dropped meanwhile, because its commit would have to wait for a root that has these.
         """
@@ -213,7 +213,7 @@ class RootJob:
         self._commit(root, ended.snapshot, making.fold_sizes)
 
     def _jump(self) -> None:
-        """Have the chain go on from a root of what is on the disk now. Raises Abandoned, OSError, BadObject."""
+        """Have the chain go on from a root of the files on disk. Raises Abandoned, OSError, BadObject."""
         self.roots.give_up()
         self._made = None
         log.info("storing from the disk what the store has not been given: more was waiting than --remote-buffer")

@@ -29,7 +29,7 @@ from nsqd.remote.catalog import MOST_FOLD, FileToFold, FoldWriter, Piece
 from nsqd.remote.daemon_threads import DaemonThreads
 from nsqd.remote.fetching import Abandoned
 from nsqd.remote.object_store import Created, ObjectStore, StoreFault
-from nsqd.remote.pacing import DEPTH, Line, pause_before
+from nsqd.remote.pacing import DEPTH, LineRate, pause_before
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -70,7 +70,7 @@ class Storing:
         self._limit = limit
         self._clock = clock
         self._took = took
-        self._line = Line()
+        self._line = LineRate()
         self._under_way = 0  # bytes
         self._line_changes = Condition()
         self._is_abandoned = is_abandoned

@@ -58,7 +58,7 @@ class SecondNames:
         self._local.sync(self._names.values())
 
     def take_away(self) -> None:
-        """Remove all second names, also those that a process has left which was killed. Raises OSError."""
+        """Remove all second names, including leftovers of a killed process. Raises OSError."""
         self._names.clear()
         files, folder = self._local.files, self._local.folder / FOLDER
         with suppress(FileNotFoundError):

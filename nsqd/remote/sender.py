@@ -21,8 +21,8 @@ from threading import Lock, Thread
 from typing import TYPE_CHECKING, Final
 
 from nsqd.log.sync.sync_thread import make_doorbell
-from nsqd.remote.chain import MOST_REQUESTS, SHORTEST_PATIENCE, Request, Verb
-from nsqd.remote.object_store import Created, FaultKind, ObjectStore, OnUnknown, StoreFault
+from nsqd.remote.chain import MOST_REQUESTS, SHORTEST_PATIENCE, ChainRequest, RequestVerb
+from nsqd.remote.object_store import Created, ObjectStore, OnUnknown, StoreFault, StoreFaultKind
 
 if TYPE_CHECKING:
     from nsqd.remote.owner import Owner
@@ -59,7 +59,7 @@ class Sender:
         self._is_closed = False
         self._starting = Lock()
         self._followers = 0  # threads that wait for the lead, or have it
-        self._under_way: set[Request] = set()
+        self._under_way: set[ChainRequest] = set()
 
     def start(self) -> None:
         self._owner.wake = self._wake
@@ -102,10 +102,10 @@ class Sender:
             self.bug = error
             self.doorbell.ring()
 
-    def _next_request(self) -> Request | None:
+    def _next_request(self) -> ChainRequest | None:
         """Wait for a request that is due. None: the sender was closed."""
         found = self._ask_owner()
-        if isinstance(found, Request):
+        if isinstance(found, ChainRequest):
             self._tell_leader(self._clock() + SHORTEST_PATIENCE)  # it may have to be repeated then
             return found
         self._tell_leader(found)
@@ -113,7 +113,7 @@ class Sender:
             while not self._is_closed:
                 self._leads_until = inf  # before we ask, so that every later change wakes us
                 found = self._ask_owner()
-                if isinstance(found, Request):
+                if isinstance(found, ChainRequest):
                     return found
                 self._leads_until = found
                 self._sleep(found)
@@ -124,7 +124,7 @@ class Sender:
         if due < self._leads_until:
             self._wake()
 
-    def _ask_owner(self) -> Request | float:
+    def _ask_owner(self) -> ChainRequest | float:
         found = self._owner.next_request(self._clock())
         self._ring_if_confirmed()  # what is left out of slots needs no answer
         return found
@@ -141,9 +141,9 @@ class Sender:
         except Empty:
             pass
 
-    def _perform(self, request: Request) -> None:
+    def _perform(self, request: ChainRequest) -> None:
         owner = self._owner
-        if request.verb is Verb.CREATE:
+        if request.verb is RequestVerb.CREATE:
             created = self._store.create(request.name, request.data)
             if created is not Created.UNKNOWN:
                 self.fault = None
@@ -163,5 +163,5 @@ class Sender:
 
     def _note_fault(self, fault: StoreFault) -> None:
         self.fault = fault
-        if fault.kind is FaultKind.BUSY:
+        if fault.kind is StoreFaultKind.BUSY:
             self._owner.slow_down(self._clock())

@@ -114,7 +114,7 @@ class Settling:
         if not is_adopted:
             _forget_unshipped(catalog)
         fates, fetched = self._fetch_lacking(decision, catalog)
-        self._fetch.give_back_kept()  # nothing is fetched any more, and what is dropped now need not reach the disk
+        self._fetch.give_back_kept()  # fetching is over, and files that are dropped now need not reach the disk
         local.sync_fetched(fetched)
         self._put_aside(fates, catalog.files.keys(), is_adopted=is_adopted)
         for path in sorted(fetched, key=_order_of_return):

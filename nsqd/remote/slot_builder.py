@@ -75,7 +75,7 @@ class Content:
         return self.size < most and self.header < MOST_OPERATIONS and memory < MOST_BODY
 
     def crc(self) -> int | None:
-        """Return the checksum of the body. None: reading the body again is quicker than joining so many checksums."""
+        """Return the checksum of the body. None: reading the body again is quicker than joining that many checksums."""
         pieces = [(crc, body_length(it)) for it, crc in zip(self.operations, self.crcs, strict=True)]
         first, *others = [it for it in pieces if it[1]] or [(0, 0)]
         if len(others) * _WORTH_JOINING > self.size:

@@ -13,12 +13,12 @@ from kombu.transport.virtual import exchange as exchange_types
 
 from nsqjobs.celery import http, revoking, routing
 from nsqjobs.celery.envelope import decode, encode, let_run, publication, ttl_of
-from nsqjobs.celery.reader import Group, Reader, Subscription
+from nsqjobs.celery.reader import PrefetchGroup, Reader, ReaderSubscription
 from nsqjobs.counts import counts_of, empty
 
 if TYPE_CHECKING:
     from nsqclient import Message as Delivery
-    from nsqjobs.celery.routing import Source
+    from nsqjobs.celery.routing import QueueChannel
 
 log = logging.getLogger(__name__)
 
@@ -42,9 +42,9 @@ class QoS:
         self.channel = channel
         self.prefetch_count = prefetch_count
         self._transport = channel.connection  # kept here: a task may end after its channel was closed
-        self._deliveries: dict[str, list[tuple[Subscription, Delivery]]] = {}
+        self._deliveries: dict[str, list[tuple[ReaderSubscription, Delivery]]] = {}
 
-    def append(self, subscription: Subscription, delivery: Delivery, tag: str) -> bool:
+    def append(self, subscription: ReaderSubscription, delivery: Delivery, tag: str) -> bool:
         """Take note of a delivery. Return whether Celery has to be told of it."""
         if (known := self._deliveries.get(tag)) is not None:
             known.append((subscription, delivery))
@@ -101,7 +101,7 @@ class Consuming:
         self.channel = channel
         self.callback = callback
         self.no_ack = no_ack
-        self.subscriptions: list[Subscription] = []
+        self.subscriptions: list[ReaderSubscription] = []
 
 
 class Channel(virtual.Channel):
@@ -118,9 +118,9 @@ class Channel(virtual.Channel):
     def __init__(self, connection: Any, **kwargs: Any) -> None:
         super().__init__(connection, **kwargs)
         self.priority_steps = tuple(sorted({0, *map(int, self.priority_steps)})) if self.priority_steps else ()
-        self.group = Group()
+        self.group = PrefetchGroup()
         self._consuming: dict[str, Consuming] = {}
-        self._getters: dict[str, tuple[Group, list[Subscription]]] = {}
+        self._getters: dict[str, tuple[PrefetchGroup, list[ReaderSubscription]]] = {}
 
     # Queues
 
@@ -181,10 +181,10 @@ class Channel(virtual.Channel):
     def is_passing(self, queue: str) -> bool:
         return queue in self.connection.passing
 
-    def _levels(self, queue: str) -> list[Source]:
+    def _levels(self, queue: str) -> list[QueueChannel]:
         return [routing.lasting(queue, level) for level in self.priority_steps or (0,)]
 
-    def _sources(self, queue: str) -> list[Source]:
+    def _sources(self, queue: str) -> list[QueueChannel]:
         """Return where the messages of a queue are."""
         since = self.connection.passing.get(queue, time())
         bindings = [it for it in self.state.queue_bindings(queue) if self._is_bound_to_topic(queue, it.exchange)]
@@ -274,7 +274,7 @@ class Channel(virtual.Channel):
             for subscription in consuming.subscriptions:
                 subscription.reader.cancel(subscription)
 
-    def deliver(self, subscription: Subscription, delivery: Delivery, consuming: Consuming) -> bool:
+    def deliver(self, subscription: ReaderSubscription, delivery: Delivery, consuming: Consuming) -> bool:
         """Hand a message to Celery. Return False for one that it does not get."""
         message = self._received(subscription, delivery, no_ack=consuming.no_ack)
         if message is None:
@@ -282,7 +282,9 @@ class Channel(virtual.Channel):
         consuming.callback(message)
         return True
 
-    def _received(self, subscription: Subscription, delivery: Delivery, *, no_ack: bool) -> virtual.Message | None:
+    def _received(
+        self, subscription: ReaderSubscription, delivery: Delivery, *, no_ack: bool
+    ) -> virtual.Message | None:
         answer = partial(subscription.reader.answer, subscription, delivery)
         try:
             raw = decode(delivery.body)
@@ -311,7 +313,7 @@ class Channel(virtual.Channel):
         """Return the next message of a queue, or None if none comes within a second."""
         reader: Reader = self.connection.reader
         if queue not in self._getters:
-            group = Group(wants=False)
+            group = PrefetchGroup(wants=False)
             self._getters[queue] = (group, [reader.subscribe(it, None, group) for it in self._sources(queue)])
         group, subscriptions = self._getters[queue]
         reader.want_one(group)
@@ -320,7 +322,7 @@ class Channel(virtual.Channel):
         finally:
             reader.want_none(group)
 
-    def _wait_for_one(self, subscriptions: list[Subscription], *, no_ack: bool) -> virtual.Message | None:
+    def _wait_for_one(self, subscriptions: list[ReaderSubscription], *, no_ack: bool) -> virtual.Message | None:
         deadline = monotonic() + _GET_TIMEOUT
         while True:
             for subscription in subscriptions:

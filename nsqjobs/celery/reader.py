@@ -31,7 +31,7 @@ from nsqjobs.touching import Touching
 if TYPE_CHECKING:
     from nsqclient import Config
     from nsqjobs.addresses import Endpoint
-    from nsqjobs.celery.routing import Source
+    from nsqjobs.celery.routing import QueueChannel
 
 log = logging.getLogger(__name__)
 
@@ -45,14 +45,14 @@ _RECONNECT_PAUSE: Final = 1.0  # seconds
 _FOR_EVER: Final = 1e9  # a consumer that has stopped waits for its answers; `Reader.close` ends that wait
 
 
-class Group:
+class PrefetchGroup:
     """The subscriptions that share a prefetch limit: those of one channel of Celery's."""
 
     def __init__(self, *, wants: bool = True) -> None:
         self.limit = UNLIMITED
         self.wants = wants  # False: nobody waits for a message, so none may wait here either
         self.has_levels = False  # of priority: then some messages are in stock
-        self.subscriptions: list[Subscription] = []
+        self.subscriptions: list[ReaderSubscription] = []
         self.is_settling = False  # the first message of each level is on its way
         self.taken = 0  # messages that Celery has; guarded by the reader's lock
 
@@ -76,11 +76,11 @@ class Group:
                 it.consumer.set_max_in_flight(share)
 
 
-class Subscription:
+class ReaderSubscription:
     """One channel that is consumed from. `held` is used in the reader's thread only."""
 
     def __init__(
-        self, source: Source, nsqds: Sequence[str], owner: object, group: Group | None, reader: Reader
+        self, source: QueueChannel, nsqds: Sequence[str], owner: object, group: PrefetchGroup | None, reader: Reader
     ) -> None:
         self.source = source
         self.reader = reader  # the one that answers, also in a child process, where it does nothing
@@ -97,7 +97,7 @@ class Subscription:
 
 
 # Minus the level, and a number: the highest level comes first, then the oldest.
-_Ready = tuple[int, int, Subscription, Message]
+_Ready = tuple[int, int, ReaderSubscription, Message]
 
 
 class Reader:
@@ -113,7 +113,7 @@ class Reader:
         self._number = 0
         self._lock = threading.Lock()  # of `_ready`
         self._has_levels = False
-        self._subscriptions: set[Subscription] = set()
+        self._subscriptions: set[ReaderSubscription] = set()
         self._warned: set[Message] = set()  # held for longer than nsqd allows
         self._touching = Touching()
         self._sooner = trio.lowlevel.ParkingLot()  # woken when the next look at what is held has to come sooner
@@ -129,19 +129,19 @@ class Reader:
     # Celery's thread
 
     def subscribe(
-        self, source: Source, owner: object, group: Group | None, *, nsqds: Sequence[str] = ()
-    ) -> Subscription:
+        self, source: QueueChannel, owner: object, group: PrefetchGroup | None, *, nsqds: Sequence[str] = ()
+    ) -> ReaderSubscription:
         """Consume from a channel, until `cancel`: at `nsqds`, and at those that the endpoint names or that have the topic."""
-        subscription = Subscription(source, nsqds, owner, group, self)
+        subscription = ReaderSubscription(source, nsqds, owner, group, self)
         self._order(partial(self._begin, subscription))
         return subscription
 
-    def settle(self, group: Group) -> None:
+    def settle(self, group: PrefetchGroup) -> None:
         """Let Celery have nothing for a moment, so that each level of priority can send what it has."""
         group.is_settling = True
         self._order(partial(self._start, self._end_settling, group))
 
-    def cancel(self, subscription: Subscription) -> None:
+    def cancel(self, subscription: ReaderSubscription) -> None:
         """Take nothing new. What nobody has taken yet is given back; the others may still be answered.
 
         A passing channel goes with its last consumer, and takes along what is in it. So this waits for the end of a
@@ -153,19 +153,19 @@ class Reader:
         if is_passing and subscription.group is None and self.pid == os.getpid():
             subscription.ended.wait(_CANCEL_TIMEOUT)
 
-    def limit(self, group: Group, count: int) -> None:
+    def limit(self, group: PrefetchGroup, count: int) -> None:
         """Set how many messages a group may hold; 0 is no limit."""
         self._order(partial(self._set_limit, group, count))
 
-    def want_one(self, group: Group) -> None:
+    def want_one(self, group: PrefetchGroup) -> None:
         """Let a group have one message more than it holds, until `want_none`."""
         self._order(partial(self._want_one, group))
 
-    def want_none(self, group: Group) -> None:
+    def want_none(self, group: PrefetchGroup) -> None:
         """Let a group have no further message, and give back what it has not taken."""
         self._order(partial(self._want_none, group))
 
-    def take(self, *, of: Subscription | None = None) -> tuple[Subscription, Message] | None:
+    def take(self, *, of: ReaderSubscription | None = None) -> tuple[ReaderSubscription, Message] | None:
         """Return the next message, or None if there is none now. Raise the error that has ended the reader."""
         while (found := self._take_next(of)) is not None:
             subscription, message = found
@@ -179,7 +179,7 @@ class Reader:
             raise self.error
         return None
 
-    def _take_next(self, of: Subscription | None) -> tuple[Subscription, Message] | None:
+    def _take_next(self, of: ReaderSubscription | None) -> tuple[ReaderSubscription, Message] | None:
         with self._lock:
             found = self._next(of)
             if found is None:
@@ -188,7 +188,7 @@ class Reader:
             heapq.heapify(self._ready)
         return found[2], found[3]
 
-    def _next(self, of: Subscription | None) -> _Ready | None:
+    def _next(self, of: ReaderSubscription | None) -> _Ready | None:
         """Return what Celery may have next, and count it. The lock is held."""
         for entry in sorted(self._ready) if of is not None or self._has_levels else self._ready[:1]:
             _, _, subscription, message = entry
@@ -201,11 +201,11 @@ class Reader:
             return entry
         return None
 
-    def answer(self, subscription: Subscription, message: Message, answer: Callable[[], bool]) -> None:
+    def answer(self, subscription: ReaderSubscription, message: Message, answer: Callable[[], bool]) -> None:
         """Answer a message by one of its own methods."""
         self._order(partial(self._answer, subscription, message, answer))
 
-    def give_back(self, subscription: Subscription, message: Message) -> None:
+    def give_back(self, subscription: ReaderSubscription, message: Message) -> None:
         """Let another consumer have the message, at once; the attempt does not count."""
         self.answer(subscription, message, partial(message.requeue, 0.0, backoff=False, count=False))
 
@@ -248,7 +248,7 @@ class Reader:
                     await self._ended.park()
             self._nursery.cancel_scope.cancel()
 
-    def _begin(self, subscription: Subscription) -> None:
+    def _begin(self, subscription: ReaderSubscription) -> None:
         assert self._nursery is not None
         self._subscriptions.add(subscription)
         if (group := subscription.group) is not None:
@@ -257,7 +257,7 @@ class Reader:
             self._has_levels = self._has_levels or group.has_levels
         self._nursery.start_soon(self._consume, subscription)
 
-    async def _consume(self, subscription: Subscription) -> None:
+    async def _consume(self, subscription: ReaderSubscription) -> None:
         source, endpoint = subscription.source, self._endpoint
         try:
             if subscription.is_cancelled:
@@ -284,7 +284,7 @@ class Reader:
             subscription.connected.set()
             subscription.ended.set()
 
-    async def _watch(self, subscription: Subscription, happening: object) -> None:
+    async def _watch(self, subscription: ReaderSubscription, happening: object) -> None:
         async for event in happening:  # type: ignore[attr-defined]
             if isinstance(event, events.Connected):
                 subscription.breaks.connected(monotonic())
@@ -292,16 +292,16 @@ class Reader:
             elif isinstance(event, events.Disconnected):
                 subscription.breaks.broken(monotonic())
 
-    def _start(self, task: Callable[[Group], Awaitable[None]], group: Group) -> None:
+    def _start(self, task: Callable[[PrefetchGroup], Awaitable[None]], group: PrefetchGroup) -> None:
         assert self._nursery is not None
         self._nursery.start_soon(task, group)
 
-    async def _end_settling(self, group: Group) -> None:
+    async def _end_settling(self, group: PrefetchGroup) -> None:
         await trio.sleep(_SETTLING)
         group.is_settling = False
         self._wake()
 
-    def _stop(self, subscription: Subscription) -> None:
+    def _stop(self, subscription: ReaderSubscription) -> None:
         if subscription.is_cancelled:
             return
         subscription.is_cancelled = True
@@ -312,15 +312,15 @@ class Reader:
             group.share_out()
         self._return_waiting(subscription)
 
-    def _set_limit(self, group: Group, count: int) -> None:
+    def _set_limit(self, group: PrefetchGroup, count: int) -> None:
         group.limit = count or UNLIMITED
         group.share_out()
 
-    def _want_one(self, group: Group) -> None:
+    def _want_one(self, group: PrefetchGroup) -> None:
         group.wants = True
         self._set_limit(group, group.taken + 1)
 
-    def _want_none(self, group: Group) -> None:
+    def _want_none(self, group: PrefetchGroup) -> None:
         group.wants = False
         for subscription in list(group.subscriptions):
             self._return_waiting(subscription)
@@ -328,7 +328,7 @@ class Reader:
 
     # Messages
 
-    def _arrived(self, subscription: Subscription, message: Message) -> None:
+    def _arrived(self, subscription: ReaderSubscription, message: Message) -> None:
         source = subscription.source
         if message.timestamp_ns / 1e9 < source.since - _SKEW:
             message.finish()  # a passing queue gets nothing from before its time
@@ -348,7 +348,7 @@ class Reader:
                 self._keep_to_limit(group)
         self._wake()
 
-    def _keep_to_limit(self, group: Group) -> None:
+    def _keep_to_limit(self, group: PrefetchGroup) -> None:
         """Give back what is in excess: of what nobody has taken, the last to arrive of the lowest level."""
         while is_in_excess(group.limit, group.held()):
             with self._lock:
@@ -361,7 +361,7 @@ class Reader:
             self._return(last[2], last[3])
         group.share_out()
 
-    def _return_waiting(self, subscription: Subscription) -> None:
+    def _return_waiting(self, subscription: ReaderSubscription) -> None:
         """Give back the messages that nobody has taken."""
         with self._lock:
             waiting = [message for _, _, of, message in self._ready if of is subscription]
@@ -371,10 +371,10 @@ class Reader:
         for message in waiting:
             self._return(subscription, message)
 
-    def _return(self, subscription: Subscription, message: Message) -> None:
+    def _return(self, subscription: ReaderSubscription, message: Message) -> None:
         self._answer(subscription, message, partial(message.requeue, 0.0, backoff=False, count=False))
 
-    def _answer(self, subscription: Subscription, message: Message, answer: Callable[[], bool]) -> None:
+    def _answer(self, subscription: ReaderSubscription, message: Message, answer: Callable[[], bool]) -> None:
         try:
             answer()
         except NSQError as error:  # an ephemeral channel buries nothing, and NSQ's own nsqd counts each attempt
@@ -403,7 +403,7 @@ class Reader:
                 for message in subscription.held:
                     self._touch(subscription, message, now)
 
-    def _touch(self, subscription: Subscription, message: Message, now: float) -> None:
+    def _touch(self, subscription: ReaderSubscription, message: Message, now: float) -> None:
         if self._touching.touch_in_time(message, now) or message in self._warned or message.answered != "no":
             return
         self._warned.add(message)
@@ -423,7 +423,7 @@ def _config_of(endpoint: Endpoint) -> Config:
     return replace(config, reconnect_delay="fixed", lookupd_poll_interval=_RECONNECT_PAUSE)
 
 
-def _answer_otherwise(subscription: Subscription, message: Message) -> None:
+def _answer_otherwise(subscription: ReaderSubscription, message: Message) -> None:
     """Answer a message for which nsqd lacks the right answer: a broadcast may go, but a job must not be lost."""
     if subscription.source.channel.endswith("#ephemeral"):
         message.finish()

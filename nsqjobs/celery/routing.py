@@ -30,7 +30,7 @@ _WILDCARDS: Final = {"*": r"[^.]+", "#": r".*"}
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class QueueChannel:
     """A channel to consume from, for a queue."""
 
     topic: str
@@ -40,14 +40,14 @@ class Source:
     level: int = 0  # of priority
 
 
-def lasting(queue: str, level: int = 0) -> Source:
+def lasting(queue: str, level: int = 0) -> QueueChannel:
     """Return where the jobs of a queue are. Levels above 0 are topics of their own."""
-    return Source(topic_name(f"{queue}.p{level}" if level else queue), CHANNEL, level=level)
+    return QueueChannel(topic_name(f"{queue}.p{level}" if level else queue), CHANNEL, level=level)
 
 
-def passing(queue: str) -> Source:
+def passing(queue: str) -> QueueChannel:
     """Return where the messages of a passing queue without an exchange are."""
-    return Source(topic_name(queue, ephemeral=True), _PASSING_CHANNEL)
+    return QueueChannel(topic_name(queue, ephemeral=True), _PASSING_CHANNEL)
 
 
 def exchange_topic(exchange: str, kind: str, routing_key: str) -> str:
@@ -56,9 +56,9 @@ def exchange_topic(exchange: str, kind: str, routing_key: str) -> str:
     return topic_name(name, ephemeral=True)
 
 
-def bound(queue: str, exchange: str, kind: str, routing_key: str, since: float) -> Source:
+def bound(queue: str, exchange: str, kind: str, routing_key: str, since: float) -> QueueChannel:
     """Return where a passing queue gets the messages of an exchange."""
-    return Source(
+    return QueueChannel(
         exchange_topic(exchange, kind, routing_key),
         topic_name(queue, ephemeral=True),
         accepts=matcher(routing_key) if kind == "topic" else None,

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from nsqjobs.django.priorities import Band, Turns, band_topic, prefetches
 
 if TYPE_CHECKING:
-    from nsqjobs.held import Held
+    from nsqjobs.held import HeldMessage
     from nsqjobs.link import Link, Subscription
 
 _FEWEST: Final = 2  # bands in use, from which on there is something to choose
 
 
-class Taken(NamedTuple):
+class TakenMessage(NamedTuple):
     band: Band
-    held: Held
+    held: HeldMessage
 
 
 class Queue:
@@ -41,7 +41,7 @@ class Queue:
             band: link.subscribe(band_topic(name, band), prefetch=concurrency, wake=self._ring) for band in bands
         }
 
-    def take(self, timeout: float) -> Taken | None:
+    def take(self, timeout: float) -> TakenMessage | None:
         """Return the next message, or None after `timeout` seconds, or earlier if `close` was called.
 
         Raises NSQError if nothing can ever arrive.
@@ -56,7 +56,7 @@ class Queue:
         with self._lock:
             return self._next()
 
-    def done(self, taken: Taken) -> None:
+    def done(self, taken: TakenMessage) -> None:
         """Say that the thread which has taken a message is free."""
         with self._lock:
             self._running[taken.band] -= 1
@@ -69,14 +69,14 @@ class Queue:
     def _ring(self) -> None:
         self._bell.put(None)
 
-    def _next(self) -> Taken | None:
+    def _next(self) -> TakenMessage | None:
         while at_hand := [band for band, it in self._subscriptions.items() if it.has_arrived]:
             band = self._turns.choose(at_hand)
             if (held := self._subscriptions[band].take(0.0)) is not None:
                 self._running[band] += 1
                 self._used.add(band)
                 self._share_out()
-                return Taken(band, held)
+                return TakenMessage(band, held)
         return None
 
     def _share_out(self) -> None:

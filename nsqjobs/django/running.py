@@ -24,14 +24,14 @@ from nsqjobs.django.messages import Unusable, decode, set_fields
 
 if TYPE_CHECKING:
     from nsqjobs.django.backend import NsqBackend
-    from nsqjobs.held import Held
+    from nsqjobs.held import HeldMessage
 
 log = logging.getLogger(__name__)
 
 _AGAIN: Final = 5.0  # seconds after which a message comes back whose result could not be stored
 
 
-def handle(held: Held, backend: NsqBackend, worker_id: str) -> None:
+def handle(held: HeldMessage, backend: NsqBackend, worker_id: str) -> None:
     """Run the task of a message and answer the message. Raise nothing."""
     try:
         close_old_connections()

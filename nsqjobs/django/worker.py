@@ -17,7 +17,7 @@ from nsqjobs.django.running import handle
 
 if TYPE_CHECKING:
     from nsqjobs.django.backend import NsqBackend
-    from nsqjobs.held import Held
+    from nsqjobs.held import HeldMessage
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ class Worker:
                 self._run_task(taken.held)
                 queue.done(taken)
 
-    def _run_task(self, held: Held) -> None:
+    def _run_task(self, held: HeldMessage) -> None:
         if self._stop.is_set():
             held.give_back()
         else:

@@ -9,26 +9,29 @@ from __future__ import annotations
 
 import time
 from threading import local
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import dramatiq
+from dramatiq.broker import Consumer, MessageProxy
 from dramatiq.common import current_millis
-from dramatiq.errors import ConnectionClosed, ConnectionFailed, QueueJoinTimeout, QueueNotFound
+from dramatiq.errors import ConnectionClosed, ConnectionFailed, DecodeError, QueueJoinTimeout, QueueNotFound
 
 from nsqclient import ConnectError, NSQError, PublishError, PublishRejected, Stopped
 from nsqjobs.addresses import parse_url
-from nsqjobs.dramatiq.consumer import NsqConsumer, NsqMessage
 from nsqjobs.headers import Job
 from nsqjobs.link import Link
 from nsqjobs.names import topic_name
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from nsqjobs.counts import Counts
+    from nsqjobs.counts import QueueCounts
+    from nsqjobs.held import HeldMessage
+    from nsqjobs.link import Subscription
 
 LIBRARY: Final = "dramatiq"
 MOST_ATTEMPTS: Final = 10  # deliveries of a message that no worker has answered: it may be what kills them
+_RETURN: Final = 5.0  # seconds after which a message comes back whose retry could not be sent
 
 
 class NsqBroker(dramatiq.Broker):
@@ -91,7 +94,7 @@ class NsqBroker(dramatiq.Broker):
                 raise QueueJoinTimeout(queue_name)
             time.sleep(interval / 1000)
 
-    def _counts(self, queue_name: str) -> Counts:
+    def _counts(self, queue_name: str) -> QueueCounts:
         try:
             return self._link.counts(topic_name(queue_name))
         except NSQError as error:
@@ -164,3 +167,69 @@ def _eta_of(message: dramatiq.Message[Any]) -> float | None:
     """Return when a message is due, in seconds since 1970. None: at once, also if what it says is no time."""
     eta = message.options.get("eta")
     return eta / 1000 if isinstance(eta, int | float) else None
+
+
+class NsqMessage(MessageProxy):
+    """A message that a worker has."""
+
+    def __init__(self, message: dramatiq.Message[Any], held: HeldMessage) -> None:
+        super().__init__(message)
+        self.held = held
+        self.comes_back = False  # it was processed, but what has to follow could not be sent
+        self.reason = ""  # of the exception that was the last; dramatiq clears that too early
+
+    def stuff_exception(self, exception: BaseException) -> None:
+        super().stuff_exception(exception)
+        self.reason = f"{type(exception).__name__}: {exception}".removesuffix(": ")
+
+
+class NsqConsumer(Consumer):
+    """Iterates over the messages of one queue. Any thread may answer them."""
+
+    def __init__(self, subscription: Subscription, timeout: float) -> None:
+        self._subscription = subscription
+        self._timeout = timeout
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> NsqMessage | None:
+        try:
+            held = self._subscription.take(self._timeout)
+        except NSQError as error:
+            raise ConnectionClosed(str(error)) from error
+        return None if held is None else _read(held)
+
+    def ack(self, message: MessageProxy) -> None:
+        it = _ours(message)
+        if it.comes_back:
+            it.held.give_back(_RETURN, count=True)
+        else:
+            it.held.finish()
+
+    def nack(self, message: MessageProxy) -> None:
+        it = _ours(message)
+        it.held.bury(it.reason or "failed")
+
+    def requeue(self, messages: Iterable[MessageProxy]) -> None:
+        for message in messages:
+            _ours(message).held.give_back()
+
+    def close(self) -> None:
+        self._subscription.close()
+
+
+def _read(held: HeldMessage) -> NsqMessage | None:
+    """Return the message for an actor, or None if it is none: it is buried then."""
+    try:
+        message = dramatiq.Message.decode(held.body)
+    except DecodeError as error:
+        held.bury(f"{error} {error.__cause__}")
+        return None
+    message.options.pop("eta", None)  # nsqd has kept it until now; with an `eta`, the worker would
+    return NsqMessage(message, held)
+
+
+def _ours(message: MessageProxy) -> NsqMessage:
+    assert isinstance(message, NsqMessage), "a message of another broker"
+    return message

@@ -9,7 +9,7 @@ from typing import Final
 from nsqcommon.wire.frames import FrameType
 from nsqcommon.wire.limits import SizeLimits
 from nsqcommon.wire.lookup import PeerAddress, ReplyReader
-from nsqlookupd.protocol import LookupProtocol, State
+from nsqlookupd.protocol import LookupProtocol, ProtocolState
 from nsqlookupd.registry import Registry
 from tests.conformance.script import Script
 from tests.conformance.talk import Conversation, Frame
@@ -64,7 +64,7 @@ class LookupConnection:
         self._replies.receive(b"".join(self._protocol.bytes_to_send()))
         if (reply := self._replies.next_reply()) is not None:
             return FrameType.RESPONSE, reply
-        if self._protocol.state is State.CLOSED:
+        if self._protocol.state is ProtocolState.CLOSED:
             return None
         raise TimeoutError
 

@@ -18,7 +18,7 @@ from nsqd.broker.buried import BuriedMessage, Note
 from nsqd.broker.consumer import Consumer
 from nsqd.broker.feed import TopicFeed
 from nsqd.broker.in_flight import Delivery
-from nsqd.broker.journal import Journal
+from nsqd.broker.journal import BrokerJournal
 from nsqd.broker.journal_replay import replay
 from nsqd.broker.ledger import Ledger
 from nsqd.broker.reclaimer import Reclaimer
@@ -59,7 +59,7 @@ class LedgerMachine(RuleBasedStateMachine):
             self.take_ahead(most=5)
 
     def _ledger(self, cursor: int) -> Ledger:
-        return Ledger("c", self.feed, Journal(self.store), Reclaimer(), cursor=cursor, ephemeral=False)
+        return Ledger("c", self.feed, BrokerJournal(self.store), Reclaimer(), cursor=cursor, ephemeral=False)
 
     def at(self, place: Place) -> list[int]:
         return sorted(sequence for sequence, it in self.places.items() if it is place)

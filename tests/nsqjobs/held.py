@@ -6,7 +6,7 @@ from typing import Any
 
 
 class FakeHeld:
-    """Writes down how it was answered. Stands for nsqjobs.held.Held."""
+    """Writes down how it was answered. Stands for nsqjobs.held.HeldMessage."""
 
     def __init__(self, body: bytes) -> None:
         self.body = body

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from nsqclient import Message
-from nsqjobs.held import Held, Holding
+from nsqjobs.held import HeldMessage, Holding
 
 
 class FakeMessage:
@@ -47,7 +47,7 @@ class Thread:
         self.soon: list[Callable[[], None]] = []
         self.holding = Holding(self.soon.append)
 
-    def hold(self, message: FakeMessage) -> Held:
+    def hold(self, message: FakeMessage) -> HeldMessage:
         return self.holding.hold(cast(Message, message))
 
 

@@ -16,7 +16,7 @@ from nsqcommon.wire.lookup import (
     reason_in,
     unreachable_reply,
 )
-from nsqlookupd.protocol import LookupProtocol, State
+from nsqlookupd.protocol import LookupProtocol, ProtocolState
 from nsqlookupd.registry import Registry
 
 ADDRESS = PeerAddress("127.0.0.1", "vm", 4161, 4160, "1.3.0")
@@ -62,7 +62,7 @@ class Nsqd:
 
     @property
     def is_open(self) -> bool:
-        return self.protocol.state is not State.CLOSED
+        return self.protocol.state is not ProtocolState.CLOSED
 
     @property
     def producers(self) -> list[str]:

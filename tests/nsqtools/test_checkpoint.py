@@ -8,19 +8,19 @@ from pathlib import Path
 import pytest
 
 from nsqcommon.startup import StartupError
-from nsqtools.checkpoint import Checkpoint, Place
+from nsqtools.checkpoint import RemainingRange, ReplayCheckpoint
 from nsqtools.command import ToolFailed
 from nsqtools.history import parse_position
 
-CHECKPOINT = Checkpoint("t", "u", 7, {"node": Place("log", 3, 9)})
+CHECKPOINT = ReplayCheckpoint("t", "u", 7, {"node": RemainingRange("log", 3, 9)})
 
 
 def test_what_is_saved_is_read_again_and_replaced(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
-    assert Checkpoint.load(path) is None
-    Checkpoint("t", "u", 1, {}).save(path)
+    assert ReplayCheckpoint.load(path) is None
+    ReplayCheckpoint("t", "u", 1, {}).save(path)
     CHECKPOINT.save(path)
-    assert Checkpoint.load(path) == CHECKPOINT
+    assert ReplayCheckpoint.load(path) == CHECKPOINT
     assert [it.name for it in tmp_path.iterdir()] == ["checkpoint"]
 
 
@@ -29,12 +29,12 @@ def test_an_invalid_checkpoint_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "checkpoint"
     path.write_text(text)
     with pytest.raises(ToolFailed, match=r"checkpoint is no checkpoint of nsq_replay"):
-        Checkpoint.load(path)
+        ReplayCheckpoint.load(path)
 
 
 def test_a_checkpoint_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(ToolFailed, match=r"cannot read checkpoint .*: Is a directory"):
-        Checkpoint.load(tmp_path)
+        ReplayCheckpoint.load(tmp_path)
 
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

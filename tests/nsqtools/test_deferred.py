@@ -7,8 +7,8 @@ from typing import Any, cast
 import pytest
 import trio
 
-from nsqtools.deferred import PAGE, Deferred
-from nsqtools.nodes import AskFailed, Queries, Server
+from nsqtools.deferred import PAGE, DeferredMessages
+from nsqtools.nodes import AskFailed, NodeQueries, Server
 
 
 class StuckQueries:
@@ -24,7 +24,7 @@ class StuckQueries:
 
 
 def test_an_nsqd_that_sends_the_same_page_again_is_asked_no_further() -> None:
-    node = Deferred(cast(Queries, StuckQueries()), Server("n1", 4151), "t")
+    node = DeferredMessages(cast(NodeQueries, StuckQueries()), Server("n1", 4151), "t")
 
     async def read() -> None:
         async for _ in node.messages("c"):

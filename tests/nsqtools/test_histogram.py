@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqtools.histogram import Histogram
+from nsqtools.histogram import DurationHistogram
 
 
 @given(st.lists(st.floats(1e-6, 100), min_size=1), st.sampled_from([50.0, 95.0, 99.9]))
 def test_percentiles_are_near_the_truth(times: list[float], percent: float) -> None:
-    histogram = Histogram()
+    histogram = DurationHistogram()
     for seconds in times:
         histogram.add(seconds)
     wanted = len(times) * percent / 100
@@ -20,7 +20,7 @@ def test_percentiles_are_near_the_truth(times: list[float], percent: float) -> N
 
 
 def test_many_at_once() -> None:
-    histogram = Histogram()
+    histogram = DurationHistogram()
     histogram.add(0.001, 999)
     histogram.add(2.0)
     found = histogram.milliseconds()
@@ -31,10 +31,10 @@ def test_many_at_once() -> None:
 
 
 def test_nothing_yet() -> None:
-    assert Histogram().milliseconds() == {"p50": 0, "p95": 0, "p99": 0, "p99.9": 0, "max": 0}
+    assert DurationHistogram().milliseconds() == {"p50": 0, "p95": 0, "p99": 0, "p99.9": 0, "max": 0}
 
 
 def test_a_clock_that_stands_still_breaks_nothing() -> None:
-    histogram = Histogram()
+    histogram = DurationHistogram()
     histogram.add(0.0)
     assert histogram.percentile(50) == 0

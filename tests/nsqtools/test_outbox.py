@@ -9,14 +9,14 @@ from uuid import UUID
 import pytest
 
 from nsqclient import ConnectError, OutcomeUnknown, PublishRejected, PublishUnsent, Unsupported
-from nsqtools.outbox import Counts, Row, Unpublishable, Verdict, is_trouble, repeat_within, verdict_of
+from nsqtools.outbox import OutboxRow, PublishOutcome, RelayCounts, Unpublishable, is_trouble, repeat_within, verdict_of
 from nsqtools.outbox_sql import POSTGRES, SQLITE, Statements
 from nsqtools.outbox_tables import is_database
 
 
-def row(**columns: Any) -> Row:
+def row(**columns: Any) -> OutboxRow:
     known = {"id": 1, "topic": "t", "body": b"x", "headers": None, "key": "k", "deliver_at": None, "delay": None}
-    return Row(**{**known, **columns})
+    return OutboxRow(**{**known, **columns})
 
 
 def test_a_row_as_it_is_published() -> None:
@@ -74,19 +74,19 @@ def test_a_row_that_no_nsqd_would_accept(columns: dict[str, object], words: str)
 @pytest.mark.parametrize(
     ("error", "first", "repeated"),
     [
-        (None, Verdict.SENT, Verdict.SENT),
-        (PublishRejected("E_PUB_FAILED", "full"), Verdict.NOT_STORED, Verdict.NOT_STORED),
-        (PublishRejected("E_DPUB_FAILED", "full"), Verdict.NOT_STORED, Verdict.NOT_STORED),
-        (PublishRejected("E_BAD_MESSAGE", "too big"), Verdict.REFUSED, Verdict.REFUSED_LATER),
-        (PublishUnsent("lost"), Verdict.NOT_STORED, Verdict.IN_DOUBT),
-        (ConnectError("refused"), Verdict.NOT_STORED, Verdict.IN_DOUBT),
-        (Unsupported("no keys"), Verdict.NOT_STORED, Verdict.IN_DOUBT),
-        (OutcomeUnknown("lost", "k"), Verdict.IN_DOUBT, Verdict.IN_DOUBT),
-        (RuntimeError("a bug"), Verdict.IN_DOUBT, Verdict.IN_DOUBT),
+        (None, PublishOutcome.SENT, PublishOutcome.SENT),
+        (PublishRejected("E_PUB_FAILED", "full"), PublishOutcome.NOT_STORED, PublishOutcome.NOT_STORED),
+        (PublishRejected("E_DPUB_FAILED", "full"), PublishOutcome.NOT_STORED, PublishOutcome.NOT_STORED),
+        (PublishRejected("E_BAD_MESSAGE", "too big"), PublishOutcome.REFUSED, PublishOutcome.REFUSED_LATER),
+        (PublishUnsent("lost"), PublishOutcome.NOT_STORED, PublishOutcome.IN_DOUBT),
+        (ConnectError("refused"), PublishOutcome.NOT_STORED, PublishOutcome.IN_DOUBT),
+        (Unsupported("no keys"), PublishOutcome.NOT_STORED, PublishOutcome.IN_DOUBT),
+        (OutcomeUnknown("lost", "k"), PublishOutcome.IN_DOUBT, PublishOutcome.IN_DOUBT),
+        (RuntimeError("a bug"), PublishOutcome.IN_DOUBT, PublishOutcome.IN_DOUBT),
     ],
 )
 def test_a_failed_repeat_says_nothing_about_the_first_try(
-    error: Exception | None, first: Verdict, repeated: Verdict
+    error: Exception | None, first: PublishOutcome, repeated: PublishOutcome
 ) -> None:
     assert verdict_of(error, is_repeat=False) is first
     assert verdict_of(error, is_repeat=True) is repeated
@@ -105,7 +105,7 @@ def test_a_repeat_begins_well_before_the_key_is_forgotten() -> None:
 
 
 def test_the_line_names_only_what_has_happened() -> None:
-    counts = Counts(sent=30)
+    counts = RelayCounts(sent=30)
     assert counts.line(1.0, 10) == "30 rows sent  20/s"
     counts.repeated, counts.unknown = 2, 1
     assert counts.line(2.0, 10) == "30 rows sent  10/s  2 repeated  1 unknown"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nsqtools.outbox import Unpublishable
-from nsqtools.outbox_tables import DatabaseDown, DatabaseWrong, Outbox, open_outbox
+from nsqtools.outbox_tables import DatabaseDown, DatabaseWrong, OutboxTable, open_outbox
 from tests.support.postgres import Postgres, needs_postgres
 from tests.support.process import eventually
 
@@ -33,7 +33,7 @@ def url(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def outbox(url: str) -> Iterator[Outbox]:
+def outbox(url: str) -> Iterator[OutboxTable]:
     outbox = open_outbox(url, "outbox", make=True)
     if url.startswith("postgres"):
         ask(outbox, "DROP TABLE IF EXISTS outbox")
@@ -43,24 +43,24 @@ def outbox(url: str) -> Iterator[Outbox]:
     outbox.close()
 
 
-def ask(outbox: Outbox, statement: str) -> list[tuple[object, ...]]:
+def ask(outbox: OutboxTable, statement: str) -> list[tuple[object, ...]]:
     return outbox._link.run(statement)
 
 
-def insert(outbox: Outbox, count: int) -> None:
+def insert(outbox: OutboxTable, count: int) -> None:
     for _ in range(count):
         ask(outbox, "INSERT INTO outbox (topic, body) VALUES ('t', 'x')")
 
 
-def ids(outbox: Outbox, where: str) -> list[object]:
+def ids(outbox: OutboxTable, where: str) -> list[object]:
     return [id for (id,) in ask(outbox, f"SELECT id FROM outbox WHERE {where} ORDER BY id")]
 
 
-def claim(outbox: Outbox, count: int = 10, node: str = "n:1") -> list[object]:
+def claim(outbox: OutboxTable, count: int = 10, node: str = "n:1") -> list[object]:
     return [row.id for row in outbox.claim(node, count=count, due_within=3600)]
 
 
-def test_a_claim_takes_each_row_once_in_order_and_gives_it_a_key(outbox: Outbox) -> None:
+def test_a_claim_takes_each_row_once_in_order_and_gives_it_a_key(outbox: OutboxTable) -> None:
     insert(outbox, 3)
     assert claim(outbox, 2) == [1, 2]
     assert claim(outbox, 2, "n:2") == [3]
@@ -72,7 +72,7 @@ def test_a_claim_takes_each_row_once_in_order_and_gives_it_a_key(outbox: Outbox)
     assert all(len(row.key) == 32 for row in rows)
 
 
-def test_what_is_sent_is_marked_or_deleted(outbox: Outbox) -> None:
+def test_what_is_sent_is_marked_or_deleted(outbox: OutboxTable) -> None:
     insert(outbox, 2)
     claim(outbox)
     first, second = outbox.in_doubt("n:1", 10)
@@ -84,7 +84,7 @@ def test_what_is_sent_is_marked_or_deleted(outbox: Outbox) -> None:
     assert outbox.nodes_in_doubt() == []
 
 
-def test_a_released_row_keeps_its_key_and_may_go_elsewhere(outbox: Outbox) -> None:
+def test_a_released_row_keeps_its_key_and_may_go_elsewhere(outbox: OutboxTable) -> None:
     insert(outbox, 1)
     (row,) = outbox.claim("n:1", count=1, due_within=0)
     outbox.release([row])
@@ -92,7 +92,7 @@ def test_a_released_row_keeps_its_key_and_may_go_elsewhere(outbox: Outbox) -> No
     assert again.key == row.key
 
 
-def test_refused_rows_are_parked_and_only_doubtful_ones_keep_their_node(outbox: Outbox) -> None:
+def test_refused_rows_are_parked_and_only_doubtful_ones_keep_their_node(outbox: OutboxTable) -> None:
     insert(outbox, 2)
     first, second = outbox.claim("n:1", count=2, due_within=0)
     outbox.refuse(first, "bad", is_certain=True)
@@ -104,7 +104,9 @@ def test_refused_rows_are_parked_and_only_doubtful_ones_keep_their_node(outbox: 
 
 
 @pytest.mark.parametrize("minutes", [-10, 10])
-def test_what_is_in_doubt_for_too_long_or_from_the_future_is_given_up(outbox: Outbox, url: str, minutes: int) -> None:
+def test_what_is_in_doubt_for_too_long_or_from_the_future_is_given_up(
+    outbox: OutboxTable, url: str, minutes: int
+) -> None:
     insert(outbox, 2)
     claim(outbox)
     moment = f"datetime('now', '{minutes} minutes')" if "sqlite" in url else f"now() + interval '{minutes} minutes'"
@@ -116,7 +118,7 @@ def test_what_is_in_doubt_for_too_long_or_from_the_future_is_given_up(outbox: Ou
     assert claim(outbox) == [2]
 
 
-def test_a_row_waits_in_the_table_until_nsqd_takes_its_delay(outbox: Outbox, url: str) -> None:
+def test_a_row_waits_in_the_table_until_nsqd_takes_its_delay(outbox: OutboxTable, url: str) -> None:
     moment = "datetime('now', '2 hours')" if "sqlite" in url else "now() + interval '2 hours'"
     ask(outbox, f"INSERT INTO outbox (topic, body, deliver_at) VALUES ('t', 'x', {moment})")
     assert outbox.claim("n:1", count=1, due_within=3600) == []
@@ -126,14 +128,14 @@ def test_a_row_waits_in_the_table_until_nsqd_takes_its_delay(outbox: Outbox, url
 
 
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)  # SQLite has no such times
-def test_times_without_an_end_stop_no_other_row(outbox: Outbox) -> None:
+def test_times_without_an_end_stop_no_other_row(outbox: OutboxTable) -> None:
     for moment in ("infinity", "-infinity"):
         ask(outbox, f"INSERT INTO outbox (topic, body, deliver_at) VALUES ('t', 'x', '{moment}')")
     assert claim(outbox) == [2]
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # Postgres stores no such text
-def test_a_text_that_is_no_utf8_stops_no_other_row(outbox: Outbox) -> None:
+def test_a_text_that_is_no_utf8_stops_no_other_row(outbox: OutboxTable) -> None:
     ask(outbox, "INSERT INTO outbox (topic, body) VALUES (CAST(x'74ff' AS text), CAST(x'78ff' AS text))")
     insert(outbox, 1)
     first, second = outbox.claim("n:1", count=10, due_within=0)
@@ -145,7 +147,7 @@ def test_a_text_that_is_no_utf8_stops_no_other_row(outbox: Outbox) -> None:
     assert ids(outbox, "error IS NOT NULL") == [1]
 
 
-def test_old_sent_rows_are_cleaned_up(outbox: Outbox, url: str) -> None:
+def test_old_sent_rows_are_cleaned_up(outbox: OutboxTable, url: str) -> None:
     insert(outbox, 3)
     moment = "datetime('now', '-2 hours')" if "sqlite" in url else "now() - interval '2 hours'"
     ask(outbox, f"UPDATE outbox SET sent_at = {moment} WHERE id = 1")
@@ -154,7 +156,7 @@ def test_old_sent_rows_are_cleaned_up(outbox: Outbox, url: str) -> None:
     assert ids(outbox, "1 = 1") == [2, 3]
 
 
-def test_one_connection_has_the_lock_until_it_ends(outbox: Outbox, url: str) -> None:
+def test_one_connection_has_the_lock_until_it_ends(outbox: OutboxTable, url: str) -> None:
     assert outbox.lock()
     other = open_outbox(url, "outbox")
     assert not other.lock()
@@ -196,7 +198,7 @@ def test_a_lock_that_cannot_be_made_is_said(tmp_path: Path) -> None:
     outbox.close()
 
 
-def test_a_table_without_the_columns_is_refused(outbox: Outbox, url: str) -> None:
+def test_a_table_without_the_columns_is_refused(outbox: OutboxTable, url: str) -> None:
     ask(outbox, "CREATE TABLE strange (id integer)")
     strange = open_outbox(url, "strange")
     try:

@@ -11,9 +11,9 @@ from trio.testing import MockClock
 
 from nsqclient import ConnectError, OutcomeUnknown, PublishRejected
 from nsqtools import outbox_to_nsq
-from nsqtools.outbox import Counts, Row
+from nsqtools.outbox import OutboxRow, RelayCounts
 from nsqtools.outbox_nodes import Nodes
-from nsqtools.outbox_tables import DatabaseDown, Outbox
+from nsqtools.outbox_tables import DatabaseDown, OutboxTable
 from nsqtools.outbox_to_nsq import Options, Relay
 
 
@@ -22,11 +22,11 @@ class Table:
 
     def __init__(self) -> None:
         self.unsent = [row(1), row(2)]
-        self.doubtful: dict[str, list[Row]] = {}
+        self.doubtful: dict[str, list[OutboxRow]] = {}
         self.marked: list[int] = []
         self.refused: list[tuple[int, str, bool]] = []
 
-    def claim(self, node: str, *, count: int, due_within: float) -> list[Row]:
+    def claim(self, node: str, *, count: int, due_within: float) -> list[OutboxRow]:
         taken, self.unsent = self.unsent[:count], self.unsent[count:]
         if taken:
             self.doubtful.setdefault(node, []).extend(taken)
@@ -35,31 +35,31 @@ class Table:
     def nodes_in_doubt(self) -> list[str]:
         return [node for node, rows in self.doubtful.items() if rows]
 
-    def in_doubt(self, node: str, count: int) -> list[Row]:
+    def in_doubt(self, node: str, count: int) -> list[OutboxRow]:
         return self.doubtful[node][:count]
 
     def give_up(self, error: str, seconds: float) -> list[tuple[int, str]]:
         return []
 
-    def sent(self, rows: Sequence[Row], *, delete: bool) -> None:
+    def sent(self, rows: Sequence[OutboxRow], *, delete: bool) -> None:
         self.marked += [it.id for it in rows]
         self._forget(rows)
 
-    def release(self, rows: Sequence[Row]) -> None:
+    def release(self, rows: Sequence[OutboxRow]) -> None:
         self._forget(rows)
         self.unsent += rows
 
-    def refuse(self, row: Row, error: str, *, is_certain: bool) -> None:
+    def refuse(self, row: OutboxRow, error: str, *, is_certain: bool) -> None:
         self.refused.append((row.id, error, is_certain))
         self._forget([row])
 
-    def _forget(self, rows: Sequence[Row]) -> None:
+    def _forget(self, rows: Sequence[OutboxRow]) -> None:
         for node in self.doubtful:
             self.doubtful[node] = [it for it in self.doubtful[node] if it not in rows]
 
 
-def row(number: int) -> Row:
-    return Row(number, "t", b"%d" % number, None, f"key-{number}", None, None)
+def row(number: int) -> OutboxRow:
+    return OutboxRow(number, "t", b"%d" % number, None, f"key-{number}", None, None)
 
 
 class Receipt:
@@ -104,13 +104,13 @@ class Node:
         return Receipt(answer)
 
 
-def play(table: Table, node: Node, *, rounds: int = 1, clock: MockClock | None = None) -> Counts:
+def play(table: Table, node: Node, *, rounds: int = 1, clock: MockClock | None = None) -> RelayCounts:
     """Let a relay do so many rounds."""
     options = Options(database="sqlite:///x", nsqd_tcp_address=("n:1",))
-    counts = Counts()
+    counts = RelayCounts()
 
     async def main() -> None:
-        relay = Relay(options, cast(Outbox, table), cast(Nodes, node), counts)
+        relay = Relay(options, cast(OutboxTable, table), cast(Nodes, node), counts)
         for _ in range(rounds):
             await relay.round()
 
@@ -170,11 +170,11 @@ class StandingStill(Table):
     def _jump(self) -> None:
         trio.from_thread.run_sync(self._clock.jump, self._seconds)
 
-    def claim(self, node: str, *, count: int, due_within: float) -> list[Row]:
+    def claim(self, node: str, *, count: int, due_within: float) -> list[OutboxRow]:
         self._jump()
         return super().claim(node, count=count, due_within=due_within)
 
-    def in_doubt(self, node: str, count: int) -> list[Row]:
+    def in_doubt(self, node: str, count: int) -> list[OutboxRow]:
         self._jump()
         return super().in_doubt(node, count)
 
@@ -216,7 +216,7 @@ def test_a_database_that_lets_a_relay_in_and_then_refuses_is_left_alone_for_long
     options = Options(database="sqlite:///x", nsqd_tcp_address=("n:1",))
 
     async def main() -> None:
-        await outbox_to_nsq._relay(options, cast(Nodes, Node()), Counts(), stop)
+        await outbox_to_nsq._relay(options, cast(Nodes, Node()), RelayCounts(), stop)
 
     trio.run(main, clock=MockClock(autojump_threshold=0))
     pauses = [record.getMessage().rpartition(" in ")[2] for record in caplog.records]

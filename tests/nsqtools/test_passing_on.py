@@ -11,7 +11,7 @@ import trio
 
 from nsqclient import ConnectError, Requeue, Unsupported
 from nsqtools.nsq_to_nsq import Forwarder, Options
-from nsqtools.passing_on import Destination
+from nsqtools.passing_on import NsqdDestination
 
 
 class OldProducer:
@@ -35,7 +35,7 @@ class OldProducer:
 
 def pass_on(producer: Any, count: int) -> None:
     """Pass on so many messages at once."""
-    destination = Destination("there", producer)
+    destination = NsqdDestination("there", producer)
 
     async def main() -> None:
         async with trio.open_nursery() as nursery:

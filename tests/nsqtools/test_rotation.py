@@ -6,8 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from nsqtools.datetime_format import format_datetime
-from nsqtools.rotation import FileNames, Rotation, file_names, with_revision
+from nsqtools.rotation import FileNames, Rotation, file_names, format_datetime, with_revision
 
 WHEN = datetime(2026, 1, 5, 13, 4, 9, tzinfo=timezone(timedelta(hours=1), "CET"))
 

@@ -421,13 +421,13 @@ BUGS: Final = (
         "nsqd/remote/chain.py",
         (
             (
-                "        request = Request(Verb.COMPARE if",
+                "        request = ChainRequest(",
                 "        if slot.attempts and not slot.compares:\n"
                 "            from dataclasses import replace\n"
                 "            later = replace(slot.slot, time_ns=slot.slot.time_ns + slot.attempts)\n"
                 "            slot.data = encode_slot(later, slot.data[1:])\n"
                 "            slot.header = slot.data[0]\n"
-                "        request = Request(Verb.COMPARE if",
+                "        request = ChainRequest(",
             ),
         ),
         ("several machines",),

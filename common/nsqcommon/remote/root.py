@@ -26,7 +26,7 @@ MOST_PLAIN: Final = 256 << 20  # bytes of a body, enough for a million files; a 
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class FilePart:
     """A range of an object that is a range of a file. An empty name: zeros."""
 
     object: str
@@ -38,7 +38,7 @@ class Part:
 @dataclass(frozen=True, slots=True)
 class FileEntry:
     size: int
-    parts: tuple[Part, ...]
+    parts: tuple[FilePart, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ def decode_root(data: bytes) -> Root:
     raise BadObject(f"{fields[:5]!r} is not the header of a root")
 
 
-def prove(part: Part, data: bytes) -> bytes:
+def prove(part: FilePart, data: bytes) -> bytes:
     """Return the bytes of a part. Raises BadObject if they aren't the stored ones."""
     if len(data) != part.length or crc32c(data) != part.crc:
         raise BadObject(f"{part.object} is damaged in [{part.offset}, {part.offset + part.length})")
@@ -145,8 +145,8 @@ def _entry(path: object, size: int, found: Iterable[Any]) -> FileEntry:
     return FileEntry(size, parts)
 
 
-def _part(*found: Any) -> Part:
-    part = Part(*found)
+def _part(*found: Any) -> FilePart:
+    part = FilePart(*found)
     numbers = (part.offset, part.length, part.crc)
     if type(part.object) is not str or any(type(it) is not int or it < 0 for it in numbers):
         raise BadObject(f"{found!r} is not a part")

@@ -26,7 +26,7 @@ MOST_BODY: Final = 8 << 20  # bytes; a longer write is cut, which recovery knows
 _FIELDS: Final = 11
 
 
-class Kind(StrEnum):
+class SlotKind(StrEnum):
     DATA = "data"
     END = "end"
     FENCE = "fence"
@@ -54,7 +54,7 @@ class Slot:
     stored before this end was sent. A fence that says so is the one of `nsqd remote forget`: there will be no such root.
     """
 
-    kind: Kind
+    kind: SlotKind
     node: str
     run: Run
     number: int
@@ -72,7 +72,7 @@ class Slot:
     @property
     def is_last(self) -> bool:
         """Whether this is the fence of `nsqd remote forget`, after which no process may go on."""
-        return self.kind is Kind.FENCE and self.reads_root
+        return self.kind is SlotKind.FENCE and self.reads_root
 
     def split(self, body: memoryview) -> Iterator[tuple[Operation, int, memoryview]]:
         """Yield each operation with its part of the body, and where in the body that begins."""
@@ -129,7 +129,7 @@ def decode_slot_header(data: bytes) -> tuple[Slot, int]:
 def _decode_header(data: bytes) -> tuple[Slot, int, int]:
     fields, start = unframe(data)
     slot, crc = _slot_in(fields)
-    if (slot.kind is Kind.DATA) is slot.ends_run:
+    if (slot.kind is SlotKind.DATA) is slot.ends_run:
         raise BadObject(f"a slot of kind {slot.kind} names {slot.next} as the next run")
     return slot, crc, start
 
@@ -165,9 +165,9 @@ def _slot_in(fields: list[Any]) -> tuple[Slot, int]:
     raise BadObject(f"{fields[:1]!r} is not the header of a slot")
 
 
-def _kind_named(word: str) -> Kind:
+def _kind_named(word: str) -> SlotKind:
     try:
-        return Kind(word)
+        return SlotKind(word)
     except ValueError:
         raise NewerFormat(f"has a slot of kind {word!r}, which this version doesn't know") from None
 

@@ -45,7 +45,7 @@ class CompactedLog(Protocol):
         """Whether the topic was deleted. The job reads this in its thread."""
 
 
-class SealedSegment(NamedTuple):
+class SegmentWithEnd(NamedTuple):
     """A sealed segment, and the sequence after its last message."""
 
     segment: Segment
@@ -56,7 +56,7 @@ class CompactionPlan:
     """Marks the needed messages of the oldest segments and of the compacted files."""
 
     def __init__(
-        self, log: CompactedLog, segments: list[SealedSegment], files: list[CompactedFile], first: int, epoch: int
+        self, log: CompactedLog, segments: list[SegmentWithEnd], files: list[CompactedFile], first: int, epoch: int
     ) -> None:
         self.log = log
         self.epoch = epoch
@@ -91,7 +91,7 @@ class CompactionPlan:
         parts = [(ended, self._marks[ended.segment.base - self._first : ended.end - self._first]) for ended in segments]
         return CompactionJob(self.log, self.epoch, parts, files, CompactedFile(folder, number))
 
-    def _choose_segments(self) -> tuple[list[SealedSegment], float]:
+    def _choose_segments(self) -> tuple[list[SegmentWithEnd], float]:
         """Return the segments worth compacting, and roughly how many of their bytes are needed."""
         chosen, chosen_bytes = 0, 0.0
         needed, size = 0.0, 0
@@ -121,7 +121,7 @@ class CompactionJob:
         self,
         log: CompactedLog,
         epoch: int,
-        segments: list[tuple[SealedSegment, bytearray]],
+        segments: list[tuple[SegmentWithEnd, bytearray]],
         files: list[tuple[CompactedFile, bytearray]],
         target: CompactedFile,
     ) -> None:
@@ -241,7 +241,7 @@ class CompactionJob:
 
     # From segments
 
-    def _copy_segment(self, files: Files, descriptor: int, ended: SealedSegment, marks: bytearray) -> bool:
+    def _copy_segment(self, files: Files, descriptor: int, ended: SegmentWithEnd, marks: bytearray) -> bool:
         """Copy a segment's needed messages. Returns False if some are damaged, so that the segment must stay."""
         segment, end = ended
         place = marks.find(1)

@@ -7,7 +7,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from nsqd.log.compaction.rewrite import MOST_MARKED, CompactionJob, CompactionPlan, SealedSegment
+from nsqd.log.compaction.rewrite import MOST_MARKED, CompactionJob, CompactionPlan, SegmentWithEnd
 
 if TYPE_CHECKING:
     from nsqd.log.log_fault import LogFault
@@ -122,7 +122,7 @@ class Compaction:
         if not front and not self._compacted:
             self.is_refused = False
             return None
-        return CompactionPlan(self, [SealedSegment(*one) for one in front], self._compacted.files, first, self._epoch)
+        return CompactionPlan(self, [SegmentWithEnd(*one) for one in front], self._compacted.files, first, self._epoch)
 
     def decide(self, plan: CompactionPlan, took: float) -> CompactionJob | None:
         """Return the job to perform in a thread and pass to `end`, or None. `took` is the seconds spent on the plan."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from nsqd.remote.object_store import FaultKind, StoreFault
+from nsqd.remote.object_store import StoreFault, StoreFaultKind
 
 _CODE: Final = re.compile(r"<Code>\s*(\w+)\s*</Code>|\(code: ([A-Za-z]\w*)\)|\"(?:status|reason|error)\": *\"(\w+)\"")
 _MESSAGE: Final = re.compile(r"<Message>\s*([^<\n]*)|\"message\": *\"([^\"\n]*)\"")
@@ -20,7 +20,12 @@ _DEBUG: Final = "\n\nDebug source:"
 _SECRETS: Final = re.compile(r"\?\S*")  # the query of a URL, which may be a signature
 _LONGEST: Final = 300
 
-_DENIED, _MISSING, _CLOCK, _BUSY = FaultKind.DENIED, FaultKind.MISSING, FaultKind.CLOCK, FaultKind.BUSY
+_DENIED, _MISSING, _CLOCK, _BUSY = (
+    StoreFaultKind.DENIED,
+    StoreFaultKind.MISSING,
+    StoreFaultKind.CLOCK,
+    StoreFaultKind.BUSY,
+)
 _RIGHTS: Final = "these credentials don't allow it: they need to get, put, delete and list objects here"
 _SET_CLOCK: Final = "the store refuses requests because this machine's clock is off: set it, by NTP for example"
 _NO_BUCKET: Final = "there is no bucket of this name: create it, or correct the URL"
@@ -30,7 +35,7 @@ _REGION: Final = "the bucket is in another region: name it by --remote-option=re
 _SLOW_DOWN: Final = "the store asks for fewer requests"
 
 # The codes that stores give as the reason, and what they mean for an operator.
-_CODES: Final[dict[str, tuple[FaultKind, str]]] = {
+_CODES: Final[dict[str, tuple[StoreFaultKind, str]]] = {
     "InvalidAccessKeyId": (_DENIED, "the store doesn't know this access key: correct AWS_ACCESS_KEY_ID"),
     "SignatureDoesNotMatch": (_DENIED, "the secret key is wrong: correct AWS_SECRET_ACCESS_KEY"),
     "InvalidToken": (_DENIED, "the session token is wrong"),
@@ -48,13 +53,13 @@ _CODES: Final[dict[str, tuple[FaultKind, str]]] = {
     "NoSuchBucket": (_MISSING, _NO_BUCKET),
     "ContainerNotFound": (_MISSING, _NO_CONTAINER),
     "ContainerBeingDeleted": (_MISSING, "the container is being deleted"),
-    "QuotaExceeded": (FaultKind.FULL, "the quota is used up"),
+    "QuotaExceeded": (StoreFaultKind.FULL, "the quota is used up"),
     "SlowDown": (_BUSY, _SLOW_DOWN),
     "ServerBusy": (_BUSY, _SLOW_DOWN),
     "TooManyRequests": (_BUSY, _SLOW_DOWN),
-    "AuthorizationHeaderMalformed": (FaultKind.OTHER, _REGION),
-    "PermanentRedirect": (FaultKind.OTHER, _REGION),
-    "EntityTooLarge": (FaultKind.OTHER, "an object of 8 MiB is too large for the store"),
+    "AuthorizationHeaderMalformed": (StoreFaultKind.OTHER, _REGION),
+    "PermanentRedirect": (StoreFaultKind.OTHER, _REGION),
+    "EntityTooLarge": (StoreFaultKind.OTHER, "an object of 8 MiB is too large for the store"),
 }
 
 # Azure's answer to a wrong clock has the code of a wrong key, so this counts more than the code.
@@ -68,28 +73,28 @@ _SIGNS: Final = tuple(
         (r"169\.254\.|metadata\.google|performing token request", _DENIED, _NO_CREDENTIALS),
         ("MissingAccount", _DENIED, "there is no account: name it by --remote-option=account_name=NAME"),
         ("InvalidAccessKey|OpenCredentials|DecodeCredentials", _DENIED, ""),
-        ("redirect without LOCATION|BareRedirect", FaultKind.OTHER, _REGION),
-        ("BadScheme|not allowed.*http", FaultKind.OTHER, "an endpoint has to begin with http:// or https://"),
-        ("dns error", FaultKind.UNREACHABLE, "the name of the store's host is unknown"),
-        ("ConnectionRefused", FaultKind.UNREACHABLE, "nothing listens there: the connection was refused"),
-        ("InvalidCertificate|UnknownIssuer", FaultKind.UNREACHABLE, "its certificate isn't trusted here"),
-        ("kind: Timeout|TimedOut", FaultKind.UNREACHABLE, "no answer in time"),
+        ("redirect without LOCATION|BareRedirect", StoreFaultKind.OTHER, _REGION),
+        ("BadScheme|not allowed.*http", StoreFaultKind.OTHER, "an endpoint has to begin with http:// or https://"),
+        ("dns error", StoreFaultKind.UNREACHABLE, "the name of the store's host is unknown"),
+        ("ConnectionRefused", StoreFaultKind.UNREACHABLE, "nothing listens there: the connection was refused"),
+        ("InvalidCertificate|UnknownIssuer", StoreFaultKind.UNREACHABLE, "its certificate isn't trusted here"),
+        ("kind: Timeout|TimedOut", StoreFaultKind.UNREACHABLE, "no answer in time"),
         (
             "IncompleteMessage|ConnectionReset|ConnectionAborted|BrokenPipe",
-            FaultKind.UNREACHABLE,
+            StoreFaultKind.UNREACHABLE,
             "it broke the connection",
         ),
-        ("kind: Connect,", FaultKind.UNREACHABLE, "no connection can be made"),
+        ("kind: Connect,", StoreFaultKind.UNREACHABLE, "no connection can be made"),
     )
 )
-_STATUSES: Final[dict[str, tuple[FaultKind, str]]] = {
+_STATUSES: Final[dict[str, tuple[StoreFaultKind, str]]] = {
     "401": (_DENIED, "the store doesn't accept these credentials"),
     "403": (_DENIED, _RIGHTS),
     "404": (_MISSING, "this is no answer of an object store: is the endpoint right?"),
     "413": _CODES["EntityTooLarge"],
     "429": (_BUSY, _SLOW_DOWN),
     "503": (_BUSY, _SLOW_DOWN),
-    "507": (FaultKind.FULL, "the store is full"),
+    "507": (StoreFaultKind.FULL, "the store is full"),
 }
 
 # A 404 with another code, or with none, says nothing about the object: a proxy or a web server gives such answers, too.
@@ -115,12 +120,12 @@ def fault_of(text: str, place: object) -> StoreFault:
     if not meaning:
         return StoreFault(f"{place}: {' '.join(sentence.split())[:_LONGEST]}", kind)
     detail = ": ".join(filter(None, (code or (f"status {status}" if status else ""), message.strip().rstrip("."))))
-    if kind is FaultKind.CLOCK and (time := _first(_SERVER_TIME, text)):
+    if kind is StoreFaultKind.CLOCK and (time := _first(_SERVER_TIME, text)):
         detail += f"; its clock says {time}"
     return StoreFault(f"{place}: {meaning}" + (f" ({detail[:_LONGEST]})" if detail else ""), kind)
 
 
-def _meaning(text: str, code: str, status: str) -> tuple[FaultKind, str]:
+def _meaning(text: str, code: str, status: str) -> tuple[StoreFaultKind, str]:
     if _OFF_CLOCK.search(text):
         return _CLOCK, _SET_CLOCK
     if code in _CODES:
@@ -130,7 +135,7 @@ def _meaning(text: str, code: str, status: str) -> tuple[FaultKind, str]:
             return kind, meaning
     if status in _STATUSES:
         return _STATUSES[status]
-    return FaultKind.OTHER, "the store has failed" if status.startswith("5") else ""
+    return StoreFaultKind.OTHER, "the store has failed" if status.startswith("5") else ""
 
 
 def _first(pattern: re.Pattern[str], text: str) -> str:

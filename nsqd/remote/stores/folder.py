@@ -21,23 +21,23 @@ from pathlib import Path
 from typing import Final
 
 from nsqd.log.files import Files, close_quietly, error_text
-from nsqd.remote.object_store import LIST_LIMIT, Created, FaultKind, Names, OnUnknown, StoreFault, ignore
+from nsqd.remote.object_store import LIST_LIMIT, Created, Names, OnUnknown, StoreFault, StoreFaultKind, ignore
 
 _ASIDE: Final = ".new"  # no name begins with a dot
 _DAY_NS: Final = 86_400 * 10**9  # after which a file that a killed process has left aside is removed
 _KINDS: Final = {
-    errno.EACCES: FaultKind.DENIED,
-    errno.EDQUOT: FaultKind.FULL,
-    errno.ENOSPC: FaultKind.FULL,
-    errno.EPERM: FaultKind.DENIED,
-    errno.EROFS: FaultKind.DENIED,
-    errno.ESTALE: FaultKind.UNREACHABLE,
-    errno.ETIMEDOUT: FaultKind.UNREACHABLE,
+    errno.EACCES: StoreFaultKind.DENIED,
+    errno.EDQUOT: StoreFaultKind.FULL,
+    errno.ENOSPC: StoreFaultKind.FULL,
+    errno.EPERM: StoreFaultKind.DENIED,
+    errno.EROFS: StoreFaultKind.DENIED,
+    errno.ESTALE: StoreFaultKind.UNREACHABLE,
+    errno.ETIMEDOUT: StoreFaultKind.UNREACHABLE,
 }
 
 _WHAT_TO_DO: Final = {
-    FaultKind.DENIED: "; let the user that runs nsqd write there",
-    FaultKind.FULL: "; make room there",
+    StoreFaultKind.DENIED: "; let the user that runs nsqd write there",
+    StoreFaultKind.FULL: "; make room there",
 }
 
 
@@ -215,8 +215,10 @@ class FolderStore:
 
     def _fault(self, operation: str, path: Path, error: OSError) -> StoreFault:
         if error.errno == errno.ENOENT and not self._exists():
-            return StoreFault(f"file://{self._root}: there is no such folder: mount it, or make it", FaultKind.MISSING)
-        kind = _KINDS.get(error.errno or 0, FaultKind.OTHER)
+            return StoreFault(
+                f"file://{self._root}: there is no such folder: mount it, or make it", StoreFaultKind.MISSING
+            )
+        kind = _KINDS.get(error.errno or 0, StoreFaultKind.OTHER)
         what_to_do = _WHAT_TO_DO.get(kind, "")
         return StoreFault(f"file://{self._root}: {error_text(operation, path, error)}{what_to_do}", kind)
 

@@ -19,14 +19,14 @@ from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from nsqcommon.startup import StartupError
-from nsqd.remote.location import Scheme, StoreLocation, endpoint_of
-from nsqd.remote.object_store import LIST_LIMIT, Created, FaultKind, Names, OnUnknown, StoreFault, ignore
+from nsqd.remote.location import StoreLocation, StoreScheme, endpoint_of
+from nsqd.remote.object_store import LIST_LIMIT, Created, Names, OnUnknown, StoreFault, StoreFaultKind, ignore
 from nsqd.remote.stores.answers import fault_of, says_absent, says_beyond_end
 from nsqd.remote.stores.time_limits import LONG, SHORT, TimeLimits
 
 CloudStore: TypeAlias = "S3Store | GCSStore | AzureStore"
 
-_CLASSES: Final = {Scheme.S3: S3Store, Scheme.GS: GCSStore, Scheme.AZ: AzureStore}
+_CLASSES: Final = {StoreScheme.S3: S3Store, StoreScheme.GS: GCSStore, StoreScheme.AZ: AzureStore}
 _IN_THE_URL: Final = frozenset({"bucket", "bucket_name", "container", "container_name", "prefix"})
 _FIXED: Final = frozenset({"conditional_put", "aws_conditional_put", "copy_if_not_exists"})
 _NO_RETRIES: Final[Any] = {"max_retries": 0, "retry_timeout": timedelta(seconds=1)}
@@ -141,7 +141,7 @@ class ObstoreStore:
     def _delete_those_there(self, names: Sequence[str], error: OSError) -> None:
         """Delete one by one after a bulk request that Azure or Google has refused because a name wasn't there."""
         fault = self._fault(error)
-        if fault.kind is FaultKind.MISSING and not says_absent(str(error)):
+        if fault.kind is StoreFaultKind.MISSING and not says_absent(str(error)):
             raise fault from error
         for name in names:
             try:
@@ -169,7 +169,7 @@ def open_cloud_store(
     if names := options.keys() & _FIXED:
         raise StartupError(f"--remote-option={min(names)}: nsqd has to set this itself")
     config: dict[str, Any] = {name: value for name, value in options.items() if name not in _OF_CONNECTIONS}
-    if location.scheme is Scheme.S3:
+    if location.scheme is StoreScheme.S3:
         config["conditional_put"] = "etag"  # whatever the environment says
 
     def opened(timeout: float) -> CloudStore:
@@ -191,7 +191,7 @@ def open_cloud_store(
 
 
 def _connection_options(
-    scheme: Scheme, options: Mapping[str, str], environ: Mapping[str, str], *, timeout: float
+    scheme: StoreScheme, options: Mapping[str, str], environ: Mapping[str, str], *, timeout: float
 ) -> Any:
     """Return what the library wants to know about connections.
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nsqcommon.startup import StartupError
-from nsqd.remote.location import Scheme, StoreLocation
+from nsqd.remote.location import StoreLocation, StoreScheme
 from nsqd.remote.object_store import OnUnknown, ignore
 from nsqd.remote.stores.folder import FolderStore
 
@@ -22,7 +22,7 @@ def open_store(
 
     Nothing is read or written yet, and each call makes its own connections. Raises StartupError.
     """
-    if location.scheme is Scheme.FILE:
+    if location.scheme is StoreScheme.FILE:
         if options:
             raise StartupError(f"--remote-option={min(options)}: a folder has no options")
         return FolderStore(Path(location.prefix), node=node, on_unknown=on_unknown)

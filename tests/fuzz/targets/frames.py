@@ -6,11 +6,11 @@ from contextlib import suppress
 from random import Random
 
 from nsqclient import Config, NSQError
-from nsqclient.core.connection import Connection, Identity
+from nsqclient.core.connection import IdentifyDefaults, NsqdConnection
 from tests.fuzz.fuzzing import pieces
 
 
-class Opened(Connection):
+class Opened(NsqdConnection):
     def _opened(self, now: float) -> None: ...
 
     def _response(self, content: bytes, now: float) -> None: ...
@@ -21,7 +21,12 @@ class Opened(Connection):
 def run(data: bytes, random: Random) -> None:
     config = Config(compression=random.choice(("none", "snappy", "deflate")), auth_secret="secret")
     connection = Opened(
-        "nsqd:4150", config, Identity("host", "agent"), make_tls=None, wake=lambda: None, emit=lambda event: None
+        "nsqd:4150",
+        config,
+        IdentifyDefaults("host", "agent"),
+        make_tls=None,
+        wake=lambda: None,
+        emit=lambda event: None,
     )
     with suppress(NSQError):
         for piece in pieces(data, random):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqclient.core.backoff import Backoff, Signal, Step
+from nsqclient.core.backoff import Backoff, BackoffStep, Signal
 
 
 def backoff(strategy: object = "exponential", *, multiplier: float = 0.1, longest: float = 1.0) -> Backoff:
@@ -16,29 +16,29 @@ def backoff(strategy: object = "exponential", *, multiplier: float = 0.1, longes
 def test_levels_go_up_until_the_next_would_be_too_long_and_down_one_by_one() -> None:
     it, now, pauses = backoff(), 0.0, []
     for signal in [Signal.FAILED] * 5 + [Signal.SUCCEEDED] * 2:
-        assert it.signal(signal, now) is Step.WAIT
+        assert it.signal(signal, now) is BackoffStep.WAIT
         assert it.until is not None
         pauses.append((it.level, round(it.until - now, 6)))
         now = it.until
         it.tested(now, has_begun=True)
     assert pauses == [(1, 0.2), (2, 0.4), (3, 0.8), (3, 0.8), (3, 0.8), (2, 0.4), (1, 0.2)]
-    assert it.signal(Signal.SUCCEEDED, now) is Step.END
+    assert it.signal(Signal.SUCCEEDED, now) is BackoffStep.END
     assert not it.active
 
 
 def test_while_it_waits_answers_mean_nothing() -> None:
     it = backoff()
     it.signal(Signal.FAILED, 0.0)
-    assert [it.signal(signal, 0.1) for signal in Signal] == [Step.NOTHING] * 3
+    assert [it.signal(signal, 0.1) for signal in Signal] == [BackoffStep.NOTHING] * 3
     assert (it.level, it.until) == (1, 0.2)
 
 
 def test_neither_success_nor_failure_waits_again_on_the_same_level() -> None:
     it = backoff()
-    assert it.signal(Signal.NEITHER, 0.0) is Step.NOTHING
+    assert it.signal(Signal.NEITHER, 0.0) is BackoffStep.NOTHING
     it.signal(Signal.FAILED, 0.0)
     it.tested(0.2, has_begun=True)
-    assert it.signal(Signal.NEITHER, 1.0) is Step.WAIT
+    assert it.signal(Signal.NEITHER, 1.0) is BackoffStep.WAIT
     assert (it.level, it.until) == (1, 1.2)
 
 
@@ -52,12 +52,12 @@ def test_nobody_to_test_is_asked_for_again_a_second_later() -> None:
 @pytest.mark.parametrize("settings", [{"longest": 0}, {"multiplier": 1.0, "longest": 1.9}])
 def test_no_backoff(settings: dict[str, float]) -> None:
     it = backoff(**settings)
-    assert it.signal(Signal.FAILED, 0.0) is Step.NOTHING
+    assert it.signal(Signal.FAILED, 0.0) is BackoffStep.NOTHING
     assert not it.active
 
 
 def test_strategies() -> None:
-    assert backoff("none").signal(Signal.FAILED, 0.0) is Step.NOTHING
+    assert backoff("none").signal(Signal.FAILED, 0.0) is BackoffStep.NOTHING
     jitter, own = backoff("full_jitter"), backoff(lambda level: level * 0.3)
     jitter.signal(Signal.FAILED, 0.0)
     own.signal(Signal.FAILED, 0.0)

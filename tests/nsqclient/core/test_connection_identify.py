@@ -7,7 +7,7 @@ import json
 import pytest
 
 from nsqclient import Config, HandshakeError
-from nsqclient.core.connection import Identity, Terms, identify_body, read_terms
+from nsqclient.core.connection import IdentifyDefaults, Terms, identify_body, read_terms
 from nsqclient.shell.identity import our_identity
 from nsqcommon.version import suite_version
 from nsqcommon.wire.identify import HttpEndpoint
@@ -17,13 +17,13 @@ NAMES = ("user_agent", "hostname", "client_id")
 
 def test_a_client_names_its_library_and_its_machine() -> None:
     assert our_identity().user_agent == f"nsqclient/{suite_version()}"
-    asked = json.loads(identify_body(Config(), Identity("app1.example.com", "nsqclient/0.1")))
+    asked = json.loads(identify_body(Config(), IdentifyDefaults("app1.example.com", "nsqclient/0.1")))
     assert [asked[it] for it in NAMES] == ["nsqclient/0.1", "app1.example.com", "app1"]
 
 
 def test_a_client_has_the_names_that_it_is_given() -> None:
     config = Config(user_agent="billing/7", hostname="h", client_id="")
-    asked = json.loads(identify_body(config, Identity("app1.example.com", "nsqclient/0.1")))
+    asked = json.loads(identify_body(config, IdentifyDefaults("app1.example.com", "nsqclient/0.1")))
     assert [asked[it] for it in NAMES] == ["billing/7", "h", ""]
 
 

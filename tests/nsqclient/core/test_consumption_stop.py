@@ -6,7 +6,7 @@ from random import Random
 from struct import pack
 
 from nsqclient import Config
-from nsqclient.core.connection import Identity
+from nsqclient.core.connection import IdentifyDefaults
 from nsqclient.core.consumption import Consumption
 from nsqcommon.wire.frames import FrameType, response_frame
 
@@ -22,7 +22,7 @@ def test_message_that_was_delivered_twice_is_requeued_once() -> None:
         "t",
         "c",
         Config(),
-        Identity("host", "agent"),
+        IdentifyDefaults("host", "agent"),
         clock=lambda: 0.0,
         notify=lambda: None,
         emit=lambda event: None,

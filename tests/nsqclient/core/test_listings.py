@@ -10,9 +10,9 @@ import pytest
 from nsqclient import Config, ConfigError
 from nsqclient.core.listings import (
     BadAnswer,
-    Listed,
+    ListedNsqd,
     Listings,
-    Pace,
+    PollInterval,
     Silence,
     groups_of,
     headers_of,
@@ -56,7 +56,7 @@ def test_an_invalid_address_is_refused(text: str) -> None:
 def test_answers_of_both_forms_with_and_without_their_header() -> None:
     plain = answer("a")
     wrapped = json.dumps({"status_code": 200, "data": json.loads(plain)}).encode()
-    listed = (Listed("a:4150", "h", "1.2.3.4:5"),)
+    listed = (ListedNsqd("a:4150", "h", "1.2.3.4:5"),)
     assert read_answer(200, plain) == read_answer(200, wrapped) == listed
     assert read_answer(200, b"") == read_answer(404, b'{"message":"TOPIC_NOT_FOUND"}') == ()
     assert read_answer(200, answer("::1"))[0].address == "[::1]:4150"
@@ -105,7 +105,7 @@ def test_who_is_asked_side_by_side() -> None:
 
 
 def test_pauses() -> None:
-    pace = Pace(Config(lookupd_poll_interval=60, lookupd_poll_jitter=0.3), Random(1))
+    pace = PollInterval(Config(lookupd_poll_interval=60, lookupd_poll_jitter=0.3), Random(1))
     pace.record_query(has_answered=True)
     assert 60 <= pace.pause() <= 78
     pace.record_query(has_answered=True)
@@ -118,7 +118,7 @@ def test_pauses() -> None:
 
 
 def test_pauses_stay_short_while_no_nsqlookupd_can_be_reached() -> None:
-    pace = Pace(Config(lookupd_poll_interval=60), Random(1))
+    pace = PollInterval(Config(lookupd_poll_interval=60), Random(1))
     pauses = []
     for _ in range(1000):
         pace.record_query(has_answered=False)
@@ -130,7 +130,7 @@ def test_pauses_stay_short_while_no_nsqlookupd_can_be_reached() -> None:
 
 
 def test_a_short_interval_is_kept_while_no_nsqlookupd_can_be_reached() -> None:
-    pace = Pace(Config(lookupd_poll_interval=0.1), Random(1))
+    pace = PollInterval(Config(lookupd_poll_interval=0.1), Random(1))
     pace.record_query(has_answered=False)
     assert pace.pause(is_blind=True) <= 0.1
 
@@ -148,6 +148,6 @@ def test_silence_is_total_when_no_nsqlookupd_answered_its_last_query() -> None:
 
 
 def test_queries_that_are_answered_at_once_instead_of_waiting_get_rare() -> None:
-    pace = Pace(Config(), Random(1))
+    pace = PollInterval(Config(), Random(1))
     assert [pace.rest(0.01) for _ in range(9)] == [0, 0, 0, 0.1, 0.2, 0.4, 0.8, 1, 1]
     assert [pace.rest(0.2), pace.rest(0.01)] == [0, 0]

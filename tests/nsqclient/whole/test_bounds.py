@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nsqclient import Config, Disconnected, events
-from nsqclient.core.connection import Connection, Identity
+from nsqclient.core.connection import IdentifyDefaults, NsqdConnection
 from nsqclient.shell.log import logging_events
 from nsqcommon.streams.tls import TlsLayer
 from nsqcommon.wire.frames import response_frame
@@ -19,7 +19,7 @@ from tests.support.certificates import make_certificates
 from tests.support.upgraded import trusting
 
 
-class Opened(Connection):
+class Opened(NsqdConnection):
     def _opened(self, now: float) -> None: ...
 
     def _response(self, content: bytes, now: float) -> None: ...
@@ -29,7 +29,12 @@ class Opened(Connection):
 
 def opened(config: Config) -> Opened:
     connection = Opened(
-        "nsqd:4150", config, Identity("host", "agent"), make_tls=None, wake=lambda: None, emit=lambda event: None
+        "nsqd:4150",
+        config,
+        IdentifyDefaults("host", "agent"),
+        make_tls=None,
+        wake=lambda: None,
+        emit=lambda event: None,
     )
     connection.receive(response_frame(b"OK"), 0.0)
     assert connection.is_open
@@ -55,7 +60,7 @@ def test_an_nsqd_that_ends_tls_and_leaves_the_socket_open_is_gone(tmp_path: Path
     connection = Opened(
         "nsqd:4150",
         Config(tls="require"),
-        Identity("host", "agent"),
+        IdentifyDefaults("host", "agent"),
         make_tls=partial(TlsLayer, trusting(certificates), server_side=False, server_hostname="localhost"),
         wake=lambda: None,
         emit=lambda event: None,

@@ -117,7 +117,7 @@ def test_a_consumer(consume: Callable[[Consumer], Awaitable[None]]) -> None:
             for server in servers:
                 await server.wait_until(lambda server=server: not server.connections)  # type: ignore[misc]
                 where = Counter(server.finished("t", "c")) + Counter(
-                    it.body for it in server._channel("t", "c").waiting
+                    it.body for it in server._broker.channel("t", "c").waiting
                 )
                 # Every message is either finished, or at once available to others.
                 assert where == Counter(b"%d" % number for number in range(MESSAGES))

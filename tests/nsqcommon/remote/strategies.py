@@ -18,8 +18,8 @@ from nsqcommon.remote.operations import (
     Write,
     body_length,
 )
-from nsqcommon.remote.root import FileEntry, Part, Root, SealedSegment
-from nsqcommon.remote.slot import Claimant, Kind, Slot
+from nsqcommon.remote.root import FileEntry, FilePart, Root, SealedSegment
+from nsqcommon.remote.slot import Claimant, Slot, SlotKind
 
 NUMBERS = st.integers(0, 2**63)
 LENGTHS = st.integers(0, 40)
@@ -42,10 +42,10 @@ CLAIMANTS = st.builds(Claimant, st.text(max_size=9), NUMBERS, st.text(max_size=9
 
 @st.composite
 def slots(draw: st.DrawFn) -> tuple[Slot, list[bytes]]:
-    kind = draw(st.sampled_from(Kind))
+    kind = draw(st.sampled_from(SlotKind))
     run, number, writer = draw(RUNS), draw(NUMBERS), draw(RUNS).writer
-    if kind is not Kind.DATA:
-        claimant = draw(CLAIMANTS) if kind is Kind.FENCE else None
+    if kind is not SlotKind.DATA:
+        claimant = draw(CLAIMANTS) if kind is SlotKind.FENCE else None
         return Slot(kind, "node", run, number, writer, 1, (), draw(RUNS), draw(st.booleans()), claimant), []
     operations = tuple(draw(st.lists(OPERATIONS, max_size=5)))
     body = [bytes(draw(st.binary(min_size=it, max_size=it))) for it in map(body_length, operations)]
@@ -54,7 +54,7 @@ def slots(draw: st.DrawFn) -> tuple[Slot, list[bytes]]:
 
 @st.composite
 def file_entries(draw: st.DrawFn) -> FileEntry:
-    parts = tuple(draw(st.lists(st.builds(Part, PATHS, NUMBERS, LENGTHS, CRCS), max_size=3)))
+    parts = tuple(draw(st.lists(st.builds(FilePart, PATHS, NUMBERS, LENGTHS, CRCS), max_size=3)))
     return FileEntry(sum(it.length for it in parts), parts)
 
 

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from nsqcommon.remote.framing import BadObject, frame, unframe
 from nsqcommon.remote.names import Run
-from nsqcommon.remote.root import FileEntry, Part, Root, decode_root, encode_root, prove
+from nsqcommon.remote.root import FileEntry, FilePart, Root, decode_root, encode_root, prove
 from tests.nsqcommon.remote.strategies import ROOTS
 
 RUN = Run(7, "00000000000000ab")
-PART = Part("fold/x/0001", 10, 3, crc32c(b"abc"))
+PART = FilePart("fold/x/0001", 10, 3, crc32c(b"abc"))
 
 
 @given(ROOTS)
@@ -48,7 +48,7 @@ def test_a_body_that_would_fill_the_memory_is_not_decompressed() -> None:
 
 
 def test_a_root_needs_the_objects_of_its_parts() -> None:
-    root = Root("node", RUN, {"a": FileEntry(3, (PART,)), "b": FileEntry(2, (Part("", 0, 2, 0),))})
+    root = Root("node", RUN, {"a": FileEntry(3, (PART,)), "b": FileEntry(2, (FilePart("", 0, 2, 0),))})
     assert root.objects() == {"fold/x/0001"}
 
 

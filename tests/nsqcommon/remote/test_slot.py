@@ -20,11 +20,11 @@ from nsqcommon.remote.operations import (
     encode_operations,
     header_length,
 )
-from nsqcommon.remote.slot import Kind, Slot, decode_slot, decode_slot_header, encode_slot
+from nsqcommon.remote.slot import Slot, SlotKind, decode_slot, decode_slot_header, encode_slot
 from tests.nsqcommon.remote.strategies import OPERATIONS, slots
 
 RUN = Run(7, "00000000000000ab")
-SLOT = Slot(Kind.DATA, "node", RUN, 3, RUN.writer, 1, (Replace("a", 3),))
+SLOT = Slot(SlotKind.DATA, "node", RUN, 3, RUN.writer, 1, (Replace("a", 3),))
 DATA = b"".join(encode_slot(SLOT, [b"one"]))
 
 
@@ -61,7 +61,7 @@ def test_operations_take_no_more_than_they_are_counted(operations: list[Operatio
 
 
 def test_a_slot_that_readers_would_refuse_is_not_made() -> None:
-    slot = Slot(Kind.DATA, "node", RUN, 3, RUN.writer, 1, (Remove("a" * 100),) * (MOST_HEADER // 100))
+    slot = Slot(SlotKind.DATA, "node", RUN, 3, RUN.writer, 1, (Remove("a" * 100),) * (MOST_HEADER // 100))
     with pytest.raises(BadObject, match="a header of 18119443 bytes is longer than 16777216"):
         encode_slot(slot)
 
@@ -109,7 +109,7 @@ def test_a_newer_kind_of_slot_and_a_newer_format_are_said_to_be_newer() -> None:
 
 
 def test_data_that_names_a_next_run_and_a_fence_that_does_not_are_refused() -> None:
-    for kind, following in ((Kind.DATA, RUN.following("0" * 16)), (Kind.FENCE, None), (Kind.END, None)):
+    for kind, following in ((SlotKind.DATA, RUN.following("0" * 16)), (SlotKind.FENCE, None), (SlotKind.END, None)):
         slot = Slot(kind, "node", RUN, 3, RUN.writer, 1, (), following)
         with pytest.raises(BadObject, match="as the next run"):
             decode_slot(b"".join(encode_slot(slot)))

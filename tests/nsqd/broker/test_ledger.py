@@ -11,7 +11,7 @@ from nsqd.broker.consumer import Consumer
 from nsqd.broker.early_deferrals import EarlyDeferrals
 from nsqd.broker.feed import TopicFeed
 from nsqd.broker.in_flight import Delivery
-from nsqd.broker.journal import Journal
+from nsqd.broker.journal import BrokerJournal
 from nsqd.broker.ledger import Ledger
 from nsqd.broker.reclaimer import Reclaimer
 from tests.support.fake_store import FakeStore
@@ -28,7 +28,7 @@ class Bench:
         self.store = FakeStore()
         self.log = self.store.create_log("t")
         self.feed = TopicFeed("t", self.log, ephemeral=False)
-        self.journal: Journal[Ledger] = Journal(self.store)
+        self.journal: BrokerJournal[Ledger] = BrokerJournal(self.store)
         self.ledger = Ledger("c", self.feed, self.journal, Reclaimer(), cursor=0, ephemeral=ephemeral)
 
     def publish(self, count: int, *, delay_ms: int = 0) -> Batch:

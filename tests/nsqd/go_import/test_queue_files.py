@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from nsqd.go_import.queue_files import FilePart, Position, ReadingPlan, find_queues, parse_position, plan_reading
+from nsqd.go_import.queue_files import Position, ReadingPlan, UnreadPart, find_queues, parse_position, plan_reading
 
 
 def test_files_are_sorted_by_queue() -> None:
@@ -41,7 +41,7 @@ def test_metadata_that_is_something_else_is_none(data: bytes) -> None:
 def test_a_queue_is_read_from_its_read_position_on() -> None:
     position = Position(9, 3, 40, 5, 60)
     assert plan_reading(position, {3: 100, 4: 100, 5: 60}) == ReadingPlan(
-        [FilePart(3, 40, 100), FilePart(4, 0, 100), FilePart(5, 0, 60)], []
+        [UnreadPart(3, 40, 100), UnreadPart(4, 0, 100), UnreadPart(5, 0, 60)], []
     )
 
 
@@ -57,24 +57,29 @@ def test_a_queue_that_is_at_its_end_has_nothing_to_read() -> None:
 @pytest.mark.parametrize(
     ("position", "sizes", "parts", "remark"),
     [
-        (Position(1, 0, 0, 0, 35), {0: 70}, [FilePart(0, 0, 70)], "importing 35 bytes after the write position"),
-        (Position(1, 0, 0, 0, 35), {0: 20}, [FilePart(0, 0, 20)], "ends at 20, but 35 bytes were written"),
-        (Position(1, 0, 0, 0, 35), {0: 35, 1: 9}, [FilePart(0, 0, 35), FilePart(1, 0, 9)], "newer than the metadata"),
+        (Position(1, 0, 0, 0, 35), {0: 70}, [UnreadPart(0, 0, 70)], "importing 35 bytes after the write position"),
+        (Position(1, 0, 0, 0, 35), {0: 20}, [UnreadPart(0, 0, 20)], "ends at 20, but 35 bytes were written"),
+        (
+            Position(1, 0, 0, 0, 35),
+            {0: 35, 1: 9},
+            [UnreadPart(0, 0, 35), UnreadPart(1, 0, 9)],
+            "newer than the metadata",
+        ),
         (
             Position(1, 2, 5, 2, 35),
             {1: 9, 2: 35},
-            [FilePart(2, 5, 35)],
+            [UnreadPart(2, 5, 35)],
             "skipping file 1, which is before the read position",
         ),
-        (Position(1, 2, 50, 3, 35), {2: 40, 3: 35}, [FilePart(3, 0, 35)], "ends at 40, before the read position 50"),
-        (Position(1, 2, 5, 4, 35), {2: 9, 4: 35}, [FilePart(2, 5, 9), FilePart(4, 0, 35)], "1 files are missing"),
+        (Position(1, 2, 50, 3, 35), {2: 40, 3: 35}, [UnreadPart(3, 0, 35)], "ends at 40, before the read position 50"),
+        (Position(1, 2, 5, 4, 35), {2: 9, 4: 35}, [UnreadPart(2, 5, 9), UnreadPart(4, 0, 35)], "1 files are missing"),
         (Position(1, 0, 0, 10**15, 35), {}, [], "1000000000000001 files are missing from 0 to"),
         (Position(1, 0, 0, 1, 0), {}, [], "1 files are missing"),
-        (None, {3: 9, 2: 8}, [FilePart(2, 0, 8), FilePart(3, 0, 9)], "no readable metadata"),
+        (None, {3: 9, 2: 8}, [UnreadPart(2, 0, 8), UnreadPart(3, 0, 9)], "no readable metadata"),
     ],
 )
 def test_where_metadata_and_files_differ_what_can_be_read_is_taken(
-    position: Position | None, sizes: dict[int, int], parts: list[FilePart], remark: str
+    position: Position | None, sizes: dict[int, int], parts: list[UnreadPart], remark: str
 ) -> None:
     reading = plan_reading(position, sizes)
     assert reading.parts == parts

@@ -12,15 +12,15 @@ import pytest
 
 from nsqd.log.data_path import NODE_JSON, DataPathError, as_json
 from nsqd.log.files import Files
-from nsqd.log.owner import BEAT, OWNER_JSON, SECOND_LOOK, WATCH, Owner, Ownership, read_owner
+from nsqd.log.owner import BEAT, OWNER_JSON, SECOND_LOOK, WATCH, DataPathOwner, Ownership, read_owner
 from nsqd.options import Options
 from nsqd.start import opened_store
 
-HERE = Owner("here", "boot-1", 7, "2026-01-01T00:00:00.000+00:00")
-THERE = Owner("there", "boot-2", 8, "2026-01-02T00:00:00.000+00:00")
+HERE = DataPathOwner("here", "boot-1", 7, "2026-01-01T00:00:00.000+00:00")
+THERE = DataPathOwner("there", "boot-2", 8, "2026-01-02T00:00:00.000+00:00")
 
 
-def ownership(folder: Path, me: Owner, pause: Callable[[float], None] = lambda seconds: None) -> Ownership:
+def ownership(folder: Path, me: DataPathOwner, pause: Callable[[float], None] = lambda seconds: None) -> Ownership:
     return Ownership(folder, Files(), me, pause)
 
 
@@ -219,7 +219,7 @@ def test_one_that_was_overtaken_and_is_silent_again_is_followed(tmp_path: Path) 
 
 
 def test_of_two_that_wait_for_the_same_silent_owner_the_later_one_stays(tmp_path: Path) -> None:
-    ownership(tmp_path, Owner("gone", "boot-0", 1, "")).take(by_force=False)
+    ownership(tmp_path, DataPathOwner("gone", "boot-0", 1, "")).take(by_force=False)
     there = ownership(tmp_path, THERE)
 
     def pause(seconds: float) -> None:

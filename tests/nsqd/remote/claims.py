@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from nsqcommon.remote.operations import Replace
 from nsqcommon.remote.slot import Claimant
-from nsqd.remote.chain import Chain, Verb
+from nsqd.remote.chain import Chain, RequestVerb
 from nsqd.remote.claim import ChainRead, Claim, Claimed
 from nsqd.remote.claiming import Surroundings, claim_name
 from nsqd.remote.local_mark import LocalMark
@@ -91,7 +91,7 @@ class World:
     def send(self, chain: Chain) -> None:
         store = self.open(ignore)
         while (request := chain.next_request(1e9)) is not None:
-            assert request.verb is Verb.CREATE
+            assert request.verb is RequestVerb.CREATE
             assert request.slot is not None
             chain.created(request, store.create(request.name, request.slot.data), 0.0)
 

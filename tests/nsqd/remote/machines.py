@@ -12,7 +12,7 @@ from typing import Final
 from nsqcommon.remote.names import writer_name
 from nsqd.log.data_path import DataPath, write_log_json
 from nsqd.log.files import Files
-from nsqd.remote.chain import Request, Verb
+from nsqd.remote.chain import ChainRequest, RequestVerb
 from nsqd.remote.claim import Claimed
 from nsqd.remote.claiming import Surroundings
 from nsqd.remote.local_files import LocalFiles
@@ -181,7 +181,7 @@ class Messenger:
         self.owner.expect_confirmation()
         while self.owner.fenced is None and not self.owner.is_settled and not self.owner.may_jump:
             found = self.owner.next_request(self.clock.now)
-            if isinstance(found, Request):
+            if isinstance(found, ChainRequest):
                 self._perform(found)
             else:
                 self.clock.now = found
@@ -191,13 +191,13 @@ class Messenger:
         self.owner.expect_confirmation()
         for _ in range(requests):
             found = self.owner.next_request(self.clock.now)
-            if isinstance(found, Request):
+            if isinstance(found, ChainRequest):
                 self._perform(found)
             elif found < inf:
                 self.clock.now = found
 
-    def _perform(self, request: Request) -> None:
-        if request.verb is Verb.CREATE:
+    def _perform(self, request: ChainRequest) -> None:
+        if request.verb is RequestVerb.CREATE:
             self.owner.created(request, self.store.create(request.name, request.data), self.clock.now)
         else:
             self.owner.got(request, self.store.get(request.name), self.clock.now)

@@ -6,7 +6,7 @@ from nsqcommon.remote.names import Run, root_name, slot_name
 from nsqcommon.remote.operations import Commit, Operation
 from nsqcommon.remote.root import Root, encode_root
 from nsqcommon.remote.slot import Claimant, Slot, decode_slot
-from nsqd.remote.chain import Chain, Verb
+from nsqd.remote.chain import Chain, RequestVerb
 from nsqd.remote.claim import Ask, Claim, Claimed, ClaimRequest, RunRead
 from nsqd.remote.local_mark import LocalMark
 from nsqd.remote.object_store import Created
@@ -99,7 +99,7 @@ class Owner:
 
     def send(self) -> None:
         while (request := self.chain.next_request(1e9)) is not None:
-            if request.verb is Verb.CREATE:
+            if request.verb is RequestVerb.CREATE:
                 assert request.slot is not None
                 self.chain.created(request, self.shelf.create(request.name, b"".join(request.slot.data)), 0.0)
             else:

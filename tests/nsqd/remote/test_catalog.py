@@ -23,8 +23,8 @@ from nsqcommon.remote.operations import (
     UseBlob,
     Write,
 )
-from nsqcommon.remote.root import Part, Root, decode_root, empty_root, encode_root, prove
-from nsqcommon.remote.slot import Kind, Slot, decode_slot, encode_slot
+from nsqcommon.remote.root import FilePart, Root, decode_root, empty_root, encode_root, prove
+from nsqcommon.remote.slot import Slot, SlotKind, decode_slot, encode_slot
 from nsqd.remote.catalog import (
     Catalog,
     CatalogFile,
@@ -47,7 +47,7 @@ class Objects:
         self.run, self.number = RUN, 0
 
     def slot(self, *operations: Operation, body: bytes = b"") -> None:
-        slot = Slot(Kind.DATA, "node", self.run, self.number, self.run.writer, 1, operations)
+        slot = Slot(SlotKind.DATA, "node", self.run, self.number, self.run.writer, 1, operations)
         name = slot_name(self.run, self.number)
         self.objects[name] = data = b"".join(encode_slot(slot, [body]))
         decoded, view = decode_slot(data)
@@ -59,7 +59,7 @@ class Objects:
         assert len(found) == file.size
         return found
 
-    def _bytes_of(self, part: Part) -> bytes:
+    def _bytes_of(self, part: FilePart) -> bytes:
         if not part.object:
             return bytes(part.length)
         return prove(part, self.objects[part.object][part.offset : part.offset + part.length])

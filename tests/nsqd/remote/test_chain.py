@@ -10,8 +10,8 @@ import pytest
 
 from nsqcommon.remote.names import Run, slot_name
 from nsqcommon.remote.operations import Replace
-from nsqcommon.remote.slot import Claimant, Kind, Slot, decode_slot, encode_slot
-from nsqd.remote.chain import MOST_UNCONFIRMED, Chain, PendingSlot, Request, Verb
+from nsqcommon.remote.slot import Claimant, Slot, SlotKind, decode_slot, encode_slot
+from nsqd.remote.chain import MOST_UNCONFIRMED, Chain, ChainRequest, PendingSlot, RequestVerb
 from nsqd.remote.object_store import Created
 
 RUN = Run(7, "00000000000000aa")
@@ -25,19 +25,19 @@ def append(chain: Chain, position: int, content: bytes = b"x") -> PendingSlot:
     return chain.append([Replace("file", len(content))], [content], position, 1)
 
 
-def send(chain: Chain, now: float = 0.0) -> Request:
+def send(chain: Chain, now: float = 0.0) -> ChainRequest:
     request = chain.next_request(now)
     assert request is not None
     return request
 
 
-def send_all(chain: Chain, now: float = 0.0) -> list[Request]:
+def send_all(chain: Chain, now: float = 0.0) -> list[ChainRequest]:
     return list(iter(lambda: chain.next_request(now), None))
 
 
 def fence(run: Run, number: int) -> bytes:
     claimant = Claimant("machine-b", 4711)
-    slot = Slot(Kind.FENCE, "node", run, number, "b" * 16, 1, (), run.following("b" * 16), False, claimant)
+    slot = Slot(SlotKind.FENCE, "node", run, number, "b" * 16, 1, (), run.following("b" * 16), False, claimant)
     return b"".join(encode_slot(slot))
 
 
@@ -46,7 +46,9 @@ def test_slots_are_numbered_and_have_what_was_appended() -> None:
     for position in range(2):
         append(chain, position, b"%d" % position)
     requests = send_all(chain)
-    assert [(it.verb, it.name) for it in requests] == [(Verb.CREATE, slot_name(RUN, number)) for number in range(2)]
+    assert [(it.verb, it.name) for it in requests] == [
+        (RequestVerb.CREATE, slot_name(RUN, number)) for number in range(2)
+    ]
     last = requests[1].slot
     assert last is not None
     slot, body = decode_slot(b"".join(last.data))
@@ -86,7 +88,7 @@ def test_an_unclear_answer_sends_the_same_bytes_to_the_same_name_after_a_pause()
     chain.created(send(chain), Created.UNKNOWN, 0.0)
     assert chain.next_request(0.0) is None
     again = send(chain, chain.next_due())
-    assert (again.verb, again.name, b"".join(slot.data)) == (Verb.CREATE, slot.name, bytes_sent)
+    assert (again.verb, again.name, b"".join(slot.data)) == (RequestVerb.CREATE, slot.name, bytes_sent)
 
 
 def test_a_name_that_is_taken_is_compared_and_our_own_earlier_try_counts() -> None:
@@ -95,7 +97,7 @@ def test_a_name_that_is_taken_is_compared_and_our_own_earlier_try_counts() -> No
     data = b"".join(slot.data)
     chain.created(send(chain), Created.EXISTS, 0.0)
     compare = send(chain)
-    assert (compare.verb, compare.name) == (Verb.COMPARE, slot.name)
+    assert (compare.verb, compare.name) == (RequestVerb.COMPARE, slot.name)
     chain.got(compare, data[: compare.size], 0.0)
     assert chain.confirmed_position == 10
 
@@ -130,7 +132,7 @@ def test_a_conflict_without_an_object_means_to_send_again() -> None:
     chain.created(send(chain), Created.EXISTS, 0.0)
     chain.got(send(chain), None, 0.0)
     assert chain.fenced is None
-    assert send(chain, chain.next_due()).verb is Verb.CREATE
+    assert send(chain, chain.next_due()).verb is RequestVerb.CREATE
 
 
 def test_a_comparison_without_an_answer_is_repeated_later() -> None:
@@ -139,7 +141,7 @@ def test_a_comparison_without_an_answer_is_repeated_later() -> None:
     chain.created(send(chain), Created.EXISTS, 0.0)
     chain.failed(send(chain), 0.0)
     assert chain.next_request(0.0) is None
-    assert send(chain, chain.next_due()).verb is Verb.COMPARE
+    assert send(chain, chain.next_due()).verb is RequestVerb.COMPARE
 
 
 def test_a_create_that_takes_long_is_sent_four_times_each_after_twice_the_pause() -> None:
@@ -147,7 +149,7 @@ def test_a_create_that_takes_long_is_sent_four_times_each_after_twice_the_pause(
     append(chain, 10)
     first, *others = [send(chain, now) for now in (0.0, 1.0, 3.0, 7.0)]
     assert chain.next_due() == inf
-    assert {it.verb for it in others} == {Verb.CREATE}
+    assert {it.verb for it in others} == {RequestVerb.CREATE}
     chain.created(others[1], Created.CREATED, 8.0)
     assert chain.confirmed_position == 10
     chain.created(first, Created.EXISTS, 9.0)  # the losers' answers say nothing new
@@ -172,7 +174,7 @@ def test_a_request_that_fails_while_others_hang_is_repeated() -> None:
     first, *_ = [send(chain, now) for now in (0.0, 1.0, 3.0, 7.0)]
     chain.created(first, Created.UNKNOWN, 8.0)
     assert chain.next_due() == 7.0 + 4.0
-    assert send(chain, 11.0).verb is Verb.CREATE
+    assert send(chain, 11.0).verb is RequestVerb.CREATE
 
 
 @dataclass
@@ -181,7 +183,7 @@ class HangingServers:
 
     random: Random
     now: float = 0.0
-    under_way: dict[Request, float] = field(default_factory=dict)
+    under_way: dict[ChainRequest, float] = field(default_factory=dict)
 
     def serve(self, chain: Chain, until: float) -> None:
         while self.now < until:
@@ -232,7 +234,7 @@ class SlowServers:
     def store(self, chain: Chain) -> float:
         """Return how long it took until the next slot was confirmed."""
         append(chain, 1)
-        began, answers = self.now, dict[Request, float]()
+        began, answers = self.now, dict[ChainRequest, float]()
         while not chain.take_confirmed():
             for request in send_all(chain, self.now):
                 answers[request] = self.now + self.random.choice(self.times)
@@ -336,7 +338,7 @@ def test_a_slot_is_compared_although_its_first_create_hangs() -> None:
     repeated = send(chain, 1.0)
     chain.created(repeated, Created.EXISTS, 1.1)
     comparison = send(chain, 1.1)
-    assert (comparison.verb, chain.next_request(1.1)) == (Verb.COMPARE, None)
+    assert (comparison.verb, chain.next_request(1.1)) == (RequestVerb.COMPARE, None)
     chain.got(comparison, b"".join(hanging.data), 1.2)
     assert len(chain.take_confirmed()) == 1
 
@@ -348,7 +350,7 @@ def test_a_comparison_that_hangs_is_sent_a_second_time() -> None:
     first = send(chain)
     assert chain.next_due() == 1.0
     second = send(chain, 1.0)
-    assert (first.verb, second.verb, chain.next_due()) == (Verb.COMPARE, Verb.COMPARE, 3.0)
+    assert (first.verb, second.verb, chain.next_due()) == (RequestVerb.COMPARE, RequestVerb.COMPARE, 3.0)
 
 
 SLOT = 8 << 20
@@ -360,7 +362,7 @@ class SlowLine:
 
     rate: float  # bytes per second
     now: float = 0.0
-    left: dict[Request, float] = field(default_factory=dict)
+    left: dict[ChainRequest, float] = field(default_factory=dict)
 
     def serve(self, chain: Chain, step: float = 0.25) -> None:
         for request in send_all(chain, self.now):

@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from nsqd.remote.check import Finding, StoreCheck, Verdict
-from nsqd.remote.object_store import Created, FaultKind, Names, OnUnknown, StoreFault
+from nsqd.remote.check import CheckVerdict, StoreCheck, StoreFinding
+from nsqd.remote.object_store import Created, Names, OnUnknown, StoreFault, StoreFaultKind
 from tests.support.object_stores import (
     CutsShort,
     DecidesByServer,
@@ -39,18 +39,18 @@ def make_check(kind: Callable[..., MemoryStore], objects: Objects, *, rounds: in
     )
 
 
-def findings(kind: Callable[..., MemoryStore]) -> dict[str, Finding]:
+def findings(kind: Callable[..., MemoryStore]) -> dict[str, StoreFinding]:
     return {it.subject: it for it in make_check(kind, Objects()).run()}
 
 
 def refused(kind: Callable[..., MemoryStore]) -> dict[str, str]:
-    return {subject: it.text for subject, it in findings(kind).items() if it.verdict is Verdict.REFUSED}
+    return {subject: it.text for subject, it in findings(kind).items() if it.verdict is CheckVerdict.REFUSED}
 
 
 def test_a_store_that_keeps_its_word_passes_every_step() -> None:
     found = findings(MemoryStore)
     assert [*found] == SUBJECTS
-    assert {it.verdict for it in found.values()} == {Verdict.PROVED}
+    assert {it.verdict for it in found.values()} == {CheckVerdict.PROVED}
     assert str(found["race"]) == "ok       race     in 2 races of 8 writers there was one winner each"
     assert found["speed"].text == (
         "1 KiB: median 1.0 ms, slowest of 20 1.0 ms; 1 MiB: median 1.0 ms, slowest of 5 1.0 ms"
@@ -100,7 +100,7 @@ class Ambiguous(MemoryStore):
         answer = super().create(name, data)  # type: ignore[arg-type]
         if is_known:
             return answer
-        self.on_unknown(StoreFault("no answer in time", FaultKind.UNREACHABLE))
+        self.on_unknown(StoreFault("no answer in time", StoreFaultKind.UNREACHABLE))
         return Created.UNKNOWN
 
 
@@ -131,7 +131,7 @@ class Stutters(MemoryStore):
     def _stutter(self) -> None:
         self.is_silent = not self.is_silent
         if self.is_silent:
-            raise StoreFault("status 500", FaultKind.OTHER)
+            raise StoreFault("status 500", StoreFaultKind.OTHER)
 
     def get(self, name: str, start: int = 0, end: int | None = None) -> bytes | None:
         self._stutter()
@@ -155,7 +155,7 @@ def test_an_honest_store_that_fails_now_and_then_passes() -> None:
 
 
 class Failing(MemoryStore):
-    kind = FaultKind.UNREACHABLE
+    kind = StoreFaultKind.UNREACHABLE
     creates = 0
 
     def create(self, name: str, data: object) -> Created:
@@ -164,9 +164,9 @@ class Failing(MemoryStore):
         return Created.UNKNOWN
 
 
-@pytest.mark.parametrize(("fault", "creates"), [(FaultKind.UNREACHABLE, 6), (FaultKind.DENIED, 1)])
+@pytest.mark.parametrize(("fault", "creates"), [(StoreFaultKind.UNREACHABLE, 6), (StoreFaultKind.DENIED, 1)])
 def test_a_store_that_fails_is_no_liar_and_only_worth_a_repeat_if_it_may_recover(
-    fault: FaultKind, creates: int, monkeypatch: pytest.MonkeyPatch
+    fault: StoreFaultKind, creates: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Failing, "kind", fault)
     monkeypatch.setattr(Failing, "creates", 0)

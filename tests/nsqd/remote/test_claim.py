@@ -10,7 +10,7 @@ from nsqcommon.remote.marks import encode_hint
 from nsqcommon.remote.names import Run, root_name, slot_name
 from nsqcommon.remote.operations import Replace
 from nsqcommon.remote.root import Root, encode_root
-from nsqcommon.remote.slot import Kind
+from nsqcommon.remote.slot import SlotKind
 from nsqd.remote.claim import BARRIER, Claim, RunRead
 from nsqd.remote.local_mark import Decision, LocalMark
 from nsqd.remote.object_store import Created
@@ -57,7 +57,7 @@ def test_the_next_owner_has_all_slots_and_fences_the_first_that_does_not_exist()
     claimed = shelf.claimed("b")
     assert set(claimed.catalog.files) == {f"file-{number}" for number in range(7)}
     fence = shelf.slot(owner.chain.run, 7)
-    assert (fence.kind, fence.writer, fence.next) == (Kind.FENCE, writer("b"), claimed.run)
+    assert (fence.kind, fence.writer, fence.next) == (SlotKind.FENCE, writer("b"), claimed.run)
     put(owner, "late")
     assert owner.chain.fenced == "the name was taken over by process 1 on machine-b"
 
@@ -123,7 +123,7 @@ def test_a_claim_that_slept_while_its_run_was_swept_begins_again() -> None:
     assert late.claimed is not None
     assert late.claimed.path[0].run.number == 2, "it has read from the new root"
     assert "three" in late.claimed.catalog.files
-    assert shelf.slot(Run(1, writer("a")), 0).kind is Kind.FENCE, "the one that stops no owner"
+    assert shelf.slot(Run(1, writer("a")), 0).kind is SlotKind.FENCE, "the one that stops no owner"
 
 
 def test_all_runs_of_the_path_are_asked_for() -> None:

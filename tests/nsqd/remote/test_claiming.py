@@ -17,7 +17,7 @@ from nsqcommon.startup import StartupError
 from nsqd.remote.chain import Chain
 from nsqd.remote.claim import SLOTS_AHEAD, ChainRead, Claim, Claimed, RunRead
 from nsqd.remote.claiming import FINISH, REPORT_INTERVAL, WATCH, claim_name
-from nsqd.remote.object_store import Created, FaultKind, OnUnknown, StoreFault
+from nsqd.remote.object_store import Created, OnUnknown, StoreFault, StoreFaultKind
 from tests.nsqd.remote.claims import World, append
 from tests.nsqd.remote.shelf import FIRST, first_writer, writer
 from tests.support.object_stores import MemoryStore
@@ -50,7 +50,7 @@ def test_a_check_without_an_answer_is_repeated() -> None:
 
 def test_a_check_that_never_will_get_an_answer_ends_the_start() -> None:
     def check() -> None:
-        raise StoreFault("s3://lake: the quota is used up", FaultKind.FULL)
+        raise StoreFault("s3://lake: the quota is used up", StoreFaultKind.FULL)
 
     world = World()
     with pytest.raises(StartupError, match="can't be checked before its first use: s3://lake: the quota is used up"):
@@ -76,7 +76,7 @@ def test_slots_come_one_after_the_other_on_a_slow_line_until_it_is_quick() -> No
                     widths.append(claim.slots_ahead)
                     if len(widths) <= SLOTS_AHEAD:
                         world.time.now += 30
-                        raise StoreFault("no answer in time", FaultKind.UNREACHABLE)
+                        raise StoreFault("no answer in time", StoreFaultKind.UNREACHABLE)
             return super().get(name, start, end)
 
     claim = Claim(
@@ -255,7 +255,7 @@ class Failing(MemoryStore):
     """Fails in every way that the claim has to survive, `count` times."""
 
     count = 0
-    kind = FaultKind.UNREACHABLE
+    kind = StoreFaultKind.UNREACHABLE
 
     def _fails(self) -> bool:
         if type(self).count <= 0:
@@ -284,14 +284,14 @@ class FailingWorld(World):
 
 @pytest.mark.parametrize("failures", [1, 2, 5, 20])
 def test_a_store_without_an_answer_is_asked_again(failures: int) -> None:
-    Failing.count, Failing.kind = failures, FaultKind.UNREACHABLE
+    Failing.count, Failing.kind = failures, StoreFaultKind.UNREACHABLE
     world = FailingWorld()
     assert world.claim("a", takes_over=True).run.number == 1
     assert world.time.pauses >= 1
 
 
 def test_a_store_that_is_down_delays_the_start_and_the_log_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    Failing.count, Failing.kind = 30, FaultKind.UNREACHABLE
+    Failing.count, Failing.kind = 30, StoreFaultKind.UNREACHABLE
     world = FailingWorld()
     world.claim("a", takes_over=True)
     lines = [it.getMessage() for it in caplog.records]
@@ -300,15 +300,15 @@ def test_a_store_that_is_down_delays_the_start_and_the_log_says_so(caplog: pytes
     )
 
 
-@pytest.mark.parametrize("kind", [FaultKind.DENIED, FaultKind.MISSING, FaultKind.CLOCK])
-def test_a_store_that_refuses_at_once_ends_the_start(kind: FaultKind) -> None:
+@pytest.mark.parametrize("kind", [StoreFaultKind.DENIED, StoreFaultKind.MISSING, StoreFaultKind.CLOCK])
+def test_a_store_that_refuses_at_once_ends_the_start(kind: StoreFaultKind) -> None:
     Failing.count, Failing.kind = 1, kind
     with pytest.raises(StartupError, match="no answer"):
         FailingWorld().claim("a")
 
 
 def test_a_waiting_start_can_be_stopped() -> None:
-    Failing.count, Failing.kind = 1_000_000, FaultKind.UNREACHABLE
+    Failing.count, Failing.kind = 1_000_000, StoreFaultKind.UNREACHABLE
     world = FailingWorld()
     claim = Claim(node="node", writer=writer("a"), first_writer=first_writer("a"), claimant=Claimant(), time_ns=1)
     surroundings = replace(world.surroundings, is_stopped=lambda: world.time.pauses > 5)

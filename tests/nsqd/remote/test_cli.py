@@ -10,7 +10,7 @@ from nsqcommon.startup import StartupError
 from nsqd.remote import cli
 from nsqd.remote.cli import NOT_CHECKED, REFUSED, USABLE, main
 from nsqd.remote.location import StoreLocation
-from nsqd.remote.object_store import FaultKind, ObjectStore, OnUnknown, StoreFault
+from nsqd.remote.object_store import ObjectStore, OnUnknown, StoreFault, StoreFaultKind
 from tests.support.object_stores import IgnoresCondition, MemoryStore, Objects
 
 URL = "s3://lake/nsq"
@@ -58,7 +58,7 @@ def test_a_store_that_lies_is_refused_with_a_line_for_each_lie() -> None:
 
 class Denies(MemoryStore):
     def get(self, name: str, start: int = 0, end: int | None = None) -> bytes | None:
-        raise StoreFault(f"{URL}: the secret key is wrong (SignatureDoesNotMatch)", FaultKind.DENIED)
+        raise StoreFault(f"{URL}: the secret key is wrong (SignatureDoesNotMatch)", StoreFaultKind.DENIED)
 
 
 def test_a_store_that_does_not_let_us_in_has_one_line() -> None:

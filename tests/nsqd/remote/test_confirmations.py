@@ -14,8 +14,7 @@ from nsqd.log.faults import FaultKind, Faults, StorageFault
 from nsqd.log.wakeups import Wakeups
 from nsqd.log.writing.unconfirmed import Unconfirmed
 from nsqd.remote.confirmations import Confirmations
-from nsqd.remote.object_store import FaultKind as StoreFaultKind
-from nsqd.remote.object_store import StoreFault
+from nsqd.remote.object_store import StoreFault, StoreFaultKind
 from nsqd.remote.sender import Sender
 from tests.nsqd.remote.test_owner import INTERVAL, Node
 from tests.support.jumping import jumping

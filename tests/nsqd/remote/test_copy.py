@@ -9,7 +9,7 @@ import pytest
 from nsqcommon.startup import StartupError
 from nsqd.options import Options
 from nsqd.remote.copy import settings_of
-from nsqd.remote.location import Scheme
+from nsqd.remote.location import StoreScheme
 
 STORE = "s3://bucket/nsq"
 
@@ -18,7 +18,7 @@ def test_durations_are_seconds_and_the_last_option_of_a_name_counts() -> None:
     settings = settings_of(
         Options(remote=STORE, remote_name="orders", remote_option=("region=a", "timeout=9s", "region=b"))
     )
-    assert (settings.location.scheme, settings.location.bucket, settings.name) == (Scheme.S3, "bucket", "orders")
+    assert (settings.location.scheme, settings.location.bucket, settings.name) == (StoreScheme.S3, "bucket", "orders")
     assert (settings.interval, settings.delay, settings.timeout) == (0.05, 1.0, 10.0)
     assert settings.options == {"region": "b", "timeout": "9s"}
     assert (settings.rate, settings.is_strict) == (100_000_000, False)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from nsqd.remote.counted_store import CountedStore, Requests
+from nsqd.remote.counted_store import CountedStore, RequestCounts
 from nsqd.remote.object_store import Created, StoreFault
 from tests.support.object_stores import MemoryStore, Objects
 
@@ -20,7 +20,7 @@ class Failing(MemoryStore):
 
 
 def test_requests_are_counted_by_verb_and_outcome() -> None:
-    requests = Requests()
+    requests = RequestCounts()
     times = iter(range(100))
     store = CountedStore(MemoryStore(Objects()), requests, clock=lambda: float(next(times)))
     assert store.create("a", b"x") is Created.CREATED

@@ -6,7 +6,7 @@ import pytest
 from google_crc32c import value as crc32c
 
 from nsqcommon.remote.framing import BadObject
-from nsqcommon.remote.root import Part
+from nsqcommon.remote.root import FilePart
 from nsqd.remote.fetching import Abandoned, Fetch, ranges_of
 from nsqd.remote.object_store import StoreFault
 from nsqd.remote.rate_limit import RateLimit
@@ -15,26 +15,30 @@ from tests.support.object_stores import MemoryStore, Objects
 MB = 1 << 20
 
 
-def part(name: str, offset: int, data: bytes) -> Part:
-    return Part(name, offset, len(data), crc32c(data))
+def part(name: str, offset: int, data: bytes) -> FilePart:
+    return FilePart(name, offset, len(data), crc32c(data))
 
 
-def shapes(parts: list[Part]) -> list[tuple[str, int, int, int]]:
+def shapes(parts: list[FilePart]) -> list[tuple[str, int, int, int]]:
     return [(it.object, it.start, it.end, len(it.parts)) for it in ranges_of(parts)]
 
 
 def test_parts_that_lie_together_come_by_one_request() -> None:
-    slot = [Part("wal/1/0", offset, 100, 0) for offset in (50, 150, 1000)]
+    slot = [FilePart("wal/1/0", offset, 100, 0) for offset in (50, 150, 1000)]
     assert shapes([slot[2], slot[0], slot[1], slot[0]]) == [("wal/1/0", 50, 1100, 3)]
 
 
 def test_parts_of_other_objects_and_far_away_come_by_themselves() -> None:
-    parts = [Part("fold/1", 0, 100, 0), Part("fold/1", MB, 100, 0), Part("fold/2", 100, 100, 0)]
+    parts = [FilePart("fold/1", 0, 100, 0), FilePart("fold/1", MB, 100, 0), FilePart("fold/2", 100, 100, 0)]
     assert shapes(parts) == [("fold/1", 0, 100, 1), ("fold/1", MB, MB + 100, 1), ("fold/2", 100, 200, 1)]
 
 
 def test_a_request_stays_small_unless_one_part_is_large() -> None:
-    parts = [Part("fold/1", 0, 6 * MB, 0), Part("fold/1", 6 * MB, 6 * MB, 0), Part("fold/1", 12 * MB, 32 * MB, 0)]
+    parts = [
+        FilePart("fold/1", 0, 6 * MB, 0),
+        FilePart("fold/1", 6 * MB, 6 * MB, 0),
+        FilePart("fold/1", 12 * MB, 32 * MB, 0),
+    ]
     assert [it[1:3] for it in shapes(parts)] == [(0, 6 * MB), (6 * MB, 12 * MB), (12 * MB, 44 * MB)]
 
 
@@ -56,7 +60,7 @@ def test_every_part_is_handed_over_once_however_often_the_store_is_silent() -> N
     objects = Objects()
     objects.contents |= {f"fold/{number}": bytes([number]) * 100 for number in range(40)}
     wanted = [part(name, 10, data[10:30]) for name, data in objects.contents.items()]
-    found: list[tuple[Part, bytes]] = []
+    found: list[tuple[FilePart, bytes]] = []
     Fetch(Answers(objects, 5), pause=lambda seconds: None).parts(wanted, lambda it, data: found.append((it, data)))
     assert sorted(found, key=lambda it: it[0].object) == sorted(
         ((it, objects.contents[it.object][10:30]) for it in wanted), key=lambda it: it[0].object

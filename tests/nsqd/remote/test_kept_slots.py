@@ -14,7 +14,7 @@ import pytest
 from google_crc32c import value as crc32c
 
 from nsqcommon.remote.names import Run, root_name, slot_name
-from nsqcommon.remote.root import Part
+from nsqcommon.remote.root import FilePart
 from nsqd.log.files import Buffers, Files
 from nsqd.remote.fetching import Fetch
 from nsqd.remote.kept_slots import SMALLEST, KeptSlots
@@ -175,7 +175,7 @@ def test_a_copy_that_the_disk_has_damaged_is_asked_for_again(tmp_path: Path) -> 
     kept.keep(slot(0), data)
     sent: Counter[str] = Counter()
     fetch = Fetch(Counting(objects, sent), kept=kept)
-    part = Part(slot(0), 10, 20, crc32c(data[10:30]))
+    part = FilePart(slot(0), 10, 20, crc32c(data[10:30]))
     assert fetch.part(part) == fetch.part(part) == data[10:30]
     assert sent == {slot(0): 40}
     assert kept.get(slot(0), 0, 1) is None

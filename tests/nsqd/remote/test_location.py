@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from nsqd.remote.location import (
-    Scheme,
     StoreLocation,
+    StoreScheme,
     endpoint_of,
     host_of,
     parse_location,
@@ -16,14 +16,14 @@ from nsqd.remote.location import (
 @pytest.mark.parametrize(
     ("url", "location"),
     [
-        ("s3://lake/nsq/production", StoreLocation(Scheme.S3, "lake", "nsq/production")),
-        ("s3://lake", StoreLocation(Scheme.S3, "lake", "")),
-        ("s3://lake/nsq/", StoreLocation(Scheme.S3, "lake", "nsq")),
-        ("gs://lake.example/nsq", StoreLocation(Scheme.GS, "lake.example", "nsq")),
-        ("az://lake/nsq", StoreLocation(Scheme.AZ, "lake", "nsq")),
-        ("file:///mnt/shared/nsq", StoreLocation(Scheme.FILE, "", "/mnt/shared/nsq")),
-        ("file://localhost/mnt/nsq/", StoreLocation(Scheme.FILE, "", "/mnt/nsq")),
-        ("file:/mnt/with%20space", StoreLocation(Scheme.FILE, "", "/mnt/with space")),
+        ("s3://lake/nsq/production", StoreLocation(StoreScheme.S3, "lake", "nsq/production")),
+        ("s3://lake", StoreLocation(StoreScheme.S3, "lake", "")),
+        ("s3://lake/nsq/", StoreLocation(StoreScheme.S3, "lake", "nsq")),
+        ("gs://lake.example/nsq", StoreLocation(StoreScheme.GS, "lake.example", "nsq")),
+        ("az://lake/nsq", StoreLocation(StoreScheme.AZ, "lake", "nsq")),
+        ("file:///mnt/shared/nsq", StoreLocation(StoreScheme.FILE, "", "/mnt/shared/nsq")),
+        ("file://localhost/mnt/nsq/", StoreLocation(StoreScheme.FILE, "", "/mnt/nsq")),
+        ("file:/mnt/with%20space", StoreLocation(StoreScheme.FILE, "", "/mnt/with space")),
     ],
 )
 def test_a_url_names_a_bucket_and_a_prefix_or_a_folder(url: str, location: StoreLocation) -> None:
@@ -80,9 +80,9 @@ def test_an_option_has_a_name_and_a_value() -> None:
 
 def test_the_endpoint_is_that_of_an_option_or_of_the_environment() -> None:
     environ = {"AWS_ENDPOINT_URL": "http://b:1"}
-    assert endpoint_of(Scheme.S3, {"aws_endpoint": "http://a:1"}, environ) == "http://a:1"
-    assert endpoint_of(Scheme.S3, {}, environ) == "http://b:1"
-    assert endpoint_of(Scheme.GS, {}, environ) == ""
+    assert endpoint_of(StoreScheme.S3, {"aws_endpoint": "http://a:1"}, environ) == "http://a:1"
+    assert endpoint_of(StoreScheme.S3, {}, environ) == "http://b:1"
+    assert endpoint_of(StoreScheme.GS, {}, environ) == ""
 
 
 @pytest.mark.parametrize(

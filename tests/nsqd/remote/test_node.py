@@ -17,7 +17,7 @@ from nsqd.log.topic_log import DiskLog
 from nsqd.options import Options
 from nsqd.remote.fetching import Abandoned
 from nsqd.remote.local_mark import Decision
-from nsqd.remote.location import Scheme, StoreLocation
+from nsqd.remote.location import StoreLocation, StoreScheme
 from nsqd.remote.node import RemoteNode, RemoteSettings
 from nsqd.remote.recorder import RecordedFiles
 from nsqd.remote.root_job import RootJob
@@ -38,7 +38,7 @@ class Running:
         files = Files()
         recorded = RecordedFiles(files, folder, lambda change: None)
         self.store = DiskStore.open(folder, log_settings(), files=recorded)
-        location = StoreLocation(Scheme.FILE, "", str(shared))
+        location = StoreLocation(StoreScheme.FILE, "", str(shared))
         self.node = RemoteNode(
             RemoteSettings(
                 location=location,
@@ -216,7 +216,7 @@ def test_a_store_that_ignores_the_condition_never_gets_a_node(tmp_path: Path) ->
     objects = Objects()
     node = RemoteNode(
         RemoteSettings(
-            location=StoreLocation(Scheme.S3, "bucket", ""), options={}, name="n", interval=1, delay=1, timeout=1
+            location=StoreLocation(StoreScheme.S3, "bucket", ""), options={}, name="n", interval=1, delay=1, timeout=1
         ),
         open_store=lambda location, options, *, node="", on_unknown: IgnoresCondition(objects, on_unknown=on_unknown),
     )

@@ -17,11 +17,11 @@ from nsqd.fsck import cli as fsck
 from nsqd.remote.claim import ChainRead
 from nsqd.remote.claiming import read_chain
 from nsqd.remote.cli import main
-from nsqd.remote.fsck import Damage, StoreExamination
+from nsqd.remote.fsck import DamagedObject, StoreExamination
 from nsqd.remote.kept_slots import SMALLEST
 from nsqd.remote.local_mark import Decision
 from nsqd.remote.location import StoreLocation
-from nsqd.remote.object_store import FaultKind, Names, ObjectStore, OnUnknown, StoreFault, ignore
+from nsqd.remote.object_store import Names, ObjectStore, OnUnknown, StoreFault, StoreFaultKind, ignore
 from nsqd.remote.operating import DONE, FAILED, REFUSED, status_of
 from nsqd.remote.owner_call import OwnerAnswer
 from nsqd.remote.rate_limit import RateLimit
@@ -75,7 +75,7 @@ def test_a_name_that_is_not_there(machine: Machine) -> None:
 
 class Denies(MemoryStore):
     def get(self, name: str, start: int = 0, end: int | None = None) -> bytes | None:
-        raise StoreFault("s3://lake/nsq: the secret key is wrong", FaultKind.DENIED)
+        raise StoreFault("s3://lake/nsq: the secret key is wrong", StoreFaultKind.DENIED)
 
 
 def test_a_store_that_does_not_let_us_in_has_one_line(machine: Machine) -> None:
@@ -363,7 +363,7 @@ def test_fsck_looks_again_when_the_owner_has_made_a_root_meanwhile(
     looks: list[ChainRead] = []
     damage = StoreExamination.damage
 
-    def damage_after_a_root(examination: StoreExamination, read: ChainRead) -> Iterator[Damage]:
+    def damage_after_a_root(examination: StoreExamination, read: ChainRead) -> Iterator[DamagedObject]:
         looks.append(read)
         if len(looks) == 1:
             machine.job.step()  # it hears of the first root's commit

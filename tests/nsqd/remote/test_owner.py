@@ -6,8 +6,8 @@ from math import inf
 
 from nsqcommon.remote.names import Run, slot_name
 from nsqcommon.remote.operations import Commit, OpenFile, Remove, Replace, Write
-from nsqcommon.remote.root import FileEntry, Part, Root
-from nsqd.remote.chain import Request, Verb
+from nsqcommon.remote.root import FileEntry, FilePart, Root
+from nsqd.remote.chain import ChainRequest, RequestVerb
 from nsqd.remote.object_store import Created
 from nsqd.remote.owner import LINGER, MOST_LOOKS, EndedRun, Owner, WaitingChanges
 from nsqd.remote.pacing import FULL_SLOT, Pacing
@@ -42,17 +42,17 @@ class Node:
             self.owner.expect_confirmation()
         return self.owner.position
 
-    def next_request(self) -> Request | None:
+    def next_request(self) -> ChainRequest | None:
         found = self.owner.next_request(self.now)
-        return found if isinstance(found, Request) else None
+        return found if isinstance(found, ChainRequest) else None
 
     def next_look(self) -> float:
         found = self.owner.next_request(self.now)
-        assert not isinstance(found, Request)
+        assert not isinstance(found, ChainRequest)
         return found
 
-    def answer(self, request: Request) -> None:
-        if request.verb is Verb.CREATE:
+    def answer(self, request: ChainRequest) -> None:
+        if request.verb is RequestVerb.CREATE:
             self.owner.created(request, self.shelf.create(request.name, b"".join(request.data)), self.now)
         else:
             self.owner.got(request, self.shelf.objects.get(request.name), self.now)
@@ -187,7 +187,7 @@ def test_an_idle_owner_asks_for_its_next_slot_every_ten_seconds() -> None:
     node.now += 10.0
     request = node.next_request()
     assert request is not None
-    assert (request.verb, request.name) == (Verb.PROBE, slot_name(node.run, 0))
+    assert (request.verb, request.name) == (RequestVerb.PROBE, slot_name(node.run, 0))
     assert node.next_look() == node.now + 10.0  # also if there is no answer
     node.owner.failed(request, node.now + 1.0)
     assert node.next_look() == node.now + 10.0
@@ -347,7 +347,7 @@ def test_what_was_dropped_is_confirmed_when_the_chain_goes_on_from_a_root_that_h
     later = node.write(b"waits for the root")
     node.wait(DELAY)
     assert node.owner.confirmed == 1
-    part = Part("fold/1", 0, len("dropped"), 0)
+    part = FilePart("fold/1", 0, len("dropped"), 0)
     ended = node.owner.jump(Root("node", jump.run, {"log.json": FileEntry(part.length, (part,))}))
     assert (ended.run.run, ended.following) == (node.run, jump.run)
     node.wait(DELAY)
@@ -388,7 +388,7 @@ def test_no_run_ends_while_changes_are_dropped_that_a_root_has_to_have_first() -
     assert node.owner.end_run() is None
     jump = node.owner.begin_jump()
     assert node.owner.end_run() is None
-    node.owner.jump(Root("node", jump.run, {"log.json": FileEntry(1, (Part("fold/1", 0, 1, 0),))}))
+    node.owner.jump(Root("node", jump.run, {"log.json": FileEntry(1, (FilePart("fold/1", 0, 1, 0),))}))
     assert node.end_run().run.run == jump.run
 
 
@@ -413,7 +413,7 @@ def test_a_node_that_stores_what_it_has_dropped_is_behind_but_not_silent() -> No
     node.owner.took(node.now)
     assert node.owner.stalled_since == node.now
     assert node.owner.snapshot(node.now).behind_bytes == 1010
-    node.owner.jump(Root("node", jump.run, {"log.json": FileEntry(1, (Part("fold/1", 0, 1, 0),))}))
+    node.owner.jump(Root("node", jump.run, {"log.json": FileEntry(1, (FilePart("fold/1", 0, 1, 0),))}))
     node.wait(DELAY)
     assert node.owner.stalled_since == inf
     assert node.owner.snapshot(node.now).behind_bytes == 0
@@ -448,7 +448,7 @@ def test_publishes_are_held_back_while_more_than_half_of_the_buffer_waits() -> N
     assert not owner.holds_back(5001), "the rest of the buffer has no room for it"
     owner.expect_confirmation()
     request = owner.next_request(QUIET)
-    assert isinstance(request, Request)
+    assert isinstance(request, ChainRequest)
     assert not owner.holds_back(0), "a slot has it"
     owner.record(Recorded(Replace("log.json", 5001), bytes(5001)))
     owner.next_request(QUIET)
@@ -463,7 +463,7 @@ def test_publishes_are_held_back_until_a_root_has_what_was_dropped() -> None:
     assert owner.holds_back(0)
     jump = owner.begin_jump()
     assert owner.holds_back(0)
-    owner.jump(Root("node", jump.run, {"log.json": FileEntry(9000, (Part("fold/1", 0, 9000, 0),))}))
+    owner.jump(Root("node", jump.run, {"log.json": FileEntry(9000, (FilePart("fold/1", 0, 9000, 0),))}))
     assert not owner.holds_back(0)
 
 
@@ -473,5 +473,5 @@ def test_what_the_recovery_has_recorded_is_no_reason_to_drop_anything() -> None:
     owner.record(Recorded(Replace("log.json", 1000), bytes(1000)))
     owner.begin([Recorded(Replace("log.json", 3), b"new")])
     request = owner.next_request(QUIET)
-    assert isinstance(request, Request)
+    assert isinstance(request, ChainRequest)
     assert not owner.is_stopped

@@ -6,7 +6,7 @@ import pytest
 from google_crc32c import value as crc32c
 
 from nsqcommon.remote.names import Run, slot_name
-from nsqcommon.remote.root import FileEntry, Part, Root
+from nsqcommon.remote.root import FileEntry, FilePart, Root
 from nsqd.remote.catalog import Catalog, CatalogFile, Piece
 from nsqd.remote.local_mark import Decision
 from nsqd.remote.reconciliation import Fate, first_difference, plan
@@ -16,10 +16,10 @@ RUN = Run(7, "a" * 16)
 
 def new_catalog() -> Catalog:
     """Return a catalog in which `old` is in the root, `appended` has a slot's bytes as well, and `gone` was removed."""
-    fold = Part("fold/7/0001", 0, 10, 0)
+    fold = FilePart("fold/7/0001", 0, 10, 0)
     entries = dict.fromkeys(("old", "appended"), FileEntry(10, (fold,)))
     catalog = Catalog(Root("node", RUN, entries))
-    catalog.files["appended"].write(10, Part(slot_name(RUN, 0), 0, 5, 0))
+    catalog.files["appended"].write(10, FilePart(slot_name(RUN, 0), 0, 5, 0))
     catalog.removed.add("gone")
     return catalog
 
@@ -93,13 +93,13 @@ def test_what_was_removed_and_is_here_again_stays_if_the_journal_here_is_as_new_
     [(b"onetwo", 6), (b"onetwothree", 6), (b"onetwp", 3), (b"onet", 3), (b"", 0), (b"One", 0)],
 )
 def test_what_has_to_be_shipped_is_found_by_content(local: bytes, expected: int) -> None:
-    pieces = [Piece(Part("x", 0, 3, crc32c(it)), 0, 3) for it in (b"one", b"two")]
+    pieces = [Piece(FilePart("x", 0, 3, crc32c(it)), 0, 3) for it in (b"one", b"two")]
     assert first_difference(pieces, local) == expected
-    cut = [pieces[0], Piece(Part("x", 0, 6, crc32c(b"twotwo")), 0, 3)]
+    cut = [pieces[0], Piece(FilePart("x", 0, 6, crc32c(b"twotwo")), 0, 3)]
     assert first_difference(cut, local) == min(expected, 3), "a part of a part can't be proved"
 
 
-FOLD = Part("fold/7/0001", 0, 10, 0)
+FOLD = FilePart("fold/7/0001", 0, 10, 0)
 TOPIC = "topics/t.a"
 
 
@@ -107,7 +107,7 @@ def files_of(*in_root: str, since: Sequence[str] = ()) -> Catalog:
     catalog = Catalog(Root("node", RUN, dict.fromkeys(in_root, FileEntry(10, (FOLD,)))))
     for path in since:
         catalog.files[path] = CatalogFile()
-        catalog.files[path].write(0, Part(slot_name(RUN, 0), 0, 10, 0))
+        catalog.files[path].write(0, FilePart(slot_name(RUN, 0), 0, 10, 0))
     return catalog
 
 

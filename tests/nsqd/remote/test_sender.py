@@ -20,7 +20,7 @@ from nsqcommon.remote.slot import Claimant
 from nsqd.remote.chain import MOST_REQUESTS
 from nsqd.remote.claim import Claim, Claimed
 from nsqd.remote.claiming import claim_name
-from nsqd.remote.object_store import Created, FaultKind, ObjectStore, OnUnknown, StoreFault, ignore
+from nsqd.remote.object_store import Created, ObjectStore, OnUnknown, StoreFault, StoreFaultKind, ignore
 from nsqd.remote.owner import Owner
 from nsqd.remote.pacing import DEPTH, Pacing
 from nsqd.remote.recorder import Recorded
@@ -240,11 +240,11 @@ class Troubled(MemoryStore):
 
     def get(self, name: str, start: int = 0, end: int | None = None) -> bytes | None:
         if name.startswith("wal") and self.random.random() < 0.2:
-            raise StoreFault("no answer in time", FaultKind.UNREACHABLE)
+            raise StoreFault("no answer in time", StoreFaultKind.UNREACHABLE)
         return super().get(name, start, end)
 
     def _unknown(self, text: str) -> Created:
-        self.on_unknown(StoreFault(text, FaultKind.UNREACHABLE))
+        self.on_unknown(StoreFault(text, StoreFaultKind.UNREACHABLE))
         return Created.UNKNOWN
 
 
@@ -319,7 +319,7 @@ class Busy(MemoryStore):
 
     def create(self, name: str, data: bytes | Sequence[bytes]) -> Created:
         if self.is_busy.is_set():
-            self.on_unknown(StoreFault("the store asks for fewer requests", FaultKind.BUSY))
+            self.on_unknown(StoreFault("the store asks for fewer requests", StoreFaultKind.BUSY))
             self.has_refused.set()
             return Created.UNKNOWN
         return super().create(name, data)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from nsqcommon.remote.names import Run
 from nsqcommon.remote.operations import Cut, OpenFile, Remove, Rename, Replace, Write
-from nsqcommon.remote.slot import MOST_BODY, Kind, Slot, decode_slot, encode_slot
+from nsqcommon.remote.slot import MOST_BODY, Slot, SlotKind, decode_slot, encode_slot
 from nsqd.remote.difference import Difference
 from nsqd.remote.recorder import Closed, Recorded
 from nsqd.remote.slot_builder import OBJECTS, Content, SlotBuilder
@@ -83,7 +83,7 @@ def test_a_slot_has_no_more_operations_than_readers_take(is_deletion: bool) -> N
     found = 0
     while builder.waiting_bytes:
         content = builder.next_content()
-        data = encode_slot(Slot(Kind.DATA, "node", RUN, 0, RUN.writer, 1, tuple(content.operations)), content.body)
+        data = encode_slot(Slot(SlotKind.DATA, "node", RUN, 0, RUN.writer, 1, tuple(content.operations)), content.body)
         found += sum(isinstance(it, OpenFile | Remove) for it in decode_slot(b"".join(data))[0].operations)
     assert found == 20_000
 
@@ -160,7 +160,7 @@ def test_each_operation_has_the_checksum_of_its_bytes(random: Random, most: int)
     builder = builder_with(*changes, most=most)
     while builder.waiting_bytes:
         content = builder.next_content()
-        slot = Slot(Kind.DATA, "node", RUN, 0, RUN.writer, 1, tuple(content.operations))
+        slot = Slot(SlotKind.DATA, "node", RUN, 0, RUN.writer, 1, tuple(content.operations))
         body = memoryview(b"".join(content.body))
         assert content.crcs == [crc32c(bytes(data)) for _, _, data in slot.split(body)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from nsqcommon.remote.marks import decode_gone
 from nsqcommon.remote.names import Run, gone_name, root_name, slot_name
 from nsqcommon.remote.operations import Commit, Replace
-from nsqcommon.remote.root import FileEntry, Part, Root
+from nsqcommon.remote.root import FileEntry, FilePart, Root
 from nsqd.remote.chain import MOST_UNCONFIRMED
 from nsqd.remote.claim import RunRead
 from nsqd.remote.object_store import Created
@@ -30,7 +30,7 @@ PATH = [RunRead(FENCED, 2, is_fenced=True)]
 def committed(needed: tuple[str, ...] = (), used: tuple[str, ...] = ()) -> Roots:
     roots = Roots(PATH, 0.0)
     roots.begin(RunRead(ENDED, 1, is_fenced=False), NEW, needed)
-    entries = {name: FileEntry(1, (Part(name, 0, 1, 0),)) for name in used}
+    entries = {name: FileEntry(1, (FilePart(name, 0, 1, 0),)) for name in used}
     roots.stored(Root("node", NEW, entries))
     assert roots.take_commit() == Commit(NEW)
     roots.confirmed(Commit(NEW), 100.0)

@@ -11,7 +11,7 @@ from nsqcommon.remote.framing import BadObject
 from nsqcommon.remote.slot import Claimant
 from nsqcommon.startup import StartupError
 from nsqd.remote.claim import ChainRead
-from nsqd.remote.object_store import FaultKind, OnUnknown, StoreFault
+from nsqd.remote.object_store import OnUnknown, StoreFault, StoreFaultKind
 from nsqd.remote.standby import OwnerSays, Verdict
 from nsqd.remote.vigil import FOLLOW_INTERVAL, REPORT_INTERVAL, Vigil
 from tests.nsqd.remote.claims import World, append
@@ -188,7 +188,7 @@ class Away(MemoryStore):
 
     def get(self, name: str, start: int = 0, end: int | None = None) -> bytes | None:
         if 20 <= self._world.time.now < 80:
-            raise StoreFault("no answer", FaultKind.UNREACHABLE)
+            raise StoreFault("no answer", StoreFaultKind.UNREACHABLE)
         return super().get(name, start, end)
 
 

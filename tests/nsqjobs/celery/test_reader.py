@@ -10,8 +10,8 @@ import pytest
 
 from nsqclient import Message, Unsupported
 from nsqjobs.addresses import parse_url
-from nsqjobs.celery.reader import Group, Reader, Subscription
-from nsqjobs.celery.routing import Source
+from nsqjobs.celery.reader import PrefetchGroup, Reader, ReaderSubscription
+from nsqjobs.celery.routing import QueueChannel
 
 
 class FakeMessage:
@@ -40,15 +40,15 @@ def reader() -> Iterator[Reader]:
     reader.close()
 
 
-def arrive(reader: Reader, subscription: Subscription, *messages: FakeMessage) -> None:
+def arrive(reader: Reader, subscription: ReaderSubscription, *messages: FakeMessage) -> None:
     """Have messages ready, as if they had come from nsqd."""
     for number, message in enumerate(messages):
         heapq.heappush(reader._ready, (0, number, subscription, cast(Message, message)))
 
 
 def test_a_message_whose_connection_was_lost_while_it_waited_is_not_handed_out(reader: Reader) -> None:
-    group = Group()
-    subscription = Subscription(Source("mails", "jobs"), (), None, group, reader)
+    group = PrefetchGroup()
+    subscription = ReaderSubscription(QueueChannel("mails", "jobs"), (), None, group, reader)
     lost, fine = FakeMessage("lost"), FakeMessage()
     arrive(reader, subscription, lost, fine)
     assert reader.take() == (subscription, cast(Message, fine))
@@ -59,7 +59,7 @@ def test_a_message_whose_connection_was_lost_while_it_waited_is_not_handed_out(r
 
 @pytest.mark.parametrize(("channel", "said"), [("jobs", "requeue"), ("w#ephemeral", "finish")])
 def test_a_job_that_nsqd_cannot_bury_is_not_lost(reader: Reader, channel: str, said: str) -> None:
-    subscription = Subscription(Source("mails", channel), (), None, None, reader)
+    subscription = ReaderSubscription(QueueChannel("mails", channel), (), None, None, reader)
     message = FakeMessage()
     reader.answer(subscription, cast(Message, message), message.bury)
     reader.close()

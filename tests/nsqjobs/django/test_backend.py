@@ -20,7 +20,7 @@ from nsqjobs.django.api import (
 )
 from nsqjobs.django.models import StoredResult
 from nsqjobs.django.running import handle
-from nsqjobs.held import Held
+from nsqjobs.held import HeldMessage
 from tests.nsqjobs.django.tasks import fail, forget, ran, return_what_is_no_json, send
 from tests.nsqjobs.held import FakeHeld
 from tests.nsqjobs.link import FakeLink
@@ -42,7 +42,7 @@ def backend(alias: str = "default") -> NsqBackend:
 def run(link: FakeLink, alias: str = "default") -> list[Any]:
     """Run the task that was published last, and return how its message was answered."""
     held = FakeHeld(link.published[-1][1])
-    handle(cast(Held, held), backend(alias), "worker")
+    handle(cast(HeldMessage, held), backend(alias), "worker")
     return held.said
 
 
@@ -88,7 +88,7 @@ def test_a_message_of_an_earlier_version_has_no_priority(link: FakeLink) -> None
     said = json.loads(link.published[0][1])
     del said["priority"]
     held = FakeHeld(json.dumps(said).encode())
-    handle(cast(Held, held), backend(), "worker")
+    handle(cast(HeldMessage, held), backend(), "worker")
     assert held.said == ["finish"]
     assert backend().get_result(result.id).return_value == 2
 
@@ -226,7 +226,7 @@ def test_a_result_that_the_database_refuses_comes_back_a_limited_number_of_times
 def test_a_message_that_is_no_task_is_buried(link: FakeLink, changes: dict[str, object], reason: str) -> None:
     send.enqueue(1)
     held = FakeHeld(json.dumps({**json.loads(link.published[0][1]), **changes}).encode())
-    handle(cast(Held, held), backend(), "worker")
+    handle(cast(HeldMessage, held), backend(), "worker")
     [(verb, said)] = held.said
     assert verb == "bury"
     assert said.startswith(reason)

@@ -11,7 +11,7 @@ from dramatiq.errors import ConnectionClosed, ConnectionFailed, QueueNotFound
 
 from nsqclient import ConnectError, PublishRejected, PublishUnknown
 from nsqjobs.dramatiq import NsqBroker
-from nsqjobs.dramatiq.consumer import NsqConsumer
+from nsqjobs.dramatiq.broker import NsqConsumer
 from nsqjobs.link import Subscription
 from tests.nsqjobs.held import FakeHeld
 from tests.nsqjobs.link import FakeLink

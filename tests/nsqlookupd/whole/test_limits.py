@@ -18,7 +18,7 @@ from nsqcommon.net import bind
 from nsqcommon.streams.tls import TlsLayer
 from nsqcommon.wire.lookup import PeerAddress, encode_command
 from nsqlookupd.registry import Peer, Registration, Registry
-from nsqlookupd.tcp import Clients, Limits
+from nsqlookupd.tcp import Clients, ConnectionLimits
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.jumping import jumping_with
 
@@ -62,7 +62,7 @@ def both(*, most: int = 10, silence: float = inf) -> Callable[[Test], object]:
         def run(is_tls: bool, certificates: Certificates) -> None:
             @jumping_with("nsqcommon.poller.monotonic", "nsqlookupd.tcp.monotonic", "nsqlookupd.turn.monotonic")
             async def limited() -> None:
-                async with lookupd(Limits(most=most, silence=silence), certificates, is_tls=is_tls) as it:
+                async with lookupd(ConnectionLimits(most=most, silence=silence), certificates, is_tls=is_tls) as it:
                     await test(it)
 
             limited()
@@ -73,7 +73,7 @@ def both(*, most: int = 10, silence: float = inf) -> Callable[[Test], object]:
 
 
 @asynccontextmanager
-async def lookupd(limits: Limits, certificates: Certificates, *, is_tls: bool) -> AsyncIterator[Lookupd]:
+async def lookupd(limits: ConnectionLimits, certificates: Certificates, *, is_tls: bool) -> AsyncIterator[Lookupd]:
     registry = Registry(inactive_timeout=300, tombstone_lifetime=45)
     address = PeerAddress("127.0.0.1", "h", 4161, 4160, "1.3.0")
     tls = None
@@ -173,7 +173,7 @@ async def test_a_bug_of_ours_costs_one_connection(it: Lookupd) -> None:
 
 def test_the_kernel_asks_after_machines_that_are_silent(certificates: Certificates) -> None:
     async def test() -> None:
-        async with lookupd(Limits(most=1, silence=1), certificates, is_tls=False) as it, await it.connect():
+        async with lookupd(ConnectionLimits(most=1, silence=1), certificates, is_tls=False) as it, await it.connect():
             await it.wait_for_connections(1)
             (connection,) = it.clients.poller._connections.values()
             assert connection.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 15

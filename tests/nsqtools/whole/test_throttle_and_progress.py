@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from nsqtools.progress import Progress, bar, duration, progress_text, with_progress
-from nsqtools.records import RecordSplitter
 from nsqtools.status import StatusLines, StatusRing
 from nsqtools.throttle import Throttle
+from nsqtools.to_nsq import RecordSplitter
 
 
 @given(st.binary(max_size=60), st.randoms())

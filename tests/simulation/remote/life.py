@@ -23,7 +23,7 @@ from typing import Final
 from nsqcommon.remote.framing import BadObject
 from nsqcommon.remote.names import NODE, Run, slot_name, slots_prefix
 from nsqcommon.remote.operations import Commit
-from nsqcommon.remote.slot import Kind, decode_slot
+from nsqcommon.remote.slot import SlotKind, decode_slot
 from nsqd.remote.claim import Claimed, last_owner
 from nsqd.remote.local_mark import Decision
 from nsqd.remote.owner import Owner
@@ -249,7 +249,7 @@ class RemoteLife:
 
     def _created(self, call: Call) -> None:
         slot = decode_slot(call.data)[0] if call.name.startswith("wal/") else None
-        if slot is not None and slot.kind is Kind.FENCE:
+        if slot is not None and slot.kind is SlotKind.FENCE:
             self._fenced_at[call.name] = self.time
         if call.name == NODE and isinstance(call.sender, Process) and self.random.random() < 0.3 and not self.is_calm:
             self._clone(call.sender.machine)

@@ -7,8 +7,8 @@ from pathlib import Path
 from random import Random
 
 from nsqcommon.remote.names import Run, slot_name
-from nsqcommon.remote.root import Part, Root, decode_root, empty_root, encode_root, prove
-from nsqcommon.remote.slot import Kind, Slot, decode_slot, encode_slot
+from nsqcommon.remote.root import FilePart, Root, decode_root, empty_root, encode_root, prove
+from nsqcommon.remote.slot import Slot, SlotKind, decode_slot, encode_slot
 from nsqd.remote.catalog import Catalog, FileToFold, FoldWriter
 from nsqd.remote.recorder import Recorded, is_shipped
 from nsqd.remote.slot_builder import Content, SlotBuilder
@@ -65,13 +65,13 @@ class Mirror:
         return decode_root(self._root) if self._objects else empty_root("node", _RUN)
 
     def _apply(self, catalog: Catalog, run: Run, number: int, content: Content) -> None:
-        slot = Slot(Kind.DATA, "node", run, number, run.writer, 1, tuple(content.operations))
+        slot = Slot(SlotKind.DATA, "node", run, number, run.writer, 1, tuple(content.operations))
         data = b"".join(encode_slot(slot, content.body))
         self._objects[slot_name(run, number)] = data
         decoded, body = decode_slot(data)
         catalog.apply(decoded, body, len(data) - len(body))
 
-    def _bytes_of(self, part: Part) -> bytes:
+    def _bytes_of(self, part: FilePart) -> bytes:
         if not part.object:
             return bytes(part.length)
         return prove(part, self._objects[part.object][part.offset : part.offset + part.length])

@@ -13,7 +13,7 @@ from nsqcommon.remote.operations import Cut, OpenFile, Operation, Remove, Rename
 from nsqcommon.remote.root import Root
 from nsqd.remote import owner as product
 from nsqd.remote.catalog import FileToFold, plan_fold, unsent_files
-from nsqd.remote.chain import Request, Verb
+from nsqd.remote.chain import ChainRequest, RequestVerb
 from nsqd.remote.claim import Claimed
 from nsqd.remote.local_mark import encode_mark
 from nsqd.remote.object_store import Created
@@ -265,28 +265,28 @@ class Owner:
     def _send(self) -> None:
         self.builder.most = self.random.choice(SLOT_SIZES) if self.serves else FULL  # the difference is cut as a whole
         request = self.core.next_request(self.life.now)
-        if not isinstance(request, Request):
+        if not isinstance(request, ChainRequest):
             return
         lost = partial(self._lost, request)
-        if request.verb is Verb.CREATE:
+        if request.verb is RequestVerb.CREATE:
             self.process.send(
                 "create", request.name, partial(self._created, request), lost, data=b"".join(request.data)
             )
         else:
             self.process.send("get", request.name, partial(self._got, request), lost, size=request.size)
 
-    def _created(self, request: Request, call: Call) -> None:
+    def _created(self, request: ChainRequest, call: Call) -> None:
         assert isinstance(call.result, Created)
         self.core.created(request, call.result, self.life.now)
 
-    def _got(self, request: Request, call: Call) -> None:
+    def _got(self, request: ChainRequest, call: Call) -> None:
         assert not isinstance(call.result, Created)
         self.core.got(request, call.result, self.life.now)
 
-    def _lost(self, request: Request) -> None:
+    def _lost(self, request: ChainRequest) -> None:
         if self.random.random() < 0.3:  # there was an answer: the store asks for fewer requests
             self.core.slow_down(self.life.now)
-        if request.verb is Verb.CREATE:
+        if request.verb is RequestVerb.CREATE:
             self.core.created(request, Created.UNKNOWN, self.life.now)
         else:
             self.core.failed(request, self.life.now)

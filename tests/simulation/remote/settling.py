@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from nsqcommon.remote.framing import BadObject
 from nsqcommon.remote.names import slot_name
-from nsqcommon.remote.root import Part, prove
+from nsqcommon.remote.root import FilePart, prove
 from nsqd.remote.claim import Claimed
 from nsqd.remote.local_mark import Decision, encode_mark
 from nsqd.remote.reconciliation import Fate, plan
@@ -25,7 +25,7 @@ class Settling:
     def __init__(self, process: Process, claimed: Claimed, *, same_boot: bool) -> None:
         self.process = process
         self.claimed = claimed
-        self._parts: dict[Part, bytes] = {}
+        self._parts: dict[FilePart, bytes] = {}
         local = {path: len(data) for path, data in process.disk.files.items()}
         self._fates = plan(claimed.decision, claimed.catalog, local, same_boot=same_boot)
         needed = [path for path, fate in self._fates.items() if fate in (Fate.COMPARE, Fate.FETCH)]

@@ -13,7 +13,7 @@ from random import Random
 from typing import Final, Protocol
 
 from nsqcommon.remote.names import HINT
-from nsqcommon.remote.root import Part
+from nsqcommon.remote.root import FilePart
 from nsqd.remote.object_store import Created
 
 _ENDS_A_RUN: Final = re.compile(rb".{12,16}(?:end|fence)", re.DOTALL)
@@ -44,7 +44,7 @@ class Call:
         data: bytes = b"",
         *,
         size: int = 0,
-        parts: Sequence[Part] = (),
+        parts: Sequence[FilePart] = (),
     ) -> None:
         self.sender = sender
         self.verb = verb
@@ -54,7 +54,7 @@ class Call:
         self.parts = parts  # of a read
         self.has_happened = False
         self.result: bytes | Created | None = None
-        self.found: dict[Part, bytes | None] = {}  # what a read has got, or a part of that
+        self.found: dict[FilePart, bytes | None] = {}  # what a read has got, or a part of that
         self.is_lost = False  # it will never happen, or its answer will never come
 
 
@@ -155,7 +155,7 @@ class FaultyStore:
             case "overwrite":
                 self._hints.append(call.data)
 
-    def _range(self, part: Part) -> bytes | None:
+    def _range(self, part: FilePart) -> bytes | None:
         found = self.objects.get(part.object)
         return found[part.offset : part.offset + part.length] if found is not None else None
 

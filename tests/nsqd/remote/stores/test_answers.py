@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nsqd.remote.object_store import FaultKind
+from nsqd.remote.object_store import StoreFaultKind
 from nsqd.remote.stores.answers import fault_of, says_absent, says_beyond_end
 
 PLACE = "s3://lake/nsq"
@@ -33,38 +33,38 @@ def broken(causes: str) -> str:
     [
         (
             coded("403 Forbidden", "InvalidAccessKeyId"),
-            FaultKind.DENIED,
+            StoreFaultKind.DENIED,
             "the store doesn't know this access key: correct AWS_ACCESS_KEY_ID (InvalidAccessKeyId)",
         ),
         (
             coded("403 Forbidden", "SignatureDoesNotMatch", "The request signature does not match."),
-            FaultKind.DENIED,
+            StoreFaultKind.DENIED,
             "the secret key is wrong: correct AWS_SECRET_ACCESS_KEY (SignatureDoesNotMatch: The request signature does not match)",
         ),
         (
             coded("403 Forbidden", "AccessDenied", "Access Denied"),
-            FaultKind.DENIED,
+            StoreFaultKind.DENIED,
             "these credentials don't allow it: they need to get, put, delete and list objects here "
             "(AccessDenied: Access Denied)",
         ),
         (
             coded("400 Bad Request", "ExpiredToken", "The provided token has expired."),
-            FaultKind.DENIED,
+            StoreFaultKind.DENIED,
             "the session token has expired (ExpiredToken: The provided token has expired)",
         ),
         (
             coded("404 Not Found", "NoSuchBucket", ""),
-            FaultKind.MISSING,
+            StoreFaultKind.MISSING,
             "there is no bucket of this name: create it, or correct the URL (NoSuchBucket)",
         ),
         (
             coded("404 Not Found", "ContainerNotFound", "The specified container does not exist.\nRequestId:6"),
-            FaultKind.MISSING,
+            StoreFaultKind.MISSING,
             "there is no container of this name: create it, or correct the URL (ContainerNotFound: The specified container does not exist)",
         ),
         (
             'Object at location x not found: Bulk delete request failed for key x: The specified container does not exist. (code: 404)\n\nDebug source:\nNotFound { code: "404" }',
-            FaultKind.MISSING,
+            StoreFaultKind.MISSING,
             "there is no container of this name: create it, or correct the URL",
         ),
         (
@@ -73,100 +73,100 @@ def broken(causes: str) -> str:
                 "RequestTimeTooSkewed",
                 "The difference is too large.</Message><ServerTime>2026-11-28T02:50:12Z</ServerTime><Message>",
             ),
-            FaultKind.CLOCK,
+            StoreFaultKind.CLOCK,
             "the store refuses requests because this machine's clock is off: set it, by NTP for example "
             "(RequestTimeTooSkewed: The difference is too large; its clock says 2026-11-28T02:50:12Z)",
         ),
         (
             coded("403 Forbidden", "AuthenticationFailed", "Server failed to authenticate the request.")
             + "<AuthenticationErrorDetail>Request date header too old: 'Sat, 28 Nov 2026 01:00:00 GMT'",
-            FaultKind.CLOCK,
+            StoreFaultKind.CLOCK,
             "the store refuses requests because this machine's clock is off: set it, by NTP for example "
             "(AuthenticationFailed: Server failed to authenticate the request)",
         ),
         (
             coded("403 Forbidden", "AuthorizationFailure", "Server failed to authenticate the request."),
-            FaultKind.DENIED,
+            StoreFaultKind.DENIED,
             "the account's key or token is wrong (AuthorizationFailure: Server failed to authenticate the request)",
         ),
         (
             coded("503 Service Unavailable", "SlowDown", "Please reduce your request rate."),
-            FaultKind.BUSY,
+            StoreFaultKind.BUSY,
             "the store asks for fewer requests (SlowDown: Please reduce your request rate)",
         ),
-        (answered("429 Too Many Requests"), FaultKind.BUSY, "the store asks for fewer requests (status 429)"),
-        (answered("503 Service Unavailable"), FaultKind.BUSY, "the store asks for fewer requests (status 503)"),
+        (answered("429 Too Many Requests"), StoreFaultKind.BUSY, "the store asks for fewer requests (status 429)"),
+        (answered("503 Service Unavailable"), StoreFaultKind.BUSY, "the store asks for fewer requests (status 503)"),
         (
             coded("500 Internal Server Error", "InternalError", "We encountered an internal error."),
-            FaultKind.OTHER,
+            StoreFaultKind.OTHER,
             "the store has failed (InternalError: We encountered an internal error)",
         ),
-        (answered("502 Bad Gateway", "<html>nginx</html>"), FaultKind.OTHER, "the store has failed (status 502)"),
+        (answered("502 Bad Gateway", "<html>nginx</html>"), StoreFaultKind.OTHER, "the store has failed (status 502)"),
         (
             coded("403 Forbidden", "QuotaExceeded"),
-            FaultKind.FULL,
+            StoreFaultKind.FULL,
             "the quota is used up (QuotaExceeded)",
         ),
         (
             answered("413 Request Entity Too Large", "<html>nginx</html>"),
-            FaultKind.OTHER,
+            StoreFaultKind.OTHER,
             "an object of 8 MiB is too large for the store (status 413)",
         ),
         (
             answered("404 Not Found", "<html>nginx</html>"),
-            FaultKind.MISSING,
+            StoreFaultKind.MISSING,
             "this is no answer of an object store: is the endpoint right? (status 404)",
         ),
         (
             coded("400 Bad Request", "AuthorizationHeaderMalformed", "the region 'a' is wrong; expecting 'b'"),
-            FaultKind.OTHER,
+            StoreFaultKind.OTHER,
             "the bucket is in another region: name it by --remote-option=region=REGION "
             "(AuthorizationHeaderMalformed: the region 'a' is wrong; expecting 'b')",
         ),
         (
             broken('kind: Connect, "tcp connect error", 10.0.0.7:9000, Os { code: 111, kind: ConnectionRefused }'),
-            FaultKind.UNREACHABLE,
+            StoreFaultKind.UNREACHABLE,
             "nothing listens there: the connection was refused",
         ),
         (
             broken('kind: Connect, ConnectError( "dns error", "failed to lookup address information"'),
-            FaultKind.UNREACHABLE,
+            StoreFaultKind.UNREACHABLE,
             "the name of the store's host is unknown",
         ),
         (
             broken("kind: Timeout, source: reqwest::Error { kind: Request, source: TimedOut }"),
-            FaultKind.UNREACHABLE,
+            StoreFaultKind.UNREACHABLE,
             "no answer in time",
         ),
-        (broken("hyper::Error( IncompleteMessage )"), FaultKind.UNREACHABLE, "it broke the connection"),
+        (broken("hyper::Error( IncompleteMessage )"), StoreFaultKind.UNREACHABLE, "it broke the connection"),
         (
             broken("invalid peer certificate: UnknownIssuer"),
-            FaultKind.UNREACHABLE,
+            StoreFaultKind.UNREACHABLE,
             "its certificate isn't trusted here",
         ),
         (
             "Generic GCS error: Error performing token request: Error performing GET http://169.254.169.254/computeMetadata/v1/token?audience=x in 1ms - HTTP error",
-            FaultKind.DENIED,
+            StoreFaultKind.DENIED,
             "there are no credentials: the environment has none, and no cloud gives any to this machine",
         ),
         (
             google_token('{"error":"invalid_grant","error_description":"Invalid JWT Signature."}'),
-            FaultKind.DENIED,
+            StoreFaultKind.DENIED,
             "the service account's key is wrong, or this machine's clock is off (invalid_grant)",
         ),
         (
             google_token('{"error":"invalid_grant","error_description":"Invalid JWT: not in a reasonable timeframe"}'),
-            FaultKind.CLOCK,
+            StoreFaultKind.CLOCK,
             "the store refuses requests because this machine's clock is off: set it, by NTP for example (invalid_grant)",
         ),
         (
             "Generic MicrosoftAzure error: Account must be specified\n\nDebug source:\nGeneric { source: MissingAccount }",
-            FaultKind.DENIED,
+            StoreFaultKind.DENIED,
             "there is no account: name it by --remote-option=account_name=NAME",
         ),
     ],
 )
-def test_an_operator_reads_what_to_mend(text: str, kind: FaultKind, expected: str) -> None:
+def test_an_operator_reads_what_to_mend(text: str, kind: StoreFaultKind, expected: str) -> None:
     fault = fault_of(text, PLACE)
     assert str(fault) == f"{PLACE}: {expected}"
     assert fault.kind is kind

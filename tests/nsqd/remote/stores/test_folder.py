@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from nsqd.log.files import Files
-from nsqd.remote.object_store import Created, FaultKind, StoreFault
+from nsqd.remote.object_store import Created, StoreFault, StoreFaultKind
 from nsqd.remote.stores.folder import FolderStore
 from tests.simulation.disk import DATA_PATH, Crash, SimulatedDisk, Stopped
 from tests.support.lengths import sized
@@ -143,15 +143,15 @@ def test_an_object_that_a_reader_has_found_outlives_a_power_cut(seed: int) -> No
 @pytest.mark.parametrize(
     ("code", "kind"),
     [
-        (errno.ENOSPC, FaultKind.FULL),
-        (errno.EDQUOT, FaultKind.FULL),
-        (errno.EACCES, FaultKind.DENIED),
-        (errno.EROFS, FaultKind.DENIED),
-        (errno.ESTALE, FaultKind.UNREACHABLE),
-        (errno.EIO, FaultKind.OTHER),
+        (errno.ENOSPC, StoreFaultKind.FULL),
+        (errno.EDQUOT, StoreFaultKind.FULL),
+        (errno.EACCES, StoreFaultKind.DENIED),
+        (errno.EROFS, StoreFaultKind.DENIED),
+        (errno.ESTALE, StoreFaultKind.UNREACHABLE),
+        (errno.EIO, StoreFaultKind.OTHER),
     ],
 )
-def test_a_folder_that_fails_answers_unknown_with_the_reason(code: int, kind: FaultKind) -> None:
+def test_a_folder_that_fails_answers_unknown_with_the_reason(code: int, kind: StoreFaultKind) -> None:
     disk, faults = SimulatedDisk(), list[StoreFault]()
     store = open_folder(disk, faults)
     assert store.create("wal/7/1", b"slot") is Created.CREATED
@@ -205,7 +205,7 @@ def test_a_folder_that_is_missing_is_not_made(tmp_path: Path) -> None:
     store = FolderStore(tmp_path / "shared", on_unknown=faults.append)
     text = f"file://{tmp_path}/shared: there is no such folder: mount it, or make it"
     assert store.create("a", b"") is Created.UNKNOWN
-    assert [(str(it), it.kind) for it in faults] == [(text, FaultKind.MISSING)]
+    assert [(str(it), it.kind) for it in faults] == [(text, StoreFaultKind.MISSING)]
     for request in (lambda: store.get("wal/7/1"), lambda: store.list("")):
         with pytest.raises(StoreFault, match="there is no such folder"):
             request()

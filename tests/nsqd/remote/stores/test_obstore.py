@@ -12,7 +12,7 @@ import pytest
 
 from nsqcommon.startup import StartupError
 from nsqd.remote.location import parse_location
-from nsqd.remote.object_store import Created, FaultKind, ObjectStore, StoreFault
+from nsqd.remote.object_store import Created, ObjectStore, StoreFault, StoreFaultKind
 from nsqd.remote.pacing import LARGE
 from nsqd.remote.stores.opening import open_store
 from tests.support.http_server import HttpServer, Reply, Request
@@ -64,16 +64,16 @@ def lose_answers(request: Request) -> Reply:
         (200, "", Created.CREATED, None),
         (412, "PreconditionFailed", Created.EXISTS, None),
         (409, "ConditionalRequestConflict", Created.EXISTS, None),  # a `get` finds out that there is nothing
-        (400, "ExpiredToken", Created.UNKNOWN, FaultKind.DENIED),
-        (401, "", Created.UNKNOWN, FaultKind.DENIED),
-        (403, "AccessDenied", Created.UNKNOWN, FaultKind.DENIED),
-        (403, "RequestTimeTooSkewed", Created.UNKNOWN, FaultKind.CLOCK),
-        (404, "NoSuchBucket", Created.UNKNOWN, FaultKind.MISSING),
-        (429, "", Created.UNKNOWN, FaultKind.BUSY),
-        (500, "InternalError", Created.UNKNOWN, FaultKind.OTHER),
-        (502, "", Created.UNKNOWN, FaultKind.OTHER),
-        (503, "SlowDown", Created.UNKNOWN, FaultKind.BUSY),
-        (504, "", Created.UNKNOWN, FaultKind.OTHER),
+        (400, "ExpiredToken", Created.UNKNOWN, StoreFaultKind.DENIED),
+        (401, "", Created.UNKNOWN, StoreFaultKind.DENIED),
+        (403, "AccessDenied", Created.UNKNOWN, StoreFaultKind.DENIED),
+        (403, "RequestTimeTooSkewed", Created.UNKNOWN, StoreFaultKind.CLOCK),
+        (404, "NoSuchBucket", Created.UNKNOWN, StoreFaultKind.MISSING),
+        (429, "", Created.UNKNOWN, StoreFaultKind.BUSY),
+        (500, "InternalError", Created.UNKNOWN, StoreFaultKind.OTHER),
+        (502, "", Created.UNKNOWN, StoreFaultKind.OTHER),
+        (503, "SlowDown", Created.UNKNOWN, StoreFaultKind.BUSY),
+        (504, "", Created.UNKNOWN, StoreFaultKind.OTHER),
     ],
 )
 def test_an_answer_to_create(
@@ -83,7 +83,7 @@ def test_an_answer_to_create(
     status: int,
     code: str,
     expected: Created,
-    kind: FaultKind | None,
+    kind: StoreFaultKind | None,
 ) -> None:
     server.always(status, code, {"ETag": '"1"'})
     assert store.create("wal/7/00000001", b"slot") is expected

@@ -19,7 +19,7 @@ from uuid import uuid4
 
 import pytest
 
-from nsqd.remote.check import StoreCheck, Verdict
+from nsqd.remote.check import CheckVerdict, StoreCheck
 from nsqd.remote.cli import NOT_CHECKED, USABLE, main
 from nsqd.remote.location import parse_location
 from nsqd.remote.object_store import LIST_LIMIT, Created, ObjectStore, StoreFault
@@ -274,7 +274,7 @@ def test_a_server_that_lies_is_refused(kind: type[CarelessS3], lies: list[str]) 
         checked = StoreCheck(
             lambda on_unknown: place.open(), random=Random(1), clock=lambda: 0.0, pause=lambda seconds: None, rounds=2
         )
-        assert [it.subject for it in checked.run(is_short=True) if it.verdict is Verdict.REFUSED] == lies
+        assert [it.subject for it in checked.run(is_short=True) if it.verdict is CheckVerdict.REFUSED] == lies
 
 
 def test_a_missing_bucket_has_one_line(server: Place) -> None:
