@@ -24,7 +24,7 @@ from nsqadmin.cluster.view import open_saved
 from nsqadmin.compat import api, config, graphite
 from nsqadmin.compat.config import Settings
 from nsqadmin.http import api_v2, metrics
-from nsqadmin.http.app import App, Route
+from nsqadmin.http.app import Route, application
 from nsqadmin.http.live import hub as live
 from nsqadmin.http.live.hub import Hub
 from nsqadmin.http.login import Access, read_policy
@@ -47,6 +47,8 @@ from nsqcommon.recipients import host_and_port
 from nsqcommon.startup import StartupError
 
 if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
     from nsqadmin.access.policy import Policy
     from nsqadmin.cluster.series_file import Part
     from nsqadmin.cluster.view import SavedView
@@ -155,10 +157,10 @@ def routes_of(services: Services) -> list[Route]:
     return routes
 
 
-def _app(services: Services) -> App:
+def _app(services: Services) -> Starlette:
     options = services.options
     access = Access(options, lambda: services.policy)
-    return App(
+    return application(
         routes_of(services),
         access,
         _own_hosts(options),
