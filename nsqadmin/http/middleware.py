@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LEAST_TO_COMPRESS: Final = 512  # bytes
+_WORTH_A_THREAD: Final = 1 << 20  # bytes; measured, a thread costs more than compressing a usual page
 _QUICK: Final = 4  # gzip's level; the last percent is not worth the time on a page of 10,000 channels
 _SLASH: Final = "\udc2f"  # half a character, which no decoded path contains
 # A reason for burying that somebody looks for may quote a message, so it is not logged. `#1a2b` stands for one.
@@ -106,7 +107,7 @@ class Compression(GZipMiddleware):
     def __init__(self, app: ASGIApp) -> None:
         # A file of messages is sent while nodes are read. Compression would keep even its headers until the first line.
         streams = (*DEFAULT_EXCLUDED_CONTENT_TYPES, "application/x-ndjson")
-        super().__init__(app, _LEAST_TO_COMPRESS, _QUICK, exclude_content_types=streams)
+        super().__init__(app, _LEAST_TO_COMPRESS, _QUICK, _WORTH_A_THREAD, exclude_content_types=streams)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         taken = Headers(scope=scope).get("accept-encoding", "").split(",")
