@@ -155,7 +155,7 @@ class _MissingPage(routing.Route):
         is_meant = (
             request.method in ("GET", "HEAD")
             and "text/html" in request.headers.get("accept", "")
-            and not scope["path"].startswith(self._apis)
+            and not decoded(scope["path"]).startswith(self._apis)
             and self._unrouted.is_missing(request)
         )
         return (Match.FULL if is_meant else Match.NONE), {}

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LEAST_TO_COMPRESS: Final = 512  # bytes
-_WORTH_A_THREAD: Final = 1 << 20  # bytes; measured, a thread costs more than compressing a usual page
+_WORTH_A_THREAD: Final = 1 << 20  # bytes; measured, a thread adds half of the processor time to the page of topics
 _QUICK: Final = 4  # gzip's level; the last percent is not worth the time on a page of 10,000 channels
 _SLASH: Final = "\udc2f"  # half a character, which no decoded path contains
 # A reason for burying that somebody looks for may quote a message, so it is not logged. `#1a2b` stands for one.

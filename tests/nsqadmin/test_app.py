@@ -166,7 +166,8 @@ def test_people_get_a_page_where_programs_get_json() -> None:
     assert ask("/nosuch").body == b'{"message":"NOT_FOUND"}'
     assert ask("/nosuch\n", accept="text/html").body == b"no such page"
     assert ask("/nosuch", accept="text/html", authorization="stranger").status == 401
-    assert ask("/api/nosuch", accept="text/html").body == b'{"message":"NOT_FOUND"}'
+    for raw in ("/api/nosuch", "/api%2Fnosuch"):
+        assert ask("/api/nosuch", raw=raw, accept="text/html").body == b'{"message":"NOT_FOUND"}'
 
 
 # Who may ask
