@@ -4,12 +4,11 @@
 
 The gate does what the table says: it refuses pages of other sites, and users who have not logged in. A path without a
 route is answered as in NSQ (`_Unrouted`), because Starlette redirects only a trailing slash, with an answer of its own,
-and its 405 names the methods of one route only.
+and its 405 names the methods of one route only. So no route matches in part, which also makes routing quicker.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from html import escape
@@ -18,7 +17,6 @@ from urllib.parse import quote
 
 from starlette import routing
 from starlette.applications import Starlette
-from starlette.convertors import register_url_convertor
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
@@ -30,7 +28,6 @@ from nsqadmin.http.middleware import (
     EscapedSlashes,
     HostCheck,
     LogLine,
-    NameConvertor,
     SecurityHeaders,
     decoded,
 )
@@ -45,8 +42,6 @@ if TYPE_CHECKING:
 Handler = Callable[[Request], Awaitable[Response]]
 
 _SAFE: Final = frozenset(("GET", "HEAD", "OPTIONS"))
-
-register_url_convertor("name", NameConvertor())
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +79,7 @@ def application(
 ) -> Starlette:
     """Return the application. `missing` is the page that browsers get for a path that does not exist."""
     table = sorted(routes, key=lambda route: "{" in route.path)  # exact paths win
-    routed = [_routed(route, prefix, doorkeeper) for route in table]
+    routed = [_Routed(route, prefix, doorkeeper) for route in table]
     unrouted = _Unrouted(RouteTable(table, prefix))
     page = _MissingPage(prefix, missing, unrouted, doorkeeper)
     app = Starlette(
@@ -100,20 +95,25 @@ def application(
             HttpError: _refused,
             LoginNeeded: _login_needed,
             404: unrouted.answer,
-            405: unrouted.answer,
         },
     )
     app.router.redirect_slashes = False
     return app
 
 
-def _routed(route: Route, prefix: str, doorkeeper: Doorkeeper) -> routing.Route:
-    path = (prefix if prefix and route.path == "/" else prefix + route.path).replace("}", ":name}")
-    gate = Middleware(_Gate, route, doorkeeper)
-    made = routing.Route(path, route.handler, methods=[route.method], middleware=[gate])
-    # Starlette has added HEAD, which NSQ refuses, and its pattern would allow a line's end after the path.
-    made.methods, made.path_regex = {route.method}, re.compile(made.path_regex.pattern.removesuffix("$") + r"\Z")
-    return made
+class _Routed(routing.Route):
+    """Starlette's route, but for exactly one method and path: no HEAD beside GET, and no line's end after the path."""
+
+    def __init__(self, route: Route, prefix: str, doorkeeper: Doorkeeper) -> None:
+        path = prefix if prefix and route.path == "/" else prefix + route.path
+        super().__init__(path, route.handler, middleware=[Middleware(_Gate, route, doorkeeper)])
+        self.methods = {route.method}
+        self._method = route.method
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        if scope["method"] == self._method and (found := self.path_regex.fullmatch(scope["path"])) is not None:
+            return Match.FULL, {"path_params": {name: decoded(word) for name, word in found.groupdict().items()}}
+        return Match.NONE, {}
 
 
 class _Gate:

@@ -12,7 +12,6 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, unquote
 
-from starlette.convertors import StringConvertor
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddleware
 from starlette.requests import Request
@@ -129,13 +128,6 @@ class EscapedSlashes:
             pieces = raw.decode("latin-1").split("/")
             scope["path"] = "/".join(unquote(piece).replace("/", _SLASH) for piece in pieces)
         await self._app(scope, receive, send)
-
-
-class NameConvertor(StringConvertor):
-    """One segment of a path, after `EscapedSlashes`."""
-
-    def convert(self, value: str) -> str:
-        return decoded(value)
 
 
 def decoded(path: str) -> str:
