@@ -24,7 +24,7 @@ from nsqadmin.cluster import series_file
 from nsqadmin.cluster.view import open_saved
 from nsqadmin.diagnosis.incident_book import Book
 from nsqadmin.http import api_v1, api_v2, config, graphite, live, metrics
-from nsqadmin.http.app import App, Route
+from nsqadmin.http.app import Route, application
 from nsqadmin.http.config import Settings
 from nsqadmin.http.live import Hub
 from nsqadmin.http.login import Access, read_policy
@@ -45,6 +45,8 @@ from nsqcommon.recipients import host_and_port
 from nsqcommon.startup import StartupError
 
 if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
     from nsqadmin.access import Policy
     from nsqadmin.cluster.series_file import Part
     from nsqadmin.cluster.view import SavedView
@@ -153,10 +155,10 @@ def routes_of(services: Services) -> list[Route]:
     return routes
 
 
-def _app(services: Services) -> App:
+def _app(services: Services) -> Starlette:
     options = services.options
     access = Access(options, lambda: services.policy)
-    return App(
+    return application(
         routes_of(services),
         access,
         _own_hosts(options),

@@ -22,7 +22,7 @@ _AT_ONCE: Final = 2  # passwords that are hashed at the same time; each takes a 
 
 
 class Access:
-    """The doorkeeper of `App`."""
+    """The doorkeeper of the application."""
 
     def __init__(self, options: Options, policy: Callable[[], Policy]) -> None:
         """`policy()` is called for each request, so that rights can change at run time."""
