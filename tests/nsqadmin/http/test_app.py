@@ -9,13 +9,13 @@ from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import pytest
-from nsqadmin.access.policy import READERS, Identity
-from nsqadmin.http.live.event_stream import EventStream
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp
 
+from nsqadmin.access import READERS, Identity
 from nsqadmin.http.app import LoginNeeded, Route, application
+from nsqadmin.http.event_stream import EventStream
 from nsqcommon.http_api import ClientGone, HttpError
 from nsqcommon.origin import OwnHosts
 
