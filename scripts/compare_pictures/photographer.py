@@ -33,9 +33,10 @@ return document.fonts.ready.then(() => new Promise((done) => {
   watcher.observe(document, {subtree: true, childList: true, attributes: true, characterData: true});
 }));
 """
-# What cannot stand still: how long nodes took to answer, and nsqadmin's own port.
+# What cannot stand still: how long something took, and the ports of nsqadmin and of the browser's connections to it.
 _MASK: Final = """
-for (const it of document.querySelectorAll("[data-label='Response time']")) it.textContent = "1 ms";
+for (const it of document.querySelectorAll("[data-label='Response time'], [data-label='Took']")) it.textContent = "1 ms";
+for (const it of document.querySelectorAll("[data-label='Who'] .muted")) it.textContent = it.textContent.replace(/:\\d+$/, "");
 const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
 while (walk.nextNode()) walk.currentNode.data = walk.currentNode.data.replaceAll(location.host, "nsqadmin.example");
 """

@@ -8,6 +8,7 @@ from typing import Final
 from PIL import Image, ImageChops
 
 _RED: Final = (220, 0, 0)
+_NOISE: Final = 8  # of 255; Chromium rounds at round corners of boxes differently from time to time
 _PALE: Final = 0.75  # of white in what is equal
 
 
@@ -18,14 +19,14 @@ class Difference:
 
 
 def compare(before: Image.Image, after: Image.Image) -> Difference | None:
-    """Return where two pictures differ, or None if they are equal."""
+    """Return where two pictures differ by more than noise, or None if they are equal."""
     size = (max(before.width, after.width), max(before.height, after.height))
     first, second = (_on_canvas(it, size) for it in (before, after))
     channels = ImageChops.difference(first, second).split()
     most = channels[0]
     for channel in channels[1:]:
         most = ImageChops.lighter(most, channel)
-    mask = most.point(lambda value: 255 if value else 0)
+    mask = most.point(lambda value: 255 if value > _NOISE else 0)
     count = mask.histogram()[255]
     if not count:
         return None

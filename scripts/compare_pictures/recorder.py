@@ -2,7 +2,8 @@
 
 An answer may change with what was asked to be done, so each POST of a program begins a new chapter, in which it gets new
 answers. Two programs that behave alike therefore see the same cluster, although the first has changed it, and although time
-has passed. A question that only the second has is put to the node; so the two should not be far apart.
+has passed. A question that only the second has is put to the node; so the two should not be far apart. Questions are the same
+if they differ in the spelling of their query only.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import http.client
 import threading
 import time
 from typing import Final
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from tests.support.http_server import HttpServer, Reply, Request
 
@@ -18,7 +20,7 @@ _OF_A_CONNECTION: Final = frozenset({"connection", "content-length", "date", "ho
 _LONG: Final = 1.0  # seconds; an answer that took longer has waited for something, and so does its repetition
 _LIMIT: Final = 60.0
 
-_Question = tuple[int, str, str, bytes]  # chapter, method, target, body
+_Question = tuple[int, str, str, bytes]  # chapter, method, path with query, body
 
 
 class Recorder(HttpServer):
@@ -35,11 +37,12 @@ class Recorder(HttpServer):
     def asked_only_by(self, side: int) -> list[str]:
         """Return the questions that the other side has not asked."""
         only = self._questions[side] - self._questions[1 - side]
-        return sorted({f"{self.name}: {method} {target}" for _, method, target, _ in only})
+        return sorted({f"{self.name}: {method} {asked}" for _, method, asked, _ in only})
 
     def reply(self, request: Request) -> Reply:
         side = self.side
-        question = (self._chapters[side], request.method, request.target, request.body)
+        asked = f"{request.path}?{urlencode(sorted(parse_qsl(urlsplit(request.target).query)))}"  # no empty arguments
+        question = (self._chapters[side], request.method, asked, request.body)
         self._questions[side].add(question)
         if request.method == "POST":
             self._chapters[side] += 1
