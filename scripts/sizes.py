@@ -32,6 +32,14 @@ _ENDINGS: Final = (".py", ".html", ".js", ".css")  # of a package's files that w
 _RESULTS: Final = "bench/results/"
 _MISSING: Final = "–"
 
+_LEGEND: Final = f"""\
+Names stand for checkouts of these commits.
+Installed sizes are those of our own files, as a wheel unpacks them; "in all" counts all packages that pip installs beside them, with their size here.
+An extra's row names what it adds.
+Times are processor time beyond that of an empty interpreter, the median of {_INTERPRETERS} fresh ones.
+Lines are those of files that we write: Python, and nsqadmin's templates, scripts and styles.
+"""
+
 _Rows = dict[str, str]  # a measure, and its value in one tree
 
 
@@ -55,6 +63,7 @@ def main() -> int:
             _measure(tree, Path(temporary, f"build-{at}"))
         _time_imports(trees)
     print("# Sizes of checkouts\n\n`python -m scripts.sizes " + " ".join(_name_of(it.path) for it in trees) + "`\n")
+    print(_LEGEND)
     print(_tables(trees), end="")
     return 0
 

@@ -10,6 +10,7 @@ from scripts.compare_pictures.photographer import Page, confirm, follow, press, 
 _TOPIC: Final = ("overview", "channels", "nodes", "producers", "messages", "policy")
 _CHANNEL: Final = ("overview", "consumers", "nodes", "messages", "deferred", "buried", "policy")
 _FIRST: Final = "#messages a[data-detail]"
+_INCIDENT: Final = "main a[href*='/incidents/']"
 _PICK: Final = "input[name=pick]"
 
 # tests/browser/demo.py: rates, charts, findings, a node that is down. Nothing can be asked or done.
@@ -37,7 +38,7 @@ DEMO: Final = (
     Page("counter", "/counter"),
     Page("help", "/help"),
     Page("incidents", "/incidents"),
-    Page("incident", "/incidents", (follow("main a[href*='/incidents/']"),)),
+    Page("incident", "/incidents", (follow(_INCIDENT),)),
     Page("glossary", "/topics", (press("a.ask"),)),
     Page("palette", "/", (press("#jump"),)),
     Page("no-topic", "/topics/nope"),
@@ -124,8 +125,12 @@ def of_cluster(nodes: tuple[str, ...]) -> tuple[Page, ...]:
         Page("forget", f"/nodes/forget?{urlencode({'node': node})}"),
         *(Page(f"{kind.replace('_', '-')}", action(kind, **letters)) for kind in _OF_A_CHANNEL),
         *(Page(f"{kind.replace('_', '-')}", action(kind, topic="letters")) for kind in _OF_A_TOPIC),
+        Page("remove-from-node", action("tombstone_topic_producer", topic="letters", node=node)),
+        Page("incident", "/incidents", (follow(_INCIDENT),)),
+        Page("incident-mark", "/incidents", (follow(_INCIDENT), follow("a[href*='/mark']"))),
         Page("no-action", action("explode", topic="letters")),
         # From here on pages change the cluster.
+        Page("incident-marked", "/incidents", (follow(_INCIDENT), follow("a[href*='/mark']"), confirm)),
         Page("paused", action("pause_channel", **letters), (confirm,)),
         Page("activity-after-pause", "/activity?kind=actions"),
         Page("kicked", action("kick_buried", **letters), (write("#most", "2"), confirm)),
