@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tests.support.browser import Browser
 
 _SIDES: Final = ("before", "after")
+_BAD_REQUEST: Final = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +76,26 @@ def _take_all(trees: tuple[Path, Path], out: Path, only: str) -> _Missing:
                 browser = stack.enter_context(_browser(folder / scene.name))
                 prepare(browser, scene.now)
                 for page in pages:
-                    reasons = []
+                    shown = []
                     for side, base in enumerate(bases):
                         stage.turn(side)
-                        reasons.append(take(browser, page, base, out / _SIDES[side] / scene.name))
-                    missing[f"{scene.name}/{page.name}"] = reasons[0], reasons[1]
+                        shown.append(take(browser, page, base, out / _SIDES[side] / scene.name))
+                    missing[f"{scene.name}/{page.name}"] = _why_missing(*shown)
         for recorder in stage.recorders:
             for side, name in enumerate(_SIDES):
                 for question in recorder.asked_only_by(side):
                     print(f"asked only {name}: {question}", file=sys.stderr)
     return missing
+
+
+def _why_missing(before: tuple[int, str], after: tuple[int, str]) -> tuple[str, str]:
+    """Return why a page is not there on either side, given its status and why it could not be shown."""
+    if before[0] == after[0]:
+        return before[1], after[1]
+    why_before, why_after = (
+        why or (f"HTTP {status}" if status >= _BAD_REQUEST else "") for status, why in (before, after)
+    )
+    return why_before, why_after
 
 
 def _scenes(stage: Stage) -> tuple[_Scene, ...]:

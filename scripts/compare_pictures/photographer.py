@@ -101,8 +101,8 @@ def prepare(browser: Browser, now: float) -> None:
     browser.command("Page.addScriptToEvaluateOnNewDocument", {"source": _STILL_CLOCK % (now * 1000)})
 
 
-def take(browser: Browser, page: Page, base: str, folder: Path) -> str:
-    """Take the pictures of a page, and return "", or the reason why it could not be shown."""
+def take(browser: Browser, page: Page, base: str, folder: Path) -> tuple[int, str]:
+    """Take the pictures of a page. Return its HTTP status, and "" or the reason why it could not be shown."""
     browser.base = base
     browser.command("Network.setExtraHTTPHeaders", {"headers": page.headers})
     browser.look(width=1400, scheme="light")
@@ -112,14 +112,18 @@ def take(browser: Browser, page: Page, base: str, folder: Path) -> str:
         for step in page.steps:
             step(browser)
     except (AssertionError, LookupError) as error:
-        return str(error).partition("\n")[0]
+        return _status(browser), str(error).partition("\n")[0]
     browser.run(_MASK)
     for look, (width, scheme) in LOOKS.items():
         browser.look(width=width, scheme=scheme)
         _finish(browser)
         browser.run("document.activeElement?.blur()")
         browser.screenshot(folder / f"{page.name}.{look}.png")
-    return ""
+    return _status(browser), ""
+
+
+def _status(browser: Browser) -> int:
+    return int(browser.run("return performance.getEntriesByType('navigation')[0].responseStatus"))
 
 
 def _finish(browser: Browser) -> None:

@@ -35,9 +35,11 @@ class Recorder(HttpServer):
         self._locks: dict[_Question, threading.Lock] = {}
 
     def asked_only_by(self, side: int) -> list[str]:
-        """Return the questions that the other side has not asked."""
-        only = self._questions[side] - self._questions[1 - side]
-        return sorted({f"{self.name}: {method} {asked}" for _, method, asked, _ in only})
+        """Return the questions that the other side has never asked."""
+        own, others = (
+            {(method, asked) for _, method, asked, _ in it} for it in (self._questions[side], self._questions[1 - side])
+        )
+        return sorted(f"{self.name}: {method} {asked}" for method, asked in own - others)
 
     def reply(self, request: Request) -> Reply:
         side = self.side
