@@ -196,4 +196,5 @@ def nsqadmin_of(tree: Path, *options: str, now: float) -> Iterator[str]:
     )
     admin.command = (sys.executable, "-P", str(_STILL))
     with admin:
+        eventually(lambda: admin.http("GET", "/healthz").status == 200)  # it has asked the nodes
         yield f"http://127.0.0.1:{admin.http_address[1]}"
