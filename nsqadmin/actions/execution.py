@@ -224,6 +224,8 @@ class Executor:
             for number in range(len(calls)):
                 nursery.start_soon(make, number)
         steps.extend(made[number] for number in range(len(calls)))
+        order = {call.address: number for number, call in enumerate(calls)}
+        steps.states.sort(key=lambda state: order[state.node])  # they have answered in any order
 
     async def _made(self, call: Call, steps: _Steps) -> Step:
         """Make a call to a node, after asking the node for what an undo needs."""

@@ -92,6 +92,14 @@ def needed_by(artefact: Path, beside: Iterable[Path] = ()) -> Needed:
     )
 
 
+def names_needed(artefact: Path, extra: str, beside: Iterable[Path] = ()) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the names that an artefact with one extra, or "" for none, needs directly, and all of them."""
+    requirements = [Requirement(it) for it in metadata_of(artefact).get_all("Requires-Dist", [])]
+    direct = {canonicalize_name(it.name) for it in _wanted(requirements, ["", extra])}
+    found = _closure(requirements, ["", extra], _Known(beside))
+    return frozenset(direct), frozenset(name for name, _ in found)
+
+
 def metadata_of(artefact: Path) -> Message:
     """Return the metadata that pip reads of a wheel or an sdist."""
     if artefact.suffix == ".whl":

@@ -53,6 +53,7 @@ class HttpServer:
         self.requests: list[Request] = []
         self.keeps_requests = keeps_requests
         self.connections = 0
+        self.now: float | None = None  # wall time that its answers have in Date; None: the real one
         self._server = _Server(_handler_of(self), backlog)
         if tls is not None:
             self._server.socket = tls.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
@@ -127,6 +128,9 @@ def _handler_of(server: HttpServer) -> type[BaseHTTPRequestHandler]:
                     server.write(reply.body, self.wfile)
             except OSError:  # the client has not waited for the answer
                 self.close_connection = True
+
+        def date_time_string(self, timestamp: float | None = None) -> str:
+            return super().date_time_string(server.now if timestamp is None else timestamp)
 
         do_DELETE = do_GET = do_POST = do_PUT = _serve
 

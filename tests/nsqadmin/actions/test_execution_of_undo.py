@@ -48,12 +48,14 @@ class OneNode(Queries):
         return self._answer
 
 
-def carried_out(queries: OneNode, action: Action = EMPTY, *, before: Snapshot | None) -> Receipt:
+def carried_out(
+    queries: OneNode, action: Action = EMPTY, *, before: Snapshot | None, nodes: tuple[str, ...] = (NODE,)
+) -> Receipt:
     executor = Executor(queries, ActivityLog(), Notifier(Options()), lost_by=lambda _: 5)
     caller = Caller(identity=Identity(), remote="127.0.0.1:5000")
 
     async def perform() -> Receipt:
-        return await executor.perform(action, caller, [NODE], before=before)
+        return await executor.perform(action, caller, nodes, before=before)
 
     return trio.run(perform)
 
@@ -146,3 +148,25 @@ def test_a_node_that_was_asked_and_is_silent_may_still_do_it() -> None:
     assert asked.why == "Asked, no answer in time: it hangs or is overloaded, and may still do so when it goes on."
     (spared,) = carried_out(OneNode(refused(0)), before=picture.snapshot()).steps
     assert (spared.is_done, spared.may_follow) == (False, False)
+
+
+class SlowFirst(OneNode):
+    """A cluster whose first node tells its state after the second one has."""
+
+    def __init__(self) -> None:
+        super().__init__(refused(404))
+        self._second_told = trio.Event()
+
+    async def channel_state(self, address: str, topic: str, channel: str) -> bytes:
+        if address == NODE:
+            await self._second_told.wait()
+        self._second_told.set()
+        return self._tell()
+
+
+def test_nodes_that_cannot_undo_are_named_in_the_order_in_which_they_were_asked() -> None:
+    receipt = carried_out(SlowFirst(), before=picture.snapshot(), nodes=(NODE, "n2:4151"))
+    assert [step.address for step in receipt.steps] == [NODE, "n2:4151"]
+    assert [text.partition(": ")[0] for text in receipt.no_undo] == [
+        f"Cannot be undone on {node}" for node in (NODE, "n2:4151")
+    ]
