@@ -8,7 +8,6 @@ packages that are installed here.
 
 from __future__ import annotations
 
-import argparse
 import compileall
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
+from scripts.command_line import argument, read_options
 from scripts.releasing.building import build
 from scripts.releasing.dependencies import metadata_of, names_needed
 from scripts.releasing.distributions import Distribution, distributions_of, stage
@@ -50,13 +50,14 @@ class _Tree:
     rows: dict[str, _Rows] = field(default_factory=dict)  # by the heading of the table
 
 
+@dataclass(frozen=True, kw_only=True)
+class SizesOptions:
+    trees: tuple[Path, ...] = argument(word="TREE")
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m scripts.sizes",
-        description="Compare the sizes of checkouts, in tables of Markdown; takes two minutes.",
-    )
-    parser.add_argument("trees", metavar="TREE", type=Path, nargs="+")
-    chosen = parser.parse_args()
+    about = "Compare the sizes of checkouts, in tables of Markdown; takes two minutes."
+    chosen = read_options(SizesOptions, name="python -m scripts.sizes", about=about)
     with tempfile.TemporaryDirectory(prefix="nsq-sizes-") as temporary:
         trees = [_Tree(it.resolve(), Path(temporary, f"installed-{at}")) for at, it in enumerate(chosen.trees)]
         for at, tree in enumerate(trees):

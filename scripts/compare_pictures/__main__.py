@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import sys
 import tempfile
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from PIL import Image
 
+from scripts.command_line import argument, option, read_options, required
 from scripts.compare_pictures.pixels import compare
 
 if TYPE_CHECKING:
@@ -36,19 +36,20 @@ class _Scene:
     now: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class PicturesOptions:
+    before: Path = argument()
+    after: Path = argument()
+    out: Path = required("folder for all pictures; what is in it is removed")
+    only: str = option("", "only pages whose name has this text; those that build on others may differ")
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m scripts.compare_pictures",
-        description="Compare pictures of all nsqadmin's pages from two checkouts; takes some minutes. "
-        "The exit status is 1 if one of them differs.",
+    about = (
+        "Compare pictures of all nsqadmin's pages from two checkouts; takes some minutes. "
+        "The exit status is 1 if one of them differs."
     )
-    parser.add_argument("before", type=Path)
-    parser.add_argument("after", type=Path)
-    parser.add_argument("--out", type=Path, required=True, help="folder for all pictures; what is in it is removed")
-    parser.add_argument(
-        "--only", default="", help="only pages whose name has this text; those that build on others may differ"
-    )
-    chosen = parser.parse_args()
+    chosen = read_options(PicturesOptions, name="python -m scripts.compare_pictures", about=about)
     shutil.rmtree(chosen.out, ignore_errors=True)
     missing = _take_all((chosen.before.resolve(), chosen.after.resolve()), chosen.out, chosen.only)
     return _report(chosen.out, missing)
