@@ -1,4 +1,4 @@
-"""The messages of `nsqclient.testing.MemoryNSQD`: topics, channels, and what is found under a key."""
+"""The messages of `nsqclient.testing.MemoryNSQD`: topics, channels, and lookup by key."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Channel:
         return not self.waiting and not self.deferred and not any(client.in_flight for client in self.clients)
 
     def take(self, key: str) -> tuple[list[Stored], str]:
-        """Remove what waits under this key, and return it and how the key was found, in nsqd's word if unchanged."""
+        """Remove the waiting messages with this key. Return them and nsqd's word for how the key was found."""
         taken = [it for it in self.waiting if it.key == key] + [it for _, it in self.deferred if it.key == key]
         self.waiting = deque(it for it in self.waiting if it.key != key)
         self.deferred = [entry for entry in self.deferred if entry[1].key != key]
@@ -71,8 +71,8 @@ class Topic:
 def recall(topics: Mapping[str, Topic], keys: MutableMapping[tuple[str, str], int], target: str, now: float) -> Answer:
     """Answer `POST /message/cancel` or `/message/due` as nsqd does.
 
-    `keys` counts the messages of the latest publish with each topic and key; 0: all of them were taken back from all
-    channels by one cancel, so the key is free again.
+    `keys` counts the messages of the latest publish with each topic and key. 0 means that one cancel took all of them
+    back from all channels, so the key is free again.
     """
     path, arguments = urlsplit(target).path, dict(parse_qsl(urlsplit(target).query))
     if path not in ("/message/cancel", "/message/due"):
