@@ -1,4 +1,4 @@
-"""nsq_tail --peek: print what the logs of some topics have kept, in the order of publication."""
+"""nsq_tail --peek: print the messages in some topics' logs, in the order of publication."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class PeekOptions(Protocol):
-    """The options of nsq_tail that matter here."""
+    """The options of nsq_tail used here."""
 
     @property
     def topic(self) -> tuple[str, ...]: ...

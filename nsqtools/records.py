@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 
 class RecordSplitter:
-    """Splits at each delimiter. A record may arrive in many pieces; two delimiters in a row enclose an empty record."""
+    """Splits at each delimiter. A record may arrive in many pieces. Two adjacent delimiters enclose an empty record."""
 
     def __init__(self, delimiter: bytes) -> None:
         self._delimiter = delimiter
         self._begun: list[bytes] = []
 
     def feed(self, data: bytes) -> Sequence[bytes]:
-        """Return the records that end in this piece, including empty ones: `--rate` counts them, too."""
+        """Return the records that end in this piece, including empty ones, because `--rate` counts them."""
         first, *others = data.split(self._delimiter)
         self._begun.append(first)
         if not others:
