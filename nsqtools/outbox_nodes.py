@@ -63,7 +63,7 @@ class Nodes:
             await trio.sleep_forever()
 
     def failed(self, address: str, reason: str) -> None:
-        """Don't use this nsqd for a while."""
+        """Stop using this nsqd for a while."""
         rest = min(2 * self._rests.get(address, (0.0, _REST / 2))[1], _LONGEST_REST)
         self._rests[address] = (trio.current_time() + rest, rest)
         log.warning("nsqd %s: %s; next try in %g s", address, reason, rest)

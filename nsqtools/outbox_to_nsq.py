@@ -144,7 +144,7 @@ class Relay:
         self._cleaned_at = trio.current_time() - _CLEAN_UP_EVERY
 
     async def begin(self) -> None:
-        """With --repeat-unknown, release the rows parked as unknown."""
+        """Release the rows parked as unknown, if --repeat-unknown is set."""
         if self._options.repeat_unknown:
             self._say_again(await _in_thread(self._outbox.send_parked_again))
 

@@ -107,7 +107,7 @@ class _Publisher:
         raise ToolFailed("stopped while a record waited for its answer: it may or may not be published")
 
     async def hurry(self, stop: trio.Event) -> None:
-        """Once `stop` is set, limit the wait for the last answer."""
+        """Limit the wait for the last answer once `stop` is set."""
         await stop.wait()
         self._waiting.deadline = trio.current_time() + LAST_ANSWERS
 

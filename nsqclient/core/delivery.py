@@ -173,7 +173,7 @@ class Delivery:
         return self.answered == "no" and self._source.touch(self)
 
     def disable_auto_response(self) -> None:
-        """Don't answer the message when its handler returns; you answer it later.
+        """Keep the message unanswered when its handler returns, to answer it later.
 
         An exception in the handler still answers it.
         """

@@ -1,4 +1,4 @@
-"""What a worker of dramatiq receives, and how it answers."""
+"""A dramatiq worker's messages and their answers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nsqjobs.held import Held
     from nsqjobs.link import Subscription
 
-_RETURN: Final = 5.0  # seconds after which a message comes back whose retry could not be sent
+_RETURN: Final = 5.0  # seconds before a message comes back if its retry couldn't be sent
 
 
 class NsqMessage(MessageProxy):
@@ -25,8 +25,8 @@ class NsqMessage(MessageProxy):
     def __init__(self, message: dramatiq.Message[Any], held: Held) -> None:
         super().__init__(message)
         self.held = held
-        self.comes_back = False  # it was processed, but what has to follow could not be sent
-        self.reason = ""  # of the exception that was the last; dramatiq clears that too early
+        self.comes_back = False  # processed, but the follow-up couldn't be sent
+        self.reason = ""  # of the last exception, which dramatiq clears too early
 
     def stuff_exception(self, exception: BaseException) -> None:
         super().stuff_exception(exception)
@@ -70,7 +70,7 @@ class NsqConsumer(Consumer):
 
 
 def _read(held: Held) -> NsqMessage | None:
-    """Return the message for an actor, or None if it is none: it is buried then."""
+    """Return the message for an actor. Bury any other message, and return None."""
     try:
         message = dramatiq.Message.decode(held.body)
     except DecodeError as error:
