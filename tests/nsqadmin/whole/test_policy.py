@@ -186,7 +186,7 @@ def test_nodes_with_different_files_and_without_one_are_found_and_a_refused_file
         assert "Nodes have different policy files" in it.page("/nodes")
         assert f"no policy file <b>{names[2]}</b>" in it.page("/nodes")
         assert "has no policy file, unlike" in it.page(f"/nodes/{names[2]}")
-        assert "None: everything is as in NSQ" in it.page(f"/nodes/{names[2]}")
+        assert "None: the node behaves like NSQ" in it.page(f"/nodes/{names[2]}")
         replace_file(it.files[0], BOUNDS + "\n[[policy]]\nmax_atempts = 3\n")
         (refused,) = eventually(lambda: it.findings("D25"))
         assert (refused["node"], refused["severity"]) == (names[0], "warning")
