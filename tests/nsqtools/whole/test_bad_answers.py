@@ -22,7 +22,12 @@ REPLAY = ("nsq_replay", "--topic=t", "--destination-topic=u")
         (STAT, "lookupd", b"[" * 100_000, "not JSON: "),
         (STAT, "lookupd", b'{"producers":[{"broadcast_address":5}]}', "broadcast_address is not a string"),
         (STAT, "nsqd", b'{"topics":[{"topic_name":"t","channels":{}}]}', "failed to find channel(c)"),
-        (STAT, "nsqd", b'{"topics":[{"topic_name":"t","channels":[{"channel_name":"c","depth":"5"}]}]}', "not a number"),
+        (
+            STAT,
+            "nsqd",
+            b'{"topics":[{"topic_name":"t","channels":[{"channel_name":"c","depth":"5"}]}]}',
+            "not a number",
+        ),
         (PEEK, "lookupd", b"null", NO_OBJECT),
         (PEEK, "nsqd", b'{"topics":[]}', "not what NSQ answers: no 'node'"),
         (REPLAY, "lookupd", b'{"producers":"all"}', "not what NSQ answers: producers is not a list"),
