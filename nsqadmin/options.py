@@ -87,7 +87,7 @@ class Options(BaseOptions):
     )
     auth_file: str = option("", "file of users and their password hashes; if given, everybody has to log in")
     roles_file: str = option("", "TOML file that says who may do what")
-    read_only: bool = option(False, "let nobody change anything")
+    read_only: bool = option(False, "refuse all changes")
     enable_publish: bool = option(False, "let users who have the right publish messages")
     mask: tuple[str, ...] = option(
         (),

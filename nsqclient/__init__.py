@@ -1,10 +1,10 @@
 """A client for NSQ on trio: consumers and producers.
 
-Only the names in `__all__` are promised; `core`, `shell` and modules with an underscore may change. `nsqclient.aio` is
+Only the names in `__all__` are stable; `core`, `shell` and modules with an underscore may change. `nsqclient.aio` is
 the same for asyncio, `nsqclient.sync` is for plain scripts, and `nsqclient.testing` for tests.
 
-`core` decides, without a loop. `shell` waits, and is written once for trio and asyncio, over the small runtime that
-`_trio.py` and `aio.py` implement. Where the rules are; docs/decisions/0006-client-library.md and 0033 say more:
+`core` decides and needs no loop. `shell` waits, and is written once for trio and asyncio, over the small runtime that
+`_trio.py` and `aio.py` implement. Where to find the rules (see also docs/decisions/0006-client-library.md and 0033):
 
     RDY for each nsqd          core/flow.py          publish: choice of an nsqd   core/hostpool.py
     backoff                    core/backoff.py       publish: retries             shell/producer.py
@@ -13,7 +13,7 @@ the same for asyncio, `nsqclient.sync` is for plain scripts, and `nsqclient.test
     cancel, reschedule         core/recall.py        reconnecting                 core/reconnect.py, shell/node.py
     which nsqds are listed     core/listings.py      asking nsqlookupd            shell/discovery.py
     which nsqds are followed   shell/sources.py, then shell/consumer.py
-    which nsqds are members    core/membership.py, of what core/node_list.py reads, by core/roster.py (producers)
+    which nsqds are members    core/node_list.py, then core/membership.py, then core/roster.py (producers)
 """
 
 from nsqclient import events

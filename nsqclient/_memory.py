@@ -1,4 +1,4 @@
-"""The messages of `nsqclient.testing.MemoryNSQD`: topics, channels, and what is found under a key.
+"""The messages of `nsqclient.testing.MemoryNSQD`: topics, channels, and lookup by key.
 
 Nothing here waits: times are those of trio's clock, as arguments.
 """
@@ -55,7 +55,7 @@ class Channel:
         return not self.waiting and not self.deferred and not any(client.in_flight for client in self.clients)
 
     def take(self, key: str) -> tuple[list[MemoryMessage], str]:
-        """Remove what waits under this key, and return it and how the key was found, in nsqd's word if unchanged."""
+        """Remove the waiting messages with this key. Return them and nsqd's word for how the key was found."""
         taken = [it for it in self.waiting if it.key == key] + [it for _, it in self.deferred if it.key == key]
         self.waiting = deque(it for it in self.waiting if it.key != key)
         self.deferred = [entry for entry in self.deferred if entry[1].key != key]
@@ -78,8 +78,8 @@ class MemoryBroker:
 
     def __init__(self) -> None:
         self.topics: dict[str, Topic] = {}
-        # By topic and key, the messages of the latest publish; 0: all of them were taken back from all channels by one
-        # cancel, so the key is free again.
+        # By topic and key, the messages of the latest publish. 0 means that one cancel took all of them back from all
+        # channels, so the key is free again.
         self._keys: dict[tuple[str, str], int] = {}
         self._ids = count(1)
 

@@ -1,4 +1,4 @@
-"""The library on trio: how the shell waits there, and how bytes reach an nsqd. `nsqclient` exports its functions.
+"""The library on trio: waiting, and moving bytes to and from an nsqd. `nsqclient` exports its functions.
 
 a client's tasks    in a nursery of their own, shielded until the block of `open_consumer` or `open_producer` has ended
 an nsqd             two tasks of these, which read and write one socket without trio's own socket layer
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from nsqcommon.wire.http_exchange import Answer, Headers
 
 _READ_SIZE: Final = 120 * 1024  # the allocator would map and unmap a larger buffer for each read
-_DEADLINES: Final = 16  # how often a deadline is moved at most within its own length
-_GOODBYE: Final = 0.5  # seconds for the peer to notice the end and end its side
+_DEADLINES: Final = 16  # a deadline is moved at most this often within its own length
+_GOODBYE: Final = 0.5  # seconds for the peer to close its side
 
 
 def open_consumer(
@@ -58,19 +58,19 @@ def open_consumer(
     drop_unlisted_after: float | None = None,
     logger: logging.Logger = LOGGER,
 ) -> AbstractAsyncContextManager[Consumer]:
-    """Open a consumer on trio for as long as the block runs.
+    """Open a consumer on trio. It stops at the end of the block.
 
-    At the end of the block, messages in flight have `drain_timeout` to be answered. If the block raises or is
-    cancelled, unanswered messages are requeued at once.
+    At the end, you have `drain_timeout` to answer messages in flight. If the block raises or is cancelled, unanswered
+    messages are requeued at once.
 
-    `resolve` returns what to dial for the address of an nsqd, and `discovery_filter` which of the listed addresses to
-    use. `dead_letter` is a topic, or a function, for messages whose `max_attempts` are used up; with None nsqd
-    buries them, or if it cannot, they are logged and finished. `startup="require"` raises ConnectError if one of `nsqd`
-    cannot be reached or no nsqlookupd answers; otherwise the consumer keeps trying in the background. An nsqd that no
-    nsqlookupd lists any more is kept, unless for `drop_unlisted_after` seconds.
+    `resolve` returns the address to dial for an nsqd, and `discovery_filter` the listed addresses to use. `dead_letter`
+    is a topic or a function for messages that have used up `max_attempts`; with None nsqd buries them, or if it can't,
+    they are logged and finished. `startup="require"` raises ConnectError if one of `nsqd` cannot be reached or no
+    nsqlookupd answers; otherwise the consumer keeps trying in the background. An nsqd that is no longer listed stays, or
+    with `drop_unlisted_after` is dropped after this many seconds.
 
-    Raises ConfigError. If no nsqd will ever accept the consumer (an invalid name, no authorization), the block is
-    cancelled and ProtocolError or AuthError raised.
+    Raises ConfigError. If no nsqd will ever accept the consumer (an invalid name, no authorization), cancels the block
+    and raises ProtocolError or AuthError.
     """
     return opened_consumer(
         OnTrio,
@@ -119,30 +119,27 @@ def open_producer(
     logger: logging.Logger = LOGGER,
     nsqlookupd: Sequence[str] | str | None = None,
 ) -> AbstractAsyncContextManager[Producer]:
-    """Open a producer on trio for as long as the block runs.
+    """Open a producer on trio. It stops at the end of the block, and waits up to `drain_timeout` for nsqd's answers.
 
-    At the end of the block, submitted messages have `drain_timeout` to be answered.
-
-    With `lookupd`, `host:port` or URLs, the producer also publishes to all nsqds that these list; they may come and go.
-    An nsqlookupd that fails or lists no nsqd removes none. An nsqd that says that it drains, is full or is unhealthy gets
-    nothing new as long as others do not say so.
+    With `lookupd` (`host:port` or URLs) the producer also publishes to all nsqds listed there; they may come and go. An
+    nsqlookupd that fails or lists no nsqd removes none. An nsqd that is draining, full or unhealthy gets nothing new if
+    there are better ones.
 
     `strategy` chooses among several nsqds: "hostpool" takes each in turn, leaving out those that fail; "round_robin"
-    takes each in turn; "epsilon_greedy" mostly the quickest; "first" the first that works; "fewest_in_flight" the one with
-    the fewest unanswered publishes; "near" one in the zone or region of `config` that nsqlookupd tells; "by_key" the one
-    to which the key of the publish belongs, so that whoever repeats it repeats it there, or the next one if that fails;
-    "all" and `quorum(n)` send to all.
+    takes each in turn; "epsilon_greedy" mostly the quickest; "first" the first that works; "fewest_in_flight" the one
+    with the fewest unanswered publishes; "near" one in the zone or region of `config`; "by_key" always the same one for
+    the same key, so that a repeat goes there, or the next one if that fails; "all" and `quorum(n)` send to all.
 
-    `retry` is what may be retried automatically. "safe": everything, without publishing anything twice. Messages that
-    were certainly not published, because there was no connection or it was lost before nsqd had received all of the
-    message, may go to any nsqd, each of which is tried up to three times. Messages that may have been published are
-    repeated at the same nsqd, with a key by which it recognizes them, until it answers or `retry_timeout` seconds are
-    over; then OutcomeUnknown has the key. NSQ's own nsqd knows no keys, so there the caller gets PublishUnknown.
-    "anywhere": as "safe", but what remains unknown is tried at any nsqd, which can publish it twice. "unsent": only
-    messages that were certainly not published. "never": nothing; the caller gets each failure. A message that nsqd could
-    not store goes to the other nsqds; one that nsqd refuses for what it is fails at once.
+    `retry` says what we retry for you. "safe": everything, without publishing anything twice. A message that was
+    certainly not published, because there was no connection or it broke before nsqd had received the whole message, may
+    go to any nsqd, up to three times to each. A message that may have been published is repeated at the same nsqd, with
+    a key by which it recognizes the repeat, until it answers or `retry_timeout` seconds are over; then OutcomeUnknown
+    has the key. NSQ's own nsqd knows no keys, so there the caller gets PublishUnknown. "anywhere": like "safe", but if
+    the outcome remains unknown, any nsqd is tried, which can publish twice. "unsent": only messages that were certainly
+    not published. "never": nothing; you get each failure. A message that an nsqd couldn't store goes to the other
+    nsqds; an invalid one fails at once.
 
-    Each connection has at most `max_pending` unanswered publishes, and 8 MiB of them; further publishes wait for room.
+    Each connection has at most `max_pending` unanswered publishes, or 8 MiB; further publishes wait.
     `connect="require"` raises ConnectError if no nsqd can be reached.
 
     `nsqlookupd` is the former name of `lookupd`, deprecated.
@@ -252,7 +249,7 @@ class TrioScope:
         self._scope = trio.CancelScope(deadline=deadline, shield=is_shielded)
 
     async def run(self, work: Work[T], otherwise: T) -> T:
-        # The scope takes its cancellations out of a group, which may leave a single error.
+        # The scope removes its own cancellations from a group, which may leave a single error.
         with unwrapped(trio.Cancelled), self._scope:
             return await work()
         return otherwise
@@ -265,7 +262,7 @@ class TrioScope:
 
 
 class TrioTasks:
-    """Implements `Tasks` by a nursery that a cancellation from outside does not reach."""
+    """Implements `Tasks` with a nursery that is shielded from outside."""
 
     def __init__(self) -> None:
         self.scope = trio.CancelScope()
@@ -278,14 +275,14 @@ class TrioTasks:
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
         with self.scope:
             async with trio.open_nursery() as self._nursery:
-                await trio.lowlevel.checkpoint()  # a caller that is cancelled by now will not cancel the scope
+                await trio.lowlevel.checkpoint()  # if the caller was cancelled, it won't cancel the scope
                 self.scope.shield = True
                 task_status.started()
                 await trio.sleep_forever()
 
 
 class KeptRequests:
-    """Implements `Requests`. Queries that wait have connections of their own, as they have a timeout of their own."""
+    """Implements `Requests`. Long polls have their own connections, because they have their own timeout."""
 
     def __init__(self, connect_timeout: float) -> None:
         self._connect_timeout = connect_timeout
@@ -311,7 +308,7 @@ class KeptRequests:
 
 
 class TrioLink:
-    """Implements `Link`: one task reads, and one writes what cannot be written without waiting."""
+    """Implements `Link`: one task reads, and one writes whatever the socket didn't take at once."""
 
     def __init__(self, transport: ByteStream, config: Config) -> None:
         self._transport = transport
@@ -416,19 +413,19 @@ class ByteStream(Protocol):
 
     @property
     def peer(self) -> str:
-        """The IP address of the other end; empty if it has none."""
+        """The peer's IP address; empty if it has none."""
 
     async def receive(self) -> bytes:
         """Return received bytes, or b"" at the end of the stream. This is a checkpoint."""
 
     def send_now(self, data: bytes) -> int:
-        """Send as much as is possible without waiting, and return the number of bytes."""
+        """Send as much as possible without waiting, and return the number of bytes."""
 
     async def send(self, data: bytes, *, timeout: float) -> None:
         """Send all of `data`; `timeout` is the longest time without progress."""
 
     async def end(self) -> None:
-        """Half-close the stream and read until the peer has done so, too: closing earlier could lose sent data."""
+        """Half-close the stream and read until the peer has closed its half. Closing earlier could lose sent data."""
 
     async def close(self) -> None:
         """Close the stream at once."""
@@ -455,8 +452,7 @@ class SocketTransport:
     """Implements `ByteStream` for a socket."""
 
     def __init__(self, stream: trio.SocketStream) -> None:
-        # trio's sockets have no way to try without waiting, and waiting costs a turn of the loop for each read and
-        # write.
+        # trio's sockets can't try without waiting, and waiting costs a turn of the loop for each read and write.
         self._socket = socket.socket(fileno=stream.socket.detach())
         self._socket.setblocking(False)
 
@@ -465,8 +461,8 @@ class SocketTransport:
         return peer_of(self._socket)
 
     async def receive(self) -> bytes:
-        # Waiting before the read costs more if data are there, and less if none are. Usually none are, because data
-        # that were sent together have arrived together.
+        # Waiting before the read costs more if there are data, and less if there are none. Usually there are none,
+        # because data that were sent together have arrived together.
         while True:
             await trio.lowlevel.wait_readable(self._socket)
             try:
@@ -548,7 +544,7 @@ class StreamTransport:
 def _cause(error: BaseException) -> str:
     """Return the text of the innermost cause.
 
-    trio wraps the errors of all addresses of a name, and any error of a stream. Its own texts repeat the address.
+    trio wraps the errors of all addresses of a name, and stream errors. Its own texts repeat the address.
     """
     inner = error.__cause__
     while isinstance(inner, BaseExceptionGroup):

@@ -1,7 +1,7 @@
 """The library for asyncio: `from nsqclient import aio`, with the same settings, messages, errors and flow control.
 
-docs/how-to/python-client.md lists what it leaves out. Here is what is asyncio's own: how the shell waits there, and how
-bytes reach an nsqd.
+docs/how-to/python-client.md lists the differences. This module has the parts that depend on asyncio: waiting, and
+moving bytes to and from an nsqd.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ def open_consumer(
     drop_unlisted_after: float | None = None,
     logger: logging.Logger = LOGGER,
 ) -> AbstractAsyncContextManager[Consumer]:
-    """Open a consumer on asyncio, as nsqclient.open_consumer does on trio, whose documentation says more.
+    """Open a consumer on asyncio. The arguments are those of nsqclient.open_consumer.
 
-    The block is not cancelled if no nsqd will ever accept the consumer: iteration and `run` raise the error.
+    If no nsqd will ever accept the consumer, the block isn't cancelled: iteration and `run` raise the error.
     """
     _check_addresses(nsqd)
     return opened_consumer(
@@ -91,7 +91,7 @@ def open_producer(
     logger: logging.Logger = LOGGER,
     nsqlookupd: Sequence[str] | str | None = None,
 ) -> AbstractAsyncContextManager[Producer]:
-    """Open a producer on asyncio, as nsqclient.open_producer does on trio, whose documentation says more."""
+    """Open a producer on asyncio. The arguments are those of nsqclient.open_producer."""
     _check_addresses(addresses)
     return opened_producer(
         OnAsyncio,
@@ -131,7 +131,7 @@ class OnAsyncio:
         return AsyncioParkingLot(self._loop)
 
     def scope(self, deadline: float = inf, *, is_shielded: bool = False) -> AsyncioScope:
-        # A shield is not needed: a cancellation is raised once, and not again by the next wait.
+        # No shield needed: asyncio raises a cancellation once, and not again at the next wait.
         return AsyncioScope(self._loop, deadline)
 
     async def fail_after(self, seconds: float, work: Work[T]) -> T:
@@ -186,7 +186,7 @@ class OnAsyncio:
         def settle() -> None:
             try:
                 done.set_result(answer())
-            except BaseException as error:  # otherwise the thread would wait for ever
+            except BaseException as error:  # otherwise the thread would wait forever
                 done.set_exception(error)
 
         self._loop.call_soon_threadsafe(settle)
@@ -224,7 +224,7 @@ class AsyncioParkingLot:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._parked: deque[asyncio.Future[bool]] = deque()  # the result: one of several, and not all, is woken
+        self._parked: deque[asyncio.Future[bool]] = deque()  # the result tells how many to wake
 
     def __len__(self) -> int:
         return len(self._parked)
@@ -239,7 +239,7 @@ class AsyncioParkingLot:
                 with suppress(ValueError):
                     self._parked.remove(waiter)
             elif waiter.done() and waiter.result():
-                self.unpark()  # wake another task in place of this one
+                self.unpark()  # wake another task instead
             raise
 
     def unpark(self, *, count: int = 1) -> None:
@@ -258,7 +258,7 @@ class AsyncioParkingLot:
 
 
 class AsyncioScope:
-    """Implements `Scope`: a timeout that may be set to now."""
+    """Implements `Scope` as a timeout; to cancel, we set it to now."""
 
     __slots__ = ("_deadline", "_loop", "_timeout")
 
@@ -289,7 +289,7 @@ class AsyncioScope:
 
 
 class AsyncioTasks:
-    """Implements `Tasks`. Each task is in a scope, so that a cancellation lets it begin before it ends."""
+    """Implements `Tasks`. Each task is in a scope, so that a cancelled task still runs its first step."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, failed: Callable[[BaseException], None] | None) -> None:
         self._loop = loop
@@ -313,12 +313,12 @@ class AsyncioTasks:
     async def end(self) -> None:
         """Cancel all tasks, and return when they have ended.
 
-        One that was already due, because nsqlookupd has answered in the same turn of the loop, may start others first.
+        A task that was already due may start others first, for example if nsqlookupd has answered in the same turn.
         """
         self._is_over = True
         for scope in self._running.values():
             scope.cancel()
-        # From Python 3.12 on, gathering only tasks that are done doesn't let `_ended` run, so they are left out.
+        # From Python 3.12 on, gathering only finished tasks doesn't let `_ended` run, so we leave them out.
         while running := [task for task in self._running if not task.done()]:
             await asyncio.gather(*running, return_exceptions=True)
 
@@ -345,7 +345,7 @@ class SingleRequests:
 class AsyncioLink(asyncio.BufferedProtocol):
     """Implements `Link` without a task for each read.
 
-    `ended` is set when the connection has gone; then `error` says why, or is None if it was finished.
+    `ended` is set when the connection is gone; then `error` says why, or is None if we closed it.
     """
 
     def __init__(self, config: Config) -> None:
@@ -355,11 +355,11 @@ class AsyncioLink(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._connection: NsqdConnection | None = None
         self._transport: asyncio.Transport | None = None
-        # asyncio's own buffer of 256 KiB may be mapped and unmapped for each read, which takes half of the time of a
-        # publish.
+        # The allocator may map and unmap asyncio's own buffer of 256 KiB for each read, which takes half the time of
+        # a publish.
         self._buffer = memoryview(bytearray(_READ_SIZE))
         self._is_due = False  # a flush is scheduled
-        self._is_full = False  # the last write has not left the process yet
+        self._is_full = False  # the last write is still in our buffers
         self._heard_at = self._loop.time()
         self._watch: asyncio.TimerHandle | None = None  # for read_timeout
         self._writing_watch: asyncio.TimerHandle | None = None  # for write_timeout, while `_is_full`
@@ -370,10 +370,10 @@ class AsyncioLink(asyncio.BufferedProtocol):
             self._loop.call_soon(self.flush)
 
     def hold(self) -> None:
-        """Do nothing: whatever is sent in one turn of the loop is written together in the next."""
+        """Do nothing: everything sent in one turn of the loop is written together in the next."""
 
     def release(self) -> None:
-        """Do nothing, as `hold`."""
+        """Do nothing, like `hold`."""
 
     async def serve(self, connection: NsqdConnection) -> None:
         try:
@@ -394,7 +394,7 @@ class AsyncioLink(asyncio.BufferedProtocol):
         self.flush()
 
     def flush(self) -> None:
-        """Write what the connection has to send, and close the transport once the connection is finished."""
+        """Write the pending bytes, and close the transport once the connection is finished."""
         self._is_due = False
         connection, transport = self._connection, self._transport
         if connection is None or transport is None or self._is_full or self.ended.is_set():
@@ -425,9 +425,9 @@ class AsyncioLink(asyncio.BufferedProtocol):
     # From asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports do what asyncio.Transport does, and are none.
+        # uvloop's transports behave like asyncio.Transport but don't inherit from it.
         self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(high=0)  # so that `resume_writing` means that everything has left
+        self._transport.set_write_buffer_limits(high=0)  # so `resume_writing` means that the buffer is empty
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._buffer
@@ -462,7 +462,7 @@ class AsyncioLink(asyncio.BufferedProtocol):
         self.ended.set()
 
     def _look(self) -> None:
-        """Fail if nsqd was silent for too long; otherwise check again later."""
+        """Fail if nsqd was silent too long; otherwise check again later."""
         left = self._heard_at + self._config.read_timeout - self._loop.time()
         if left <= 0:
             self.fail(Disconnected("IO error - read: i/o timeout"))
@@ -477,7 +477,7 @@ class AsyncioLink(asyncio.BufferedProtocol):
         self._writing_watch = self._loop.call_later(self._config.write_timeout, self._look_at_writing, unsent)
 
     def _look_at_writing(self, unsent: int) -> None:
-        """Fail unless some of the `unsent` bytes of the previous check have left.
+        """Fail if none of the `unsent` bytes of the previous check have been sent.
 
         Nothing is added while the link is full, so fewer bytes mean progress.
         """
@@ -527,9 +527,9 @@ async def exchange(
     headers: Headers = (),
     tls: ssl.SSLContext | None = None,
 ) -> Answer:
-    """Send a request on a connection of its own and return the answer. Raise OSError or BadResponse.
+    """Send a request on a new connection and return the answer. Raise OSError or BadResponse.
 
-    `name` is the server's, if it is not its host.
+    `name` is the server's name if it isn't its host.
     """
     reader, writer = await asyncio.open_connection(
         host, port, ssl=tls, server_hostname=(name or host) if tls is not None else None
@@ -542,7 +542,7 @@ async def exchange(
                 response.receive(await reader.read(_READ_SIZE))
             return response.answer()
     finally:
-        # `close` alone would leave TLS waiting for the peer's goodbye, perhaps until after the end of the loop.
+        # `close` alone would leave TLS waiting for the peer's close_notify, perhaps until after the end of the loop.
         writer.transport.abort()
         with suppress(OSError):
             await writer.wait_closed()

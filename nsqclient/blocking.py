@@ -1,14 +1,13 @@
-"""A producer that waits on plain sockets in the thread that calls it: no loop, no thread, nothing between two calls.
+"""A producer on plain blocking sockets: no loop, no thread, and nothing runs between two calls.
 
     producer = BlockingProducer(given_nodes(["127.0.0.1:4150"]))
     producer.publish("clicks", b"hello")
 
-A publish takes one write and one read, where `nsqclient.sync` passes each call on to its thread and back. It suits
-libraries that publish from plain functions and share nothing between processes: after a fork the child makes its own
-connections and names.
+A publish takes one write and one read, where `nsqclient.sync` passes each call to its thread and back. Use it in
+libraries that publish from plain functions. It survives a fork, because the child makes its own connections and names.
 
-It uses one nsqd at a time, and goes to another one when that fails. There are no heartbeats, as nobody would answer
-them; a connection that has broken meanwhile is noticed by the next publish, which is then repeated.
+It uses one nsqd at a time, and switches to another if that fails. Heartbeats are off, because nothing would answer
+them. If the connection breaks between two calls, the next publish notices and is repeated.
 """
 
 from __future__ import annotations
@@ -56,19 +55,19 @@ _HTTP_TIMEOUT: Final = 10.0  # seconds
 _GOODBYE: Final = 0.5  # seconds
 _PUB_FAILED: Final = "PUB_FAILED"  # E_ and E_D: nsqd could not store the message, so another one may
 
-Nodes = Callable[[], Mapping[str, str]]  # the state of each nsqd by its address; empty: it takes publishes
+Nodes = Callable[[], Mapping[str, str]]  # the state of each nsqd by address; empty if it accepts publishes
 
-# Those to begin anew in a child. Python has no way to take back what it calls after a fork, so there is one call for all.
+# Producers to reset in a child. Python can't unregister a function that runs after a fork, so one call serves all.
 _producers: Final[WeakSet[BlockingProducer]] = WeakSet()
 
 
 class BlockingProducer:
-    """Publishes to one of several nsqds. Any number of threads may use it, one at a time.
+    """Publishes to one of several nsqds. Threads may share it; they publish one at a time.
 
-    `nodes` returns the states of all nsqds by address; it is called for each new connection. A publish whose outcome is unknown
-    is repeated at the same nsqd, with a key by which that recognizes it, for `retry_timeout` seconds; at another address if
-    another machine has taken over. For as long it waits for an nsqd to come back that was there before. An nsqd that was
-    never there is not waited for.
+    `nodes` returns the states of all nsqds by address; it is called for each new connection. A publish with an unknown
+    outcome is repeated at the same nsqd, with a key by which that recognizes it, for `retry_timeout` seconds; at
+    another address if another machine has taken over. It waits as long for an nsqd that was connected before, and not
+    at all for one that never was.
     """
 
     def __init__(self, nodes: Nodes, *, config: Config = Config(), retry_timeout: float = 30.0) -> None:
@@ -81,13 +80,13 @@ class BlockingProducer:
 
     def _begin(self) -> None:
         self._lock = Lock()
-        self._names = Names()  # two processes with the same names would have nsqd take their publishes for repeats
+        self._names = Names()  # with the same name in two processes, nsqd would take their publishes for repeats
         self._links: dict[str, _Link] = {}
         self._current: _Link | None = None
-        self._had_one = False  # there was a connection at some time
+        self._had_one = False  # we have been connected before
 
     def _begin_in_child(self) -> None:
-        """Forget what belongs to the parent: its sockets are closed here without a word to nsqd."""
+        """Drop the parent's state, and close its sockets here without sending nsqd anything."""
         for link in self._links.values():
             link.abandon()
         self._begin()
@@ -106,10 +105,10 @@ class BlockingProducer:
         key: str | None = None,
         headers: Headers | None = None,
     ) -> None:
-        """Publish a message and return when nsqd has accepted it. Arguments and errors are those of `Producer.publish`."""
+        """Publish a message and return when nsqd has accepted it. Arguments and errors: see `Producer.publish`."""
         command = pub_command(topic, body, delay, headers)
         given = checked_key(key) if key is not None else None
-        until = time.monotonic() + self._retry_timeout  # the wait for other threads counts, or they would add up
+        until = time.monotonic() + self._retry_timeout  # includes the wait for other threads, or the waits would add up
         with self._lock:
             self._publish(topic, command, given if given is not None else self._names.next(), until)
 
@@ -125,8 +124,8 @@ class BlockingProducer:
 
     def _publish(self, topic: str, command: bytes, key: bytes, until: float) -> None:
         pauses = Reconnect(self._config, self._random, first=_FIRST_PAUSE, longest=_LONGEST_PAUSE)
-        refused: set[str] = set()  # nsqds that could not store it
-        unknown: PublishError | None = None  # it may be stored at `self._current`, and nowhere else
+        refused: set[str] = set()  # nsqds that couldn't store it
+        unknown: PublishError | None = None  # it may be stored at `self._current` and nowhere else
         while True:
             error: NSQError
             try:
@@ -136,7 +135,7 @@ class BlockingProducer:
             except OutcomeUnknown as caught:
                 error = unknown = caught
             except PublishRejected as caught:
-                # nsqd looks for the key before it fails to store, but not before it refuses a command for what it is.
+                # nsqd looks up the key before it tries to store, but after it has validated the command.
                 if not caught.code.endswith(_PUB_FAILED):
                     raise
                 error = unknown or caught
@@ -159,7 +158,7 @@ class BlockingProducer:
     # Connections
 
     def _connected(self, *, at: _Link | None = None, without: Set[str] = frozenset()) -> _Link:
-        """Return an open connection: to the nsqd of `at`, or to any one that is not left out."""
+        """Return an open connection to the nsqd of `at`, or to any nsqd that isn't excluded."""
         if at is not None:
             return self._connected_to(at)
         current = self._current
@@ -189,7 +188,7 @@ class BlockingProducer:
         return link
 
     def _successor(self, link: _Link) -> _Link | None:
-        """Return the connection to whoever has the messages and keys of this nsqd now, if one of the others has them."""
+        """Return the connection to the nsqd that has taken over this one's messages and keys, if there is one."""
         for address in self._shuffled({link.address}) if link.log_id else ():
             other = self._link(address)
             with suppress(NSQError):
@@ -202,7 +201,7 @@ class BlockingProducer:
         states = self._nodes()
         addresses = [address for address in states if address not in without]
         self._random.shuffle(addresses)
-        return sorted(addresses, key=lambda address: bool(states[address]))  # one that drains or is full comes last
+        return sorted(addresses, key=lambda address: bool(states[address]))  # draining and full ones come last
 
     def _link(self, address: str) -> _Link:
         return self._links.setdefault(address, _Link(address, self._config))
@@ -210,10 +209,10 @@ class BlockingProducer:
     # HTTP of the same nsqds
 
     def ask_all(self, method: str, target: str) -> dict[str, tuple[int, bytes] | NSQError]:
-        """Send an HTTP request to each nsqd, and return status and body of the answers, or errors, by address.
+        """Send an HTTP request to each nsqd, and return status and body of each answer, or the error, by address.
 
-        Each nsqd is asked at the place that it tells its clients, and only the one that is meant answers. Raises
-        ConnectError if no nsqd is known: an empty result would say that there is nothing anywhere.
+        The request goes to the HTTP address in nsqd's answer to IDENTIFY, and names its nsqd, so no other one answers.
+        Raises ConnectError if no nsqd is known, because an empty result would look like "nothing found".
         """
         with self._lock:
             addresses = self._nodes()
@@ -230,12 +229,12 @@ class BlockingProducer:
 
 
 class _Link:
-    """The connection to one nsqd, opened when it is needed and again after it was lost."""
+    """The connection to one nsqd, opened on demand and reopened after a loss."""
 
     def __init__(self, address: str, config: Config) -> None:
         check_target(address)
         self.address = address
-        self.log_id = ""  # whose messages and keys it has, as it said last; "" if it doesn't say that
+        self.log_id = ""  # the log with its messages and keys, from its last IDENTIFY answer; "" if unknown
         self._config = config
         self._socket: socket.socket | None = None
         self._connection: ProducerConnection | None = None
@@ -284,7 +283,7 @@ class _Link:
                 self._exchange(connection)
         except NSQError as error:
             self._lose(error)
-        except BaseException as error:  # Ctrl-C or a time limit: nobody waits for the answer any more
+        except BaseException as error:  # Ctrl-C or a timeout: the answer is no longer wanted
             self._lose(Disconnected(repr(error)))
             raise
         if outcome.error is not None:
@@ -296,7 +295,7 @@ class _Link:
         return place_of(connection, self._config.server_hostname or host_of(self.address), self._config)
 
     def _exchange(self, connection: ProducerConnection) -> None:
-        """Send what the connection owes, and process what nsqd answers next."""
+        """Send the pending bytes, and process nsqd's next answer."""
         assert self._socket is not None
         try:
             if data := connection.bytes_to_send():
@@ -330,7 +329,7 @@ class _Link:
             connection.lost(error)
 
     def close(self) -> None:
-        """Close the connection, with TLS's goodbye if it has one."""
+        """Close the connection, with a close_notify if it uses TLS."""
         if self._socket is not None and self._connection is not None and (goodbye := self._connection.goodbye()):
             with suppress(OSError):
                 self._socket.settimeout(_GOODBYE)
@@ -338,7 +337,7 @@ class _Link:
         self._lose(None)
 
     def abandon(self) -> None:
-        """Close this process's end of the socket, which another process may have, too."""
+        """Close this process's copy of the socket, which another process may share."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -363,7 +362,7 @@ def request(place: RecallTarget, method: str, target: str, config: Config) -> tu
 
 
 def given_nodes(addresses: Sequence[str]) -> Nodes:
-    """Return `nodes` for a BlockingProducer whose nsqds are known. Raise ConfigError."""
+    """Return `nodes` for a BlockingProducer with fixed nsqds. Raise ConfigError."""
     if not addresses:
         raise ConfigError("addresses", addresses, "no nsqd to publish to")
     for address in addresses:
@@ -373,9 +372,9 @@ def given_nodes(addresses: Sequence[str]) -> Nodes:
 
 
 def listed_nodes(lookupd: Sequence[str], config: Config) -> Nodes:
-    """Return `nodes` for a BlockingProducer whose nsqds are listed by these nsqlookupds. Raise ConfigError.
+    """Return `nodes` for a BlockingProducer that finds its nsqds with these nsqlookupds. Raise ConfigError.
 
-    An nsqd that was listed once is left out only when every nsqlookupd has answered, and some nsqd is listed.
+    A listed nsqd is dropped only if every nsqlookupd has answered, and at least one nsqd is listed.
     """
     lookupds = [parse_lookupd(text, NODES) for text in lookupd]
     if not lookupds:
@@ -406,7 +405,7 @@ def _lookupd_place(lookupd: LookupdAddress, config: Config) -> RecallTarget:
 
 
 def _begin_in_child() -> None:
-    """Let all producers begin anew, before the child has a second thread that could use one."""
+    """Reset all producers, before the child has a second thread that could use one."""
     for producer in _producers:
         producer._begin_in_child()
 

@@ -1,8 +1,8 @@
 """Traces across NSQ, by OpenTelemetry: publishes and handlers as spans of one trace (docs/how-to/trace.md).
 
-It needs the extra `otel`. The context travels in the headers `traceparent` and `tracestate` of each message, or in what
-else the global propagator says. Publishing never fails because of it: to an nsqd that knows no headers, messages go
-without.
+It needs the extra `otel`. The context travels in the headers `traceparent` and `tracestate` of each message, or in
+those of the global propagator. Tracing never makes a publish fail: an nsqd without headers gets the message without
+them.
 
     tracing = Tracing()
     producer = tracing.producer(producer)            # its publishes are spans
@@ -49,7 +49,7 @@ class Received(Protocol):
 
 
 class AsyncProducer(Protocol):
-    """What is traced of a producer, on trio or on asyncio."""
+    """The methods of a producer that are traced, on trio or on asyncio."""
 
     async def publish(
         self,
@@ -74,7 +74,7 @@ class AsyncProducer(Protocol):
 
 
 class SyncProducer(Protocol):
-    """What is traced of a producer of plain scripts."""
+    """The methods of a producer for plain scripts that are traced."""
 
     def publish(
         self,
@@ -105,7 +105,7 @@ class Tracing:
     """Makes spans of publishes and of handlers."""
 
     def __init__(self, provider: TracerProvider | None = None) -> None:
-        """`provider` is the global one by default."""
+        """The default of `provider` is the global one."""
         self._tracer = trace.get_tracer("nsqclient", tracer_provider=provider)
 
     # Publishing
@@ -120,7 +120,7 @@ class Tracing:
 
     @contextmanager
     def sending(self, topic: str, count: int = 1) -> Iterator[Span]:
-        """Make a span of a publish that runs in this block, for what `producer` does not cover."""
+        """Make a span for the publish in this block, for publishers that `producer` doesn't cover."""
         attributes: dict[str, str | int] = {
             "messaging.system": _SYSTEM,
             "messaging.destination.name": topic,
@@ -135,7 +135,7 @@ class Tracing:
     # Consuming
 
     def handler(self, handler: HandlerT) -> HandlerT:
-        """Return a handler of messages, or of batches, whose calls are spans. It stays a coroutine function if it is one."""
+        """Wrap a handler of messages or of batches, so that its calls are spans. An async handler stays async."""
         if inspect.iscoroutinefunction(handler):
 
             @wraps(handler)
@@ -154,10 +154,10 @@ class Tracing:
 
     @contextmanager
     def processing(self, received: Received | Sequence[Received]) -> Iterator[Span]:
-        """Make a span of the processing of a message, or of a batch, in this block.
+        """Make a span for processing a message or a batch in this block.
 
-        The span of a single message belongs to the trace of its publish. That of a batch belongs to no publish more than
-        to another. Both have links to the spans of the publishes.
+        The span of a single message belongs to the trace of its publish. The span of a batch belongs to none of the
+        publishes' traces. Both have links to the spans of the publishes.
         """
         messages = received if isinstance(received, Sequence) else (received,)
         contexts = [_context_of(message) for message in messages]
@@ -202,7 +202,7 @@ class Tracing:
         ) as span:
             try:
                 yield span
-            except (Requeue, GiveUp) as answer:  # not a fault, but how a handler asks for it
+            except (Requeue, GiveUp) as answer:  # not an error: the handler asks for it
                 span.add_event(type(answer).__name__)
                 raise
             except Exception as error:
@@ -213,7 +213,7 @@ class Tracing:
 
 
 class TracedProducer:
-    """A producer on trio or on asyncio. Everything but these two methods is the producer's own."""
+    """A producer on trio or on asyncio, with two traced methods. Everything else is the producer's own."""
 
     def __init__(self, tracing: Tracing, producer: AsyncProducer) -> None:
         self._tracing = tracing
@@ -232,7 +232,7 @@ class TracedProducer:
         headers: Headers | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Publish as the producer does, in a span of its own."""
+        """Publish with the producer, in a span of its own."""
         with self._tracing.sending(topic):
             for more in _ways(headers):
                 try:
@@ -252,7 +252,7 @@ class TracedProducer:
         headers: Iterable[Headers] | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Publish as the producer does, in one span for all messages."""
+        """Publish with the producer, in one span for all messages."""
         bodies = list(bodies)
         with self._tracing.sending(topic, len(bodies)):
             for more in _ways_of_many(headers, len(bodies)):
@@ -266,7 +266,7 @@ class TracedProducer:
 
 
 class SyncTracedProducer:
-    """A producer for plain scripts. Everything but these two methods is the producer's own."""
+    """A producer for plain scripts, with two traced methods. Everything else is the producer's own."""
 
     def __init__(self, tracing: Tracing, producer: SyncProducer) -> None:
         self._tracing = tracing
@@ -285,7 +285,7 @@ class SyncTracedProducer:
         headers: Headers | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Publish as the producer does, in a span of its own."""
+        """Publish with the producer, in a span of its own."""
         with self._tracing.sending(topic):
             for more in _ways(headers):
                 try:
@@ -305,7 +305,7 @@ class SyncTracedProducer:
         headers: Iterable[Headers] | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Publish as the producer does, in one span for all messages."""
+        """Publish with the producer, in one span for all messages."""
         bodies = list(bodies)
         with self._tracing.sending(topic, len(bodies)):
             for more in _ways_of_many(headers, len(bodies)):
@@ -319,7 +319,7 @@ class SyncTracedProducer:
 
 
 def _ways(headers: Headers | None) -> tuple[Headers | None, ...]:
-    """Return the headers with the current context, and as they are, for an nsqd that knows none."""
+    """Return the headers with the current context, and without it for an nsqd that knows no headers."""
     more = _with_context(headers)
     return (more, headers) if more else (headers,)
 
@@ -331,7 +331,7 @@ def _ways_of_many(headers: Iterable[Headers] | None, count: int) -> tuple[list[H
 
 
 def _with_context(headers: Headers | None) -> Headers:
-    """Return the headers with the current context, if there is room for it. What the caller says goes first."""
+    """Add the current context to the headers, if there is room. The caller's headers win."""
     carrier: dict[str, str] = {}
     propagate.inject(carrier)
     more = {**carrier, **(headers or {})}
@@ -350,6 +350,6 @@ def _context_of(message: Received) -> Context:
     """Return the context in which a message was published."""
     try:
         headers = message.headers
-    except ValueError:  # nsqd has sent nonsense, which is nothing that a trace is about
+    except ValueError:  # headers that can't be decoded don't concern the trace
         headers = {}
     return propagate.extract({name: value.decode("latin-1") for name, value in headers.items()})

@@ -1,4 +1,4 @@
-"""The library for scripts: plain calls that wait. Each producer and consumer has a thread of its own that runs trio.
+"""The library for scripts: plain blocking calls. Each producer and consumer has its own thread with trio.
 
     with nsqclient.sync.producer("127.0.0.1:4150") as producer:
         producer.publish("clicks", b"hello", timeout=2.0)
@@ -13,7 +13,7 @@ or with a handler, which runs in threads:
     with nsqclient.sync.consumer("clicks", "cli", lookupd=["127.0.0.1:4161"]) as consumer:
         consumer.run(handle, concurrency=4)
 
-A timeout raises TimeoutError. Messages may be answered in any thread.
+A timeout raises TimeoutError. You can answer messages in any thread.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ __all__ = ["Consumer", "Producer", "consumer", "producer"]
 T = TypeVar("T")
 R = TypeVar("R")
 
-_LOOK: Final = 0.2  # seconds between two chances for Ctrl-C to take effect
+_LOOK: Final = 0.2  # Ctrl-C takes effect within this many seconds
 
 
 @contextmanager
 def producer(*arguments: Any, **options: Any) -> Iterator[Producer]:
-    """Open a producer for as long as the block runs, with the arguments of nsqclient.open_producer."""
+    """Open a producer, which stops at the end of the block. The arguments are those of nsqclient.open_producer."""
     with _in_thread(partial(open_producer, *arguments, **options)) as portal:
         yield Producer(portal)
 
 
 @contextmanager
 def consumer(*arguments: Any, **options: Any) -> Iterator[Consumer]:
-    """Open a consumer for as long as the block runs, with the arguments of nsqclient.open_consumer."""
+    """Open a consumer, which stops at the end of the block. The arguments are those of nsqclient.open_consumer."""
     with _in_thread(partial(open_consumer, *arguments, **options)) as portal:
         yield Consumer(portal)
 
@@ -81,7 +81,7 @@ class Producer:
     ) -> None:
         """Publish a message and return when nsqd has accepted it. Raise TimeoutError after `timeout` seconds.
 
-        `delay`, `key`, `headers` and the other errors are those of nsqclient's producer.
+        `delay`, `key`, `headers` and the other errors: see nsqclient's producer.
         """
         self._portal.call(
             partial(self._portal.client.publish, topic, body, delay=delay, key=key, headers=headers), timeout
@@ -96,33 +96,33 @@ class Producer:
         headers: Iterable[Headers] | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Publish the messages together: nsqd accepts all or none of each 5 MiB. Raises as `publish`."""
+        """Publish messages together: nsqd accepts all or none of each 5 MiB. Raises the errors of `publish`."""
         self._portal.call(
             partial(self._portal.client.publish_many, topic, list(bodies), key=key, headers=headers), timeout
         )
 
     def ping(self, *, timeout: float | None = None) -> None:
-        """Return when the next heartbeat of each nsqd has arrived. Raise ConnectError, Disconnected or TimeoutError."""
+        """Wait for the next heartbeat of each nsqd. Raise ConnectError, Disconnected or TimeoutError."""
         self._portal.call(self._portal.client.ping, timeout)
 
     @property
     def connected(self) -> bool:
-        """Whether at least one nsqd has an open connection."""
+        """True if at least one nsqd has an open connection."""
         return self._portal.look(lambda: self._portal.client.connected)
 
     def stats(self) -> ProducerStats:
-        """Return the figures of this moment."""
+        """Return the current figures."""
         return self._portal.look(self._portal.client.stats)
 
     def cancel(self, topic: str, key: str, *, channel: str | None = None, timeout: float = TIMEOUT) -> CancelResult:
-        """Take back the message that was published with this key. As `cancel` of nsqclient's producer."""
+        """Cancel the message with this key, like `cancel` of nsqclient's producer."""
         cancel = self._portal.client.cancel
         return self._portal.call(partial(cancel, topic, key, channel=channel, timeout=timeout))
 
     def reschedule(
         self, topic: str, key: str, *, delay: float, channel: str | None = None, timeout: float = TIMEOUT
     ) -> RescheduleResult:
-        """Have the message that was published with this key delivered `delay` seconds from now. As in nsqclient."""
+        """Deliver the message with this key `delay` seconds from now, like `reschedule` of nsqclient's producer."""
         reschedule = self._portal.client.reschedule
         return self._portal.call(partial(reschedule, topic, key, delay=delay, channel=channel, timeout=timeout))
 
@@ -134,7 +134,7 @@ class Consumer:
         self._portal = portal
 
     def messages(self, *, idle_timeout: float | None = None) -> Iterator[Message]:
-        """Yield messages until `stop` is called, or until none has arrived for `idle_timeout` seconds."""
+        """Yield messages until `stop`, or until none has arrived for `idle_timeout` seconds."""
         while True:
             try:
                 message = self._portal.call(self._next, idle_timeout)
@@ -148,10 +148,10 @@ class Consumer:
         return await anext(self._portal.client, None)
 
     def batches(self, max_size: int, max_wait: float) -> Iterator[Batch[Message]]:
-        """Yield up to `max_size` messages at a time until `stop` is called.
+        """Yield up to `max_size` messages at a time until `stop`.
 
-        A batch is smaller when `max_wait` seconds have passed since its first message, or when no more can come until
-        some are answered.
+        A batch is smaller if `max_wait` seconds have passed since its first message, or if no more can come until you
+        answer some.
         """
         batches = self._portal.client.batches(max_size, max_wait)
 
@@ -164,8 +164,8 @@ class Consumer:
     def run(self, handler: Callable[[Message], None], *, concurrency: int = 1) -> None:
         """Call `handler` with each message, in `concurrency` threads, until `stop` and the end of the last call.
 
-        When the handler returns, the message is finished. Requeue, GiveUp or any other exception decides what happens to
-        it otherwise. A handler may call `stop`.
+        If the handler returns, the message is finished. If it raises, the exception decides: Requeue, GiveUp, or any
+        other. A handler may call `stop`.
         """
         if is_async(handler):
             raise TypeError(
@@ -181,7 +181,7 @@ class Consumer:
     # Flow control and figures
 
     def pause(self) -> None:
-        """Receive no new messages until `resume`. Messages that were delivered already may still be answered."""
+        """Receive no new messages until `resume`. You can still answer messages that were already delivered."""
         self._portal.look(self._portal.client.pause)
 
     def resume(self) -> None:
@@ -190,7 +190,7 @@ class Consumer:
 
     @property
     def max_in_flight(self) -> int:
-        """The most messages that all nsqds together may have in flight here."""
+        """The maximum number of messages in flight here, from all nsqds together."""
         return self._portal.look(lambda: self._portal.client.max_in_flight)
 
     def set_max_in_flight(self, count: int) -> None:
@@ -199,19 +199,19 @@ class Consumer:
 
     @property
     def has_waiting(self) -> bool:
-        """Whether a message is available at once."""
+        """True if a message is available at once."""
         return self._portal.look(lambda: self._portal.client.has_waiting)
 
     def is_starved(self) -> bool:
-        """Return whether no message is waiting here, and some nsqd sends no more until messages are answered."""
+        """Return True if no message is waiting here and some nsqd sends no more until you answer messages."""
         return self._portal.look(self._portal.client.is_starved)
 
     def stats(self) -> ConsumerStats:
-        """Return the figures of this moment."""
+        """Return the current figures."""
         return self._portal.look(self._portal.client.stats)
 
     def stop(self) -> None:
-        """End `messages`. May be called in any thread."""
+        """End `messages`. You can call it in any thread."""
         try:
             trio.from_thread.run_sync(self._portal.client.stop, trio_token=self._portal.token)
         except trio.RunFinishedError:
@@ -227,7 +227,7 @@ class _Portal(Generic[T]):
         self._fatal = fatal
 
     def call(self, function: Callable[[], Awaitable[R]], timeout: float | None = None) -> R:
-        """Run an async function in the thread and return its result. Raise its errors, and TimeoutError."""
+        """Run an async function in the thread and return its result. Raise its errors, or TimeoutError."""
 
         async def limited() -> R:
             with trio.fail_after(timeout if timeout is not None else float("inf")):
@@ -248,7 +248,7 @@ class _Portal(Generic[T]):
             raise self._fatal() or Stopped("stopped") from None
 
     def answer(self, answer: Callable[[], bool]) -> bool:
-        """Answer a message in the thread, and return whether that had an effect: none once the thread has ended."""
+        """Answer a message in the thread. Return True if that had an effect; False once the thread has ended."""
         try:
             return trio.from_thread.run_sync(answer, trio_token=self.token)
         except trio.RunFinishedError:
@@ -257,13 +257,13 @@ class _Portal(Generic[T]):
 
 @contextmanager
 def _in_thread(open_it: Callable[[], AbstractAsyncContextManager[T]]) -> Iterator[_Portal[T]]:
-    """Open it in a thread of its own, and close it at the end: drained, or at once if the block raises."""
+    """Open it in its own thread. At the end, drain and close it, or close it at once if the block raises."""
     trio_thread = _TrioThread(open_it)
     thread = threading.Thread(target=trio_thread.run, name="nsqclient", daemon=True)
     try:
         thread.start()
         yield trio_thread.opened()
-    except BaseException:  # Ctrl-C may come anywhere in the block, also before the thread has begun
+    except BaseException:  # Ctrl-C may come anywhere in the block, even before the thread has started
         trio_thread.end(at_once=True)
         if thread.is_alive():
             thread.join()
@@ -282,7 +282,7 @@ class _TrioThread(Generic[T]):
         self._portal: _Portal[T] | None = None
         self._token: trio.lowlevel.TrioToken | None = None  # None: trio never ran
         self._is_unwanted = False  # `end` was called, perhaps before trio ran
-        self._is_settled = threading.Event()  # set once it is open or has failed to open
+        self._is_settled = threading.Event()  # set once opening has succeeded or failed
         self._end = trio.Event()
         self._scope = trio.CancelScope()
 
@@ -294,8 +294,8 @@ class _TrioThread(Generic[T]):
         return self._portal
 
     def end(self, *, at_once: bool) -> None:
-        """End the thread, also while it opens, and before it runs."""
-        self._is_unwanted = True  # before the look at the token: the thread sets that, and then looks here
+        """End the thread, even while it opens or before it runs."""
+        self._is_unwanted = True  # before we read the token: the thread sets the token first, and then reads this
         if self._token is not None:
             try:
                 self._token.run_sync_soon(self._scope.cancel if at_once else self._end.set)

@@ -1,4 +1,4 @@
-"""An nsqd in memory, for tests of handlers and publishers: no process and no sockets, and its clock is trio's.
+"""An nsqd in memory, for tests of handlers and publishers: no process, no sockets, and trio's clock.
 
     async def test_a_poison_message_becomes_a_dead_letter(autojump_clock):
         async with MemoryNSQD() as server:
@@ -7,8 +7,8 @@
                 await server.wait_empty("orders", "billing")
             assert server.bodies("orders.dead") == [b"boom"]
 
-It speaks the protocol as our nsqd does, but without TLS, compression and AUTH. For a real broker there is the fixture
-`nsq_broker` of the pytest plugin `nsqpytest`, which comes with nsq-suite.
+It speaks our nsqd's protocol without TLS, compression and AUTH. If you need a real broker, use the fixture `nsq_broker`
+of the pytest plugin `nsqpytest`, which comes with nsq-suite.
 """
 
 from __future__ import annotations
@@ -62,21 +62,21 @@ _REPLY: Final[Mapping[str, object]] = {
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A command that a client has sent."""
+    """A command from a client."""
 
     time: float  # on trio's clock
-    connection: int  # counted from 1; 0: a request over HTTP
+    connection: int  # counted from 1; 0: an HTTP request
     text: str  # the command's line: "RDY 5"
 
 
 class MemoryNSQD:
-    """Takes the place of an address: `open_consumer(..., nsqd=[server])`, `open_producer(server)`.
+    """Use it in place of an address: `open_consumer(..., nsqd=[server])`, `open_producer(server)`.
 
     `commands` has everything that clients have sent. `reply` has keys to add to the answer to IDENTIFY, or is the whole
-    answer. Without `heartbeats` no heartbeat is ever sent. With no `extensions` it buries nothing and knows no keys and no
-    headers, as NSQ's own nsqd. `on_command` may handle a command itself: it returns the bytes to send, or None to have the
-    command executed as usual, or raises nsqcommon.wire.faults.ProtocolError. A producer's `cancel` and `reschedule` find
-    messages by the key with which they were published.
+    answer. Without `heartbeats` it never sends any. Without `extensions` it is like NSQ's own nsqd: no burying, no
+    keys, no headers. Your `on_command` may handle a command itself: it returns the bytes to send, or None for the usual
+    execution, or raises nsqcommon.wire.faults.ProtocolError. A producer's `cancel` and `reschedule` find messages by
+    the key of their publish.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class MemoryNSQD:
         return await self._stack.__aexit__(kind, error, trace)
 
     async def connect(self) -> trio.abc.Stream:
-        """Return a new connection; the library calls this. Raise OSError if the server is down."""
+        """Return a new connection. Called by the library. Raise OSError if the server is down."""
         await trio.lowlevel.checkpoint()
         if not self.is_up or self._tasks is None:
             raise ConnectionRefusedError("connection refused")
@@ -137,7 +137,7 @@ class MemoryNSQD:
         return ours
 
     async def post(self, target: str) -> tuple[int, bytes]:
-        """Answer a POST that takes a message back or reschedules it; the library calls this. Raise OSError if down."""
+        """Answer a POST that cancels or reschedules a message. Called by the library. Raise OSError if down."""
         await trio.lowlevel.checkpoint()
         if not self.is_up:
             raise ConnectionRefusedError("connection refused")
@@ -149,14 +149,14 @@ class MemoryNSQD:
     # For tests
 
     def put(self, topic: str, body: bytes, *, attempts: int = 1) -> str:
-        """Publish a message whose first delivery has the number `attempts`, and return its id."""
+        """Publish a message and return its id. `attempts` is the number of its first delivery."""
         stored = self._broker.new_message(body, attempts=attempts - 1)
         self._broker.publish(topic, stored)
         self._happened()
         return stored.id.decode()
 
     def bodies(self, topic: str) -> list[bytes]:
-        """Return the bodies of all messages that were ever published to the topic."""
+        """Return the bodies of all messages ever published to the topic."""
         return list(self._broker.topic(topic).bodies)
 
     def finished(self, topic: str, channel: str) -> list[bytes]:
@@ -168,22 +168,22 @@ class MemoryNSQD:
         return [(stored.body, reason) for stored, reason in self._broker.channel(topic, channel).buried]
 
     def depth(self, topic: str, channel: str) -> int:
-        """Return how many messages wait in the channel, including deferred ones."""
+        """Return the number of messages waiting in the channel, including deferred ones."""
         found = self._broker.channel(topic, channel)
         return len(found.waiting) + len(found.deferred)
 
     async def wait_empty(self, topic: str, channel: str) -> None:
-        """Return when every message of the channel is finished or buried."""
+        """Wait until every message of the channel is finished or buried."""
         await self.wait_until(lambda: self._broker.channel(topic, channel).is_empty)
 
     async def wait_until(self, condition: Callable[[], bool]) -> None:
-        """Return when `condition` is true; it is checked after every change of the server's state."""
+        """Wait until `condition` is true. It is checked after every change of the server's state."""
         while not condition():
             await self._changed.wait()
         await trio.lowlevel.checkpoint()
 
     def said(self, connection: int | None = None, *words: str) -> list[str]:
-        """Return the commands, of one connection or of all, that begin with one of `words`, or with any."""
+        """Return the commands of one connection, or of all. With `words`, only the ones that begin with one of them."""
         return [
             said.text
             for said in self.commands
@@ -191,12 +191,12 @@ class MemoryNSQD:
         ]
 
     def break_connections(self) -> None:
-        """Break all connections, as a failing network would."""
+        """Break all connections, like a failing network."""
         for client in list(self._clients):
             client.drop()
 
     def send(self, frame: bytes) -> None:
-        """Send these bytes to all clients as they are."""
+        """Send these raw bytes to all clients."""
         for client in self._clients:
             client.send(frame)
 
@@ -332,7 +332,7 @@ class _Client:
             self.send(HEARTBEAT_FRAME)
 
     def _forget(self) -> None:
-        """Remove the client. As in nsqd, its unanswered messages come back after their timeout."""
+        """Remove the client. As in nsqd, its unanswered messages come back at their timeout."""
         if self._channel is not None:
             self._channel.clients.remove(self)
             self._channel.deferred += [(entry.deadline, entry.stored) for entry in self.in_flight.values()]

@@ -1,13 +1,13 @@
-"""Python's job queues on nsqd: Celery, taskiq, dramatiq and Django tasks, each a folder that only its own library's
-users import.
+"""Python's job queues on nsqd: Celery, taskiq, dramatiq and Django tasks. Each is a folder that only users of its
+library import.
 
-What they share:
+Shared modules:
 
     broker URLs                            addresses.py
     queue names as topics                  names.py
     a job's headers, which nsqadmin shows  headers.py
     delays longer than nsqd accepts        delays.py
-    when to touch what a worker holds      touching.py
+    when to touch a worker's messages      touching.py
     a queue's counts, over HTTP            counts.py
-    what workers made of threads share     link.py, held.py
+    for workers made of threads            link.py, held.py
 """

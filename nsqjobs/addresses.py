@@ -1,10 +1,10 @@
-"""Where the brokers are, as one URL.
+"""Broker URLs.
 
     nsq://127.0.0.1:4150                            one nsqd
     nsq://:secret@a:4150,b:4150?tls_v1=true         two, with AUTH and NSQ's own client options
     nsq+lookupd://a:4161,b:4161                     all nsqds that these nsqlookupds list
 
-The secret stands where a URL has its password, because the libraries hide that part when they print the URL.
+The secret is in the place of the password, because the libraries hide that when they print a URL.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ _PORTS: Final = {NSQD: 4150, NSQLOOKUPD: 4161}
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """The nsqds to use, either named or found by nsqlookupd, and how to talk to them."""
+    """The nsqds to use, named or found by nsqlookupd, and the client's configuration."""
 
     nsqd: tuple[str, ...]
     lookupd: tuple[str, ...]
     config: Config
 
     def nodes(self) -> Nodes:
-        """Return what tells a BlockingProducer the addresses of the nsqds."""
+        """Return a BlockingProducer's source of addresses."""
         return listed_nodes(self.lookupd, self.config) if self.lookupd else given_nodes(self.nsqd)
 
 
 def parse_url(url: str, **defaults: Any) -> Endpoint:
-    """Read a broker URL. `defaults` are fields of the Config that the URL does not set.
+    """Parse a broker URL. `defaults` are Config fields for options missing in the URL.
 
-    Raises ValueError for a URL that is none, and ConfigError for an option that NSQ does not know.
+    Raises ValueError for an invalid URL, and ConfigError for an option that NSQ doesn't have.
     """
     parts = urlsplit(url)
     if parts.scheme not in _PORTS:

@@ -1,4 +1,4 @@
-"""How many messages a queue has, and its emptying: over HTTP, at the port that nsqd tells its producers."""
+"""Counts and empties a queue over HTTP, at the port in nsqd's answer to IDENTIFY."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Method = Literal["GET", "POST"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueCounts:
-    """The messages of a queue, at all nsqds."""
+    """The number of a queue's messages, on all nsqds."""
 
     waiting: int = 0
     deferred: int = 0
@@ -31,12 +31,12 @@ class QueueCounts:
 
     @property
     def undone(self) -> int:
-        """The jobs that are still to be done or being done."""
+        """Jobs that are waiting or running."""
         return self.waiting + self.deferred + self.in_flight
 
 
 def counts_of(producer: BlockingProducer, topic: str, channel: str) -> QueueCounts:
-    """Return the sum of what all nsqds say. Raise NSQError if one of them gives no answer."""
+    """Return the sum over all nsqds. Raise NSQError if one of them doesn't answer."""
     counts = [read_stats(body, channel) for body in ask_stats(producer, topic=topic)]
     return QueueCounts(
         waiting=sum(it.waiting for it in counts),
@@ -47,13 +47,13 @@ def counts_of(producer: BlockingProducer, topic: str, channel: str) -> QueueCoun
 
 
 def empty(producer: BlockingProducer, topic: str, channel: str) -> None:
-    """Drop the messages of a queue at all nsqds, but not the buried ones. Raise NSQError if one of them does not."""
+    """Drop a queue's messages on all nsqds, except buried ones. Raise NSQError if an nsqd fails."""
     ask_all(producer, "POST", "/topic/empty?" + urlencode({"topic": topic}))
     ask_all(producer, "POST", "/channel/empty?" + urlencode({"topic": topic, "channel": channel}))
 
 
 def read_stats(body: bytes, channel: str) -> QueueCounts:
-    """Return what an answer of /stats about one topic says about its channel. Nothing waits in a topic that is none."""
+    """Read a channel's counts from an answer of /stats about its topic. All are 0 for a missing topic."""
     said: dict[str, Any] = json.loads(body) if body else {}
     topic: dict[str, Any] = next(iter(said.get("topics") or ()), {})
     found: dict[str, Any] = next((it for it in topic.get("channels") or () if it["channel_name"] == channel), {})
@@ -66,12 +66,12 @@ def read_stats(body: bytes, channel: str) -> QueueCounts:
 
 
 def ask_stats(producer: BlockingProducer, **only: str) -> Sequence[bytes]:
-    """Return what /stats of all nsqds say of topics and channels, perhaps `only` of one topic. Raises as `ask_all`."""
+    """Return the /stats of all nsqds, of all topics or `only` one. Raises the errors of `ask_all`."""
     return ask_all(producer, "GET", "/stats?" + urlencode({**_BRIEFLY, **only}))
 
 
 def ask_all(producer: BlockingProducer, method: Method, target: str) -> Sequence[bytes]:
-    """Return the bodies of all nsqds' answers, empty for what an nsqd does not have. Raise NSQError if one is missing."""
+    """Return the bodies of all nsqds' answers, empty for a 404. Raise NSQError if one is missing."""
     return [_body_of(address, answer) for address, answer in producer.ask_all(method, target).items()]
 
 

@@ -1,4 +1,4 @@
-"""The headers of a job: what nsqadmin and `nsq_tail --print-headers` show of it, whatever library wrote its body."""
+"""The headers of a job, for nsqadmin and `nsq_tail --print-headers`, the same for all libraries."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ ID: Final = "job-id"
 RETRIES: Final = "job-retries"
 ETA: Final = "job-eta"  # milliseconds since 1970
 
-_LONGEST: Final = 255  # bytes of a name or an id; all headers of a message together may take 4 KiB
+_LONGEST: Final = 255  # bytes of a name or an id; all headers of a message may take 4 KiB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A job, as far as its headers tell."""
+    """The job data in the headers."""
 
     library: str
     name: str
@@ -42,13 +42,13 @@ class Job:
 
 
 def eta_of(headers: Mapping[str, bytes]) -> float | None:
-    """Return when the job is due, in seconds since 1970. None if the headers do not tell or are not readable."""
+    """Return when the job is due, in seconds since 1970. None if that is missing or unreadable."""
     text = headers.get(ETA, b"")
     return int(text) / 1000 if text.isdigit() and len(text) < 16 else None
 
 
 def eta_of_time(time: datetime) -> float:
-    """Return a time as seconds since 1970; one without a zone is in UTC."""
+    """Convert a time to seconds since 1970. Without a zone it is in UTC."""
     return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
 
 

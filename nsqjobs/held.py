@@ -1,7 +1,7 @@
-"""Messages in the hands of worker threads: how they are answered, and kept while their job runs.
+"""Messages in the hands of worker threads: answers, and touches while the job runs.
 
-Threads only leave an answer; the trio thread takes all that have been left and gives them to nsqd together, because a
-crossing between threads costs more than the answer itself.
+Threads only queue an answer. The trio thread takes all queued answers and sends them to nsqd together, because
+switching threads costs more than an answer.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_LONGEST_AT_HAND: Final = 30.0  # seconds that a message may wait here for a thread, while another worker may be idle
+_LONGEST_AT_HAND: Final = 30.0  # seconds that a message may wait here for a thread; another worker may be idle
 
 
 class HeldMessage:
-    """A message that a worker has. Any thread may answer it. Only the first answer counts; none of them waits."""
+    """A message that a worker has. Any thread may answer it, without waiting. Only the first answer counts."""
 
     __slots__ = ("_claimed", "_holding", "_message", "is_overdue")
 
     def __init__(self, message: Message, holding: Holding) -> None:
         self._message = message
         self._holding = holding
-        self._claimed = Lock()  # locked for ever by whoever is to answer the message
-        self.is_overdue = False  # nsqd has given it to another worker, as the job runs for so long
+        self._claimed = Lock()  # the first to lock it, forever, answers the message
+        self.is_overdue = False  # the job ran so long that nsqd gave it to another worker
 
     @property
     def body(self) -> bytes:
@@ -50,18 +50,18 @@ class HeldMessage:
         return self._message.attempts
 
     def claim(self) -> bool:
-        """Return whether the message is the caller's now: nobody else has claimed it, and its connection still stands."""
+        """Claim the message. Return False if another thread has it, or its connection is gone."""
         return self._message.answered != "lost" and self._claimed.acquire(blocking=False)
 
     def finish(self) -> None:
         self._holding.answer(self, self._message.finish)
 
     def give_back(self, delay: float = 0.0, *, count: bool = False) -> None:
-        """Let nsqd deliver the message again after `delay` seconds, as a further attempt only if it is to `count`."""
+        """Have nsqd redeliver the message after `delay` seconds. With `count` that is a further attempt."""
         self._holding.answer(self, partial(_requeue, self._message, delay, count))
 
     def bury(self, reason: str) -> None:
-        """Have nsqd keep the message in the channel for somebody to look at it."""
+        """Have nsqd keep the message in the channel for an operator."""
         self._holding.answer(self, partial(_bury, self._message, reason))
 
     # In the trio thread
@@ -70,12 +70,12 @@ class HeldMessage:
         return self._message.answered != "no"
 
     def give_back_in_time(self, now: float) -> None:
-        """Give back the message if it has waited for long and no thread has claimed it."""
+        """Give back the message if it has waited too long for a thread."""
         if now - self._message.received_at > _LONGEST_AT_HAND and self.claim():
             self.give_back()
 
     def touch_in_time(self, now: float) -> None:
-        """Touch the message if it is time to. Say so, once, if nsqd grants no more time."""
+        """Touch the message if it's time. Log once if nsqd grants no more time."""
         message = self._message
         if not self._holding.touching.touch_in_time(message, now) and not self.is_overdue:
             self.is_overdue = True
@@ -87,14 +87,14 @@ class HeldMessage:
 
 
 class Holding:
-    """All messages that a process holds. `in_trio` has a function called soon in the trio thread."""
+    """All messages held by a process. `in_trio` schedules a call in the trio thread."""
 
     def __init__(self, in_trio: Callable[[Callable[[], None]], None]) -> None:
         self._in_trio = in_trio
         self._answers: deque[tuple[HeldMessage, Callable[[], object]]] = deque()
         self._held: set[HeldMessage] = set()
         self.touching = Touching()
-        self._sooner = trio.lowlevel.ParkingLot()  # woken when the next look has to come sooner
+        self._sooner = trio.lowlevel.ParkingLot()  # woken to check sooner
 
     def __len__(self) -> int:
         return len(self._held)
@@ -103,7 +103,7 @@ class Holding:
         return iter(self._held)
 
     def answer(self, held: HeldMessage, answer: Callable[[], object]) -> None:
-        """Leave an answer, in any thread. Without effect once the trio thread has ended: nsqd has the message then."""
+        """Queue an answer, in any thread. No effect after the end of the trio thread: then nsqd has the message."""
         self._answers.append((held, answer))
         with suppress(trio.RunFinishedError):
             self._in_trio(self.settle)
@@ -118,18 +118,18 @@ class Holding:
         return held
 
     def settle(self) -> None:
-        """Give nsqd the answers that threads have left."""
+        """Send the queued answers to nsqd."""
         answers = self._answers
         while answers:
             held, answer = answers.popleft()
             self._held.discard(held)
             try:
                 answer()
-            except Exception:  # one message must not keep the others from being answered
+            except Exception:  # one message must not block the others' answers
                 log.exception("a message of %s could not be answered", held._message.topic)
 
     async def keep(self) -> None:
-        """Touch the messages for as long as nsqd allows it, and forget those that are lost."""
+        """Touch the messages as long as nsqd allows it, and forget lost ones."""
         while True:
             now = trio.current_time()
             self._held = {held for held in self._held if not held.is_answered()}
@@ -148,5 +148,5 @@ def _bury(message: Message, reason: str) -> None:
     if message.can_bury:
         message.bury(reason)
     else:
-        log.error("nsqd cannot bury a message of %s, which is requeued: %s", message.topic, reason)
+        log.error("nsqd cannot bury a message of %s, requeuing it: %s", message.topic, reason)
         message.requeue(backoff=False)

@@ -1,10 +1,10 @@
-"""What one process uses of its nsqds, for libraries whose workers are threads.
+"""One process's access to its nsqds, for libraries with threads as workers.
 
-    publish, counts, empty    plain sockets, in the thread that calls
+    publish, counts, empty    plain sockets, in the calling thread
     take, answer              a thread that runs trio, with a consumer for each queue
 
-A process that only publishes has no such thread. One that was forked off has none of its parent's threads, and must not
-use its parent's connections, so it starts anew.
+A process that only publishes has no such thread. A forked process has none of its parent's threads, and must not use
+its parent's connections, so it starts from scratch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import trio
 
 from nsqclient import NSQError, PublishRejected, Stopped, open_consumer
 from nsqclient.blocking import BlockingProducer
-from nsqclient.sync import _in_thread  # private: it hands out the bare trio thread, which is no promise to users
+from nsqclient.sync import _in_thread  # private: users have no access to the trio thread
 from nsqjobs.counts import QueueCounts, counts_of, empty
 from nsqjobs.delays import DelayLimit, give_back_early
 from nsqjobs.held import HeldMessage, Holding
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
     from nsqclient.sync import _Portal
     from nsqjobs.addresses import Endpoint
 
-_A_DAY: Final = 86400.0  # jobs end by themselves, or with their process
+_A_DAY: Final = 86400.0  # jobs end on their own, or with the process
 _GRACE: Final = 5.0  # seconds for the last answers to reach nsqd
 
 
 class Link:
-    """Publishes, and hands out messages. Any thread may use it."""
+    """Publishes and receives. Any thread may use it."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
@@ -52,7 +52,7 @@ class Link:
         os.register_at_fork(after_in_child=partial(_forget_in_child, ref(self)))
 
     def _forget(self) -> None:
-        self._lock = Lock()  # of a parent, it may have been held by a thread that does not exist here
+        self._lock = Lock()  # in the parent a thread may have held it that doesn't exist here
         self._portal: _Portal[_Inside] | None = None
         self._stack = ExitStack()
 
@@ -63,7 +63,7 @@ class Link:
             return self._portal
 
     def close(self) -> None:
-        """Give back what is held, and disconnect. The next use connects again."""
+        """Give back held messages, and disconnect. The next use connects again."""
         with self._lock:
             stack, self._stack, self._portal = self._stack, ExitStack(), None
         try:
@@ -72,9 +72,9 @@ class Link:
             self._producer.close()
 
     def publish(self, topic: str, body: bytes, *, delay: float = 0.0, headers: Mapping[str, bytes]) -> None:
-        """Publish a message, and return when nsqd has it. Raises as `publish` of nsqclient's producer.
+        """Publish a message, and return when nsqd has it. Raises the errors of nsqclient's `Producer.publish`.
 
-        A delay that is longer than nsqd accepts is shortened: `headers` tell when the job is due.
+        A delay longer than nsqd accepts is shortened; `headers` have the due time.
         """
         while True:
             shortened, marked = self.limit.shorten(delay), self.limit.marked(headers, delay)
@@ -85,17 +85,17 @@ class Link:
                     raise
 
     def counts(self, topic: str) -> QueueCounts:
-        """Return how many messages all nsqds have. Raise NSQError if one gives no answer."""
+        """Return how many messages all nsqds have. Raise NSQError if one doesn't answer."""
         return counts_of(self._producer, topic, CHANNEL)
 
     def empty(self, topic: str) -> None:
-        """Drop the messages that wait, are deferred or in flight. Raise NSQError if an nsqd does not do so."""
+        """Drop waiting, deferred and in-flight messages. Raise NSQError if an nsqd fails."""
         empty(self._producer, topic, CHANNEL)
 
     def subscribe(self, topic: str, *, prefetch: int, wake: Callable[[], object] = lambda: None) -> Subscription:
-        """Begin to receive messages, up to `prefetch` at a time.
+        """Start receiving messages, up to `prefetch` at a time.
 
-        `wake` is called, in another thread, whenever `take` has something to return or to raise.
+        `wake` is called in another thread when `take` has something to return or raise.
         """
         portal = self._open()
         subscription = Subscription(topic, prefetch, portal.client, portal.token, wake)
@@ -109,7 +109,7 @@ def _forget_in_child(link: ref[Link]) -> None:
 
 
 class _Inside:
-    """The part of a link that lives in the trio thread."""
+    """The part of a link in the trio thread."""
 
     def __init__(self, endpoint: Endpoint, nursery: trio.Nursery) -> None:
         self.endpoint = endpoint
@@ -131,7 +131,7 @@ class _Inside:
             self._ended.unpark_all()
 
     async def stop(self) -> None:
-        """End the subscriptions, give back the messages of jobs that still run, and return when nsqd has got all answers."""
+        """End the subscriptions, give back messages of running jobs, and wait until nsqd has all answers."""
         for subscription in self._subscriptions:
             subscription.stop()
         for held in self.holding:
@@ -153,7 +153,7 @@ async def _open_inside(endpoint: Endpoint) -> AsyncIterator[_Inside]:
 
 
 class Subscription:
-    """The messages of one queue. Any thread may take them, and answer them also after `close`."""
+    """The messages of one queue. Any thread may take them, and answer them even after `close`."""
 
     def __init__(
         self,
@@ -169,14 +169,14 @@ class Subscription:
         self._inside = inside
         self._token = token
         self._wake = wake
-        # Also has messages that were lost or given back, until somebody takes them; None: look again.
+        # May contain messages already lost or given back; `take` skips those. None is a wake-up.
         self._arrived: SimpleQueue[HeldMessage | None] = SimpleQueue()
         self._consumer: Consumer | None = None
         self._is_stopped = False
         self._error: NSQError | None = None
 
     def take(self, timeout: float) -> HeldMessage | None:
-        """Return the next message, or None after `timeout` seconds, or earlier if `close` was called.
+        """Return the next message, or None after `timeout` seconds or after `close`.
 
         Raises NSQError if nothing can ever arrive.
         """
@@ -190,21 +190,21 @@ class Subscription:
                 if self._error is not None:
                     raise self._error
                 return None
-            if held.claim():  # else nsqd has it again
+            if held.claim():  # otherwise nsqd has it again
                 return held
 
     @property
     def has_arrived(self) -> bool:
-        """Whether `take` may return or raise something at once."""
+        """True if `take` may return or raise something at once."""
         return not self._arrived.empty()
 
     def set_prefetch(self, count: int) -> None:
-        """Let nsqd send so many messages at a time from now on."""
+        """Change how many messages nsqd may send at a time."""
         with suppress(trio.RunFinishedError):
             self._token.run_sync_soon(self._set_prefetch, count)
 
     def close(self) -> None:
-        """Receive nothing more, and give back what nobody has taken."""
+        """Receive nothing more, and give back untaken messages."""
         with suppress(trio.RunFinishedError):
             self._token.run_sync_soon(self.stop)
 
@@ -249,7 +249,7 @@ class Subscription:
         except NSQError as error:
             self._error = error
         finally:
-            if not self._is_stopped and self._error is None:  # a bug: whoever takes must not wait for ever
+            if not self._is_stopped and self._error is None:  # our bug: `take` must not wait forever
                 self._error = Stopped("the thread that receives jobs has failed")
             self._put(None)
 

@@ -1,6 +1,6 @@
-"""Names of queues as names of topics.
+"""Converts queue names to topic names.
 
-A job library allows any text as a queue's name; a topic has up to 64 of the characters `a-z A-Z 0-9 . _ -`.
+A job library allows any text as a queue name; a topic name has up to 64 of the characters `a-z A-Z 0-9 . _ -`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import hashlib
 import re
 from typing import Final
 
-CHANNEL: Final = "jobs"  # the one of each queue's topic
+CHANNEL: Final = "jobs"  # the only channel of each queue's topic
 
 _LONGEST: Final = 64
 _EPHEMERAL: Final = "#ephemeral"
@@ -20,7 +20,7 @@ _unfit: Final = re.compile(r"[^.a-zA-Z0-9_-]+", re.ASCII)
 
 
 def topic_name(queue: str, *, ephemeral: bool = False) -> str:
-    """Return the topic or channel name for a queue: its own if that is valid, otherwise a readable part and a hash.
+    """Return the topic or channel name for a queue: its own name if valid, otherwise a readable part and a hash.
 
     Different queues never share a hashed name. Raises ValueError for an empty name.
     """

@@ -1,10 +1,11 @@
 """The answers of the HTTP API as JSON, with NSQ's keys.
 
-Rendered parts are kept for as long as they are true: a peer's entry in /lookup until its state changes, its entry in
-/nodes until its topics change as well, the answer for a topic until its producers or channels change. So most of an answer with 500 producers
-is a join of bytes.
+Rendered parts are cached while they are valid: a peer's entry in /lookup until its state changes, its entry in /nodes
+until its state or topics change, the answer for a topic until its producers or channels change. So an answer with 500
+producers is mostly a join of bytes.
 
-Functions that return an iterator yield an answer in pieces, some of them empty: `in_slices` lets others run in between.
+Functions that return an iterator yield an answer in pieces, some of them empty: `in_slices` lets other tasks run in
+between.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ if TYPE_CHECKING:
     from nsqlookupd.missing import Missing
     from nsqlookupd.registry import LookupAnswer, Peer, Registry, Tombstone, Topic
 
-_MOST_AT_ONCE: Final = 2000  # topics of a node, or channels of a topic; with more they are rendered in pieces
+_MOST_AT_ONCE: Final = 2000  # topics of a node, or channels of a topic; more are rendered in pieces
 _IN_PIECE: Final = 1000  # elements of an array in each piece
 
 
 def lookup_json(answer: LookupAnswer) -> Iterator[bytes]:
-    """Render the answer to /lookup. All pieces but the last are empty, as the answer is kept in one."""
+    """Render the answer to /lookup. All pieces but the last are empty, because the answer is cached as one."""
     if answer.rendered is None:
         names: list[bytes] = []
         for piece in _names_in_order(answer.channels):
@@ -57,9 +58,9 @@ def channels_json(names: Sequence[str]) -> Iterator[bytes]:
 
 
 def nodes_json(registry: Registry, *, with_missing: bool = False) -> Iterator[bytes]:
-    """Render the answer to /nodes, each node as of the moment when its piece is taken.
+    """Render the answer to /nodes. Each node is current when its piece is taken.
 
-    When all nodes have changed, as after a restart, this takes a while.
+    If all nodes have changed, for example after a restart, this takes a while.
     """
     yield b'{"producers":['
     comma = b""
@@ -79,9 +80,9 @@ def nodes_json(registry: Registry, *, with_missing: bool = False) -> Iterator[by
 
 
 def debug_json(registry: Registry) -> Iterator[bytes]:
-    """Render the answer to /debug, each row as of the moment when its piece is taken.
+    """Render the answer to /debug. Each row is current when its piece is taken.
 
-    There can be hundreds of thousands of entries, so each peer's is rendered once.
+    There can be hundreds of thousands of entries, so each peer is rendered once.
     """
     entries: dict[Peer, bytes] = {}
 
@@ -105,7 +106,7 @@ def debug_json(registry: Registry) -> Iterator[bytes]:
 
 
 def _lookup_entry(peer: Peer) -> bytes:
-    """Render without braces, as /nodes adds more keys."""
+    """Render without braces, because /nodes adds more keys."""
     if not peer.lookup_entry:
         identity = peer.identity
         entry = dumps(
@@ -138,7 +139,7 @@ def _node_entry(peer: Peer) -> bytes:
 
 
 def _large_node_entry(peer: Peer) -> Iterator[bytes]:
-    """Render the entry of a node with very many topics: those that it has when the first piece is taken."""
+    """Render the entry of a node with very many topics. The topics are current when the first piece is taken."""
     topics: list[Topic] = []
     for topic in peer.topics_in_order():
         if topic is not None:
@@ -152,7 +153,7 @@ def _large_node_entry(peer: Peer) -> Iterator[bytes]:
 
 
 def _more(peer: Peer) -> bytes:
-    """Render the last keys of a node's entry, of which an NSQ node that can be reached has none."""
+    """Render our own keys at the end of a node's entry. A reachable NSQ node has none of them."""
     extensions, problem = peer.identity.extensions, peer.unreachable
     more = b',"extensions":' + dumps(extensions) if extensions else b""
     return more + b',"reachable":false,"unreachable":' + dumps(problem) if problem else more

@@ -8,7 +8,7 @@ from nsqcommon.entry import hold_signals
 
 
 def main() -> None:
-    # First of all, before the slow imports: a signal that comes during them must wait until its handlers are there.
+    # Before the slow imports: a signal that arrives during them has to wait for its handlers.
     hold_signals()
     from nsqcommon.daemon import run_daemon
     from nsqlookupd.daemon import run

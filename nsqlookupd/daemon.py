@@ -1,4 +1,4 @@
-"""nsqlookupd as one tree of tasks: its parts, the order in which they start, and how they stop."""
+"""nsqlookupd as one tree of tasks: its parts, their start order, and how they stop."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_FOR_HTTP: Final = 4096  # descriptors, or half of the process's limit if that is fewer
-_OWN: Final = 32  # of these, descriptors for the daemon's own files, or a quarter of them if that is fewer
-_SHORTEST_SILENCE: Final = 60.0  # seconds; nsqd identifies itself at once, but people and probes may be slower
+_FOR_HTTP: Final = 4096  # descriptors, or half of the process's limit if that is less
+_OWN: Final = 32  # of these, descriptors for the daemon's own files, or a quarter if that is less
+_SHORTEST_SILENCE: Final = 60.0  # seconds; nsqd sends IDENTIFY at once, but people and probes may be slower
 
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """The sockets that were opened. With port 0 the options do not tell their addresses."""
+    """The open sockets. With port 0 the options don't tell their addresses."""
 
     tcp: socket.socket
     http: socket.socket
@@ -62,7 +62,7 @@ async def run(
     wait_for_shutdown: Callable[[], Awaitable[object]] = wait_for_signal,
     task_status: trio.TaskStatus[Listening] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve until `wait_for_shutdown` returns. Raise StartupError if an address or a TLS file cannot be used."""
+    """Serve until `wait_for_shutdown` returns. Raise StartupError if an address or a TLS file can't be used."""
     context = server_context(options)
     trio.socket.set_custom_hostname_resolver(Resolver())
     with _listening(options) as listening:
@@ -86,7 +86,7 @@ async def run(
             linger=web.linger,
             same_site=SameSite(_own_hosts(options), strict=True),
         )
-        # nsqd's connections are closed after HTTP is: otherwise the last answers over HTTP would name no producers.
+        # HTTP closes before nsqd's connections: otherwise the last answers over HTTP would list no producers.
         async with trio.open_nursery() as connections:
             connections.start_soon(turn.keep_time)
             connections.start_soon(turn.clear_departed)
@@ -134,8 +134,8 @@ def _registry(options: Options, waiting: Waiting, waiting_for_nodes: Waiting) ->
         inactive_timeout=seconds(options.inactive_producer_timeout),
         tombstone_lifetime=seconds(options.tombstone_lifetime),
         missing_lifetime=seconds(options.missing_lifetime),
-        # Indexes start at the clock, so that one from before a restart does not equal one of this run: a client that
-        # asks with such an index must get an answer at once and not wait for the next change.
+        # Indexes start at the clock, so an index from before a restart never equals one of this run: a client with an
+        # old index must get an answer at once, and not wait for the next change.
         first_index=time_ns() // MILLISECOND * 1000,
         on_change=waiting.wake,
         on_nodes_change=waiting_for_nodes.wake_all,
@@ -145,7 +145,7 @@ def _registry(options: Options, waiting: Waiting, waiting_for_nodes: Waiting) ->
 def _clients(options: Options, registry: Registry, address: PeerAddress, context: ssl.SSLContext | None) -> Clients:
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     limits = ConnectionLimits(
-        # The rest is for HTTP: consumers must find their nodes however many TCP connections are opened here.
+        # The rest is for HTTP: consumers have to find their nodes however many TCP connections are open here.
         most=int(descriptors) - _descriptors_for_http(),
         silence=max(_SHORTEST_SILENCE, 2 * seconds(options.inactive_producer_timeout)),
     )
@@ -157,7 +157,7 @@ def _clients(options: Options, registry: Registry, address: PeerAddress, context
 
 
 def _http_budget() -> Budget:
-    """Return the descriptors that are set aside for HTTP. nsqd's connections have a budget of their own."""
+    """Return the number of descriptors reserved for HTTP. nsqd's connections have their own budget."""
     most = _descriptors_for_http()
     return Budget(most - min(_OWN, most // 4), "HTTP")
 

@@ -1,23 +1,22 @@
-"""Connects once to each nsqd that registers: a node that announces an address where it cannot be reached is of no use.
+"""Connects once to each nsqd that registers, because a node with an unreachable address is useless to clients.
 
     registered ──► waiting ──► one of a few tasks: resolve the name, decide, connect ──► Registry.set_reachable
                       ▲                                                                       │ not reached
                       └──────────────────────── after RETRY_INTERVAL ◄────────────────────────┘
 
-**Nobody's dead names hold up others.** A name server that does not answer holds a thread for as long as the system's
-resolver is patient, half a minute perhaps, and a thread cannot be ended. So threads are counted until they end, also
-those that we no longer wait for, and there is a bound for each address that nodes register from, and one for all. A
-node waits until a thread may begin, and only then does its time run: had it been called unreachable because of *our*
-queue, its operator would look for a fault that is not there. Those who register from other addresses, or announce an IP
-address, go first meanwhile.
+**Dead names don't hold up other nodes.** A name server that doesn't answer blocks a thread until the system's resolver
+gives up, perhaps after half a minute, and a thread can't be killed. So we count threads until they end, even when we no
+longer wait for them, and limit them in total and for each address that nodes register from. A node waits until a thread
+is free, and only then its timeout starts: if we called it unreachable because of *our* queue, its operator would look
+for a fault that isn't there. Meanwhile nodes from other addresses, or with an IP address, go first.
 
-Nothing waits for this: the node is registered and listed meanwhile. A node that was reached is not tried again. One
-that was not is tried every RETRY_INTERVAL, so that it is no longer called unreachable once the cause is gone.
+Nothing waits for this: the node is registered and listed in the meantime. We don't try a reachable node again, and an
+unreachable one every RETRY_INTERVAL, so that the mark goes once the cause is gone.
 
-**A registration must not make us connect to somebody else.** Whoever can register could otherwise have us knock at any
-door, and learn from `/nodes` whether it is open. So we connect only to an address that is the peer's own, or that an
-operator has named (`--dial-back-to`). The name is resolved once, and the address that was judged is the one that is
-connected to. Where the name leads elsewhere, as behind address translation, nothing is tried and nothing is said.
+**A registration must not make us connect to third parties.** Otherwise anything that can register could use us as a
+port scanner, and read the result from `/nodes`. So we connect only to the peer's own address, or to networks that an
+operator has named (`--dial-back-to`). We resolve the name once, and connect to the address that we have checked. If the
+name leads elsewhere, for example because of address translation, we don't try and report nothing.
 """
 
 from __future__ import annotations
@@ -45,29 +44,29 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-AT_ONCE: Final = 16  # nodes; more of them wait their turn
-AT_ONCE_OF_ONE: Final = AT_ONCE // 2  # of these, those that register from one address
-LOOKUPS: Final = 64  # look-ups that have not ended, whether somebody waits for them or not
-LOOKUPS_OF_ONE: Final = LOOKUPS // 2  # of these, those for nodes that register from one address
+AT_ONCE: Final = 16  # nodes; further ones wait
+AT_ONCE_OF_ONE: Final = AT_ONCE // 2  # of these, nodes registering from one address
+LOOKUPS: Final = 64  # running look-ups, even if abandoned
+LOOKUPS_OF_ONE: Final = LOOKUPS // 2  # of these, for nodes registering from one address
 LIMIT: Final = 2.0  # seconds for resolving and connecting
 RETRY_INTERVAL: Final = 10.0  # seconds
 
 _HIGHEST_PORT: Final = 0xFFFF
 _V6_PREFIX: Final = 64
-_FEW: Final = 100  # peers of a lane, among which those that have left are not looked for
+_FEW: Final = 100  # a lane with fewer peers isn't searched for peers that have left
 
 
 @dataclass(slots=True)
 class NameLookup:
-    """A name to look up. The look-up may go on long after its time is up."""
+    """A name to look up. The look-up may go on long after its timeout."""
 
     host: str
     port: int
-    on_end: Callable[[], object]  # to be called when it has ended, in the thread of trio
+    on_end: Callable[[], object]  # called at the end, in trio's thread
     has_begun: bool = False
 
 
-Resolve = Callable[[NameLookup], Awaitable[list[str]]]  # raises OSError, and RuntimeError if it could not begin
+Resolve = Callable[[NameLookup], Awaitable[list[str]]]  # raises OSError, or RuntimeError if it couldn't start
 Connect = Callable[[str, int], Awaitable[None]]  # raises OSError
 
 
@@ -75,7 +74,7 @@ class DialBackRules(NamedTuple):
     """Decides which addresses we may connect to."""
 
     allowed: Sequence[Network] = ()
-    is_ours: Callable[[str], bool] = lambda ip: False  # whether an address is one of this machine's
+    is_ours: Callable[[str], bool] = lambda ip: False  # True for an address of this machine
 
     def permitted(self, found: Iterable[str], peer: str) -> list[str]:
         """Return the addresses among `found` that we may connect to for a peer at the IP address `peer`."""
@@ -87,14 +86,14 @@ class DialBackRules(NamedTuple):
             return False
         if any(ip in network for network in self.allowed):
             return True
-        if own is None:  # it came over a unix socket
+        if own is None:  # the peer uses a unix socket
             return False
         # A peer on this machine may have any address of this machine.
         return ip == own or (own.is_loopback and (ip.is_loopback or self.is_ours(text)))
 
 
 class DialBack:
-    """Connects to nodes that `add` was called for, while `run` runs."""
+    """While `run` runs, connects to the nodes passed to `add`."""
 
     def __init__(
         self,
@@ -111,11 +110,11 @@ class DialBack:
         self._resolve = resolve or resolve_in_thread
         self._connect = connect or _connect
         self._new = _Waiting()
-        self._due = _Waiting()  # those that were not reached, when it is time to try them again
-        self._again: deque[tuple[float, Peer]] = deque()  # the next one first, as all wait equally long
+        self._due = _Waiting()  # unreachable ones, due for another try
+        self._again: deque[tuple[float, Peer]] = deque()  # the next one first, because all wait equally long
         self._news = Wakeup()
-        self._busy: Counter[str] = Counter()  # nodes that are being tried, by source
-        self._lookups: Counter[str] = Counter()  # look-ups that have not ended, by source
+        self._busy: Counter[str] = Counter()  # current tries, by source
+        self._lookups: Counter[str] = Counter()  # running look-ups, by source
 
     def add(self, peer: Peer) -> None:
         """Try this peer soon."""
@@ -132,7 +131,7 @@ class DialBack:
                 nursery.start_soon(self._try, peer, self._begun(peer), slots)
 
     async def _next(self) -> Peer:
-        """Wait for a peer that is due. New ones come first: they and their operator wait for the verdict."""
+        """Wait for a peer to try. New ones come first, because their operators wait for the result."""
         while True:
             while self._again and trio.current_time() >= self._again[0][0]:
                 self._due.add(self._again.popleft()[1])
@@ -144,7 +143,7 @@ class DialBack:
                 await self._news.wait()
 
     def _has_room(self, lane: PeerLane) -> bool:
-        """Return whether a peer of this lane can be tried at once, so that its time begins with its look-up."""
+        """Return True if a peer of this lane can be tried at once, so that its timeout starts with its look-up."""
         if self._busy[lane.source] >= AT_ONCE_OF_ONE:
             return False
         if not lane.is_name:
@@ -152,7 +151,7 @@ class DialBack:
         return self._lookups[lane.source] < LOOKUPS_OF_ONE and self._lookups.total() < LOOKUPS
 
     def _begun(self, peer: Peer) -> NameLookup | None:
-        """Count a peer as being tried. Return the look-up that it needs; None: it announces an IP address."""
+        """Count a peer as being tried. Return its look-up, or None if it has an IP address."""
         lane = _lane_of(peer)
         self._busy[lane.source] += 1
         if not lane.is_name:
@@ -168,7 +167,7 @@ class DialBack:
     async def _try(self, peer: Peer, lookup: NameLookup | None, slots: trio.Semaphore) -> None:
         try:
             problem = await self._problem_of(peer, lookup)
-        except Exception:  # our bug, which must not end the directory
+        except Exception:  # our bug, which must not stop nsqlookupd
             log.exception("client(%s) - internal error while connecting back", peer.id)
             return
         finally:
@@ -189,7 +188,7 @@ class DialBack:
             self._news.set()
 
     async def _problem_of(self, peer: Peer, lookup: NameLookup | None) -> str | None:
-        """Return why the peer cannot be reached; empty: it was reached, or may not be tried. None: nobody knows."""
+        """Return why the peer can't be reached; empty if it was reached or we may not try. None: unknown."""
         host, port = peer.identity.broadcast_address, peer.identity.tcp_port
         if not 0 < port <= _HIGHEST_PORT:
             if lookup is not None:
@@ -201,8 +200,8 @@ class DialBack:
                 found = [host] if lookup is None else await self._resolve(lookup)
             except OSError as error:
                 return f"lookup {host}: {_cause(error)}"
-            except RuntimeError as error:  # the system has no thread left
-                log.warning("client(%s) - %s cannot be looked up now: %s", peer.id, host, error)
+            except RuntimeError as error:  # the system is out of threads
+                log.warning("client(%s) - can't look up %s now: %s", peer.id, host, error)
                 return None
             permitted = self._rules.permitted(found, _ip_of(peer))
             if not permitted:
@@ -224,22 +223,22 @@ class DialBack:
         return problem if lookup is None or lookup.has_begun else None
 
 
-# Who goes first
+# The order of the peers
 
 
 class PeerLane(NamedTuple):
-    """The peers that wait for the same thing, one behind the other."""
+    """A queue of peers that wait for the same resource."""
 
-    source: str  # where they connect from
-    is_name: bool  # the address that they announce has to be looked up
+    source: str  # the address that they connect from
+    is_name: bool  # they announce a name, which has to be looked up
 
 
 class _Waiting:
-    """Peers that wait, lane by lane in turn, so that one source with many peers holds up nobody else."""
+    """Waiting peers. Lanes take turns, so a source with many peers doesn't hold up the others."""
 
     def __init__(self) -> None:
         self._lanes: OrderedDict[PeerLane, OrderedDict[Peer, None]] = OrderedDict()
-        self._sizes: dict[PeerLane, int] = {}  # with how many peers a lane is looked through for those that have left
+        self._sizes: dict[PeerLane, int] = {}  # a lane with more peers is searched for peers that have left
 
     def add(self, peer: Peer) -> None:
         lane = _lane_of(peer)
@@ -251,7 +250,7 @@ class _Waiting:
             self._sizes[lane] = max(_FEW, 2 * len(peers))
 
     def take(self, has_room: Callable[[PeerLane], bool]) -> Peer | None:
-        """Return the next peer of the next lane that has room; None: there is none."""
+        """Return the next peer of the next lane with room; None if there is none."""
         for lane in [it for it in self._lanes if has_room(it)]:
             peers = self._lanes.pop(lane)
             while peers:
@@ -263,7 +262,7 @@ class _Waiting:
         return None
 
     def _put_back(self, lane: PeerLane, peers: OrderedDict[Peer, None]) -> None:
-        """Put a lane behind the others, if anybody is left in it."""
+        """Move a lane behind the others, if it still has peers."""
         if peers:
             self._lanes[lane] = peers
         else:
@@ -272,7 +271,7 @@ class _Waiting:
 
 def _lane_of(peer: Peer) -> PeerLane:
     ip = _parsed(_ip_of(peer))
-    # Whoever has one IPv6 address has 64 bits of them.
+    # A host with one IPv6 address usually has a whole /64.
     source = str(ip)
     if isinstance(ip, ipaddress.IPv6Address):
         source = str(ipaddress.IPv6Network((int(ip), _V6_PREFIX), strict=False))
@@ -290,17 +289,17 @@ def _log_verdict(peer: Peer, problem: str) -> None:
     address = join_host_port(identity.broadcast_address, identity.tcp_port)
     if problem:
         log.warning(
-            "client(%s) - cannot be reached at %s, where clients will look for it: %s; it needs another --broadcast-address",
+            "client(%s) - unreachable at its broadcast address %s: %s; set another --broadcast-address on this nsqd",
             peer.id,
             address,
             problem,
         )
     else:
-        log.info("client(%s) - can be reached at %s now", peer.id, address)
+        log.info("client(%s) - reachable again at %s", peer.id, address)
 
 
 def is_ours(ip: str) -> bool:
-    """Return whether this is an address of this machine: only to such a one a socket can be bound."""
+    """Return True for an address of this machine. The test is whether a socket can bind to it."""
     family = socket.AF_INET6 if ":" in ip else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as sock:
@@ -311,7 +310,7 @@ def is_ours(ip: str) -> bool:
 
 
 async def resolve_in_thread(lookup: NameLookup) -> list[str]:
-    """Look the name up in a thread that has no limit but ours: trio's own one counts threads that others wait for, too."""
+    """Look the name up in a thread under our own limit, because trio's limit is shared with other uses."""
     token = trio.lowlevel.current_trio_token()
 
     def look_up() -> list[str]:
@@ -325,7 +324,7 @@ async def resolve_in_thread(lookup: NameLookup) -> list[str]:
 
     try:
         return await trio.to_thread.run_sync(look_up, abandon_on_cancel=True, limiter=trio.CapacityLimiter(1))
-    except ValueError as error:  # a label is empty or too long, or has a letter that no name may have
+    except ValueError as error:  # a label is empty, too long, or has an invalid character
         raise OSError("no such host") from error
     except RuntimeError:
         lookup.on_end()
@@ -338,7 +337,7 @@ async def _connect(ip: str, port: int) -> None:
 
 
 def _ip_of(peer: Peer) -> str:
-    """Return the IP address that the peer has connected from; of a unix socket, something that is none."""
+    """Return the peer's IP address, or for a unix socket something that isn't an address."""
     return peer.id.rpartition(":")[0].strip("[]")
 
 

@@ -1,4 +1,4 @@
-"""nsqlookupd's HTTP API: NSQ's endpoints, lookups that wait for a change, and endpoints for monitoring."""
+"""nsqlookupd's HTTP API: NSQ's endpoints, long polls, and endpoints for monitoring."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_EVERYTHING: Final = "*"  # NSQ's wildcard; in a deletion it would empty the directory
-_TOGETHER: Final = 0.05  # seconds; after a restart many nodes come at once, and each answer of /nodes lists all of them
+_EVERYTHING: Final = "*"  # NSQ's wildcard; a deletion with it would empty the directory
+_TOGETHER: Final = 0.05  # seconds; after a restart many nodes register at once, and each answer lists all of them
 _is_index: Final = re.compile(r"[0-9]{1,19}", re.ASCII).fullmatch
 _NO_TOPIC: Final = HttpError(404, "TOPIC_NOT_FOUND").response
 
@@ -46,8 +46,8 @@ def make_app(
 ) -> HttpApi[Route]:
     """Return the ASGI application.
 
-    `connections` returns how many TCP connections are open. `max_wait` is the upper bound of `wait=`, in seconds.
-    `linger` bounds how long the rest of a refused request is read; None: not at all. See `nsqcommon.web.linger`.
+    `connections` returns the number of open TCP connections. `max_wait` is the upper limit of `wait=`, in seconds.
+    `linger` reads the rest of a refused request, for a limited time; None: we discard nothing. See `nsqcommon.web.linger`.
     """
     questions = _Questions(registry, turn, waiting, waiting_for_nodes, max_wait)
     changes = _Changes(registry, turn)
@@ -79,7 +79,7 @@ class _Questions:
         self._registry = registry
         self._turn = turn
         self._waiting = waiting
-        self._waiting_for_nodes = waiting_for_nodes  # apart: any text may be asked for as the name of a topic
+        self._waiting_for_nodes = waiting_for_nodes  # separate, because a client may ask for any text as a topic
         self._max_wait = max_wait
 
     async def lookup(self, request: Request) -> Response:
@@ -96,9 +96,9 @@ class _Questions:
     async def _wait(
         self, request: Request, arguments: dict[str, str], waiting: Waiting, name: str, index: Callable[[], int]
     ) -> bool:
-        """Wait until the index differs from the client's, or the time is over. Return whether it had to wait.
+        """Wait until the index differs from the client's, or for the timeout. Return True if it had to wait.
 
-        A client that sends no `index` is taken to know no producers, so it waits until there is something to know.
+        A client without an `index` counts as knowing no producers, so it waits until there are some.
         """
         known = _index(arguments, self._registry.no_index)
         left = min(wait_argument(arguments), self._max_wait)
@@ -118,7 +118,7 @@ class _Questions:
         return _json(await in_slices(channels_json(self._registry.channels(topic))))
 
     async def nodes(self, request: Request) -> Response:
-        # Parsing refuses a malformed query, and NSQ's /nodes accepts any.
+        # Our parser refuses a malformed query, but NSQ's /nodes accepts any.
         words = request.query_string.split(b"&")
         if any(word.startswith(b"wait=") for word in words):
             await self._wait_for_nodes(request, request.query())
@@ -138,7 +138,7 @@ class _Questions:
         return _json(await in_slices(debug_json(self._registry)))
 
     def _begin_and_finish(self) -> None:
-        """Take an otherwise empty turn, so that whatever has expired by now is gone from the answer."""
+        """Take an empty turn, so that expired entries are gone from the answer."""
         with in_turn(self._turn):
             pass
 
@@ -236,7 +236,7 @@ class _Monitoring:
             gauge("nsqlookupd_topics", "Registered topics.", now.topics),
             gauge("nsqlookupd_channels", "Registered channels.", now.channels),
             gauge("nsqlookupd_producers", "Producers, summed over all topics.", now.producers),
-            gauge("nsqlookupd_tombstones", "Producers that a tombstone hides now.", now.tombstones),
+            gauge("nsqlookupd_tombstones", "Producers hidden by a tombstone.", now.tombstones),
             gauge("nsqlookupd_waiting_lookups", "Requests waiting for a change.", self._waiting()),
             counter("nsqlookupd_changes_total", "Changes of the producers of any topic.", now.changes),
         ]
@@ -269,7 +269,7 @@ def _name(arguments: dict[str, str], name: str) -> str:
 
 
 def _one_name(arguments: dict[str, str]) -> str:
-    """Return the topic, whose name need not be valid, as in NSQ. Refuse the wildcard, which NSQ would accept here."""
+    """Return the topic. As in NSQ the name may be invalid. The wildcard, which NSQ would accept here, is refused."""
     topic = _argument(arguments, "topic")
     if topic == _EVERYTHING:
         raise HttpError(400, "INVALID_ARG_TOPIC")

@@ -1,4 +1,4 @@
-"""The settings of nsqlookupd: NSQ's, under their own names and with their own defaults, and a few of ours."""
+"""The settings of nsqlookupd: NSQ's, with NSQ's names and defaults, and a few of ours."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Options(BaseOptions):
     )
     http_allowed_host: tuple[str, ...] = option(
         (),
-        "host name by which browsers may call nsqlookupd over HTTP, besides localhost, any IP address, the machine's name "
-        "and --broadcast-address; *: any name; programs may use any",
+        "host name that browsers may use for nsqlookupd, besides localhost, IP addresses, the machine's name "
+        "and --broadcast-address; *: any name; other programs may use any",
         toml="http_allowed_hosts",
     )
     broadcast_address: str = computed_option(
@@ -44,22 +44,22 @@ class Options(BaseOptions):
     )
     missing_lifetime: Nanoseconds = option(
         24 * HOUR,
-        "how long /nodes?missing=true lists a producer that has gone; 0: not at all",
+        "how long /nodes?missing=true lists a missing producer; 0: never",
         kind=DURATION,
         at_least=0,
     )
     max_lookup_wait: Nanoseconds = option(
-        5 * MINUTE, "longest time that a /lookup or /nodes with wait= waits for a change", kind=DURATION, at_least=0
+        5 * MINUTE, "maximum of wait= in /lookup and /nodes, which wait for a change", kind=DURATION, at_least=0
     )
 
     # connecting back
     dial_back: bool = option(
         True,
-        "connect once to each nsqd that registers, at its broadcast address, and say in /nodes if that cannot be reached",
+        "connect once to the broadcast address of each nsqd that registers, and report unreachable ones in /nodes",
     )
     dial_back_to: tuple[str, ...] = option(
         (),
-        "network, in CIDR notation, in which nsqlookupd may connect back to any nsqd; elsewhere only to the address that it registers from",
+        "network (CIDR) where nsqlookupd may connect back to any nsqd; elsewhere only to an nsqd's own address",
     )
 
     # TLS
@@ -70,14 +70,14 @@ class Options(BaseOptions):
         "require-verify: clients need a certificate from an authority in --tls-root-ca-file; empty: they need none",
         kind=CLIENT_AUTH,
     )
-    tls_root_ca_file: str = option("", "path to the certificates of the authorities that vouch for clients")
+    tls_root_ca_file: str = option("", "path to the CA certificates for client certificates")
 
-    # accepted, but without effect
+    # accepted without effect
     verbose: bool = option(False, "use --log-level=debug", deprecated=True)
 
     @property
     def networks(self) -> list[Network]:
-        """Return the networks of --dial-back-to. Raise StartupError for a text that is none."""
+        """Parse --dial-back-to. Raise StartupError for an invalid network."""
         try:
             return [ipaddress.ip_network(text, strict=False) for text in self.dial_back_to]
         except ValueError as error:

@@ -2,8 +2,8 @@
 
     MAGIC ──"  V1"──► COMMAND ◄──► BODY (of an IDENTIFY)        any error: answered, then CLOSED
 
-Every error is fatal. `step` carries out one command at a time, so that the caller can serve others in between even when
-a peer has sent a thousand of them. An UNREGISTER of a topic takes a step for each of its channels.
+Every error is fatal. `step` executes one command at a time, so the caller can serve others in between even if a peer
+has sent a thousand commands. An UNREGISTER of a topic takes a step for each of its channels.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _OK: Final = encode_reply(OK)
 
-# Called with a level ("debug", "info", "warning", "error"), a log line with %s in it, and the arguments for these.
+# Called with a level ("debug", "info", "warning", "error"), a log line with %s in it, and the arguments.
 Note = Callable[..., None]
 
 
@@ -66,16 +66,16 @@ class LookupProtocol:
 
     @property
     def unread(self) -> int:
-        """How many bytes have been received and not been read as commands yet."""
+        """Received bytes that haven't been parsed yet."""
         return self._reader.unread
 
     def receive(self, data: bytes | bytearray) -> None:
-        """Keep the bytes for `step`, which carries out their commands."""
+        """Store the bytes for `step`, which executes their commands."""
         if self.state is not ProtocolState.CLOSED:
             self._reader.receive(data)
 
     def step(self) -> bool:
-        """Carry out one command, or a part of a long one. Return False after an error, or if none is left."""
+        """Execute one command, or a part of a long one. Return False after an error, or if none is left."""
         try:
             match self.state:
                 case ProtocolState.MAGIC:
@@ -95,9 +95,9 @@ class LookupProtocol:
         return outgoing
 
     def end(self) -> None:
-        """Close the connection of a peer that will send nothing more, once `step` has carried out its last command.
+        """Handle the end of the peer's stream: close once `step` has executed the last command.
 
-        A last line without a line feed is not a command, and is dropped.
+        A last line without a line feed isn't a command, and is dropped.
         """
         if self.state is ProtocolState.BODY:
             self._fail(self._reader.missing_body())
@@ -116,7 +116,7 @@ class LookupProtocol:
         self._note("info", "client(%s) - %s", self.id, reason)
         if self._peer is not None:
             peer, self._peer = self._peer, None
-            # NSQ logs a line for each registration: hundreds of lines for the one event that is already in the log.
+            # NSQ logs a line for each registration: hundreds of lines for one event that we have just logged.
             count = self._registry.disconnect(peer)
             self._note("info", "DB: client(%s) UNREGISTER all its registrations: %d", self.id, count)
 
@@ -187,11 +187,11 @@ class LookupProtocol:
         self._outgoing.append(_OK)
 
     def _hear_state(self, peer: Peer, said: list[str]) -> None:
-        """Note what a node says after PING, such as `full` or `draining retired`. Unknown words are ignored."""
+        """Record the words after PING, such as `full` or `draining retired`. Unknown words are ignored."""
         word = said[0] if said else ""
         peer.is_retired = word in (RETIRED, DRAINING) and said[-1] == RETIRED
         peer.is_leaving = word in (LEAVING, RETIRED, DRAINING)
-        # A node that says goodbye still drains: it must not look fine for the moment until its connection ends.
+        # A node that says goodbye is still draining: it must not look healthy until its connection ends.
         state = DRAINING if peer.is_leaving else word
         if self._registry.set_state(peer, state if state in STATES else ""):
             self._note("info", "client(%s) is %s", self.id, peer.state or "accepting messages again")
@@ -211,7 +211,7 @@ class LookupProtocol:
             self._unregistering = self._registry.unregister_topic(peer, topic)
 
     def _unregister_more(self) -> bool:
-        """Remove the peer from the next channel of the topic, or from the topic itself when no channel is left."""
+        """Remove the peer from the next channel of the topic, or if no channel is left, from the topic itself."""
         assert self._unregistering is not None
         try:
             row = next(self._unregistering)
@@ -227,7 +227,7 @@ class LookupProtocol:
         return True
 
     def _names(self, words: list[bytes]) -> tuple[Peer, str, str]:
-        """Return the peer, the topic and the channel ("": none). Refuse bad names, and a peer without IDENTIFY."""
+        """Return the peer, the topic and the channel ("": none). Refuse bad names, and peers without IDENTIFY."""
         if self._peer is None:
             raise ProtocolError(Fault.INVALID, "client must IDENTIFY")
         command = words[0]

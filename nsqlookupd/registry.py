@@ -1,18 +1,18 @@
-"""The directory: which nsqd has which topic and channel, which one is alive, and which one is hidden by a tombstone.
+"""The directory: which nsqd has which topic and channel, which ones are alive, and which ones a tombstone hides.
 
-    Registry ──► Topic ──► Channel              by name; a topic or channel stays when its last producer has left
-        ├──────► Peer ──► topics and channels   so that removing a peer costs what it had, not what the directory has
-        └──────► MissingNodes                   nodes that were registered once and are not now
+    Registry ──► Topic ──► Channel              by name; a topic or channel stays after its last producer has left
+        ├──────► Peer ──► topics and channels   so removing a peer costs as much as it had, not as the directory has
+        └──────► MissingNodes                   nodes that were registered and no longer are
 
-The registry has no clock. `advance(now=...)` tells it the time and ends whatever has expired by then; everything else
-answers as of the last `advance`. All peers share one inactivity timeout and all tombstones one lifetime, so a queue in
-the order of time is enough for each.
+The registry has no clock. `advance(now=...)` sets the time and expires what is due; everything else answers as of the
+last `advance`. All peers share one inactivity timeout and all tombstones one lifetime, so a queue ordered by time is
+enough for each.
 
-Every topic has an *index*, which changes whenever its producers change as `/lookup` sees them; `on_change` is then
-called with the topic's name. All topics draw their indexes from one counter, so no index is ever used twice, not even
-when a topic is deleted and created again. A topic that does not exist has the index `no_index`. A counter that starts
-at the clock keeps the indexes of two runs apart as well. `nodes_index` is the same for the nodes: it changes when one
-comes, goes, falls silent, is heard again, or changes its state or reachability; `on_nodes_change` is called then.
+Every topic has an *index*, which changes whenever the topic's producers in `/lookup` change; then `on_change` is called
+with the topic's name. All topics take their indexes from one counter, so no index is used twice, not even if a topic is
+deleted and created again. A missing topic has the index `no_index`. The counter starts at the clock, so indexes of two
+runs differ too. `nodes_index` is the same for nodes: it changes when one comes, goes, falls silent, is heard from
+again, or changes its state or reachability, and then `on_nodes_change` is called.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 _SORTED_AT_ONCE: Final = 2000  # names; sorting them takes less than a millisecond
 _CLEARED_AT_ONCE: Final = 100  # registrations; clearing them takes a fraction of a millisecond
-_MOST_TOPICS: Final = 2000  # a missing node with more topics than this is remembered without their names
-NEVER: Final = 0  # the `tombstoned_at` of a producer that has no tombstone
+_MOST_TOPICS: Final = 2000  # of a missing node with more topics we don't remember their names
+NEVER: Final = 0  # the `tombstoned_at` of a producer without a tombstone
 
 
 class Registration(NamedTuple):
-    """One row of the directory, as the log names it: `client`, `topic` or `channel`, then the names."""
+    """One row of the directory in the words of the log: `client`, `topic` or `channel`, then the names."""
 
     category: str
     key: str = ""
@@ -49,7 +49,7 @@ CLIENT: Final = Registration("client")
 
 
 class Peer:
-    """One connection that has identified itself: an nsqd."""
+    """One connection after IDENTIFY: an nsqd."""
 
     __slots__ = (
         "channels",
@@ -74,21 +74,21 @@ class Peer:
         self.last_seen = now
         self.last_update = timestamp
         self.is_active = True
-        self.is_leaving = False  # it has announced that it drains or has drained
-        self.is_retired = False  # it has announced that it will not come back
+        self.is_leaving = False  # it has announced that it is draining or has drained
+        self.is_retired = False  # it has announced that it won't come back
         self.state = ""  # one of nsqcommon.wire.lookup.STATES; empty: it accepts messages
-        self.unreachable = ""  # why its address cannot be reached; empty: it can, or nobody knows
-        self.has_left = False  # disconnected; topics and channels may still name it until `clear_some` gets to them
+        self.unreachable = ""  # why its address can't be reached; empty: reachable or unknown
+        self.has_left = False  # disconnected; topics and channels may still have it until `clear_some` gets to them
         self.topics: set[Topic] = set()
         self.channels: set[Channel] = set()
         # Rendered by `nsqlookupd.answers`: this peer's part of /lookup until its state changes, and of /nodes until its
-        # topics change, too.
+        # state or topics change.
         self.lookup_entry = b""
         self.node_entry = b""
 
     @property
     def order(self) -> tuple[str, int, str]:
-        """The key by which answers sort their peers."""
+        """The sort key for peers in answers."""
         return self.identity.broadcast_address, self.identity.tcp_port, self.id
 
     def node(self) -> PeerEntry:
@@ -101,9 +101,9 @@ class Peer:
         return in_order(list(self.topics), key=_name)
 
     def as_missing(self) -> Missing:
-        """Return what the directory remembers of the peer once it has left.
+        """Return the directory's memory of the peer after it has left.
 
-        Topics where a tombstone hides the peer are left out: an operator has said that it will not be back there.
+        Topics where a tombstone hides the peer are left out, because an operator expects it not to come back there.
         """
         names: tuple[str, ...] | None = None
         if len(self.topics) <= _MOST_TOPICS:
@@ -119,7 +119,7 @@ class Tombstone:
     def __init__(self, *, since: float, timestamp: int) -> None:
         self.since = since
         self.timestamp = timestamp
-        self.is_over = False  # an expired tombstone is kept, as /debug shows it: NSQ's does the same
+        self.is_over = False  # an expired tombstone is kept, because /debug shows it, as in NSQ
 
 
 class Topic:
@@ -135,7 +135,7 @@ class Topic:
         self.answer: LookupAnswer | None = None
 
     def is_hidden(self, peer: Peer) -> bool:
-        """Return whether a tombstone that has not expired hides this producer."""
+        """Return True if an unexpired tombstone hides this producer."""
         tombstone = self.tombstones.get(peer) if self.tombstones else None
         return tombstone is not None and not tombstone.is_over
 
@@ -150,7 +150,7 @@ class Channel:
 
 
 class LookupAnswer:
-    """The answer of `/lookup` for one topic. It is the same object until the answer changes. `channels` is unsorted."""
+    """The answer to `/lookup` for one topic, the same object until the answer changes. `channels` is unsorted."""
 
     __slots__ = ("channels", "index", "producers", "rendered")
 
@@ -158,11 +158,11 @@ class LookupAnswer:
         self.channels = channels
         self.producers = producers
         self.index = index
-        self.rendered: bytes | None = None  # as JSON, once `nsqlookupd.answers` has rendered it
+        self.rendered: bytes | None = None  # the JSON, once `nsqlookupd.answers` has rendered it
 
 
 class PeerEntry(NamedTuple):
-    """The entry of one peer in `/nodes`: its topics, and for each of them whether a tombstone hides the peer there."""
+    """A peer's entry in `/nodes`: its topics, and for each whether a tombstone hides the peer there."""
 
     peer: Peer
     topics: tuple[str, ...]
@@ -177,7 +177,7 @@ class RegistryFigures(NamedTuple):
     topics: int
     channels: int
     producers: int  # summed over all topics
-    tombstones: int  # those that have not expired
+    tombstones: int  # unexpired ones
     changes: int  # of the producers of any topic, since the start
     unreachable_peers: int
 
@@ -211,16 +211,16 @@ class Registry:
         self._tombstones: OrderedDict[tuple[Topic, Peer], Tombstone] = OrderedDict()
         self._missing = MissingNodes(missing_lifetime)
         self._names: tuple[str, ...] | None = None
-        self._departed: OrderedDict[Peer, None] = OrderedDict()  # have left, but topics or channels still name them
+        self._departed: OrderedDict[Peer, None] = OrderedDict()  # have left, but topics or channels still have them
         # Counts for `snapshot`.
         self._registered = 0  # topics
         self._channels = 0
-        self._producers = 0  # summed over all topics, without peers that have left
+        self._producers = 0  # summed over all topics, without departed peers
 
     # Time
 
     def advance(self, *, now: float, timestamp: int) -> None:
-        """Set the time and expire what is due. `now` is monotonic, in seconds; `timestamp` is Unix time in ns."""
+        """Set the time and expire entries. `now` is monotonic, in seconds; `timestamp` is Unix time in ns."""
         self.now = now
         self.timestamp = timestamp
         if now >= self.next_deadline:
@@ -228,7 +228,7 @@ class Registry:
 
     @property
     def next_deadline(self) -> float:
-        """When the next thing expires, unless something else happens first."""
+        """When the next entry expires, if nothing else happens before."""
         deadline = inf
         if self._active:
             deadline = next(iter(self._active)).last_seen + self._inactive_timeout
@@ -253,7 +253,7 @@ class Registry:
     # Peers
 
     def connect(self, id: str, identity: NodeIdentity) -> Peer:
-        """Add a peer. A missing node that is back, perhaps at another address, is no longer missing."""
+        """Add a peer. A missing node that has come back, perhaps at another address, is no longer missing."""
         peer = Peer(id, identity, now=self.now, timestamp=self.timestamp)
         self._peers.add(peer)
         self._active[peer] = None
@@ -263,7 +263,7 @@ class Registry:
         return peer
 
     def ping(self, peer: Peer) -> float:
-        """Note that the peer is alive. Return for how many seconds it had been silent."""
+        """Record that the peer is alive. Return how many seconds it had been silent."""
         silence = self.now - peer.last_seen
         peer.last_seen = self.now
         peer.last_update = self.timestamp
@@ -276,9 +276,9 @@ class Registry:
     def disconnect(self, peer: Peer) -> int:
         """Remove the peer from every answer at once. Return how many registrations it had.
 
-        A peer may stand in very many topics and channels, so clearing these is spread over several turns: a few are
-        cleared here, and the others by `clear_some`. A topic that is asked for or changed in between is cleared first
-        (`_find`), so callers cannot tell the difference.
+        A peer may be in very many topics and channels, so clearing these is spread over several turns: a few are
+        cleared here, the others by `clear_some`. A topic that is read or changed in between is cleared first (`_find`),
+        so callers can't tell the difference.
         """
         if self._missing.leave(peer.identity):
             self._missing.add(peer.as_missing(), self.now)
@@ -294,11 +294,11 @@ class Registry:
 
     @property
     def has_departed(self) -> bool:
-        """Whether `clear_some` has something left to clear."""
+        """True if `clear_some` has something left to clear."""
         return bool(self._departed)
 
     def clear_some(self) -> None:
-        """Clear some of the registrations that departed peers have left behind."""
+        """Clear some of the registrations of departed peers."""
         if self._departed:
             self._clear(next(iter(self._departed)))
 
@@ -313,7 +313,7 @@ class Registry:
                 return
 
     def _find(self, name: str) -> Topic | None:
-        """Return the topic of this name, having cleared departed peers from it."""
+        """Clear departed peers from the topic of this name, and return it."""
         topic = self._topics.get(name)
         # Looking at the topic's producers is enough: every peer of a channel is a producer of its topic.
         if topic is None or topic.producers.isdisjoint(self._departed):
@@ -330,7 +330,7 @@ class Registry:
         self._peer_changed(peer)
 
     def set_state(self, peer: Peer, state: str) -> bool:
-        """Note the state that the peer reports. Return whether it has changed."""
+        """Record the peer's reported state. Return True if it has changed."""
         if state == peer.state:
             return False
         peer.state = state
@@ -338,7 +338,7 @@ class Registry:
         return True
 
     def set_reachable(self, peer: Peer, problem: str) -> bool:
-        """Note why the peer cannot be reached; empty: it can. Return whether it has become reachable or unreachable."""
+        """Record why the peer can't be reached; empty if it can. Return True if its reachability has changed."""
         has_changed = bool(problem) != bool(peer.unreachable)
         if problem != peer.unreachable:
             peer.unreachable = problem
@@ -348,16 +348,16 @@ class Registry:
         return has_changed
 
     def _peer_changed(self, peer: Peer) -> None:
-        """Drop the cached answers about the peer, and wake the requests that wait for its topics or for the nodes."""
+        """Drop the cached answers about the peer, and wake long polls for its topics and for the nodes."""
         peer.lookup_entry = peer.node_entry = b""
         for topic in peer.topics:
             self._changed(topic)
         self._nodes_changed()
 
-    # What peers announce
+    # Registrations by peers
 
     def register(self, peer: Peer, topic_name: str, channel_name: str = "") -> list[Registration]:
-        """Return the rows that this has added. A producer that is registered already keeps its tombstone."""
+        """Register, and return the added rows. A producer that is already registered keeps its tombstone."""
         added: list[Registration] = []
         topic = self._find(topic_name) or self._new_topic(topic_name)
         if channel_name:
@@ -377,7 +377,7 @@ class Registry:
         return added
 
     def unregister_channel(self, peer: Peer, topic_name: str, name: str) -> list[Registration]:
-        """Return the rows that this has removed: the channel's, or none."""
+        """Unregister, and return the removed rows: the channel's, or none."""
         topic = self._find(topic_name)
         channel = topic.channels.get(name) if topic is not None else None
         if channel is None or peer not in channel.peers:
@@ -386,9 +386,9 @@ class Registry:
         return [Registration("channel", topic_name, name)]
 
     def unregister_topic(self, peer: Peer, topic_name: str) -> Iterator[Registration | None]:
-        """Remove the peer from the topic's channels, which may be very many, and then from the topic, one in each step.
+        """Remove the peer from the topic's channels, which may be very many, and then from the topic, one per step.
 
-        Yield the row that a step has removed, or None if it removed nothing. The topic may change between two steps.
+        Yield the removed row of each step, or None. The topic may change between two steps.
         """
         topic = self._find(topic_name)
         if topic is None:
@@ -406,7 +406,7 @@ class Registry:
     def _leave_channel(self, peer: Peer, channel: Channel) -> None:
         channel.peers.discard(peer)
         peer.channels.discard(channel)
-        # NSQ keeps ephemeral names for ever when a connection just ends (nsqio/nsq #1101).
+        # NSQ keeps ephemeral names forever if a connection just ends (nsqio/nsq #1101).
         if not channel.peers and is_ephemeral(channel.name):
             self._remove_channel(channel)
             self._forget_if_empty(channel.topic)
@@ -422,7 +422,7 @@ class Registry:
         self._changed(topic)
         self._forget_if_empty(topic)
 
-    # What operators do
+    # Actions of operators
 
     def create_topic(self, name: str) -> None:
         topic = self._find(name) or self._new_topic(name)
@@ -430,7 +430,7 @@ class Registry:
             self._changed(topic)
 
     def delete_topic(self, name: str) -> None:
-        """Delete the topic with its channels and registrations. nsqd is not told. An unknown topic is no error."""
+        """Delete the topic with its channels and registrations. nsqd isn't informed. An unknown topic is no error."""
         topic = self._find(name)
         if topic is None:
             return
@@ -447,7 +447,7 @@ class Registry:
             self._new_channel(topic, name)
 
     def delete_channel(self, topic_name: str, name: str) -> bool:
-        """Return whether the channel existed."""
+        """Delete the channel. Return True if it existed."""
         topic = self._find(topic_name)
         channel = topic.channels.get(name) if topic is not None else None
         if topic is None or channel is None:
@@ -460,7 +460,7 @@ class Registry:
         """Hide the producers at `node` from `/lookup` of this topic for the lifetime of a tombstone.
 
         `node` is `host:port` of their HTTP listener. A missing node at that address loses this topic, so that clients
-        no longer expect it to come back with it.
+        don't expect it to come back with the topic.
         """
         self._missing.forget(topic_name, node)
         topic = self._find(topic_name)
@@ -468,7 +468,7 @@ class Registry:
             return
         hidden = [peer for peer in topic.producers if is_at(peer.identity, node)]
         for peer in hidden:
-            self._lift_tombstone(topic, peer)  # an earlier one, so that the new one stands last in the queue
+            self._lift_tombstone(topic, peer)  # remove an earlier one, so that the new one is last in the queue
             tombstone = Tombstone(since=self.now, timestamp=self.timestamp)
             if topic.tombstones is None:
                 topic.tombstones = {}
@@ -485,10 +485,10 @@ class Registry:
         if topic.tombstones and topic.tombstones.pop(peer, None) is not None:
             self._tombstones.pop((topic, peer), None)
 
-    # What is asked
+    # Queries
 
     def lookup(self, name: str) -> LookupAnswer | None:
-        """Return the answer of `/lookup`, or None if the topic is not registered."""
+        """Return the answer to `/lookup`, or None if the topic isn't registered."""
         topic = self._find(name)
         if topic is None or not topic.is_registered:
             return None
@@ -502,7 +502,7 @@ class Registry:
         return topic.answer
 
     def index_of(self, name: str) -> int:
-        """Return the current index of the topic's producers; `no_index` if the topic is not registered."""
+        """Return the current index of the topic's producers; `no_index` if the topic isn't registered."""
         topic = self._find(name)
         return topic.index if topic is not None and topic.is_registered else self.no_index
 
@@ -526,7 +526,7 @@ class Registry:
         return sorted(self._active, key=_order)
 
     def missing(self) -> list[Missing]:
-        """Return the missing nodes: those whose connection has ended, then those that are connected but inactive."""
+        """Return the missing nodes: first the disconnected ones, then the connected but inactive ones."""
         if not self._missing.remembers:
             return []
         silent = [peer.as_missing() for peer in sorted(self._peers - self._active.keys(), key=_order)]
@@ -535,7 +535,7 @@ class Registry:
     def registrations(self) -> Iterator[tuple[Registration, list[tuple[Peer, Tombstone | None]]] | None]:
         """Yield every row that has producers, sorted, with each producer's tombstone, expired or not.
 
-        Yield None in between, so that the caller can serve others. A row is as of the moment when it is yielded.
+        Yield None in between, so that the caller can serve others. A row is current when it is yielded.
         """
         topics: list[Topic] = []
         for topic in in_order(list(self._topics.values()), key=_place_in_debug):
@@ -543,7 +543,7 @@ class Registry:
                 yield None
                 continue
             topics.append(topic)
-            yield None  # as most topics have no row of channels
+            yield None  # most topics have no channel rows
             for channel in in_order(list(topic.channels.values()), key=_name):
                 if channel is None:
                     yield None
@@ -577,7 +577,7 @@ class Registry:
         return topic
 
     def _set_registered(self, topic: Topic) -> bool:
-        """Register the topic. Return whether it was not registered before."""
+        """Register the topic. Return True if it wasn't registered before."""
         if topic.is_registered:
             return False
         topic.is_registered = True
@@ -629,8 +629,8 @@ class Registry:
 def in_order(items: Sequence[T], *, key: Callable[[T], Any]) -> Iterator[T | None]:
     """Yield the items, sorted by `key`.
 
-    Sorting very many takes long, so it is done in steps: a None is yielded between two of them for the caller to serve
-    others. The items come when all steps are done.
+    Sorting very many takes long, so it is done in steps: it yields a None after each, so that the caller can serve
+    others. The items follow after the last step.
     """
     runs: list[list[T]] = []
     for start in range(0, len(items), _SORTED_AT_ONCE):
@@ -641,7 +641,7 @@ def in_order(items: Sequence[T], *, key: Callable[[T], Any]) -> Iterator[T | Non
 
 
 def _in_place(peers: Iterable[Peer]) -> list[Peer]:
-    """Return the peers that have not left, sorted as answers sort them."""
+    """Return the peers that haven't left, in the order of answers."""
     return sorted((peer for peer in peers if not peer.has_left), key=_order)
 
 
@@ -654,5 +654,5 @@ def _name(it: Topic | Channel) -> str:
 
 
 def _place_in_debug(topic: Topic) -> str:
-    # /debug sorts whole rows, where a colon follows the name. Some characters of names sort before a colon.
+    # /debug sorts whole rows, where a colon follows the name, and some characters of names sort before a colon.
     return f"{topic.name}:"

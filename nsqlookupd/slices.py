@@ -1,4 +1,4 @@
-"""Long answers over HTTP are built in slices, so that others are served meanwhile."""
+"""Builds long HTTP answers in slices, so that other clients are served in between."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from time import monotonic
 from typing import Final
 
-_SLICE: Final = 0.002  # seconds before others get their turn
+_SLICE: Final = 0.002  # seconds before other tasks run
 
 
 async def in_slices(pieces: Iterable[bytes]) -> bytes:

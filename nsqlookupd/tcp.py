@@ -1,8 +1,8 @@
-"""nsqd's connections: each ties a socket to its protocol.
+"""nsqd's connections: each connects a socket to its protocol.
 
-After a restart of nsqlookupd all nsqds register all their topics and channels at once, while consumers go on asking. So
-commands are carried out in slices of a millisecond. Connections with commands left after a slice stand in
-`BusyConnections`, which serves them in turn.
+After a restart of nsqlookupd all nsqds register all their topics and channels at once, while consumers keep asking. So
+we execute commands in slices of a millisecond. A connection with commands left after a slice waits in
+`BusyConnections`, which serves connections in turn.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_SLICE: Final = 0.001  # seconds before others get their turn
-_ROUNDS: Final = 5  # of the event loop for others between two slices: an answer over HTTP takes that many
-_STEPS: Final = 4  # commands of one connection before the next connection's
-_MOST_UNREAD: Final = 128 * 1024  # bytes of waiting commands; with more, the socket is not read
-_WRITE_TIMEOUT: Final = 10.0  # seconds; nsqd reads its answers within one
+_SLICE: Final = 0.001  # seconds before other tasks run
+_ROUNDS: Final = 5  # turns of the event loop between two slices: an HTTP answer takes that many
+_STEPS: Final = 4  # commands of one connection before the next connection's turn
+_MOST_UNREAD: Final = 128 * 1024  # bytes of waiting commands; with more, we don't read the socket
+_WRITE_TIMEOUT: Final = 10.0  # seconds; nsqd reads its answers within one second
 _LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
     most: int  # connections; further ones wait in the listener's backlog
-    silence: float  # seconds; a connection that has not identified itself may be silent for this long
+    silence: float  # seconds that a connection may be silent before IDENTIFY
 
 
 def note(level: str, text: str, *arguments: object) -> None:
-    """Log for the protocol, which as a core has no logger: this is its `Note`."""
+    """Log for the protocol, which as a core has no logger. Implements its `Note`."""
     log.log(_LEVELS[level], text, *arguments)
 
 
 class BusyConnections:
-    """Connections with commands that did not fit into a slice of time. It is the poller's turn as well."""
+    """Connections with commands that didn't fit into a slice of time. Also the poller's turn."""
 
     def __init__(self, turn: Turn) -> None:
         self.turn = turn
@@ -65,11 +65,11 @@ class BusyConnections:
 
     @property
     def time_is_up(self) -> bool:
-        """Whether a new command has to wait: behind others, or because this slice is over."""
+        """True if a new command has to wait, behind others or for the next slice."""
         return bool(self._waiting) or monotonic() >= self._stop
 
     def begin(self) -> float:
-        """Begin a turn of the registry and with it a new slice of time."""
+        """Begin a turn of the registry, and a new slice of time."""
         now = self.turn.begin()
         self._stop = now + _SLICE
         return now
@@ -78,7 +78,7 @@ class BusyConnections:
         return self.turn.take_time()
 
     def is_full(self) -> bool:
-        return False  # no command has work left to `finish`
+        return False  # commands leave no work for `finish`
 
     def finish(self) -> None:
         self.turn.finish()
@@ -88,7 +88,7 @@ class BusyConnections:
         self._is_filled.set()
 
     async def work_off(self) -> None:
-        """Carry out waiting commands, slice by slice, until cancelled."""
+        """Execute waiting commands, slice by slice, until cancelled."""
         while True:
             await self._is_filled.wait()
             for _ in range(_ROUNDS):
@@ -99,7 +99,7 @@ class BusyConnections:
                     try:
                         if client.work():
                             self._waiting.append(client)
-                    except Exception:  # our bug, which costs this connection only, as in common/nsqcommon/poller.py
+                    except Exception:  # our bug, which costs only this connection, as in common/nsqcommon/poller.py
                         log.exception("client(%s) - internal error, connection dropped", client.id)
                         client.drop()
                 if self._waiting:
@@ -119,7 +119,7 @@ class LookupClient:
         self._wake = wake
         self._silence = silence
         self._last_heard = monotonic()
-        self._is_waiting = False  # whether it stands in the backlog
+        self._is_waiting = False  # True while it is in the backlog
         self._has_ended = False
 
     write_timeout: Final = _WRITE_TIMEOUT
@@ -135,7 +135,7 @@ class LookupClient:
         self._work_or_wait()
 
     def work(self) -> bool:
-        """Carry out some of the waiting commands. Return whether there may be more."""
+        """Execute some of the waiting commands. Return True if there may be more."""
         if self.aborted:
             self._protocol.close("connection lost")
             return False
@@ -150,7 +150,7 @@ class LookupClient:
     def abort(self) -> None:
         self.aborted = True
         if not self.finished and not self._is_waiting:
-            # When a switch fails, hundreds of peers go at once, each with all its registrations, so they queue up.
+            # When a switch fails, hundreds of peers leave at once, each with all its registrations, so they queue up.
             self._backlog.add(self)
 
     def tick(self, now: float) -> None:
@@ -164,9 +164,9 @@ class LookupClient:
 
     @property
     def next_deadline(self) -> float:
-        """When the connection is dropped unless something is heard from it.
+        """When to drop the connection if it stays silent.
 
-        A peer that has identified itself may be silent for ever: it becomes inactive, and its next ping reactivates it.
+        After IDENTIFY a peer may be silent forever: it becomes inactive, and its next ping reactivates it.
         """
         return inf if self._protocol.is_identified or self.aborted else self._last_heard + self._silence
 
@@ -197,7 +197,7 @@ class LookupClient:
 
 
 class Clients:
-    """All connections of nsqd, on the poller. If `tls` is given, only TLS is accepted."""
+    """All connections of nsqd, on the poller. With `tls`, only TLS is accepted."""
 
     def __init__(
         self, registry: Registry, address: PeerAddress, limits: ConnectionLimits, tls: TlsServer | None = None

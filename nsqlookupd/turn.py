@@ -1,4 +1,4 @@
-"""One turn of nsqlookupd: peers and operators change the registry between `begin` and `finish`. Turns never overlap."""
+"""One turn of nsqlookupd. Peers and operators change the registry between `begin` and `finish`. Turns never overlap."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from nsqlookupd.registry import Registry
 
 
-_SLICE: Final = 0.001  # seconds of clearing before others get their turn
-_ROUNDS: Final = 5  # of the event loop for others between two slices: an answer over HTTP takes that many
+_SLICE: Final = 0.001  # seconds of clearing before other tasks run
+_ROUNDS: Final = 5  # turns of the event loop between two slices: an HTTP answer takes that many
 
 
 class Turn:
     def __init__(self, registry: Registry, flush: Callable[[], None]) -> None:
-        """`flush` is the poller's: it sends what is queued for clients."""
+        """`flush` is the poller's: it sends the bytes queued for clients."""
         self._registry = registry
         self._flush = flush
         self._sleeping_until = 0.0
@@ -32,7 +32,7 @@ class Turn:
         return self.take_time()
 
     def take_time(self) -> float:
-        """Tell the registry the time, and return it, in monotonic seconds."""
+        """Pass the time to the registry, and return it, in monotonic seconds."""
         now = monotonic()
         self._registry.advance(now=now, timestamp=time_ns())
         return now
@@ -45,7 +45,7 @@ class Turn:
             self._somebody_has_left.set()
 
     async def clear_departed(self) -> None:
-        """Clear the registrations of departed peers, in slices, so that others are served meanwhile."""
+        """Clear the registrations of departed peers, in slices, so that other clients are served in between."""
         while True:
             await self._somebody_has_left.wait()
             with in_turn(self) as now:
@@ -55,11 +55,11 @@ class Turn:
                 await trio.lowlevel.checkpoint()
 
     async def keep_time(self) -> None:
-        """Expire peers and tombstones on time: this is a change that a waiting `/lookup` has to be woken for."""
+        """Expire peers and tombstones on time, because that wakes waiting `/lookup`s."""
         while True:
             self._deadline_came_closer.clear()
             self._sleeping_until = self._registry.next_deadline
-            # trio's clock has an offset of its own, so only the difference of two times means the same on both.
+            # trio's clock has its own offset, so only differences of times are the same on both.
             with trio.move_on_after(max(0.0, self._sleeping_until - monotonic())):
                 await self._deadline_came_closer.wait()
             with in_turn(self):

@@ -1,13 +1,13 @@
-"""The pytest plugin `nsq`: a real broker in the process of the test, on free ports, with a temporary data path.
+"""The pytest plugin `nsq`: a real broker in the test's process, on free ports, with a temporary data path.
 
     def test_a_published_message_is_there(nsq_broker):
         with nsqclient.sync.producer(nsq_broker.tcp_address) as producer:
             producer.publish("orders", b"one")
 
-Each test that uses `nsq_broker` has a broker of its own.
+Each test that uses `nsq_broker` has its own broker.
 
-pytest imports this module in every run of every project that has nsq-suite installed, whether its tests use the broker
-or not. So it imports nothing else of ours, nor trio, before a test asks for a broker.
+pytest imports this module in every run of every project with nsq-suite installed, even if its tests don't use the
+broker. So it imports nothing else of ours, and not trio, before a test asks for a broker.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class Broker:
 
 @pytest.fixture
 def nsq_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """Run a real nsqd for this test only."""
+    """Run a real nsqd for this test."""
     with running_broker(tmp_path_factory.mktemp("nsqd")) as broker:
         yield broker
 
 
 @contextmanager
 def running_broker(folder: Path) -> Iterator[Broker]:
-    """Run a real nsqd in a thread, with its data in `folder`, for as long as the block runs."""
+    """Run a real nsqd in a thread until the end of the block, with its data in `folder`."""
     from nsqpytest._broker_thread import running_nsqd
 
     with running_nsqd(folder) as (tcp_address, http_address):

@@ -25,7 +25,7 @@ _Addresses = tuple[str, str]  # host:port for TCP, and for HTTP
 
 @contextmanager
 def running_nsqd(folder: Path) -> Iterator[_Addresses]:
-    """Run nsqd for as long as the block runs, and yield its addresses."""
+    """Run nsqd until the end of the block, and yield its addresses."""
     nsqd = _BrokerThread(folder)
     thresholds, thread = gc.get_threshold(), threading.Thread(target=nsqd.run, name="nsq_broker", daemon=True)
     thread.start()
@@ -84,7 +84,7 @@ class _BrokerThread:
 
 
 async def _never(drain: Drain, *, task_status: trio.TaskStatus[None]) -> None:
-    """Wait for ever: a thread receives no signals."""
+    """Wait forever, because threads receive no signals."""
     task_status.started()
     await trio.sleep_forever()
 

@@ -1,7 +1,7 @@
 """One file of nsq_to_file on the disk: opened under a free name, written and synced, closed, and moved to its folder.
 
-Everything here blocks and has to be called in a thread, one call at a time. Nothing is buffered: when `write` returns,
-its data are on the disk; otherwise it raises ArchiveFailed.
+Everything here blocks: call it in a thread, one call at a time. Nothing is buffered: when `write` returns, its data are
+on the disk; otherwise it raises ArchiveFailed.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from typing import Final
 from nsqcommon.disk_sync import sync_all
 from nsqtools.rotation import REVISION, with_revision
 
-_GZIP_HEADER: Final = b"\x1f\x8b\x08\x00\x00\x00\x00\x00"  # no name, no time
+_GZIP_HEADER: Final = b"\x1f\x8b\x08\x00\x00\x00\x00\x00"  # without name and time
 _FASTEST: Final = b"\x04"
 _BEST: Final = b"\x02"
 _UNKNOWN_SYSTEM: Final = b"\xff"
 
 
 class ArchiveFailed(Exception):
-    """The disk has failed; the message is the last line of the log."""
+    """The disk has failed. The message becomes the last line of the log."""
 
 
 class FileReplaced(Exception):
-    """The file was moved, removed or replaced, so data written to it are not where they are expected."""
+    """The file was moved, removed or replaced, so its data are in the wrong place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Where files are made, and how."""
+    """Where to create files, and how."""
 
     output_dir: str
     work_dir: str  # `output_dir`, unless set
     gzip: bool
     gzip_level: int
-    exclusive: bool  # every start begins a new file
+    exclusive: bool  # each start begins a new file
     rotate_size: int
 
     @property
@@ -73,7 +73,7 @@ class ArchiveFile:
         self._log = log
 
     def end_torn_record(self) -> None:
-        """End a record that a crash or a full disk has cut off, so that it is repeated on a line of its own.
+        """End a record that a crash or a full disk has cut off, so that its repeat gets its own line.
 
         Raises ArchiveFailed.
         """
@@ -92,7 +92,7 @@ class ArchiveFile:
             raise FileReplaced
 
     def close(self) -> None:
-        """End the file and move it to the output folder. Raise ArchiveFailed; the file is closed in any case."""
+        """Close the file and move it to the output folder. Raise ArchiveFailed; the file is closed even then."""
         try:
             if self._layout.gzip and not self._written:
                 self._put(gzip_member(b"", self._layout.gzip_level))  # an empty file is not a valid gzip file
@@ -103,7 +103,7 @@ class ArchiveFile:
             self._move()
 
     def abandon(self) -> None:
-        """Close the file as it is. Raise ArchiveFailed."""
+        """Close the file in place. Raise ArchiveFailed."""
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
             try:
@@ -153,7 +153,7 @@ class ArchiveFile:
         sync_folder(self.path.parent)
 
     def _link(self, target: Path) -> bool:
-        """Give the file a second name; return False if it is taken. A rename would replace a file of that name."""
+        """Link the file to a second name. Return False if the name is taken, where a rename would replace that file."""
         try:
             os.link(self.path, target)
         except FileExistsError:
@@ -164,7 +164,7 @@ class ArchiveFile:
 
 
 def open_next(layout: Layout, name: str, revision: int, log: logging.LoggerAdapter[logging.Logger]) -> ArchiveFile:
-    """Open the first file of this name, from that revision on, that may be written to. Raise ArchiveFailed."""
+    """Open the first usable file of this name, starting with this revision. Raise ArchiveFailed."""
     make_folders(Path(layout.work_dir, name).parent)
     while True:
         file = _try_to_open(layout, name, revision, log)
@@ -207,18 +207,18 @@ def _try_to_open(
 
 
 def _lock(descriptor: int) -> bool:
-    """Lock the file; return False if another process has locked it, which would move the file away from us."""
+    """Lock the file. Return False if another process has the lock, because it would move the file away from us."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:  # a file system without locks: treat the file as unlocked
+    except OSError:  # a file system without locks: assume that the file is free
         return True
     return True
 
 
 def make_folders(folder: Path) -> None:
-    """Make this folder and those above it, and sync their names. Raise ArchiveFailed."""
+    """Make this folder and its parents, and sync their names. Raise ArchiveFailed."""
     try:
         if not folder.is_dir():
             make_folders(folder.parent)
@@ -231,7 +231,7 @@ def make_folders(folder: Path) -> None:
 
 
 def check_folders(layout: Layout) -> None:
-    """Check that files can be made and moved, before there are data to lose. Raise ArchiveFailed."""
+    """Check that we can create and move files, before there are data to lose. Raise ArchiveFailed."""
     folders = (Path(layout.output_dir), Path(layout.work_dir))
     for folder in folders:
         make_folders(folder)
@@ -242,7 +242,7 @@ def check_folders(layout: Layout) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Sync the names in a folder, without which its files could be lost. Raise ArchiveFailed."""
+    """Sync a folder's entries, without which its files could be lost. Raise ArchiveFailed."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:

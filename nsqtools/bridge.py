@@ -1,4 +1,4 @@
-"""The parts that nsq_to_http and nsq_to_nsq share: a consumer, the choice of a target, and times of requests."""
+"""Shared by nsq_to_http and nsq_to_nsq: a consumer, the choice of a target, and request times."""
 
 from __future__ import annotations
 
@@ -17,10 +17,8 @@ from nsqtools.status import StatusLines
 
 log = logging.getLogger(__name__)
 
-STATUS_EVERY: Final = "messages after which a line of the log says how long they took; 0: never"
-MODE: Final = (
-    "choice of the target: round-robin, hostpool (skips those that fail), or epsilon-greedy (prefers quick ones)"
-)
+STATUS_EVERY: Final = "log request times after this many messages; 0: never"
+MODE: Final = "choice of the target: round-robin, hostpool (skips failing ones), or epsilon-greedy (prefers fast ones)"
 STRATEGIES: Final[dict[str, Strategy]] = {
     "round-robin": "round_robin",
     "hostpool": "hostpool",
@@ -32,12 +30,12 @@ MODES_AND_ALL: Final = one_of(*STRATEGIES, ALL)
 
 
 def pool_for(mode: str, count: int) -> Pool | None:
-    """Return what chooses among so many targets; None: each gets everything."""
+    """Return the strategy for choosing a target; None if each gets everything."""
     return None if mode == ALL else pool_of(STRATEGIES[mode], count, Random())
 
 
 class Targets:
-    """Several targets, one of which gets each message, or all of them if there is no pool that chooses."""
+    """Several targets. A pool chooses one for each message; without a pool all get it."""
 
     def __init__(self, names: Sequence[str], pool: Pool | None, status_every: int) -> None:
         self._count = len(names)
@@ -47,7 +45,7 @@ class Targets:
             log.warning("%s", line)
 
     async def send(self, send: Callable[[int], Awaitable[None]], key: str = "") -> None:
-        """Call `send(number)` with the number of a target, and pass on what it raises."""
+        """Call `send(number)` with the number of a target. Its exceptions pass through."""
         if self._pool is None:
             for number in range(self._count):
                 await self._send(number, send)
@@ -83,7 +81,7 @@ async def consume(
     concurrency: int,
     stop: trio.Event,
 ) -> None:
-    """Consume until `stop` is set, and then finish the handlers that have begun.
+    """Consume until `stop` is set, and then wait for running handlers.
 
     Handlers that take longer than LAST_ANSWERS are cancelled, and nsqd delivers their messages again. Raises
     ToolFailed.
@@ -97,7 +95,7 @@ async def consume(
         if opened:
             opened[0].stop()
             nursery.cancel_scope.deadline = trio.current_time() + LAST_ANSWERS
-        else:  # connecting to an nsqd that hangs may take long to fail
+        else:  # connecting to a hung nsqd may take long to fail
             nursery.cancel_scope.cancel()
 
     async with trio.open_nursery() as nursery:

@@ -1,4 +1,4 @@
-"""The progress of a replay, in a file that is complete at every moment."""
+"""The progress of a replay, in a file that is always complete."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nsqtools.command import ToolFailed
 
 @dataclass(frozen=True, slots=True)
 class RemainingRange:
-    """The part of one node's log that is still to be replayed: [next, end)."""
+    """The remaining part of one node's log: [next, end)."""
 
     log_id: str
     next: int
@@ -27,7 +27,7 @@ class ReplayCheckpoint:
     topic: str
     destination_topic: str
     published: int
-    places: dict[str, RemainingRange]  # by the id of a node
+    places: dict[str, RemainingRange]  # by node id
 
     def save(self, path: Path) -> None:
         """Write the file, replacing it atomically. Raise ToolFailed."""
@@ -44,7 +44,7 @@ class ReplayCheckpoint:
 
     @classmethod
     def load(cls, path: Path) -> Self | None:
-        """Read the file; None if there is none. Raise ToolFailed."""
+        """Read the file. Return None if there is none. Raise ToolFailed."""
         try:
             document: dict[str, Any] = json.loads(path.read_bytes())
             places = {node: RemainingRange(**place) for node, place in document.pop("places").items()}
@@ -54,4 +54,4 @@ class ReplayCheckpoint:
         except OSError as error:
             raise ToolFailed(f"cannot read checkpoint {path}: {error.strerror}") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ToolFailed(f"{path} is no checkpoint of nsq_replay") from error
+            raise ToolFailed(f"{path} is not a checkpoint of nsq_replay") from error

@@ -1,4 +1,4 @@
-"""The entry points of the commands. Each holds the signals before it imports its tool."""
+"""The entry points of the commands. Each blocks signals before it imports its tool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`--consumer-opt` and `--producer-opt`, and the configuration that they result in."""
+"""`--consumer-opt` and `--producer-opt`, and the resulting configuration."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from nsqcommon.option_kinds import STRINGS, OptionKind
 from nsqcommon.startup import StartupError
 from nsqcommon.version import NSQ_VERSION, suite_version
 
-CONSUMER_OPT: Final = "setting of the client: name,value, or name alone for true (docs/reference/client-options.md)"
+CONSUMER_OPT: Final = "client setting: name,value, or just name for true (docs/reference/client-options.md)"
 PRODUCER_OPT: Final = CONSUMER_OPT
-MAX_IN_FLIGHT: Final = "most messages in flight at a time"
+MAX_IN_FLIGHT: Final = "maximum number of messages in flight"
 
 
 def _parse(text: str) -> tuple[str, ...]:
@@ -26,9 +26,9 @@ CLIENT_OPTIONS: Final[OptionKind[tuple[str, ...]]] = OptionKind(
 
 
 def client_config(tool: str, options: Sequence[str], *, max_in_flight: int | None = None, **defaults: Any) -> Config:
-    """Return the configuration of the flags, with `defaults` for settings without a flag. Raise StartupError.
+    """Return the configuration from the flags, with `defaults` for the rest. Raise StartupError.
 
-    The flags cannot change the user agent, nor `max_in_flight` if the tool has a flag for it.
+    The flags can't change the user agent, or `max_in_flight` if the tool has a flag for it.
     """
     given = {name.replace("-", "_"): value for name, value in options_of_flags(options).items()}
     given["user_agent"] = f"{tool}/{NSQ_VERSION} nsqclient/{suite_version()}"

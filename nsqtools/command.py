@@ -3,9 +3,9 @@
 A tool's `main` is one call of `run_tool()`. The tool itself is an `async def run(options, stop)` that returns the exit
 status. All messages go to stderr; stdout carries data only.
 
-The first SIGINT or SIGTERM sets `stop`, and the tool ends in good order with status 0. A second one ends it at once,
-with 130 or 143; work under way is then in the same state as after a `kill -9`. A signal that comes during the start is
-held until `stop` can be set (`nsqcommon.entry`).
+The first SIGINT or SIGTERM sets `stop`, and the tool shuts down cleanly with status 0. A second one ends it at once,
+with 130 or 143; unfinished work is then in the same state as after a `kill -9`. A signal during the start is held until
+`stop` can be set (`nsqcommon.entry`).
 """
 
 from __future__ import annotations
@@ -32,41 +32,41 @@ STOPPING_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 STATUS_OF_A_CLOSED_PIPE: Final = 128 + signal.SIGPIPE
 
 EXIT_STATUSES: Final = """\
-A flag may be written with one dash or two, as --flag=value or --flag value.
+Write a flag with one dash or two, as --flag=value or --flag value.
 
-Exit status: 0 after a normal end, also after SIGINT or SIGTERM; 1 if a setting cannot be used or something failed,
-as the last line on stderr says; 2 if the command line is wrong; 130 or 143 after a second SIGINT or SIGTERM; 141 if
-the reader of the output has gone."""
+Exit status: 0 after a normal end, including SIGINT or SIGTERM; 1 if a setting is invalid or something failed (see the
+last line on stderr); 2 if the command line is wrong; 130 or 143 after a second SIGINT or SIGTERM; 141 if the reader of
+the output is gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolOptions:
-    """The base of the tools' tables of options."""
+    """The base class of the tools' option tables."""
 
     def check_first(self) -> None:
-        """Check what is checked even if only the version is asked for. Raise StartupError."""
+        """Check the settings that are checked even with --version. Raise StartupError."""
 
     def check(self) -> None:
-        """Check that these settings can be used. Raise StartupError with the line to print."""
+        """Check these settings. Raise StartupError with the line to print."""
 
     @property
     def must_connect(self) -> bool:
-        """Whether the tool ends when an nsqd cannot be reached at the start."""
+        """True if the tool exits when it can't reach an nsqd at the start."""
         return True
 
 
-# Seconds that work under way may take after a signal before it is given up. `docker stop` kills after ten.
+# Seconds that running work may take after a signal. `docker stop` kills after ten.
 LAST_ANSWERS: Final = 5.0
 
 OptionsT = TypeVar("OptionsT", bound=ToolOptions)
 
 
 class ToolFailed(Exception):
-    """The tool cannot go on. The message is the one line that is printed about it."""
+    """The tool can't go on. The message is the one line to print."""
 
 
 class OutputClosed(Exception):
-    """The reader of our standard output has gone."""
+    """The reader of our standard output is gone."""
 
 
 def run_tool(
@@ -80,9 +80,9 @@ def run_tool(
     left_held: Iterable[signal.Signals] = (),
     configure_logging: Callable[[OptionsT], None] | None = None,
 ) -> int:
-    """Read the flags, run `run(options, stop)` under trio, and return the exit status (see EXIT_STATUSES).
+    """Parse the flags, run `run(options, stop)` under trio, and return the exit status (see EXIT_STATUSES).
 
-    `left_held` are signals that `run` releases itself, once it can handle them.
+    `left_held` are signals that `run` unblocks itself, once it can handle them.
     """
     log_to_stderr(GoFormatter())
     try:
@@ -139,7 +139,7 @@ def _run(
 def _status_of(program: str, error: BaseException) -> int:
     """Report an error and return the exit status.
 
-    Several tasks may fail at once, mostly for the same reason, so only one line is printed.
+    If several tasks fail at once, it's usually for the same reason, so only one line is printed.
     """
     errors = list(_leaves(error))
     if any(isinstance(it, OutputClosed) for it in errors):
@@ -154,7 +154,7 @@ def _status_of(program: str, error: BaseException) -> int:
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error itself, or the errors in a group and in the groups within it."""
+    """Yield the error itself, or all errors in nested groups."""
     if isinstance(error, BaseExceptionGroup):
         for it in error.exceptions:
             yield from _leaves(it)
@@ -179,9 +179,9 @@ async def _heed_signals(
 
 
 async def run_until(stop: trio.Event, job: Callable[[], Awaitable[object]], *, grace: float = 0.0) -> bool:
-    """Run the job, and cancel it `grace` seconds after `stop` is set. Return whether the job has ended by itself.
+    """Run the job, and cancel it `grace` seconds after `stop` is set. Return True if the job ended by itself.
 
-    Exceptions of the job are raised as they are, not in a group.
+    The job's exceptions are raised unchanged, not in a group.
     """
     ended = False
     trouble: Exception | None = None
@@ -210,7 +210,7 @@ _CLIENT_WORDS: Final = {logging.DEBUG: "DBG", logging.INFO: "INF", logging.WARNI
 
 
 def log_to_stderr(formatter: logging.Formatter, *, level: int = logging.INFO) -> None:
-    """Log our own lines from `level` on, the client library's from INFO on, and warnings of other libraries."""
+    """Set up logging: our own lines from `level`, the client library's from INFO, other libraries' from WARNING."""
     root = logging.getLogger()
     root.handlers[:] = [_handler(formatter)]
     root.setLevel(logging.WARNING)
@@ -223,9 +223,9 @@ def log_to_stderr(formatter: logging.Formatter, *, level: int = logging.INFO) ->
 
 
 def _hide_first_connect_failures() -> None:
-    """Drop the client library's lines about failing to connect, until there was a connection.
+    """Drop the client library's lines about failures to connect, until the first connection.
 
-    A tool that must connect ends with a line of its own about the failure.
+    A tool that must connect exits with its own line about the failure.
     """
     is_connected = False
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from nsqtools.nodes import NodeQueries, Server
 
 REASONS: Final = {
-    "NOT_FOUND": "this nsqd buries nothing",
-    "JOB_UNDER_WAY": "a kick or discard is under way already",
+    "NOT_FOUND": "this nsqd can't bury messages",
+    "JOB_UNDER_WAY": "a kick or discard is already running",
     "FULL": "the channel has no room for them: --limit fewer, wait until consumers have made room, or use --force",
 }
 NO_CHANNEL: Final = frozenset({"TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND"})
@@ -22,7 +22,7 @@ NO_CHANNEL: Final = frozenset({"TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND"})
 
 @dataclass(frozen=True, slots=True)
 class JobProgress:
-    """A kick or discard that nsqd works on by itself."""
+    """A kick or discard that nsqd executes on its own."""
 
     verb: str
     done: int
@@ -34,13 +34,13 @@ class JobProgress:
 class BuriedTotals:
     count: int
     reasons: tuple[tuple[str, str, int], ...]  # reason, client, number of messages
-    others: int  # messages with reasons that are not listed
+    others: int  # messages with other reasons
     job: JobProgress | None
     paused_why: str
-    room: int | None  # how many messages a kick can give back without force; None: any number
+    room: int | None  # messages that a kick can give back without force; None: any number
 
     def most_with(self, reason: str) -> int:
-        """Return how many messages have a reason that contains this text, at most."""
+        """Return the maximum number of messages with a reason that contains this text."""
         return self.others + sum(count for found, _, count in self.reasons if reason in found)
 
 
@@ -56,7 +56,7 @@ class DeadLetters:
         return await self._queries.ask(self.server, f"/channel/buried?{self._channel}&summary=true", _summary)
 
     async def page(self, *, after: int | None, limit: int, reason: str) -> list[dict[str, Any]]:
-        """Return the next messages behind a sequence. They are at an end when there are fewer than `limit`."""
+        """Return the next messages after a sequence. Fewer than `limit` mean the end."""
         arguments = urlencode({"limit": limit, "reason": reason} | ({} if after is None else {"after": after}))
         target = f"/channel/buried?{self._channel}&{arguments}"
         return await self._queries.ask_lines(self.server, target, lambda line: number_in(line, "sequence"))
@@ -64,7 +64,7 @@ class DeadLetters:
     async def take(
         self, verb: str, selection: Mapping[str, str], ids: tuple[str, ...]
     ) -> tuple[int, JobProgress | None]:
-        """Kick or discard. Return how many messages that was so far, and the job that does the rest."""
+        """Kick or discard. Return how many messages are done so far, and the job that does the rest."""
         arguments = urlencode([*selection.items(), *(("id", it) for it in ids)])
         return await self._queries.post(self.server, f"/channel/{verb}?{self._channel}&{arguments}", _taken)
 
@@ -72,7 +72,7 @@ class DeadLetters:
         return await self._queries.ask(self.server, f"/channel/jobs?{self._channel}", _jobs)
 
     async def stop_job(self) -> JobProgress | None:
-        """Stop the job under way, and return it."""
+        """Stop the running job, and return it."""
         target = f"/channel/jobs/stop?{self._channel}"
         return await self._queries.post(self.server, target, lambda said: _job(said["job"]))
 

@@ -11,10 +11,10 @@ from urllib.parse import urlencode
 from nsqtools.json_fields import list_in, number_in, text_in
 from nsqtools.nodes import AskFailed, NodeQueries, Server
 
-PAGE: Final = 100  # messages, each of which may have to come from disk
+PAGE: Final = 100  # messages; each may be a read from disk
 _NOT_THERE: Final = frozenset({"MESSAGE_NOT_FOUND", "TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND"})
 
-REASONS: Final = {"NOT_FOUND": "this nsqd cannot list deferred messages, or take them back"}
+REASONS: Final = {"NOT_FOUND": "this nsqd can't list or cancel deferred messages"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class DeferredMessages:
         return await self._queries.ask(self.server, f"/stats?{arguments}", read)
 
     async def messages(self, channel: str) -> AsyncGenerator[dict[str, Any], None]:
-        """Yield the deferred messages, in the order in which they are due."""
+        """Yield the deferred messages, ordered by due time."""
         after = ""
         while True:
             page = await self.page(channel, after=after)
@@ -68,11 +68,11 @@ class DeferredMessages:
         return await self._queries.ask_lines(self.server, f"/channel/deferred?{urlencode(arguments)}", _check)
 
     async def cancel(self, name: Name) -> Counter[str] | None:
-        """Take a message back. Return the number of channels by the state it was found in there; None if nobody knows it."""
+        """Cancel a message. Return the number of channels by the state in which it was found; None if it is unknown."""
         return await self._change("cancel", name)
 
     async def due(self, name: Name, defer_ms: int) -> Counter[str] | None:
-        """Make a message due after this delay. Return as `cancel` does."""
+        """Make a message due after this delay. Return the same as `cancel`."""
         return await self._change("due", name, ("defer", defer_ms))
 
     async def _change(self, verb: str, name: Name, *more: tuple[str, object]) -> Counter[str] | None:

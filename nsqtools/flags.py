@@ -1,4 +1,4 @@
-"""Kinds and checks of flags that several tools share."""
+"""Shared kinds and checks of flags."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ NSQD_TCP_ADDRESS: Final = "TCP address of an nsqd, host:port"
 LOOKUPD_HTTP_ADDRESS: Final = "HTTP address of an nsqlookupd, host:port or URL"
 DESTINATION_NSQD: Final = "TCP address of an nsqd to publish to, host:port"
 DESTINATION_LOOKUPD: Final = (
-    "HTTP address of an nsqlookupd that lists the nsqds to publish to, host:port or URL; they may come and go"
+    "HTTP address of an nsqlookupd that lists the nsqds to publish to (they may come and go), host:port or URL"
 )
 NSQD_HTTP_ADDRESS: Final = "HTTP address of an nsqd, host:port"
-CONNECT_TIMEOUT: Final = "longest time to open an HTTP connection"
-REQUEST_TIMEOUT: Final = "longest time for an HTTP request"
+CONNECT_TIMEOUT: Final = "timeout for opening an HTTP connection"
+REQUEST_TIMEOUT: Final = "timeout for an HTTP request"
 
 _INT32: Final = range(-(2**31), 2**31)
 

@@ -1,4 +1,4 @@
-"""CORE: a histogram of durations in a few hundred counters, however many durations there are. Exact within 2 %."""
+"""CORE: a histogram of any number of durations in a few hundred counters. Exact within 2 %."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from math import exp, floor, log
 from typing import Final
 
 _STEP: Final = log(1.02)
-_LEAST: Final = 1e-7  # seconds; a shorter time counts as this
+_LEAST: Final = 1e-7  # seconds; shorter times count as this
 PERCENTILES: Final = (50.0, 95.0, 99.0, 99.9)
 
 
@@ -26,7 +26,7 @@ class DurationHistogram:
         self.longest = max(self.longest, seconds)
 
     def percentile(self, percent: float) -> float:
-        """Return the seconds below which that many percent of the durations are; 0 without any."""
+        """Return a percentile in seconds; 0 without any durations."""
         wanted = self.count * percent / 100
         for bucket in sorted(self._buckets):
             wanted -= self._buckets[bucket]

@@ -1,6 +1,6 @@
-"""The messages that a topic's log has kept, on one nsqd or several, read over HTTP (docs/reference/http-history.md).
+"""Reads the messages in a topic's log, on one nsqd or several, over HTTP (docs/reference/http-history.md).
 
-Nothing is held open between two pages: a slow reader, or one that waits for another node, keeps no file of nsqd open.
+Nothing stays open between two pages, so a slow reader, or one that waits for another node, keeps no file of nsqd open.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ log = logging.getLogger(__name__)
 _PAGE_BYTES: Final = 4 << 20
 _PATIENCE: Final = 30.0  # seconds for the next piece of a page
 _DIGITS: Final = 19  # of the largest sequence
-_TRIES: Final = 30  # while nsqd has too many readers
+_TRIES: Final = 30  # seconds between tries while nsqd has too many readers
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)")
 
 _REASONS: Final = {
-    "NOT_FOUND": "this nsqd keeps no history that can be read",
+    "NOT_FOUND": "this nsqd has no readable history",
     "TOPIC_NOT_FOUND": "there is no such topic",
-    "EPHEMERAL_TOPIC": "an ephemeral topic keeps no history",
+    "EPHEMERAL_TOPIC": "an ephemeral topic has no history",
     "GONE": "these messages have been removed",
     "BEYOND_END": "these messages have not been published yet",
     "ANOTHER_LOG": "the topic was deleted and created again",
@@ -44,9 +44,9 @@ _REASONS: Final = {
 
 
 def parse_position(flag: str, text: str, now: datetime) -> str:
-    """Return the argument `from` of `/topic/read` for a flag's value.
+    """Translate a flag's value into the argument `from` of `/topic/read`.
 
-    It is `earliest`, `latest`, a sequence, a time, or a duration such as `1h` before now. Raises StartupError.
+    The value is `earliest`, `latest`, a sequence, a time, or a duration before now such as `1h`. Raises StartupError.
     """
     if text in ("earliest", "latest") or (text.isascii() and text.isdigit() and len(text) <= _DIGITS):
         return text
@@ -63,7 +63,7 @@ def parse_position(flag: str, text: str, now: datetime) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
-    """A message as the log has kept it."""
+    """A message from the log."""
 
     sequence: int
     id: int
@@ -73,7 +73,7 @@ class StoredMessage:
     headers: Mapping[str, bytes]
 
     def document(self) -> dict[str, Any]:
-        """Return the message as `/topic/read` writes it."""
+        """Return the message in the form of `/topic/read`."""
         document: dict[str, Any] = {"sequence": self.sequence, "id": f"{self.id:016x}", "timestamp": self.timestamp}
         if self.delay_ms:
             document["delay_ms"] = self.delay_ms
@@ -81,7 +81,7 @@ class StoredMessage:
 
 
 def body_document(body: bytes) -> dict[str, str]:
-    """Return the body as a field of JSON, in base64 if it is not UTF-8."""
+    """Return the body as a JSON field, in base64 if it isn't UTF-8."""
     try:
         return {"body": body.decode()}
     except UnicodeDecodeError:
@@ -89,7 +89,7 @@ def body_document(body: bytes) -> dict[str, str]:
 
 
 def headers_document(headers: Mapping[str, bytes]) -> dict[str, Any]:
-    """Return the member of a message's object that has its headers, if it has any, as /topic/read shows them."""
+    """Return the headers as a JSON field, in the form of /topic/read, or nothing if there are none."""
     return {"headers": {name: header_text(value) for name, value in headers.items()}} if headers else {}
 
 
@@ -112,7 +112,7 @@ class Bounds:
 
 
 def _bounds(said: Any) -> Bounds:
-    """Read an answer of `/topic/log`."""
+    """Parse an answer of `/topic/log`."""
     return Bounds(text_in(said, "node"), text_in(said, "log"), number_in(said, "first"), number_in(said, "next"))
 
 
@@ -142,20 +142,20 @@ class RemoteTopicLog:
         return f"{self.topic} on {self.server}"
 
     async def bounds(self) -> Bounds:
-        """Return the sequences that the log has. Raise AskFailed."""
+        """Return the log's range of sequences. Raise AskFailed."""
         try:
             return await self._queries.ask(self.server, f"/topic/log?topic={quote(self.topic)}", _bounds)
         except AskFailed as error:
             raise self._explained(error) from error
 
     async def sequence_at(self, text: str, bounds: Bounds) -> int:
-        """Return the sequence at a position from `parse_position`, within the bounds. Raise AskFailed."""
+        """Return the sequence for a position from `parse_position`, within the bounds. Raise AskFailed."""
         match text:
             case "earliest":
                 return bounds.first
             case "latest":
                 return bounds.next
-        if text.isdecimal():  # with at most as many digits as a sequence has
+        if text.isdecimal():  # with no more digits than a sequence
             return min(max(int(text), bounds.first), bounds.next)
         async with self._open(f"from={quote(text)}&limit=1&log={bounds.log_id}") as answer:
             reader = HistoryReader()
@@ -166,7 +166,7 @@ class RemoteTopicLog:
         raise AskFailed(f"{self}: the answer is incomplete")
 
     async def page(self, first: int, end: int, log_id: str) -> tuple[list[StoredBatch | Gap], int]:
-        """Return some of [first, end), at least one message or gap, and the sequence to go on from. Raise AskFailed."""
+        """Read a page of [first, end), at least one message or gap. Also return the next sequence. Raise AskFailed."""
         for _ in range(_TRIES):
             try:
                 return await self._page(first, end, log_id)
@@ -174,7 +174,7 @@ class RemoteTopicLog:
                 if error.code != "TOO_MANY_READERS":
                     raise
                 await trio.sleep(1)
-        raise AskFailed(f"{self}: this nsqd still has as many readers as it allows")
+        raise AskFailed(f"{self}: this nsqd is at its limit of readers")
 
     async def _page(self, first: int, end: int, log_id: str) -> tuple[list[StoredBatch | Gap], int]:
         reader = HistoryReader()
@@ -191,7 +191,7 @@ class RemoteTopicLog:
                         if isinstance(event, StoredBatch | Gap):
                             events.append(event)
             except (HttpFailed, BadHistory) as error:
-                if not events:  # otherwise the events received so far are valid
+                if not events:  # the events received before are valid
                     raise AskFailed(f"{self}: {error}") from error
         if not events:
             raise AskFailed(f"{self}: the answer is incomplete")
@@ -227,13 +227,13 @@ class SpanReader:
     def __init__(self, log: RemoteTopicLog, span: ReadRange) -> None:
         self.log = log
         self.span = span
-        self.position = span.first  # everything before this sequence was taken
+        self.position = span.first  # everything before it was taken
         self.unreadable = 0
         self._read_to = span.first
         self._waiting: deque[StoredMessage] = deque()
 
     async def head(self) -> StoredMessage | None:
-        """Return the next message without taking it, or None after the last one. Raise AskFailed."""
+        """Peek at the next message; None after the last one. Raise AskFailed."""
         while not self._waiting and self._read_to < self.span.end:
             events, self._read_to = await self.log.page(self._read_to, self.span.end, self.span.log_id)
             for event in events:
@@ -251,14 +251,14 @@ class SpanReader:
         return None
 
     def take(self) -> StoredMessage:
-        """Take the message that `head` has returned."""
+        """Take the message from `head`."""
         message = self._waiting.popleft()
         self.position = message.sequence + 1
         return message
 
 
 async def next_in_time(readers: Sequence[SpanReader]) -> tuple[SpanReader, StoredMessage] | None:
-    """Take the message that was published first among all readers; None if nothing is left. Raise AskFailed."""
+    """Take the earliest published message of all readers; None if nothing is left. Raise AskFailed."""
     first: tuple[int, SpanReader] | None = None
     for reader in readers:
         head = await reader.head()

@@ -1,6 +1,6 @@
-"""CORE: fields of the JSON answers of nsqd and nsqlookupd.
+"""CORE: fields in the JSON answers of nsqd and nsqlookupd.
 
-Every function raises KeyError if a field is missing, and TypeError if it is of another type.
+Every function raises KeyError if a field is missing, and TypeError if it has another type.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ def text_in(said: Any, name: str) -> str:
     """Return a field that is a string."""
     value = said[name]
     if not isinstance(value, str):
-        raise TypeError(f"{name} is no text")
+        raise TypeError(f"{name} is not a string")
     return value
 
 
@@ -20,7 +20,7 @@ def number_in(said: Any, name: str) -> int:
     """Return a field that is an integer."""
     value = said[name]
     if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{name} is no number")
+        raise TypeError(f"{name} is not a number")
     return value
 
 
@@ -30,5 +30,5 @@ def list_in(said: Any, name: str) -> list[Any]:
         raise TypeError(f"no object with {name}")
     value = said.get(name) or []
     if not isinstance(value, list):
-        raise TypeError(f"{name} is no list")
+        raise TypeError(f"{name} is not a list")
     return value

@@ -1,4 +1,4 @@
-"""CORE of nsq_to_nsq: which messages are forwarded, and which parts of them."""
+"""CORE of nsq_to_nsq: decides which messages to forward, and which parts of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 
 class Dropped(StrEnum):
-    """Why a message is not forwarded."""
+    """Why a message is dropped."""
 
     NOT_JSON = "Unable to decode json"
     NO_FIELD = "missing field to check required value"
@@ -19,14 +19,14 @@ class Dropped(StrEnum):
 
 
 class _Number(str):
-    """A number as it was written, so that none of its digits is lost."""
+    """A number as written, so that no digit gets lost."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class JsonFilter:
-    """The required field and value, and the fields to keep; if all are empty, every message passes unchanged."""
+    """The required field and value, and the fields to keep. If all are empty, every message passes unchanged."""
 
     field: str = ""
     value: str = ""
@@ -37,7 +37,7 @@ class JsonFilter:
         if not self.field and not self.whitelist:
             return body
         try:
-            text = body.decode("utf-8", "replace")  # given bytes, json would also read UTF-16
+            text = body.decode("utf-8", "replace")  # from bytes, json would also accept UTF-16
             found = json.loads(text, parse_int=_Number, parse_float=_Number, parse_constant=_refuse)
         except (ValueError, RecursionError):
             return Dropped.NOT_JSON
@@ -81,7 +81,7 @@ _ESCAPES: Final = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
 
 def _written(value: Any) -> str:
-    """Write JSON as NSQ's Go does: compact, with sorted keys and unchanged numbers, and safe in HTML."""
+    """Write JSON like NSQ's Go code: compact, with sorted keys and unchanged numbers, and safe in HTML."""
     match value:
         case _Number():
             return str(value)

@@ -1,4 +1,4 @@
-"""Queries of nsqlookupd and nsqd over HTTP: which nsqd have a topic, and how each of them is doing."""
+"""Queries nsqlookupd and nsqd over HTTP: which nsqd have a topic, and how each is doing."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 # Without this header, versions of NSQ before 1.0 wrap each answer in an envelope.
 ACCEPT: Final = ("Accept", "application/vnd.nsq; version=1.0")
 
-_PATIENCE: Final = 30.0  # seconds for the next piece of a list; each body may have to come from disk
+_PATIENCE: Final = 30.0  # seconds for the next piece of a list; each body may be a read from disk
 
 Said = TypeVar("Said")
 
 
 class AskFailed(Exception):
-    """A server gave no usable answer; the message names the server and the reason."""
+    """A server gave no usable answer. The message has the server and the reason."""
 
     def __init__(self, message: str, *, status: int = 0, code: str = "") -> None:
         super().__init__(message)
-        self.status = status  # of HTTP; 0 without an answer
-        self.code = code  # of NSQ's error, such as TOPIC_NOT_FOUND
+        self.status = status  # HTTP status; 0 without an answer
+        self.code = code  # NSQ's error code, such as TOPIC_NOT_FOUND
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Server:
 
 
 def parse_server(text: str) -> Server:
-    """Read `host:port`, or a URL of which only these and the scheme count. Raise ValueError."""
+    """Parse `host:port` or a URL; only scheme, host and port count. Raise ValueError."""
     url = urlsplit(text if "://" in text else f"//{text}")
     if not url.hostname:
         raise ValueError(f"no host in address {text!r}")
@@ -63,7 +63,7 @@ def parse_server(text: str) -> Server:
 
 @dataclass(frozen=True, slots=True, order=True)
 class RegisteredNsqd:
-    """An nsqd as it is registered with nsqlookupd."""
+    """An nsqd registered with nsqlookupd."""
 
     broadcast_address: str
     http_port: int
@@ -79,7 +79,7 @@ class RegisteredNsqd:
 
 
 class NodeQueries:
-    """Sends queries within these times, in seconds. `reasons` has words for codes of errors."""
+    """Sends queries with these timeouts (seconds). `reasons` translates error codes into words."""
 
     def __init__(
         self,
@@ -103,10 +103,10 @@ class NodeQueries:
         return self._tls
 
     async def ask(self, server: Server, target: str, read: Callable[[Any], Said]) -> Said:
-        """Return what `read` makes of the JSON object in the answer to a GET. Raise AskFailed.
+        """Send a GET, and return `read` of the JSON object in the answer. Raise AskFailed.
 
-        A status other than 200, and a KeyError, TypeError or ValueError of `read`, are failures, too. If the server
-        refuses plain HTTP and names its HTTPS port, that is asked, and remembered for later queries.
+        A status other than 200 and a KeyError, TypeError or ValueError in `read` are failures too. If the server
+        refuses plain HTTP and names its HTTPS port, we use that, for later queries as well.
         """
         answer = await self._get(self.where(server), target)
         if answer.status == 403 and not server.has_tls and (port := _https_port(answer.body)):
@@ -115,9 +115,9 @@ class NodeQueries:
         return self._read(server, target, answer, read)
 
     async def post(self, server: Server, target: str, read: Callable[[Any], Said]) -> Said:
-        """Return what `read` makes of the JSON object in the answer to a POST. Raise AskFailed.
+        """Send a POST, and return `read` of the JSON object in the answer. Raise AskFailed.
 
-        Plain HTTP that is refused is not tried over HTTPS: `ask` this server something before.
+        If the server refuses plain HTTP, this doesn't switch to HTTPS: call `ask` on this server before.
         """
         where = self.where(server)
         url = f"{'https' if where.has_tls else 'http'}://{join_host_port(where.host, where.port)}{target}"
@@ -135,7 +135,7 @@ class NodeQueries:
         return self._read(server, target, answer, read)
 
     async def ask_lines(self, server: Server, target: str, check: Callable[[Any], object]) -> list[Any]:
-        """Return the JSON documents in the lines of an answer. Raise AskFailed. `ask` this server something before.
+        """Return the JSON documents in the lines of an answer. Raise AskFailed. Call `ask` on this server before.
 
         `check` is called with each, and its KeyError, TypeError or ValueError is a failure.
         """
@@ -166,7 +166,7 @@ class NodeQueries:
         return lines
 
     def where(self, server: Server) -> Server:
-        """Return the address that is really used, as far as it is known."""
+        """Return the address to use: the HTTPS one if we know that the server needs it."""
         return self._over_tls.get(server, server)
 
     async def _get(self, server: Server, target: str) -> Answer:
@@ -207,7 +207,7 @@ class NodeQueries:
     async def ask_all(
         self, servers: Sequence[Server], target: str, read: Callable[[Any], Said]
     ) -> tuple[dict[Server, Said], list[AskFailed]]:
-        """Ask all servers at the same time; return their answers and the failures."""
+        """Ask all servers in parallel. Return the answers and the failures."""
         answers: dict[Server, Said] = {}
         failures: list[AskFailed] = []
 
@@ -223,24 +223,24 @@ class NodeQueries:
         return {server: answers[server] for server in servers if server in answers}, failures
 
     async def producers(self, lookupds: Sequence[Server], topic: str) -> tuple[list[RegisteredNsqd], list[AskFailed]]:
-        """Return the nsqd that have the topic, from all nsqlookupds together. Not knowing the topic is no failure."""
+        """Return the nsqd that have the topic, from all nsqlookupds. Some of these may not know it."""
         answers, failures = await self.ask_all(lookupds, f"/lookup?topic={quote(topic)}", _producers)
         found = {producer for answer in answers.values() for producer in answer}
         return sorted(found), [failure for failure in failures if failure.status != 404]
 
     async def nodes(self, lookupds: Sequence[Server]) -> tuple[list[RegisteredNsqd], list[AskFailed]]:
-        """Return all registered nsqd that take new messages, from all nsqlookupds together.
+        """Return all registered nsqd that accept messages, from all nsqlookupds.
 
-        One that drains, is full or is unhealthy is left out, as long as there are others.
+        Draining, full and unhealthy ones are left out, if there are others.
         """
         answers, failures = await self.ask_all(lookupds, "/nodes", _nodes)
         listed = [it for answer in answers.values() for it in answer]
-        unready = {producer for producer, state in listed if state}  # NSQ's own nsqlookupd tells no states
+        unready = {producer for producer, state in listed if state}  # NSQ's own nsqlookupd has no states
         found = {producer for producer, _ in listed}
         return sorted(found - unready) or sorted(found), failures
 
     async def missing(self, lookupds: Sequence[Server], topic: str) -> tuple[list[Server], list[AskFailed]]:
-        """Return the nsqd that had the topic, or may have had it, and should be back; NSQ's nsqlookupd knows of none."""
+        """Return the missing nsqd that had the topic, or may have had it. NSQ's nsqlookupd doesn't list any."""
         answers, failures = await self.ask_all(lookupds, "/nodes?missing=true", partial(_missing, topic=topic))
         return list(dict.fromkeys(server for answer in answers.values() for server in answer)), failures
 
@@ -249,7 +249,7 @@ def _missing(answer: Any, topic: str) -> list[Server]:
     return [
         Server(text_in(it, "broadcast_address"), number_in(it, "http_port"))
         for it in list_in(answer, "missing")
-        # Without a list, it had too many topics for nsqlookupd to remember.
+        # No list means that it had too many topics for nsqlookupd to remember.
         if it.get("retired") is not True and (it["topics"] is None or topic in list_in(it, "topics"))
     ]
 
@@ -267,7 +267,7 @@ def _nodes(answer: Any) -> list[tuple[RegisteredNsqd, str]]:
 
 
 def tcp_port_in(info: Any) -> int:
-    """Return the TCP port in an answer of `/info`."""
+    """Return the TCP port from an answer of `/info`."""
     return number_in(info, "tcp_port")
 
 
@@ -279,7 +279,7 @@ def _https_port(body: bytes) -> int:
 
 
 def refusal(where: str, status: int, body: bytes) -> AskFailed:
-    """Return the failure that an answer with a status other than 200 means."""
+    """Return the failure for an answer with a status other than 200."""
     try:
         code = str(json.loads(body)["message"])
     except (ValueError, KeyError, TypeError):
@@ -295,7 +295,7 @@ async def servers_of(
     nsqd_http: Sequence[str] = (),
     nsqd_tcp: Sequence[str] = (),
 ) -> list[Server]:
-    """Return the HTTP addresses of the nsqd that the given addresses mean. Raise AskFailed."""
+    """Return the HTTP addresses of the nsqd named by the given addresses. Raise AskFailed."""
     if nsqd_http:
         return [parse_server(address) for address in nsqd_http]
     if nsqd_tcp:
@@ -307,7 +307,7 @@ async def servers_of(
 
 
 async def _beside(queries: NodeQueries, tcp: Server) -> Server:
-    """Return the HTTP address of the nsqd with this TCP address, if it is the next port, as usual."""
+    """Return the HTTP address for this TCP address, if it is the next port, as usual."""
     http = Server(tcp.host, tcp.port + 1)
     if await queries.ask(http, "/info", tcp_port_in) != tcp.port:
         raise AskFailed(f"{http}/info: this is not the nsqd of {tcp}")

@@ -1,7 +1,7 @@
 """nsq_bench: publish and consume as fast as possible, or at a rate, and report how fast that was.
 
-It measures nsqd together with this client: a single Python process is rarely faster than an nsqd. With --deadline
-several processes, on several machines, begin at the same time.
+It measures nsqd together with this client, because a single Python process is rarely faster than an nsqd. With
+--deadline several processes, on several machines, start at the same time.
 """
 
 from __future__ import annotations
@@ -36,32 +36,32 @@ log = logging.getLogger(__name__)
 
 ABOUT: Final = """\
 Publishes to a topic, consumes from it, or both at once, shows the rates every second, and prints a summary. Bodies
-begin with the time, so consuming also measures how long messages took (on one machine, or with synchronized clocks).
-Messages that were not consumed stay in the topic: delete it, or use a topic#ephemeral."""
+begin with the time, so consuming also measures the latency (on one machine, or with synchronized clocks). Messages
+that were not consumed stay in the topic: delete it, or use a topic#ephemeral."""
 
 _MARK: Final = b"nsqbench"
 _STAMPED: Final = 16  # bytes: the mark and the time
-_QUIET: Final = 1.0  # seconds without a message after which no more are expected
+_QUIET: Final = 1.0  # seconds without a message before we stop waiting
 _MOST_MESSAGE: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(ToolOptions):
     nsqd_tcp_address: tuple[str, ...] = option((), f"{flags.NSQD_TCP_ADDRESS}; by default 127.0.0.1:4150")
-    mode: str = option("both", "what to do: pub, sub, or both", kind=one_of("pub", "sub", "both"))
+    mode: str = option("both", "mode: pub, sub, or both", kind=one_of("pub", "sub", "both"))
     topic: str = option("sub_bench", "topic to publish to and to consume")
     channel: str = option("ch", "channel to consume")
-    size: int = option(200, "bytes of a message")
-    batch_size: int = option(200, "messages to publish together; 1: one by one")
+    size: int = option(200, "message size in bytes")
+    batch_size: int = option(200, "messages per publish")
     connections: int = option(0, "connections to each nsqd, for publishing and for consuming; 0: one per processor")
-    rate: float = option(0.0, "messages per second to publish, in all; 0: as fast as possible")
+    rate: float = option(0.0, "total messages per second to publish; 0: as fast as possible")
     rdy: int = option(2500, "messages in flight for each consumer")
     runfor: Nanoseconds = option(10 * SECOND, "how long to run", kind=DURATION)
-    deadline: str = option("", "when to begin: 'YYYY-MM-DD HH:MM:SS' in UTC; empty: at once")
+    deadline: str = option("", "when to start: 'YYYY-MM-DD HH:MM:SS' in UTC; empty: at once")
     producer_opt: tuple[str, ...] = option((), PRODUCER_OPT, kind=CLIENT_OPTIONS)
     consumer_opt: tuple[str, ...] = option((), CONSUMER_OPT, kind=CLIENT_OPTIONS)
-    quiet: bool = option(False, "show nothing before the summary")
-    json: bool = option(False, "print the summary as an object, for programs")
+    quiet: bool = option(False, "print only the summary")
+    json: bool = option(False, "print the summary as a JSON object")
 
     def check(self) -> None:
         flags.check_topic(self.topic)
@@ -97,7 +97,7 @@ def begin_of(deadline: str) -> float:
 
 
 def age_of(stamp: bytes) -> float | None:
-    """Return how many seconds ago a message that begins with `stamp` was published; None if it has no time."""
+    """Return the age in seconds of a message that begins with `stamp`; None if it has no time."""
     if len(stamp) < _STAMPED or not stamp.startswith(_MARK):
         return None
     return max(0.0, (time.time_ns() - int.from_bytes(stamp[len(_MARK) :], "big")) / 1e9)
@@ -105,7 +105,7 @@ def age_of(stamp: bytes) -> float | None:
 
 @dataclass(slots=True)
 class Side:
-    """The result of publishing or of consuming."""
+    """The result of publishing or consuming."""
 
     messages: int = 0
     bytes: int = 0
@@ -113,7 +113,7 @@ class Side:
     times: DurationHistogram = field(default_factory=DurationHistogram)
 
     def add_times(self, age: float | None, count: int) -> None:
-        """Add the same time for `count` messages, unless it is unknown."""
+        """Add the same time for `count` messages, unless it's unknown."""
         if age is not None and count:
             self.times.add(age, count)
 
@@ -129,7 +129,7 @@ class Side:
 
 
 class BenchRun:
-    """One run: publishers and consumers, and what they have done so far."""
+    """One run: publishers and consumers, and their results so far."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -138,7 +138,7 @@ class BenchRun:
         self._throttle: Throttle | None = None
 
     async def run(self, producers: Sequence[Producer], consumers: Sequence[Consumer], stop: trio.Event) -> None:
-        """Run all connections until the time is over. Raise NSQError."""
+        """Run all connections until the end. Raise NSQError."""
         options = self.options
         if options.rate:
             self._throttle = Throttle(options.rate, trio.current_time())
@@ -177,8 +177,7 @@ class BenchRun:
 
     async def _consume(self, consumer: Consumer, began: float) -> None:
         side = self.consumed
-        # Messages that were published together are timed once, when the first of them arrives: everything here is done
-        # for each message.
+        # We time messages of one batch once, when the first arrives, because all of this runs for each message.
         stamp, same, age = b"", 0, None
         try:
             async for message in consumer:
@@ -205,7 +204,7 @@ class BenchRun:
     # Output
 
     async def show(self) -> None:
-        """Show on stderr every second what was done in it; on a terminal always in the same line."""
+        """Show the rates on stderr every second; on a terminal always in the same line."""
         end = "\r" if sys.stderr.isatty() else "\n"
         published = consumed = 0
         while True:

@@ -1,7 +1,7 @@
-"""nsq_dead: look at the buried messages of a channel on all nsqd, give them back to it, discard or export them.
+"""nsq_dead: list a channel's buried messages on all nsqd, and kick, discard or export them.
 
-Nodes have their turn one after the other, so that a limit and a rate hold for all of them together. Long jobs are
-nsqd's own: they go on if this tool is stopped.
+Nodes take turns, so that a limit and a rate apply to all of them together. nsqd runs long jobs itself: they go on if
+you stop this tool.
 """
 
 from __future__ import annotations
@@ -55,35 +55,35 @@ ABOUT: Final = """\
 Usage: nsq_dead list|show|kick|discard|stop|export --topic=... --channel=... [flags]
 
 Buried messages have failed for good, and stay in their channel. `list` counts them by reason, `show` prints them as
-JSON, `kick` gives them back to the channel, `discard` drops them for ever, `stop` ends a kick or discard under way, and
-`export` copies them into a file or a topic and changes nothing. Kick and discard first show what each nsqd would do,
-and ask; nsqd work one after the other. When the tool is stopped, the nsqd at work goes on.
+JSON, `kick` gives them back to the channel, `discard` drops them forever, `stop` ends a running kick or discard, and
+`export` copies them into a file or a topic and changes nothing. Kick and discard first show the plan for each nsqd, and
+ask; nsqd work one after the other. If you stop the tool, the nsqd that is working goes on.
 
-Exit status 3: not everything was done or seen: an nsqd did not answer, refused, or had the topic and is not registered
-now; a body could not be read; or the tool was stopped before a job had ended."""
+Exit status 3: the result is incomplete: an nsqd did not answer, refused, or had the topic and is no longer
+registered; a body could not be read; or you stopped the tool before a job had ended."""
 
 VERBS: Final = ("list", "show", "kick", "discard", "stop", "export")
 TAKING: Final = ("kick", "discard")
 _PAGE: Final = 100
-_ASK_AGAIN: Final = 0.5  # seconds between two looks at a job
-_LONGEST_SILENCE: Final = 30.0  # seconds for which a node at work need not answer
+_ASK_AGAIN: Final = 0.5  # seconds between two queries of a job
+_LONGEST_SILENCE: Final = 30.0  # seconds that a working node may be silent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(ClusterOptions):
-    do: str = option("list", "what to do, as does the first argument: " + ", ".join(VERBS))
+    do: str = option("list", "command, instead of the first argument: " + ", ".join(VERBS))
     topic: str = option("", "topic of the channel")
-    channel: str = option("", "channel that has buried the messages")
+    channel: str = option("", "channel of the buried messages")
     reason: str = option("", "only messages whose reason contains this text")
     before: str = option(
-        "", "kick, discard: only those buried before this time (2026-03-01T12:00:00Z), or 1h (an hour ago)"
+        "", "kick, discard: only messages buried before this time (2026-03-01T12:00:00Z), or 1h (an hour ago)"
     )
-    id: tuple[str, ...] = option((), "kick, discard: this message, 16 hex digits")
-    rate: float = option(0.0, "kick, discard: most messages per second; 0: as fast as nsqd can")
-    force: bool = option(False, "kick: also what has no room in a channel that the policy file bounds")
-    yes: bool = option(False, "kick, discard: do not ask")
+    id: tuple[str, ...] = option((), "kick, discard: the message with this id, 16 hex digits")
+    rate: float = option(0.0, "kick, discard: maximum messages per second; 0: as fast as nsqd can")
+    force: bool = option(False, "kick: even if that exceeds the policy file's limit for the channel")
+    yes: bool = option(False, "kick, discard: don't ask")
     dry_run: bool = option(False, "kick, discard: only print the plan")
-    output_file: str = option("", "export: file that is made, with a JSON object per line")
+    output_file: str = option("", "export: file to create, with a JSON object per line")
     destination_topic: str = option("", "export: topic to publish the bodies into")
     destination_nsqd_tcp_address: tuple[str, ...] = option(
         (), "export: TCP address of an nsqd to publish to, host:port"
@@ -124,7 +124,7 @@ Nodes = ClusterNodes[tuple[DeadLetters, BuriedTotals]]
 
 
 async def find_buried(options: Options, queries: NodeQueries) -> Nodes:
-    """Ask all nsqd of the topic what they have buried. Raise ToolFailed if there is nobody to ask."""
+    """Ask all nsqd of the topic for their buried messages. Raise ToolFailed if there is no nsqd."""
 
     async def ask(server: Server) -> tuple[DeadLetters, BuriedTotals]:
         node = DeadLetters(queries, server, options.topic, options.channel)
@@ -145,7 +145,7 @@ def listed(cluster: Nodes) -> list[str]:
     lines = []
     reasons: Counter[str] = Counter()
     for server, (_, it) in cluster.nodes.items():
-        job = f"  {it.job.verb} under way, {it.job.done} done" if it.job is not None else ""
+        job = f"  {it.job.verb} running, {it.job.done} done" if it.job is not None else ""
         lines.append(f"{server}  {it.count} buried{job}{f'  paused: {it.paused_why}' if it.paused_why else ''}")
         for reason, _, count in it.reasons:
             reasons[reason] += count
@@ -160,7 +160,7 @@ def listed(cluster: Nodes) -> list[str]:
 
 
 async def messages(options: Options, cluster: Nodes) -> AsyncGenerator[dict[str, Any], None]:
-    """Yield what is buried, node by node. A node that fails meanwhile is noted."""
+    """Yield the buried messages, node by node. A node that fails is recorded."""
     left = options.limit or inf
     for node, _ in cluster.nodes.values():
         after: int | None = None
@@ -199,14 +199,14 @@ async def export_to_file(options: Options, cluster: Nodes) -> int:
                 await file.write(json_line(message))
                 count += 1
             await file.flush()
-            await trio.to_thread.run_sync(sync_all, file.fileno())  # whoever has exported may discard next
+            await trio.to_thread.run_sync(sync_all, file.fileno())  # the user may discard after the export
     except OSError as error:
         raise ToolFailed(f"cannot write {path}: {error.strerror}") from error
     return count
 
 
 async def export_to_topic(options: Options, queries: NodeQueries, cluster: Nodes) -> int:
-    """Publish the bodies. After a broken connection a message may be published twice."""
+    """Publish the bodies. If the connection breaks, a message may be published twice."""
     count = 0
     try:
         addresses = list(options.destination_nsqd_tcp_address) or [
@@ -240,7 +240,7 @@ def body_of(message: dict[str, Any]) -> bytes:
 
 
 def plan(options: Options, cluster: Nodes) -> list[str]:
-    """Return what each node would do, in their order."""
+    """Return the plan for each node, in order."""
     lines, left = [], options.limit
     for server, (_, it) in cluster.nodes.items():
         most, is_exact = expected(options, it)
@@ -248,7 +248,7 @@ def plan(options: Options, cluster: Nodes) -> list[str]:
             most = min(most, left)
             left -= most
         at_most = "" if is_exact else "at most "
-        busy = f" (not now: a {it.job.verb} is under way)" if it.job is not None and not options.id else ""
+        busy = f" (not now: a {it.job.verb} is running)" if it.job is not None and not options.id else ""
         lines.append(
             f"{server}  {it.count} buried  {options.do} {at_most}{most}{busy}{_lack_of_room(options, it, most)}"
         )
@@ -263,7 +263,7 @@ def _lack_of_room(options: Options, summary: BuriedTotals, most: int) -> str:
 
 
 def expected(options: Options, summary: BuriedTotals) -> tuple[int, bool]:
-    """Return how many messages a node has for this selection, and whether that is exact."""
+    """Return how many messages of this selection a node has, and whether that is exact."""
     if options.id:
         return min(len(options.id), summary.count), False
     count = summary.most_with(options.reason) if options.reason else summary.count
@@ -271,7 +271,7 @@ def expected(options: Options, summary: BuriedTotals) -> tuple[int, bool]:
 
 
 async def take_all(options: Options, cluster: Nodes, progress: Progress) -> None:
-    """Have one node after the other do it."""
+    """Execute the plan, one node after another."""
     began = datetime.now(UTC)
     for node, _ in cluster.nodes.values():
         if options.limit and progress.done >= options.limit:
@@ -296,7 +296,7 @@ async def take_all(options: Options, cluster: Nodes, progress: Progress) -> None
 
 
 async def watch(node: DeadLetters, job: JobProgress, progress: Progress, before: int) -> None:
-    """Wait until the node has done its job. Raise AskFailed if it is silent for long, or has forgotten the job."""
+    """Wait for the node's job to end. Raise AskFailed if the node is silent too long, or has forgotten the job."""
     silent_since = trio.current_time()
     while True:
         await trio.sleep(_ASK_AGAIN)
@@ -309,7 +309,7 @@ async def watch(node: DeadLetters, job: JobProgress, progress: Progress, before:
         silent_since = trio.current_time()
         found = next((it for it in jobs if it.started_at == job.started_at), None)
         if found is None:
-            raise AskFailed(f"{node.server}: was restarted; its {job.verb} has ended, and nobody knows with how many")
+            raise AskFailed(f"{node.server}: was restarted; its {job.verb} ended after an unknown number of messages")
         progress.done = before + found.done
         if found.has_ended:
             return
@@ -326,7 +326,7 @@ async def take(options: Options, cluster: Nodes, stop: trio.Event) -> int:
     done = {"kick": "kicked", "discard": "discarded"}[options.do]
     await write_lines([f"{progress.done} messages {done}{cluster.exception}"])
     if not ended:
-        log.warning("stopped; a job under way goes on in its nsqd: nsq_dead stop ends it")
+        log.warning("stopped; a running job goes on in its nsqd: nsq_dead stop ends it")
     return cluster.status if ended else NOT_ALL
 
 

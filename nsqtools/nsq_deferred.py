@@ -1,6 +1,6 @@
-"""nsq_deferred: list the deferred messages of a topic on all nsqd, take them back, or change when they are due.
+"""nsq_deferred: list a topic's deferred messages on all nsqd, cancel them, or change their due time.
 
-A named message that was not taken back makes the exit status 3.
+If a named message could not be cancelled, the exit status is 3.
 """
 
 from __future__ import annotations
@@ -48,36 +48,37 @@ log = logging.getLogger(__name__)
 ABOUT: Final = """\
 Usage: nsq_deferred list|show|cancel|due --topic=... [flags]
 
-Deferred messages wait for their time in each channel of their topic. `list` counts them by channel and tells when the
-next one is due, `show` prints them as JSON, the next one first. `cancel` takes messages back, so that they are never
-delivered, and `due` makes them due after --defer. Choose deferred messages by --due-before and --due-after, or --all; or
-name messages by --key or --id, also ones that are not deferred and wait for a consumer. Both verbs first show what each
-nsqd would do, and ask.
+Deferred messages wait for their time in each channel of their topic. `list` counts them by channel and shows when the
+next one is due, `show` prints them as JSON, the next one first. `cancel` removes messages before they are delivered,
+and `due` makes them due after --defer. Choose deferred messages with --due-before and --due-after, or --all; or name
+messages with --key or --id, even if they are not deferred and wait for a consumer. Both verbs first show the plan for
+each nsqd, and ask.
 
-Exit status 3: not everything was done or seen: an nsqd did not answer, refused, or had the topic and is not registered
-now; a named message was not found, was buried, or a consumer had it; or cancel or due was stopped before the end."""
+Exit status 3: the result is incomplete: an nsqd did not answer, refused, or had the topic and is no longer
+registered; a named message was not found, was buried, or a consumer had it; or you stopped cancel or due before the
+end."""
 
 VERBS: Final = ("list", "show", "cancel", "due")
 TAKING: Final = ("cancel", "due")
 
-# A message in one of these states will not be delivered at the wrong time.
+# In one of these states, a message won't be delivered at the wrong time.
 _AS_WANTED: Final = ("cancelled", "moved", "done")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(ClusterOptions):
-    do: str = option("list", "what to do, as does the first argument: " + ", ".join(VERBS))
+    do: str = option("list", "command, instead of the first argument: " + ", ".join(VERBS))
     channel: str = option("", "only this channel; empty: all channels")
-    key: tuple[str, ...] = option((), "show, cancel, due: the message that was published with this key")
-    id: tuple[str, ...] = option((), "show, cancel, due: this message, 16 hex digits")
+    key: tuple[str, ...] = option((), "show, cancel, due: the message with this key")
+    id: tuple[str, ...] = option((), "show, cancel, due: the message with this id, 16 hex digits")
     due_before: str = option(
-        "", "show, cancel, due: only those due before this time (2026-03-01T12:00:00Z), or 1h (an hour from now)"
+        "", "show, cancel, due: only messages due before this time (2026-03-01T12:00:00Z), or 1h (an hour from now)"
     )
-    due_after: str = option("", "show, cancel, due: only those due at this time or later, written as --due-before")
+    due_after: str = option("", "show, cancel, due: only messages due at this time or later, written like --due-before")
     all: bool = option(False, "cancel, due: all deferred messages")
-    limit: int = option(0, "show, cancel, due: most messages, counted in each channel, of all nsqd together; 0: all")
-    defer: str = option("", "due: how long from now the messages are due; 0s: now")
-    yes: bool = option(False, "cancel, due: do not ask")
+    limit: int = option(0, "show, cancel, due: maximum number of messages per channel, from all nsqd; 0: all")
+    defer: str = option("", "due: new delay from now; 0s: now")
+    yes: bool = option(False, "cancel, due: don't ask")
     dry_run: bool = option(False, "cancel, due: only print the plan")
 
     def check(self) -> None:
@@ -120,7 +121,7 @@ class Options(ClusterOptions):
 
     @property
     def is_chosen(self) -> bool:
-        """Whether messages are chosen by the time when they are due."""
+        """True if messages are chosen by due time."""
         return bool(self.due_before or self.due_after)
 
     def defer_ms(self) -> int:
@@ -151,7 +152,7 @@ def due_time(flag: str, text: str, now: datetime) -> float | None:
 
 
 class Choice:
-    """Which of the deferred messages are meant."""
+    """The selection of deferred messages."""
 
     def __init__(self, options: Options, now: datetime) -> None:
         self._before = due_time("due-before", options.due_before, now) or inf
@@ -159,7 +160,7 @@ class Choice:
         self._keys, self._ids = set(options.key), set(options.id)
 
     def is_behind(self, message: dict[str, Any]) -> bool:
-        """Return whether this message and all later ones are due too late."""
+        """Return True if this message and all later ones are due too late."""
         return bool(message["due"] >= self._before)
 
     def has(self, message: dict[str, Any]) -> bool:
@@ -170,11 +171,11 @@ class Choice:
 
 Nodes = ClusterNodes[
     tuple[DeferredMessages, dict[str, int] | None]
-]  # with the count of each channel; None: may not be read
+]  # with the count of each channel; None: no permission to read
 
 
 async def find_deferred(options: Options, queries: NodeQueries) -> Nodes:
-    """Ask all nsqd of the topic how many messages are deferred. Raise ToolFailed if there is nobody to ask."""
+    """Ask all nsqd of the topic how many messages are deferred. Raise ToolFailed if there is no nsqd."""
 
     async def ask(server: Server) -> tuple[DeferredMessages, dict[str, int] | None]:
         node = DeferredMessages(queries, server, options.topic)
@@ -182,7 +183,7 @@ async def find_deferred(options: Options, queries: NodeQueries) -> Nodes:
             counts = await node.counts()
         except AskFailed as error:
             if error.status == 403 and options.key and not options.id:
-                return node, None  # a publisher may take back what it has the key of
+                return node, None  # a publisher may cancel messages by key
             raise
         if counts is None:
             raise Absent(f"the topic {options.topic}")
@@ -220,7 +221,7 @@ def _time(nanoseconds: int) -> str:
 async def chosen(
     options: Options, choice: Choice, cluster: Nodes
 ) -> AsyncGenerator[tuple[DeferredMessages, str, dict[str, Any]], None]:
-    """Yield the deferred messages that are meant, with node and channel. A node that fails meanwhile is noted."""
+    """Yield the selected messages with node and channel. A node that fails is recorded."""
     left = options.limit or inf
     for node, counts in cluster.nodes.values():
         try:
@@ -250,7 +251,7 @@ Job = list[tuple[DeferredMessages, list[Name]]]
 
 
 async def planned(options: Options, cluster: Nodes) -> Job:
-    """Return what each node would be asked to take."""
+    """Return the plan for each node."""
     if options.names:
         return [(node, options.names) for node, _ in cluster.nodes.values()]
     names: dict[Server, list[Name]] = {server: [] for server in cluster.nodes}
@@ -277,12 +278,12 @@ def plan(options: Options, cluster: Nodes, job: Job) -> list[str]:
 class Done:
     """What happened to the messages."""
 
-    channels: Counter[str] = field(default_factory=Counter)  # by how a message was found there
+    channels: Counter[str] = field(default_factory=Counter)  # by state of the message
     found: set[Name] = field(default_factory=set)
 
 
 async def take_all(options: Options, cluster: Nodes, job: Job, done: Done, progress: Progress) -> None:
-    """Have one node after the other do it. A node that fails is not asked for the rest."""
+    """Execute the plan, one node after another. If a node fails, its remaining messages are skipped."""
     defer_ms = options.defer_ms() if options.do == "due" else 0
     for node, names in job:
         for number, name in enumerate(names):
@@ -290,7 +291,7 @@ async def take_all(options: Options, cluster: Nodes, job: Job, done: Done, progr
                 counts = await (node.cancel(name) if options.do == "cancel" else node.due(name, defer_ms))
             except AskFailed as error:
                 left = len(names) - number - 1
-                cluster.failed(f"{error}{f'; {left} more messages were not asked for there' if left else ''}")
+                cluster.failed(f"{error}{f'; {left} more messages skipped there' if left else ''}")
                 progress.done += left + 1
                 break
             if counts is not None:
@@ -302,7 +303,7 @@ async def take_all(options: Options, cluster: Nodes, job: Job, done: Done, progr
 async def take(options: Options, cluster: Nodes, stop: trio.Event) -> int:
     job, done = await planned(options, cluster), Done()
     progress = Progress(sum(len(names) for _, names in job), quiet=options.quiet)
-    question = f"{'take back' if options.do == 'cancel' else 'move'} these messages?"
+    question = f"{'cancel' if options.do == 'cancel' else 'move'} these messages?"
     work = partial(take_all, options, cluster, job, done, progress)
     ended = await carry_out(options, stop, work, progress, plan=plan(options, cluster, job), question=question)
     if ended is None:

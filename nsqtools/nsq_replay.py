@@ -1,9 +1,9 @@
-"""nsq_replay: publish a range of a topic's log again, into a topic on the same or on another cluster.
+"""nsq_replay: publish a range of a topic's log again, into a topic on the same or another cluster.
 
-The range is fixed at the beginning, so a replay into the same topic ends. Messages of several nsqd are replayed in the
-order in which they were published, according to the clocks of the nodes. Nothing changes at the source.
+The range is fixed at the start, so a replay into the same topic ends. Messages of several nsqd are replayed in the
+order of their publication, by the nodes' clocks. Nothing changes at the source.
 
-A message is published at least once: after a broken connection, or from a checkpoint, the last batch may be published
+A message is published at least once: if the connection breaks, or from a checkpoint, the last batch may be published
 twice.
 """
 
@@ -40,10 +40,10 @@ log = logging.getLogger(__name__)
 
 ABOUT: Final = """\
 Publishes a range of a topic's log into --destination-topic, in the order of publication, without changing the topic or
-its channels. Deferred messages are published at once. Without a destination address, the nsqd that have the topic get
-the messages. With --checkpoint the same command continues an interrupted replay.
+its channels. Deferred messages are published at once. Without a destination address, the messages go to the nsqd that
+have the topic. With --checkpoint the same command continues an interrupted replay.
 
-Exit status 3: the range was not replayed completely, because it was stopped or parts can no longer be read."""
+Exit status 3: the replay is incomplete, because you stopped it or parts can no longer be read."""
 
 NOT_ALL: Final = 3
 _SAVE_EVERY: Final = 1.0  # seconds
@@ -56,21 +56,21 @@ class Options(ToolOptions):
     lookupd_http_address: tuple[str, ...] = option((), flags.LOOKUPD_HTTP_ADDRESS)
     from_: str = option(
         "earliest",
-        "where to begin: earliest, a sequence, a time (2026-03-01T12:00:00Z), or 1h (an hour ago)",
+        "where to start: earliest, a sequence, a time (2026-03-01T12:00:00Z), or 1h (an hour ago)",
         flag="from",
     )
-    to: str = option("latest", "end before: latest, a sequence, a time, or 1h (an hour ago)")
-    limit: int = option(0, "most messages to replay; 0: all")
+    to: str = option("latest", "where to end (exclusive): latest, a sequence, a time, or 1h (an hour ago)")
+    limit: int = option(0, "maximum number of messages to replay; 0: all")
     destination_topic: str = option("", "topic to publish into")
     destination_nsqd_tcp_address: tuple[str, ...] = option((), flags.DESTINATION_NSQD)
     destination_lookupd_http_address: tuple[str, ...] = option((), flags.DESTINATION_LOOKUPD)
     producer_opt: tuple[str, ...] = option((), PRODUCER_OPT, kind=CLIENT_OPTIONS)
-    rate: float = option(0.0, "most messages per second; 0: as fast as possible")
-    batch_size: int = option(200, "most messages to publish together")
-    checkpoint: str = option("", "file for the progress; if it exists, the replay continues from it")
-    dry_run: bool = option(False, "only print what would be replayed")
+    rate: float = option(0.0, "maximum messages per second; 0: as fast as possible")
+    batch_size: int = option(200, "maximum number of messages per publish")
+    checkpoint: str = option("", "file for the progress; if it exists, the replay continues there")
+    dry_run: bool = option(False, "only print the plan")
     quiet: bool = option(False, "show no progress")
-    json: bool = option(False, "print the summary as an object, for programs")
+    json: bool = option(False, "print the summary as a JSON object")
     http_client_connect_timeout: Nanoseconds = option(2 * SECOND, flags.CONNECT_TIMEOUT, kind=DURATION)
     http_client_request_timeout: Nanoseconds = option(5 * SECOND, flags.REQUEST_TIMEOUT, kind=DURATION)
 
@@ -106,11 +106,11 @@ class ReplayRun:
 
     options: Options
     readers: list[SpanReader]
-    published_before: int = 0  # in earlier runs, according to the checkpoint
+    published_before: int = 0  # in earlier runs, from the checkpoint
     published: int = 0
     began: float = field(default_factory=trio.current_time)
     _saved: float = -inf
-    _positions: list[int] = field(init=False)  # for each reader, the sequence before which everything was published
+    _positions: list[int] = field(init=False)  # per reader: everything before this sequence is published
 
     def __post_init__(self) -> None:
         self.mark_published()
@@ -129,7 +129,7 @@ class ReplayRun:
         return sum(reader.unreadable for reader in self.readers)
 
     async def next_batch(self, size: int) -> list[tuple[bytes, Mapping[str, bytes]]]:
-        """Return the bodies and headers of the next messages to publish, `size` at most. Raise AskFailed."""
+        """Return bodies and headers of the next messages to publish, up to `size`. Raise AskFailed."""
         if self.options.limit:
             size = min(size, self._limit - self.published)
         batch: list[tuple[bytes, Mapping[str, bytes]]] = []
@@ -142,12 +142,12 @@ class ReplayRun:
         return batch
 
     def mark_published(self) -> None:
-        """Note that everything read so far has been published, so a later run may continue from here."""
+        """Record that everything read so far is published, so that a later run can continue here."""
         self._positions = [reader.position for reader in self.readers]
 
     @property
     def position(self) -> int:
-        """The sequence from which to continue, if there is only one reader."""
+        """The sequence to continue from, if there is only one reader."""
         return self._positions[0]
 
     def save(self, *, at_once: bool) -> None:
@@ -190,7 +190,7 @@ class ReplayRun:
 
 
 async def prepare(options: Options, queries: NodeQueries) -> ReplayRun:
-    """Find the logs and the ranges to replay, from the flags or from the checkpoint. Raise AskFailed or ToolFailed."""
+    """Find the logs and ranges to replay, from the flags or the checkpoint. Raise AskFailed or ToolFailed."""
     servers = await servers_of(
         queries, options.topic, lookupd=options.lookupd_http_address, nsqd_http=options.nsqd_http_address
     )
@@ -214,13 +214,11 @@ async def prepare(options: Options, queries: NodeQueries) -> ReplayRun:
 def _continued(options: Options, before: ReplayCheckpoint, found: Sequence[tuple[RemoteTopicLog, Bounds]]) -> ReplayRun:
     if (before.topic, before.destination_topic) != (options.topic, options.destination_topic):
         raise ToolFailed(
-            f"checkpoint {options.checkpoint} is of another replay, {before.topic} into {before.destination_topic}"
+            f"checkpoint {options.checkpoint} belongs to another replay, {before.topic} into {before.destination_topic}"
         )
     logs = {bounds.node: it for it, bounds in found}
     if missing := before.places.keys() - logs.keys():
-        raise ToolFailed(
-            f"checkpoint {options.checkpoint} names nodes that were not found: {', '.join(sorted(missing))}"
-        )
+        raise ToolFailed(f"nodes of checkpoint {options.checkpoint} not found: {', '.join(sorted(missing))}")
     readers = [
         SpanReader(logs[node], ReadRange(node, place.log_id, place.next, place.end))
         for node, place in before.places.items()
@@ -229,7 +227,7 @@ def _continued(options: Options, before: ReplayCheckpoint, found: Sequence[tuple
 
 
 async def publish(replay: ReplayRun, producer: Producer, progress: Progress, stop: trio.Event) -> bool:
-    """Publish until the end or until `stop` is set; return whether the end was reached.
+    """Publish until the end or until `stop` is set. Return True at the end.
 
     Raises AskFailed, NSQError or ToolFailed.
     """
@@ -261,14 +259,14 @@ async def _publish(topic: str, batch: Sequence[tuple[bytes, Mapping[str, bytes]]
         try:
             await producer.publish_many(topic, bodies, headers=headers)
         except Unsupported:
-            log.warning("the destination knows no headers: those of up to %d messages are left out", len(batch))
+            log.warning("the destination doesn't support headers, dropped from up to %d messages", len(batch))
         else:
             return
     await producer.publish_many(topic, bodies)
 
 
 async def destinations(options: Options, queries: NodeQueries, replay: ReplayRun) -> list[str]:
-    """Return the TCP addresses of the nsqd to publish to; none if nsqlookupd lists them. Raise AskFailed."""
+    """Return the TCP addresses of the nsqd to publish to; empty if nsqlookupd lists them. Raise AskFailed."""
     if options.destination_nsqd_tcp_address or options.destination_lookupd_http_address:
         return list(options.destination_nsqd_tcp_address)
     servers = [reader.log.server for reader in replay.readers]
@@ -281,7 +279,7 @@ async def run(options: Options, stop: trio.Event) -> int:
         connect_timeout=seconds(options.http_client_connect_timeout),
         request_timeout=seconds(options.http_client_request_timeout),
     )
-    # Each batch is awaited, so no answer is outstanding at the end.
+    # We wait for each batch, so no answer is pending at the end.
     config = client_config("nsq_replay", options.producer_opt, drain_timeout=0.0)
     try:
         replay = await prepare(options, queries)
@@ -291,7 +289,7 @@ async def run(options: Options, stop: trio.Event) -> int:
         addresses = await destinations(options, queries, replay)
     except AskFailed as error:
         raise ToolFailed(str(error)) from error
-    replay.save(at_once=True)  # fails before anything is published if the file cannot be written
+    replay.save(at_once=True)  # if we can't write the file, fail before publishing anything
     progress = Progress(replay.planned, quiet=options.quiet)
     complete, trouble = False, None
 

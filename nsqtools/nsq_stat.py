@@ -1,4 +1,4 @@
-"""nsq_stat: rates and depths of one channel, summed over all nsqd that have it, in every interval."""
+"""nsq_stat: a channel's rates and depths, summed over all nsqd, in every interval."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 ABOUT: Final = """\
 Prints a line for each interval: messages per second in and out of a channel, its depth, and counters since nsqd
-started, summed over all nsqd that have the topic. If some of them do not answer, the line names those missing."""
+started, summed over all nsqd that have the topic. If some of them do not answer, the line names them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +35,8 @@ class Options(ToolOptions):
     topic: str = option("", "topic to watch")
     channel: str = option("", "channel to watch")
     interval: Nanoseconds = option(2 * SECOND, "time between lines", kind=DURATION)
-    count: int | None = option(None, "number of lines; by default without end", kind=flags.COUNT)
-    json: bool = option(False, "print an object for each line, for programs")
+    count: int | None = option(None, "number of lines; default: no limit", kind=flags.COUNT)
+    json: bool = option(False, "print each line as a JSON object")
     http_client_connect_timeout: Nanoseconds = option(2 * SECOND, flags.CONNECT_TIMEOUT, kind=DURATION)
     http_client_request_timeout: Nanoseconds = option(5 * SECOND, flags.REQUEST_TIMEOUT, kind=DURATION)
     nsqd_http_address: tuple[str, ...] = option((), flags.NSQD_HTTP_ADDRESS)
@@ -76,10 +76,10 @@ class WatchedChannel:
             connect_timeout=seconds(options.http_client_connect_timeout),
             request_timeout=seconds(options.http_client_request_timeout),
         )
-        self._known: list[Server] = []  # the nsqd that had the topic in nsqlookupd's last answer
+        self._known: list[Server] = []  # the nsqd in nsqlookupd's last answer about the topic
 
     async def poll(self) -> tuple[Poll, list[str]]:
-        """Return the counters of all nsqd, and lines about what went wrong."""
+        """Return the counters of all nsqd, and lines about failures."""
         servers, troubles = await self._nodes()
         topic, channel = quote(self._topic), quote(self._channel)
         target = f"/stats?format=json&topic={topic}&channel={channel}&include_clients=false"
@@ -113,7 +113,7 @@ class Watched(Protocol):
 
 
 async def watch(channel: Watched, options: Options, write: Callable[[bytes], Awaitable[None]]) -> None:
-    """Print rows until there are enough. Raise ToolFailed if the first poll finds nothing."""
+    """Print the rows. Raise ToolFailed if the first poll finds nothing."""
     before, troubles = await channel.poll()
     if not before.nodes:
         raise ToolFailed("; ".join(troubles))

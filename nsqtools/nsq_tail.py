@@ -1,4 +1,4 @@
-"""nsq_tail: print messages as they arrive, or with --peek, changing nothing, those that a topic's log has kept."""
+"""nsq_tail: print messages as they arrive, or with --peek the messages in a topic's log, changing nothing."""
 
 from __future__ import annotations
 
@@ -46,33 +46,33 @@ from nsqtools.output import Output, header_lines, message_line
 log = logging.getLogger(__name__)
 
 ABOUT: Final = """\
-Prints each message and a newline, and finishes it. Without --channel it makes an ephemeral channel of its own.
+Prints each message and a newline, and finishes it. Without --channel it creates its own ephemeral channel.
 
-With --peek it reads the logs of the topics: no channel is made, nothing is delivered or finished, and it ends after
-the last message. With -n alone it shows the last n messages, with --from the first n from there on."""
+With --peek it reads the topics' logs: it creates no channel, nothing is delivered or finished, and it exits after the
+last message. With just -n it shows the last n messages, with --from the first n from there on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(ToolOptions):
     channel: str = option("", "channel to consume; empty: tailNNNNNN#ephemeral")
     max_in_flight: int = option(200, MAX_IN_FLIGHT)
-    n: int = option(0, "number of messages to show, of all topics together; 0: no end")
+    n: int = option(0, "number of messages to show, from all topics together; 0: no limit")
     print_topic: bool = option(False, "print the topic's name before each message")
-    print_headers: bool = option(False, "print the headers of each message before it, a line each")
-    json: bool = option(False, "print an object for each message, for programs")
+    print_headers: bool = option(False, "print each message's headers before it, one per line")
+    json: bool = option(False, "print each message as a JSON object")
     nsqd_tcp_address: tuple[str, ...] = option((), flags.NSQD_TCP_ADDRESS)
     nsqd_http_address: tuple[str, ...] = option(
-        (), f"{flags.NSQD_HTTP_ADDRESS}; for --peek, and for the check before an ephemeral channel is made"
+        (), f"{flags.NSQD_HTTP_ADDRESS}; for --peek, and for the check before creating an ephemeral channel"
     )
     lookupd_http_address: tuple[str, ...] = option((), flags.LOOKUPD_HTTP_ADDRESS)
     topic: tuple[str, ...] = option((), "topic to show")
     consumer_opt: tuple[str, ...] = option((), CONSUMER_OPT, kind=CLIENT_OPTIONS)
     force: bool = option(
-        False, "make an ephemeral channel even if it takes away messages that wait for a first channel"
+        False, "create an ephemeral channel even if it takes away messages that wait for a first channel"
     )
-    peek: bool = option(False, "show what the log has kept, without changing anything")
+    peek: bool = option(False, "show the messages in the log, without changing anything")
     from_: str = option(
-        "", "with --peek, where to begin: earliest, a sequence, a time (2026-03-01T12:00:00Z), or 1h (an hour ago)",
+        "", "with --peek, where to start: earliest, a sequence, a time (2026-03-01T12:00:00Z), or 1h (an hour ago)",
         flag="from",
     )  # fmt: skip
 
@@ -102,7 +102,7 @@ class Options(ToolOptions):
 
 
 class TailRun:
-    """Consumers whose messages are printed one after another, until there were enough."""
+    """Consumers. Prints their messages one by one, up to the limit."""
 
     def __init__(self, options: Options, config: Config, output: Output) -> None:
         self._options = options
@@ -161,7 +161,7 @@ class TailRun:
                 message.requeue(0, backoff=False)
                 raise ToolFailed(f"ERROR: failed to write to os.Stdout - {error.strerror}") from error
             except OutputClosed:
-                self.status = STATUS_OF_A_CLOSED_PIPE  # in good order, too: nothing is left in flight
+                self.status = STATUS_OF_A_CLOSED_PIPE  # also a clean end: nothing is left in flight
                 self._left = 0
                 message.requeue(0, backoff=False)
             else:
@@ -174,7 +174,7 @@ class TailRun:
 
     def stop(self) -> None:
         self._is_stopping = True
-        for scope in self._opening:  # connecting to an nsqd that hangs may take long to fail
+        for scope in self._opening:  # connecting to a hung nsqd may take long to fail
             scope.cancel()
         for consumer in self._consumers:
             consumer.stop()
@@ -194,9 +194,9 @@ def _about(message: Message) -> dict[str, Any]:
 
 
 async def guard(options: Options, topic: str, queries: NodeQueries) -> None:
-    """Refuse to make an ephemeral channel that would be the topic's first one. Raise ToolFailed.
+    """Refuse to create an ephemeral channel that would be the topic's first one. Raise ToolFailed.
 
-    The first channel gets the topic's backlog, which would vanish together with an ephemeral channel.
+    The first channel gets the topic's backlog, which would vanish with an ephemeral channel.
     """
     target = f"/stats?format=json&topic={quote(topic)}&include_clients=false"
     try:
@@ -223,7 +223,7 @@ async def guard(options: Options, topic: str, queries: NodeQueries) -> None:
 
 
 def _unread(stats: Any, *, topic: str) -> int:
-    """Return how many messages in an answer of `/stats` wait for the topic's first channel."""
+    """Return how many messages wait for the topic's first channel, from an answer of `/stats`."""
     return sum(
         number_in(found, "depth")
         for found in list_in(stats, "topics")

@@ -1,6 +1,6 @@
-"""nsq_to_file: write every message of some topics to files, and finish it when it is on the disk.
+"""nsq_to_file: write every message of some topics to files, and finish it once it is on the disk.
 
-This module has the settings, finds the topics, and starts a consumer and a writer (topic_archive.py) for each of them.
+This module has the settings, finds the topics, and starts a consumer and a writer (topic_archive.py) for each.
 """
 
 from __future__ import annotations
@@ -37,43 +37,43 @@ from nsqtools.topic_archive import TopicArchive
 log = logging.getLogger(__name__)
 
 ABOUT: Final = """\
-A message is finished once it is on the disk, so nsqd's message timeout has to be longer than --sync-interval. It may
-be in the files twice, for instance after a crash, and is never given up, unless --consumer-opt sets max_attempts.
-SIGHUP closes all files; the next message opens a new one. In names, <TOPIC>, <HOST>, <PID>, <DATETIME> and <REV> are
-replaced; several processes that write to the same folder need different names (<PID> or --host-identifier)."""
+A message is finished once it is on the disk, so nsqd's message timeout has to be longer than --sync-interval. It may be
+in the files twice, for example after a crash, and is retried forever, unless --consumer-opt sets max_attempts. SIGHUP
+closes all files; the next message opens a new one. File names may contain <TOPIC>, <HOST>, <PID>, <DATETIME> and <REV>.
+If several processes write to the same folder, use different names (<PID> or --host-identifier)."""
 
 _MOST_THREADS: Final = 16  # writing at the same time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(ToolOptions):
-    log_level: str = option("info", "lowest level to log: debug, info, warn, error, or fatal")
-    log_prefix: str = option("[nsq_to_file] ", "beginning of each line of the log")
+    log_level: str = option("info", "minimum level to log: debug, info, warn, error, or fatal")
+    log_prefix: str = option("[nsq_to_file] ", "prefix of each log line")
     channel: str = option("nsq_to_file", "channel to consume")
-    max_in_flight: int = option(200, "most messages in flight, that is, not yet on the disk")
+    max_in_flight: int = option(200, "maximum number of messages in flight, that is, not yet on the disk")
     output_dir: str = option("/tmp", "folder for the files")
     work_dir: str = option("", "folder for files that are still being written; empty: --output-dir")
-    datetime_format: str = option("%Y-%m-%d_%H", "replacement for <DATETIME>, with the codes of strftime")
-    filename_format: str = option("<TOPIC>.<HOST><REV>.<DATETIME>.log", "names of the files")
+    datetime_format: str = option("%Y-%m-%d_%H", "replacement for <DATETIME>, with strftime codes")
+    filename_format: str = option("<TOPIC>.<HOST><REV>.<DATETIME>.log", "file names")
     host_identifier: str = option("", "replacement for <HOST>; may contain <SHORT_HOST> and <HOSTNAME>")
     gzip: bool = option(False, "compress files")
-    gzip_level: int = option(6, "level of compression, 1 to 9")
-    skip_empty_files: bool = option(False, "make no files without messages")
+    gzip_level: int = option(6, "compression level, 1 to 9")
+    skip_empty_files: bool = option(False, "don't create files without messages")
     topic: tuple[str, ...] = option((), "topic to consume")
-    topic_pattern: str = option("", "regular expression (Python's) that a part of the topic's name must match")
+    topic_pattern: str = option("", "regular expression (Python's) that must match a part of the topic's name")
     topic_refresh: Nanoseconds = option(
-        MINUTE, "how often nsqlookupd is asked for topics; 0 or less: only once", kind=DURATION
+        MINUTE, "how often to ask nsqlookupd for topics; 0 or less: only once", kind=DURATION
     )
-    rotate_size: int = option(0, "bytes above which a new file begins; 0 or less: never")
-    rotate_interval: Nanoseconds = option(0, "time after which a new file begins; 0 or less: never", kind=DURATION)
-    sync_interval: Nanoseconds = option(30 * SECOND, "longest time until messages are on the disk", kind=DURATION)
+    rotate_size: int = option(0, "start a new file above this many bytes; 0 or less: never")
+    rotate_interval: Nanoseconds = option(0, "start a new file after this time; 0 or less: never", kind=DURATION)
+    sync_interval: Nanoseconds = option(30 * SECOND, "maximum time until messages are on the disk", kind=DURATION)
     http_client_connect_timeout: Nanoseconds = option(2 * SECOND, flags.CONNECT_TIMEOUT, kind=DURATION)
     http_client_request_timeout: Nanoseconds = option(5 * SECOND, flags.REQUEST_TIMEOUT, kind=DURATION)
     nsqd_tcp_address: tuple[str, ...] = option((), flags.NSQD_TCP_ADDRESS)
     lookupd_http_address: tuple[str, ...] = option((), flags.LOOKUPD_HTTP_ADDRESS)
     consumer_opt: tuple[str, ...] = option((), CONSUMER_OPT, kind=CLIENT_OPTIONS)
     startup: str = option(
-        "require", "require: end when an nsqd cannot be reached at the start; background: wait for it",
+        "require", "if an nsqd can't be reached at the start: require exits, background waits for it",
         kind=one_of("require", "background"),
     )  # fmt: skip
 
@@ -103,7 +103,7 @@ class Options(ToolOptions):
         try:
             re.compile(self.topic_pattern)
         except re.error as error:
-            raise StartupError(f"--topic-pattern is no regular expression: {error}") from error
+            raise StartupError(f"--topic-pattern is not a regular expression: {error}") from error
         try:
             self.names("topic")
         except ValueError as error:
@@ -152,7 +152,7 @@ def local_time() -> datetime:
 
 
 class Archive:
-    """All topics that are being written."""
+    """All topics being written."""
 
     def __init__(self, options: Options, config: Config, wall: Callable[[], datetime]) -> None:
         self._options = options
@@ -165,7 +165,7 @@ class Archive:
         self._is_stopping = False
 
     def claim(self, topic: str) -> bool:
-        """Return whether to start writing this topic, and mark it as started."""
+        """Return True to start writing this topic, and mark it as started."""
         if topic in self._topics or topic in self._not_matching or self._is_stopping:
             return False
         pattern = self._options.topic_pattern
@@ -247,7 +247,7 @@ def _topics(answer: Any) -> list[str]:
     topics = list_in(answer, "topics")
     for topic in topics:
         if not isinstance(topic, str) or not is_valid_name(topic):
-            raise ValueError(f"{topic!r} is no topic")
+            raise ValueError(f"{topic!r} is not a topic")
     return topics
 
 
@@ -267,7 +267,7 @@ async def run(options: Options, stop: trio.Event, *, wall: Callable[[], datetime
         "nsq_to_file",
         options.consumer_opt,
         max_in_flight=options.max_in_flight,
-        max_attempts=0,  # a message that was in flight at five crashes must still be archived
+        max_attempts=0,  # a message that has survived five crashes must still be archived
     )
     archive = Archive(options, config, wall)
     async with trio.open_nursery() as services:

@@ -29,16 +29,16 @@ log = logging.getLogger(__name__)
 
 ABOUT: Final = """\
 A POST has the message as its body and succeeds with any status 2xx. In the URL of a GET the message replaces %s, and
-only 200 is success (%% is a percent sign). Messages that fail are requeued with a delay, and the tool slows down.
+only 200 is success (%% is a percent sign). Failed messages are requeued with a delay, and the tool slows down.
 
-The headers of a message become headers of the request: traceparent, tracestate, content-type and ce-* by their own
-names, others as Nsq-Header-<name>. What --header and --content-type say goes first.
+A message's headers become headers of the request: traceparent, tracestate, content-type and ce-* under their own names,
+others as Nsq-Header-<name>. --header and --content-type override them.
 
-A message that has failed max_attempts times (5, see --consumer-opt) is buried in its channel.
+After max_attempts failures (5, see --consumer-opt) a message is buried in its channel.
 ATTENTION: an nsqd that cannot bury, such as NSQ's own, drops it, and so does every nsqd in an ephemeral channel."""
 
 _OCTETS: Final = "application/octet-stream"
-_IDLE: Final = 90.0  # seconds that a connection is kept without a request
+_IDLE: Final = 90.0  # seconds before an idle connection is closed
 _BY_THEIR_OWN_NAMES: Final = frozenset(("traceparent", "tracestate", "content-type"))
 _is_field_value: Final = re.compile(rb"[\t\x20-\x7e\x80-\xff]*").fullmatch
 _OURS: Final = frozenset(("host", "content-length", "transfer-encoding", "connection"))
@@ -49,9 +49,9 @@ class Options(ToolOptions):
     topic: str = option("", "topic to consume")
     channel: str = option("nsq_to_http", "channel to consume")
     max_in_flight: int = option(200, MAX_IN_FLIGHT)
-    n: int = option(100, "most requests at the same time")
+    n: int = option(100, "maximum number of parallel requests")
     mode: str = option("hostpool", f"{MODE}; all: every target", kind=MODES_AND_ALL)
-    sample: float = option(1.0, "share of the messages to send, 0 to 1; the others are finished at once")
+    sample: float = option(1.0, "fraction of the messages to send, 0 to 1; the others are finished at once")
     http_client_connect_timeout: Nanoseconds = option(2 * SECOND, flags.CONNECT_TIMEOUT, kind=DURATION)
     http_client_request_timeout: Nanoseconds = option(20 * SECOND, flags.REQUEST_TIMEOUT, kind=DURATION)
     status_every: int = option(250, STATUS_EVERY)
@@ -120,19 +120,19 @@ def _check_url(url: str) -> None:
 
 
 def url_pattern(url: str) -> list[str | None]:
-    """Split a URL into pieces; None stands for the message."""
+    """Split a URL into pieces; None marks the place of the message."""
     return [None if piece == "%s" else "%" if piece == "%%" else piece for piece in re.split("(%[%s])", url)]
 
 
 class RequestSender:
-    """Sends the request for a message."""
+    """Sends the requests for messages."""
 
     def __init__(self, options: Options) -> None:
         self._is_post = bool(options.post)
         self._urls = options.post or options.get
         self._patterns = [url_pattern(url) for url in options.get]
         self._headers = options.headers()
-        self._is_default = options.content_type == _OCTETS  # a message may say what it is
+        self._is_default = options.content_type == _OCTETS  # a message's headers may have its type
         self._tls = create_default_context()
         self._client = HttpClient(
             connect_timeout=seconds(options.http_client_connect_timeout),
@@ -154,9 +154,9 @@ class RequestSender:
             raise HttpFailed(f"got status code {answer.status}")
 
     def _all_headers(self, headers: Mapping[str, bytes]) -> list[tuple[str, str]]:
-        """Return the headers of a request: the tool's own, and those of the message as `POST /pub` takes them.
+        """Return the headers of a request: the tool's own, and the message's in the form of `POST /pub`.
 
-        The tool's own go first; what cannot be said in a request is left out.
+        The tool's own win. Headers that aren't valid in a request are left out.
         """
         if not headers:
             return self._headers

@@ -27,29 +27,29 @@ from nsqtools.passing_on import NsqdDestination, key_of
 log = logging.getLogger(__name__)
 
 ABOUT: Final = """\
-A message is finished when the destination has it, with its headers and with where it came from (nsq-origin). Messages
-that fail are requeued with a delay, and the tool slows down.
+A message is finished once the destination has it, with its headers and its origin (nsq-origin). Failed messages are
+requeued with a delay, and the tool slows down.
 
-A message that comes a second time is not published twice, within the time for which the destination remembers keys
-(--idempotence-window, 10 minutes by default): so a crash of this tool doubles nothing. The same holds for messages that
-you have delivered again by a seek; to pass those on, use nsq_replay.
+A redelivered message is not published twice while the destination remembers its key (--idempotence-window, 10 minutes
+by default), so a crash of this tool duplicates nothing. That also applies to messages that you redeliver with a seek;
+to forward those, use nsq_replay.
 
-With several destinations each gets an equal share, and a message always goes to the same one, as long as you give the
-same addresses, in any order. A destination that fails is left out for 30 s, and for longer if it fails again; its
-messages go to the others meanwhile. A message can then be at two destinations: if this tool dies before it has finished
-the message and chooses another destination after its start, because one has failed or is back, or because you have added
-or removed one; or if a destination hangs for more than a minute after it has stored the message. With
---mode=epsilon-greedy each try can go elsewhere, so each crash can double the messages that were under way.
+Several destinations get equal shares, and a message always goes to the same one if you give the same addresses, in any
+order. A failed destination is left out for 30 s, or longer if it fails again; meanwhile its messages go to the others.
+So a message can end up at two destinations: if this tool dies before it has finished the message and then chooses
+another destination, because one has failed or is back, or because you have added or removed one; or if a destination
+hangs for more than a minute after storing the message. With --mode=epsilon-greedy each try can go elsewhere, so each
+crash can duplicate the messages in flight.
 
-A message that has failed max_attempts times (5, see --consumer-opt) is buried in its channel.
+After max_attempts failures (5, see --consumer-opt) a message is buried in its channel.
 ATTENTION: an nsqd that cannot bury, such as NSQ's own, drops it, and so does every nsqd in an ephemeral channel."""
 
 
 MODE: Final = (
     "choice of the destination: hostpool and round-robin (the same here: a message always goes to the same one, unless"
-    " that fails), or epsilon-greedy (prefers quick ones)"
+    " that fails), or epsilon-greedy (prefers fast ones)"
 )
-# Each try in turn would repeat a message elsewhere after a crash. By its key it has equal shares as well.
+# Taking turns would repeat a message elsewhere after a crash. The choice by key also gives equal shares.
 _BY_KEY: Final[dict[str, Strategy]] = dict.fromkeys(("hostpool", "round-robin"), "by_key")
 
 
@@ -60,12 +60,12 @@ class Options(ToolOptions):
     destination_topic: str = option("", "topic to publish to; empty: the same topic")
     destination_nsqd_tcp_address: tuple[str, ...] = option((), flags.DESTINATION_NSQD)
     destination_lookupd_http_address: tuple[str, ...] = option((), flags.DESTINATION_LOOKUPD)
-    max_in_flight: int = option(200, f"{MAX_IN_FLIGHT}, of each topic")
+    max_in_flight: int = option(200, f"{MAX_IN_FLIGHT}, for each topic")
     mode: str = option("hostpool", MODE, kind=MODES)
     status_every: int = option(250, STATUS_EVERY)
-    require_json_field: str = option("", "forward only objects that have this field")
-    require_json_value: str = option("", "and only if it has this value")
-    whitelist_json_field: tuple[str, ...] = option((), "field to forward; by default the whole message")
+    require_json_field: str = option("", "forward only JSON objects with this field")
+    require_json_value: str = option("", "required value of that field")
+    whitelist_json_field: tuple[str, ...] = option((), "field to forward; default: the whole message")
     nsqd_tcp_address: tuple[str, ...] = option((), flags.NSQD_TCP_ADDRESS)
     lookupd_http_address: tuple[str, ...] = option((), flags.LOOKUPD_HTTP_ADDRESS)
     consumer_opt: tuple[str, ...] = option((), CONSUMER_OPT, kind=CLIENT_OPTIONS)
@@ -93,7 +93,7 @@ class Options(ToolOptions):
 
     @property
     def destinations(self) -> tuple[str, ...]:
-        """The names of the destinations, each of which has a producer: an nsqd, or all that nsqlookupd lists."""
+        """The names of the destinations: an nsqd each, or one for all that nsqlookupd lists. Each has a producer."""
         return self.destination_nsqd_tcp_address or (",".join(self.destination_lookupd_http_address),)
 
     @property
@@ -146,7 +146,7 @@ class Forwarder:
 
 async def run(options: Options, stop: trio.Event) -> int:
     consumer_config = client_config("nsq_to_nsq", options.consumer_opt, max_in_flight=options.max_in_flight)
-    # Handlers await the answer to what they publish, so no answer is outstanding at the end.
+    # Handlers wait for the answers to their publishes, so no answer is pending at the end.
     producer_config = client_config("nsq_to_nsq", options.producer_opt, drain_timeout=0.0)
     async with AsyncExitStack() as stack:
         opened = [open_producer(address, config=producer_config) for address in options.destination_nsqd_tcp_address]
@@ -170,7 +170,7 @@ async def run(options: Options, stop: trio.Event) -> int:
                     nsqd=options.nsqd_tcp_address,
                     lookupd=options.lookupd_http_address,
                     config=consumer_config,
-                    concurrency=max(options.max_in_flight, 1),  # one publish waits for its OK while others go on
+                    concurrency=max(options.max_in_flight, 1),  # one publish can wait for its OK while others go on
                     stop=stop,
                 )
                 nursery.start_soon(forward)

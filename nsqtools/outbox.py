@@ -1,16 +1,16 @@
-"""The rows of an outbox, what is published of them, and what is known afterwards.
+"""The rows of an outbox, their messages, and the outcomes of publishing.
 
-A row is in one of these states, which its columns tell:
+A row has one of these states, which follow from its columns:
 
     state       node   sent_at   error
-    to send     -      -         -       nobody has tried to publish it
-    in doubt    set    -         -       this node may have it: a try there had no answer yet, or the relay died
+    to send     -      -         -       not tried yet
+    in doubt    set    -         -       this node may have it: no answer yet, or the relay died
     sent        set    set       -       the node has it
-    refused     -      -         set     it cannot be published, and is in no topic
-    unknown     set    -         set     nobody can tell any more whether the node has it
+    refused     -      -         set     it can't be published, and is in no topic
+    unknown     set    -         set     too late to find out whether the node has it
 
-The relay commits `node` before it publishes. So whatever dies, a row that may be in a topic is in doubt, and is repeated
-at the same node with the same key, by which nsqd recognizes it.
+The relay commits `node` before it publishes. So whatever dies, a row that may be in a topic is in doubt, and is
+repeated at the same node with the same key, so that nsqd recognizes it.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from nsqcommon.wire.headers import encode_headers
 from nsqcommon.wire.names import is_valid_name
 
 LONGEST_ERROR: Final = 500  # characters of the column `error`
-_FAILED: Final = "PUB_FAILED"  # ends the codes of what nsqd would have stored, and could not
+_FAILED: Final = "PUB_FAILED"  # error codes of publishes that nsqd couldn't store end with it
 _MOST_MARGIN: Final = 60.0  # seconds
 
 
 class Unpublishable(ValueError):
-    """A row that no nsqd would accept. The message is for the column `error`."""
+    """A row that every nsqd would refuse. The message goes into the column `error`."""
 
 
 class PublishOutcome(Enum):
@@ -40,12 +40,12 @@ class PublishOutcome(Enum):
     NOT_STORED = auto()  # certainly; it may go to any node
     IN_DOUBT = auto()
     REFUSED = auto()  # certainly not stored, and no node would accept it
-    REFUSED_LATER = auto()  # refused when it was repeated: an earlier try may have been accepted
+    REFUSED_LATER = auto()  # a repeat was refused: an earlier try may have been accepted
 
 
 @dataclass(frozen=True, slots=True)
 class RowPublication:
-    """What is published of a row."""
+    """The message of a row."""
 
     topic: str
     body: bytes
@@ -56,18 +56,18 @@ class RowPublication:
 
 @dataclass(frozen=True, slots=True)
 class OutboxRow:
-    """A row that has a key and a node, as the database returns it."""
+    """A row from the database, with a key and a node."""
 
-    id: Any  # an integer, a text or a UUID: it is only handed back to the database
+    id: Any  # an integer, a text or a UUID; we only pass it back to the database
     topic: Any  # a text, as `key` is, if the table has the columns of the printed schema
     body: Any
     headers: Any
     key: Any
     deliver_at: Any
-    delay: float | None  # seconds until `deliver_at`; None also if that is no time
+    delay: float | None  # seconds until `deliver_at`; None also if that isn't a time
 
     def publication(self, default_topic: str) -> RowPublication:
-        """Return what to publish. Raise Unpublishable."""
+        """Return the message. Raise Unpublishable."""
         topic = self.topic or default_topic
         if not topic:
             raise Unpublishable("no topic, and no --topic")
@@ -76,7 +76,7 @@ class OutboxRow:
         if not isinstance(self.key, str) or not is_valid_key(self.key.encode()):
             raise Unpublishable(f"invalid key {self.key!r}: 1 to 64 printable characters of ASCII without space")
         if self.deliver_at is not None and self.delay is None:
-            raise Unpublishable(f"deliver_at is no time: {self.deliver_at!r}")
+            raise Unpublishable(f"deliver_at is not a time: {self.deliver_at!r}")
         delay = self.delay if self.delay is not None and self.delay > 0 else None
         return RowPublication(topic, _body(self.body), self.key, _headers(self.headers), delay)
 
@@ -103,7 +103,7 @@ def _headers(value: Any) -> Mapping[str, str]:
     if headers is None:
         return {}
     if not isinstance(headers, dict) or not all(isinstance(it, str) for it in headers.values()):
-        raise Unpublishable("headers are no JSON object whose values are texts")
+        raise Unpublishable("headers are not a JSON object of strings")
     try:
         encode_headers(headers)
     except ValueError as error:
@@ -112,10 +112,10 @@ def _headers(value: Any) -> Mapping[str, str]:
 
 
 def verdict_of(error: Exception | None, *, is_repeat: bool) -> PublishOutcome:
-    """Return what is known of a row after this outcome of one publish.
+    """Return the verdict on a row after this outcome of one publish.
 
-    An outcome that is certain for this try says nothing about an earlier one. nsqd looks for the key before it fails to
-    store, but not before it refuses a message or a client.
+    Even a certain outcome of this try says nothing about an earlier one. nsqd looks up the key before it tries to
+    store, but after it has checked the message and the client.
     """
     if error is None:
         return PublishOutcome.SENT
@@ -129,28 +129,28 @@ def verdict_of(error: Exception | None, *, is_repeat: bool) -> PublishOutcome:
 
 
 def is_trouble(error: Exception | None) -> bool:
-    """Return whether this outcome is the fault of the node rather than of the row."""
+    """Return True if the node, not the row, is to blame for this outcome."""
     return error is not None and not (isinstance(error, PublishRejected) and not error.code.endswith(_FAILED))
 
 
 def repeat_within(window: float) -> float:
-    """Return for how long after the first try a repeat may begin: what remains is for its answer, and for clocks."""
+    """Return how long after the first try a repeat may start. The rest is for its answer and for clock errors."""
     return window - min(_MOST_MARGIN, window / 5)
 
 
 @dataclass(slots=True)
 class RelayCounts:
-    """What a relay has done so far, in rows."""
+    """A relay's counts of rows so far."""
 
     sent: int = 0
-    repeated: int = 0  # of those sent: in doubt before
+    repeated: int = 0  # sent ones that had been in doubt
     refused: int = 0
     unknown: int = 0
-    again: int = 0  # unknown ones that --repeat-unknown lets be sent once more
+    again: int = 0  # unknown ones, released by --repeat-unknown
     in_doubt: int = 0  # after the last round
 
     def line(self, seconds: float, before: int) -> str:
-        """Return the line for the log about the last `seconds`, before which `before` rows had been sent."""
+        """Return the log line about the last `seconds`; `before` is the number of rows sent until then."""
         rate = (self.sent - before) / seconds if seconds > 0 else 0.0
         text = f"{self.sent} rows sent  {rate:.0f}/s"
         for count, what in (
@@ -158,7 +158,7 @@ class RelayCounts:
             (self.in_doubt, "in doubt"),
             (self.refused, "refused"),
             (self.unknown, "unknown"),
-            (self.again, "sent again though unknown"),
+            (self.again, "sent again with unknown outcome"),
         ):
             if count:
                 text += f"  {count} {what}"

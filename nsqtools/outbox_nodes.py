@@ -1,4 +1,4 @@
-"""The nsqds that a relay publishes to: which there are, and a producer for each of them alone."""
+"""The nsqds that a relay publishes to, with a producer for each."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from nsqtools.nodes import NodeQueries, parse_server
 
 log = logging.getLogger(__name__)
 
-_REST: Final = 1.0  # seconds without a try after a failure; doubles with each further one
+_REST: Final = 1.0  # pause in seconds after a failure; doubles with each further one
 _LONGEST_REST: Final = 30.0
-_HANDSHAKE: Final = 10.0  # longest time to connect
-_LIST_EVERY: Final = 15.0  # seconds between two questions to nsqlookupd
+_HANDSHAKE: Final = 10.0  # timeout for connecting
+_LIST_EVERY: Final = 15.0  # seconds between two queries to nsqlookupd
 
 
 class Nodes:
-    """Each producer lives in a task of its own, until the nursery is cancelled."""
+    """Each producer runs in its own task until the nursery is cancelled."""
 
     def __init__(self, addresses: Sequence[str], lookupds: Sequence[str], config: Config, tasks: trio.Nursery) -> None:
         self._known = list(addresses)
@@ -30,11 +30,11 @@ class Nodes:
         self._config = config
         self._tasks = tasks
         self._producers: dict[str, Producer] = {}
-        self._rests: dict[str, tuple[float, float]] = {}  # until when, and for how long
+        self._rests: dict[str, tuple[float, float]] = {}  # the end and the length of the pause
         self._turn = 0
 
     async def next(self) -> str | None:
-        """Return an nsqd that can be reached, each in turn. None: there is none now."""
+        """Return a reachable nsqd, taking turns. None if there is none now."""
         await self._list()
         for _ in range(len(self._known)):
             self._turn += 1
@@ -44,7 +44,7 @@ class Nodes:
         return None
 
     async def producer(self, address: str) -> Producer | None:
-        """Return the producer for this nsqd. None: it rests, or cannot be reached."""
+        """Return the producer for this nsqd. None if the nsqd is in a pause or unreachable."""
         if trio.current_time() < self._rests.get(address, (0.0, 0.0))[0]:
             return None
         if address not in self._producers:
@@ -57,13 +57,13 @@ class Nodes:
         return self._producers[address]
 
     async def _open(self, address: str, *, task_status: trio.TaskStatus[Producer]) -> None:
-        # A relay repeats by itself, as it has to do after its own death.
+        # The relay repeats by itself, because it has to after a crash anyway.
         async with open_producer(address, config=self._config, retry="never", connect="require") as producer:
             task_status.started(producer)
             await trio.sleep_forever()
 
     def failed(self, address: str, reason: str) -> None:
-        """Leave this nsqd alone for a while."""
+        """Stop using this nsqd for a while."""
         rest = min(2 * self._rests.get(address, (0.0, _REST / 2))[1], _LONGEST_REST)
         self._rests[address] = (trio.current_time() + rest, rest)
         log.warning("nsqd %s: %s; next try in %g s", address, reason, rest)
@@ -80,6 +80,6 @@ class Nodes:
         for failure in failures:
             log.warning("%s", failure)
         listed = [node.tcp_address for node in found]
-        # Only a complete answer that names somebody may leave a node out: a silent or empty nsqlookupd says nothing.
+        # Only a complete, non-empty answer may remove a node: a silent or empty nsqlookupd says nothing.
         kept = self._known if failures or not listed else []
         self._known = list(dict.fromkeys((*listed, *kept)))

@@ -1,4 +1,4 @@
-"""CORE: the statements of an outbox, in the words of Postgres and of SQLite."""
+"""CORE: the SQL of an outbox, for Postgres and SQLite."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Dialect:
     delay: str  # seconds until `deliver_at`
     new_key: str
     as_text: str  # `deliver_at`
-    among: str  # whether `id` is in a list, which is a parameter
+    among: str  # tests whether `id` is in a list parameter
     schema: str
 
 
@@ -70,7 +70,7 @@ POSTGRES: Final = Dialect(
     parameter="%s",
     now="now()",
     ago="now() - %s * interval '1 second'",
-    delay="(extract(epoch from deliver_at) - extract(epoch from now()))::float8",  # 'infinity' cannot be subtracted from
+    delay="(extract(epoch from deliver_at) - extract(epoch from now()))::float8",  # 'infinity' can't be subtracted from
     new_key="replace(gen_random_uuid()::text, '-', '')",
     as_text="deliver_at::text",
     among="id = ANY(%s)",
@@ -89,9 +89,9 @@ SQLITE: Final = Dialect(
 
 
 class Statements:
-    """The statements for one table; parameters in the order in which a comment names them.
+    """The statements for one table. Comments list the parameters in order.
 
-    `quoted` comes from a name that consists of letters, digits and underscores, so nothing can be injected by it.
+    `quoted` comes from a name of letters, digits and underscores, so SQL injection is impossible.
     """
 
     def __init__(self, table: str, dialect: Dialect) -> None:
@@ -104,7 +104,7 @@ class Statements:
         nothing = "node = NULL, attempted_at = NULL, error = NULL"
         self.schema = d.schema.format(table=quoted, index=table.rpartition(".")[2])
         self.check = f"SELECT {columns}, node, attempted_at, sent_at, error FROM {quoted} WHERE 1 = 0"  # nosec B608
-        # node, most seconds until deliver_at, most rows
+        # node, maximum seconds until deliver_at, maximum rows
         self.claim = (
             f"UPDATE {quoted} SET node = {p}, attempted_at = {d.now}, key = coalesce(key, {d.new_key})"  # nosec B608
             f" WHERE id IN (SELECT id FROM {quoted} WHERE {to_send}"
@@ -112,7 +112,7 @@ class Statements:
             f" AND {to_send} RETURNING {columns}"
         )
         self.nodes_in_doubt = f"SELECT DISTINCT node FROM {quoted} WHERE {in_doubt}"  # nosec B608
-        # node, most rows
+        # node, maximum rows
         self.in_doubt = f"SELECT {columns} FROM {quoted} WHERE node = {p} AND {in_doubt} ORDER BY id LIMIT {p}"  # nosec B608
         # ids
         self.sent = f"UPDATE {quoted} SET sent_at = {d.now} WHERE {d.among} AND {in_doubt}"  # nosec B608
@@ -121,7 +121,7 @@ class Statements:
         # error, id
         self.refuse = f"UPDATE {quoted} SET error = {p}, node = NULL, attempted_at = NULL WHERE id = {p} AND {in_doubt}"  # nosec B608
         self.refuse_later = f"UPDATE {quoted} SET error = {p} WHERE id = {p} AND {in_doubt}"  # nosec B608
-        # A time in the future comes from a clock that has gone back: then nobody can tell how long ago it was.
+        # A time in the future means that the clock went back, so we can't tell how long ago it was.
         too_old = f"{in_doubt} AND (attempted_at IS NULL OR attempted_at < {d.ago} OR attempted_at > {d.now})"
         # error, seconds
         self.give_up = f"UPDATE {quoted} SET error = {p} WHERE {too_old} RETURNING id, node"  # nosec B608
@@ -131,14 +131,14 @@ class Statements:
             f"UPDATE {quoted} SET {nothing}"  # nosec B608
             " WHERE node IS NOT NULL AND sent_at IS NULL AND error IS NOT NULL RETURNING id"
         )
-        # seconds, most rows
+        # seconds, maximum rows
         self.clean_up = f"DELETE FROM {quoted} WHERE id IN (SELECT id FROM {quoted} WHERE sent_at < {d.ago} LIMIT {p})"  # nosec B608
 
 
 def checked_table(name: str) -> str:
-    """Return the name of a table, perhaps with its schema. Raise ValueError."""
+    """Return the quoted table name, with its schema if given. Raise ValueError."""
     if not _is_name(name):
-        raise ValueError(f"invalid table name {name!r}: letters, digits and underscores, perhaps SCHEMA.TABLE")
+        raise ValueError(f"invalid table name {name!r}: use letters, digits and underscores: TABLE or SCHEMA.TABLE")
     return name
 
 

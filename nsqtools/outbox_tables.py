@@ -1,4 +1,4 @@
-"""The table of an outbox in a real database. Its methods block: the relay calls them in a thread, one at a time."""
+"""The table of an outbox in a real database. Methods block: the relay calls them in a thread, one at a time."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 _CLEANED_AT_ONCE: Final = 1000  # rows
 _CONNECT_TIMEOUT: Final = 5  # seconds
 _PATIENCE: Final = 5.0  # seconds for another writer of SQLite
-# A relay whose machine has gone must not hold the lock for hours.
+# If a relay's machine is gone, its lock must not last for hours.
 _SETTINGS: Final = (
-    "SET synchronous_commit = on",  # a node that a crash forgets could get the row twice
+    "SET synchronous_commit = on",  # if a crash loses the node, the row could be published twice
     "SET tcp_keepalives_idle = 10",
     "SET tcp_keepalives_interval = 5",
     "SET tcp_keepalives_count = 3",
@@ -30,24 +30,24 @@ _PASSING: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FU
 
 
 class DatabaseDown(Exception):
-    """The database does not answer now. Connecting again may help."""
+    """The database doesn't answer. Reconnecting may help."""
 
 
 class DatabaseWrong(Exception):
-    """The database answers, and this cannot work: no such table, no right to use it."""
+    """The database answers, but this can't work: the table is missing, or we have no permission."""
 
 
 class DatabaseConnection(Protocol):
     """A connection to a database."""
 
     def run(self, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
-        """Run one statement as a transaction of its own, and return its rows. Raise DatabaseDown or DatabaseWrong."""
+        """Run one statement in its own transaction, and return its rows. Raise DatabaseDown or DatabaseWrong."""
 
     def ids(self, ids: Sequence[object]) -> object:
-        """Return a list of ids as a parameter."""
+        """Convert a list of ids into a parameter."""
 
     def lock(self, table: str) -> bool:
-        """Become the only relay of the table, for as long as this connection lives. Return whether it worked."""
+        """Try to become the table's only relay until the end of this connection. Return True if it worked."""
 
     def close(self) -> None: ...
 
@@ -68,12 +68,12 @@ def statements_for(url: str, table: str) -> Statements:
 
 
 def _scheme(url: str) -> str:
-    """Return the kind of database, without the name of a driver: `postgresql+psycopg://...` is SQLAlchemy's."""
+    """Return the kind of database, without SQLAlchemy's driver name (`postgresql+psycopg://...`)."""
     return url.partition("://")[0].partition("+")[0]
 
 
 class OutboxTable:
-    """The rows of one table, as nsqtools.outbox describes their states."""
+    """The rows of one table. nsqtools.outbox describes their states."""
 
     def __init__(self, link: DatabaseConnection, table: str, statements: Statements) -> None:
         self._link = link
@@ -84,7 +84,7 @@ class OutboxTable:
         self._link.close()
 
     def create(self) -> None:
-        """Make the table, if there is none of its name."""
+        """Create the table if it doesn't exist."""
         for statement in self._statements.schema.split(";\n"):
             if statement.strip():
                 self._link.run(statement)
@@ -97,7 +97,7 @@ class OutboxTable:
         return self._link.lock(self._table)
 
     def claim(self, node: str, *, count: int, due_within: float) -> list[OutboxRow]:
-        """Return the next rows to send, in the order of their ids. They are in doubt from now on."""
+        """Claim the next rows to send, ordered by id. They are in doubt from now on."""
         return _rows(self._link.run(self._statements.claim, node, due_within, count))
 
     def nodes_in_doubt(self) -> list[str]:
@@ -110,7 +110,7 @@ class OutboxTable:
         self._for_all(self._statements.delete if delete else self._statements.sent, rows)
 
     def release(self, rows: Sequence[OutboxRow]) -> None:
-        """Let rows that were certainly not stored be sent again, to any node."""
+        """Release rows that were certainly not stored, so that any node may get them."""
         self._for_all(self._statements.release, rows)
 
     def refuse(self, row: OutboxRow, error: str, *, is_certain: bool) -> None:
@@ -118,19 +118,19 @@ class OutboxTable:
         self._link.run(statement, error, row.id)
 
     def give_up(self, error: str, seconds: float) -> list[tuple[Any, ...]]:
-        """Park what is in doubt for longer than this. Return the ids and nodes."""
+        """Park rows that have been in doubt for longer than this. Return ids and nodes."""
         return self._link.run(self._statements.give_up, error, seconds)
 
     def send_again(self, seconds: float) -> list[Any]:
-        """Let what is in doubt for longer than this be sent again. Return the ids."""
+        """Release rows that have been in doubt for longer than this, to send them again. Return the ids."""
         return [id for (id,) in self._link.run(self._statements.send_again, seconds)]
 
     def send_parked_again(self) -> list[Any]:
-        """Let what was parked as unknown be sent again. Return the ids."""
+        """Release rows parked as unknown, to send them again. Return the ids."""
         return [id for (id,) in self._link.run(self._statements.send_parked_again)]
 
     def clean_up(self, seconds: float) -> None:
-        """Delete some of the rows that were sent longer ago than this."""
+        """Delete some of the rows sent longer ago than this."""
         self._link.run(self._statements.clean_up, seconds, _CLEANED_AT_ONCE)
 
     def _for_all(self, statement: str, rows: Sequence[OutboxRow]) -> None:
@@ -144,21 +144,21 @@ def _rows(found: list[tuple[Any, ...]]) -> list[OutboxRow]:
 
 class _SQLite:
     def __init__(self, url: str, *, make: bool) -> None:
-        path = url.partition("://")[2].removeprefix("/")  # as SQLAlchemy: sqlite:////var/x is absolute
+        path = url.partition("://")[2].removeprefix("/")  # as in SQLAlchemy: sqlite:////var/x is absolute
         self._path = Path(path).resolve()
         if not self._path.exists() and not make:
             raise DatabaseWrong(f"there is no {self._path}")
         self._lock: int | None = None
         try:
-            # Threads take turns, which sqlite3 cannot know.
+            # Threads take turns, but sqlite3 can't know that.
             self._connection = sqlite3.connect(
                 self._path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False
             )
         except sqlite3.Error as error:
             raise DatabaseWrong(f"{self._path}: {error}") from error
-        # A text that is no UTF-8 must not stop the rows behind it.
+        # A text with invalid UTF-8 must not stop later rows.
         self._connection.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
-        self.run("PRAGMA synchronous = FULL")  # a node that a power cut forgets could get the row twice
+        self.run("PRAGMA synchronous = FULL")  # if a power cut loses the node, the row could be published twice
 
     def run(self, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
         try:
@@ -171,7 +171,7 @@ class _SQLite:
         return json.dumps(ids)
 
     def lock(self, table: str) -> bool:
-        # The lock is of this open file, so the kernel lets it go however the process ends.
+        # The lock belongs to this open file, so the kernel releases it however the process ends.
         # SQLite takes main.Outbox for the same table as outbox.
         path = f"{self._path}.{table.rpartition('.')[2].lower()}.lock"
         try:
@@ -220,7 +220,7 @@ class _Postgres:
 
         self._connection = connection
         self._error = psycopg.Error
-        # Another try cannot help: no such table or column, no right, a parameter of the wrong type.
+        # A retry can't help: missing table or column, no permission, or a parameter of the wrong type.
         self._hopeless = (
             psycopg.ProgrammingError,
             psycopg.DataError,

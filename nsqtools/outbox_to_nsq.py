@@ -1,4 +1,4 @@
-"""outbox_to_nsq: publish the rows of a table, each once, whatever dies meanwhile."""
+"""outbox_to_nsq: publish the rows of a table, each once, whatever crashes."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ from nsqtools.outbox_tables import (
 log = logging.getLogger(__name__)
 
 ABOUT: Final = """\
-Publishes the rows of a table in Postgres or SQLite, each once: an application writes what it wants to publish in the
-transaction of its own changes, and this relay brings it to nsqd (docs/how-to/outbox.md).
+Publishes the rows of a table in Postgres or SQLite, each once: your application writes its messages into the table, in
+the transaction of its own changes, and this relay publishes them to nsqd (docs/how-to/outbox.md).
 
-Before a row is published, the node that gets it is committed. If anything dies before the row is marked as sent, it is
-repeated at the same node with the same key, by which nsqd recognizes it within its --idempotence-window. A row that
-could not be repeated in time is parked with the reason in its column `error`, as nobody can tell whether it is in the
-topic; --repeat-unknown publishes it again. A row that cannot be published is parked, too, and the others go on.
+Before it publishes a row, the relay commits the row's node. If anything dies before the row is marked as sent, it is
+repeated at the same node with the same key, which nsqd recognizes within its --idempotence-window. If a row could not
+be repeated in time, its outcome is unknown: it is parked with the reason in its column `error`, and --repeat-unknown
+publishes it again. A row that cannot be published is parked too, and the others go on.
 
-Several relays may run: one works, and the others wait. NSQ's own nsqd knows no keys and cannot be used."""
+You can run several relays: one works, and the others wait. NSQ's own nsqd has no keys and cannot be used."""
 
 _ANSWER_TIMEOUT: Final = 10.0  # seconds
-_RECONNECT: Final = (0.5, 10.0)  # seconds: the first and the longest pause
+_RECONNECT: Final = (0.5, 10.0)  # seconds: the first and the maximum pause
 _LINE_EVERY: Final = 1.0
 _CLEAN_UP_EVERY: Final = 10.0
 _UNKNOWN: Final = "outcome unknown: not answered in time, and the node may have forgotten the key"
@@ -73,26 +73,24 @@ LONG_DURATION: Final[OptionKind[Nanoseconds]] = OptionKind(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(ToolOptions):
-    database: str = option("", "postgresql://... (as libpq) or sqlite:///path")
-    table: str = option("outbox", "table, perhaps with its schema")
-    topic: str = option("", "topic of rows that name none")
+    database: str = option("", "postgresql://... (as in libpq) or sqlite:///path")
+    table: str = option("outbox", "table, with its schema if needed")
+    topic: str = option("", "topic of rows without one")
     nsqd_tcp_address: tuple[str, ...] = option((), flags.NSQD_TCP_ADDRESS)
     lookupd_http_address: tuple[str, ...] = option((), flags.DESTINATION_LOOKUPD)
-    poll_interval: Nanoseconds = option(SECOND, "time between two looks for rows when there were none", kind=DURATION)
-    batch_size: int = option(200, "most rows that are under way at a time", at_least=1)
-    delete: bool = option(False, "delete rows that are sent, instead of setting sent_at")
+    poll_interval: Nanoseconds = option(SECOND, "how often to look for rows if there were none", kind=DURATION)
+    batch_size: int = option(200, "maximum number of rows in flight", at_least=1)
+    delete: bool = option(False, "delete sent rows, instead of setting sent_at")
     keep: Nanoseconds = option(
         0, "delete rows this long after they were sent: 12h, 7d; 0: keep them", kind=LONG_DURATION, at_least=0
     )
-    create_table: bool = option(False, "print the table's schema, make the table if it is missing, and end")
-    repeat_unknown: bool = option(
-        False, "publish rows again whose outcome is unknown, which may put them into their topic twice"
-    )
+    create_table: bool = option(False, "print the table's schema, create the table if it is missing, and exit")
+    repeat_unknown: bool = option(False, "publish rows with an unknown outcome again, which may duplicate them")
     idempotence_window: Nanoseconds = option(
-        10 * MINUTE, "--idempotence-window of the nsqds: never longer than the shortest of them", kind=DURATION
+        10 * MINUTE, "--idempotence-window of the nsqds; if they differ, the shortest", kind=DURATION
     )
     defer_at_most: Nanoseconds = option(
-        HOUR, "rows with a later deliver_at wait in the table: at most --max-defer-timeout of the nsqds", kind=DURATION
+        HOUR, "rows with a later deliver_at wait in the table; at most --max-defer-timeout of the nsqds", kind=DURATION
     )
     producer_opt: tuple[str, ...] = option((), PRODUCER_OPT, kind=CLIENT_OPTIONS)
 
@@ -117,11 +115,11 @@ class Options(ToolOptions):
 
     @property
     def must_connect(self) -> bool:
-        return False  # an nsqd that is down now may come back, and another may do
+        return False  # an nsqd that is down may come back, or another one may do
 
     @property
     def window(self) -> float:
-        """How long nsqds remember a key, in seconds."""
+        """How long nsqds remember a key (seconds)."""
         return self.idempotence_window / SECOND
 
     @property
@@ -130,28 +128,28 @@ class Options(ToolOptions):
 
 
 async def _in_thread(work: Callable[[], T]) -> T:
-    """Do something that blocks. A database that hangs does not hold the end of the tool."""
+    """Call a blocking function. A hung database doesn't block the end of the tool."""
     return await trio.to_thread.run_sync(work, abandon_on_cancel=True)
 
 
 class Relay:
-    """Takes rows from one connection to the database to the nsqds, in rounds."""
+    """Moves rows from one database connection to the nsqds, in rounds."""
 
     def __init__(self, options: Options, outbox: OutboxTable, nodes: Nodes, counts: RelayCounts) -> None:
         self._options = options
         self._outbox = outbox
         self._nodes = nodes
         self._counts = counts
-        self._is_in_doubt = True  # as far as is known: another relay, or an earlier life, may have left something
+        self._is_in_doubt = True  # as far as we know: another relay, or an earlier run, may have left rows
         self._cleaned_at = trio.current_time() - _CLEAN_UP_EVERY
 
     async def begin(self) -> None:
-        """Let go what was parked as unknown, if --repeat-unknown asks for it."""
+        """Release the rows parked as unknown, if --repeat-unknown is set."""
         if self._options.repeat_unknown:
             self._say_again(await _in_thread(self._outbox.send_parked_again))
 
     async def round(self) -> bool:
-        """Publish one batch. Return whether there may be more to do at once."""
+        """Publish one batch. Return True if there may be more to do at once."""
         if self._is_in_doubt:
             await self._repeat()
         await self._clean_up()
@@ -168,10 +166,10 @@ class Relay:
             await self._settle(await self._publish(node, producer, rows, until), node)
         return bool(rows)
 
-    # What is in doubt
+    # Rows in doubt
 
     async def _repeat(self) -> None:
-        # What is not given up now may be repeated until half of the margin is over.
+        # Rows that aren't parked now may be repeated until half of the margin is over.
         until = trio.current_time() + (self._options.window - self._options.repeat_within) / 2
         await self._give_up_old()
         self._is_in_doubt = False
@@ -186,16 +184,16 @@ class Relay:
             return
         for id, node in await _in_thread(partial(self._outbox.give_up, _UNKNOWN, seconds)):
             self._counts.unknown += 1
-            log.error("row %s is parked: nobody can tell whether nsqd %s has it", id, node)
+            log.error("row %s is parked: unknown whether nsqd %s has it", id, node)
 
     def _say_again(self, ids: Sequence[object]) -> None:
         for id in ids:
             self._counts.again += 1
-            log.warning("row %s is published again, and may be in its topic already", id)
+            log.warning("row %s is published again, and may already be in its topic", id)
 
     async def _repeat_at(self, node: str, until: float) -> None:
-        """Repeat one row after another: if nsqd refuses one, it closes the connection, and the next one would be in
-        doubt once more.
+        """Repeat one row at a time: if nsqd refuses one, it closes the connection, and the next ones would be in doubt
+        again.
         """
         rows = await _in_thread(partial(self._outbox.in_doubt, node, self._options.batch_size))
         self._counts.in_doubt += len(rows)
@@ -210,7 +208,7 @@ class Relay:
                 return
 
     async def _repeat_one(self, row: OutboxRow, node: str, producer: Producer, until: float) -> bool:
-        """Repeat a row. Return whether to go on at this node."""
+        """Repeat a row. Return True to go on with this node."""
         outcomes = await self._publish(node, producer, [row], until)
         ((_, error),) = outcomes
         verdict = _verdict(error, is_repeat=True)
@@ -227,10 +225,10 @@ class Relay:
     async def _publish(
         self, node: str, producer: Producer, rows: Sequence[OutboxRow], until: float
     ) -> list[tuple[OutboxRow, Exception | None]]:
-        """Publish rows in their order, all under way at the same time. Return what became of each.
+        """Publish rows in order, all in flight at the same time. Return each one's verdict.
 
-        Nothing is sent after `until`. A relay that stood still for so long may have lost its lock, another one may have
-        repeated the rows, and nsqd may have forgotten their keys.
+        Nothing is sent after `until`: if the relay was suspended that long, it may have lost its lock, another relay
+        may have repeated the rows, and nsqd may have forgotten their keys.
         """
         outcomes: dict[int, Exception | None] = {}
         receipts = {}
@@ -249,7 +247,7 @@ class Relay:
                     )
                 except ValueError as error:
                     outcomes[number] = Unpublishable(str(error))
-                except NSQError as error:  # nothing has been sent of this row
+                except NSQError as error:  # nothing of this row was sent
                     outcomes[number] = trouble = error
             for receipt in receipts.values():
                 await receipt.wait()
@@ -268,7 +266,7 @@ class Relay:
     async def _settle(
         self, outcomes: Sequence[tuple[OutboxRow, Exception | None]], node: str, *, is_repeat: bool = False
     ) -> None:
-        """Write down what became of the rows. Those that stay in doubt need nothing."""
+        """Store the verdicts. Rows that stay in doubt need no update."""
         by_verdict: dict[PublishOutcome, list[OutboxRow]] = {verdict: [] for verdict in PublishOutcome}
         for row, error in outcomes:
             verdict = _verdict(error, is_repeat=is_repeat)
@@ -287,7 +285,7 @@ class Relay:
     async def _refuse(self, row: OutboxRow, error: Exception, node: str, *, is_certain: bool) -> None:
         reason = str(error)
         if not is_certain:
-            reason = f"outcome unknown: refused when it was repeated: {reason}"
+            reason = f"outcome unknown: the repeat was refused: {reason}"
         reason = reason[:LONGEST_ERROR]
         self._counts.refused += is_certain
         self._counts.unknown += not is_certain
@@ -343,7 +341,7 @@ async def _relay_and_tell(options: Options, counts: RelayCounts, stop: trio.Even
 
 
 async def _relay(options: Options, nodes: Nodes, counts: RelayCounts, stop: trio.Event) -> None:
-    """Connect to the database again and again until `stop` is set. Raise ToolFailed if that cannot help."""
+    """Reconnect to the database until `stop` is set. Raise ToolFailed if that can't help."""
     pause, longest = _RECONNECT
     while not stop.is_set():
         try:
@@ -353,7 +351,7 @@ async def _relay(options: Options, nodes: Nodes, counts: RelayCounts, stop: trio
                 await _work(options, outbox, nodes, counts, stop)
             finally:
                 outbox.close()
-                if trio.current_time() > began + longest:  # one that lets us in, and then refuses, is no better yet
+                if trio.current_time() > began + longest:  # accepting us and then refusing isn't better
                     pause = _RECONNECT[0]
         except DatabaseDown as error:
             log.error("database: %s; next try in %g s", error, pause)
@@ -386,7 +384,7 @@ async def _sleep_until(stop: trio.Event, seconds: float) -> None:
 
 
 async def _tell(counts: RelayCounts) -> None:
-    """Log a line a second for as long as something happens."""
+    """Log a line per second while something happens."""
     said, before = counts.line(1.0, counts.sent), 0
     try:
         while True:

@@ -1,4 +1,4 @@
-"""Standard output as the tools use it: bytes, written at once and completely, by tasks that can be cancelled."""
+"""Standard output for the tools: bytes, written unbuffered and completely, by tasks that can be cancelled."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from nsqtools.command import OutputClosed
 from nsqtools.history import header_text
 
 _STANDARD: Final = 1
-# A pipe that is ready for writing takes this many bytes without blocking.
+# A writable pipe takes this many bytes without blocking.
 _ATOMIC: Final = select.PIPE_BUF
 
 
 class Output:
-    """A descriptor that may be a pipe, a terminal or a file. It stays blocking, as other processes may share it."""
+    """A descriptor: a pipe, a terminal or a file. It stays blocking, because other processes may share it."""
 
     def __init__(self, descriptor: int = _STANDARD) -> None:
         """Raise OutputClosed if the descriptor is closed."""
@@ -53,7 +53,7 @@ class Output:
 
 
 def message_line(topic: str, body: bytes, about: Mapping[str, Any], *, print_topic: bool, as_json: bool) -> bytes:
-    """Return a message as it is, or as an object with all that is known about it."""
+    """Return a message's body, or a JSON object with everything about it."""
     if as_json:
         return json.dumps({"topic": topic, **about}).encode() + b"\n"
     head = f"{topic} | ".encode() if print_topic else b""
@@ -61,7 +61,7 @@ def message_line(topic: str, body: bytes, about: Mapping[str, Any], *, print_top
 
 
 def header_lines(headers: Mapping[str, bytes]) -> bytes:
-    """Return a line for each header: its name, and its value as JSON, so that it stays on its line."""
+    """Return a line for each header: its name, and its value as JSON, so that it stays on one line."""
     return b"".join(
         b"%b: %b\n" % (name.encode(), json.dumps(header_text(value)).encode()) for name, value in headers.items()
     )

@@ -1,4 +1,4 @@
-"""Passes messages on with all that belongs to them: headers, where they came from, and a key against doubles."""
+"""Forwards messages with their headers, their origin, and a key against duplicates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DIGEST: Final = 12  # bytes
 
 
 def with_origin(headers: Mapping[str, bytes], origin: str) -> Mapping[str, bytes]:
-    """Return the headers of a message that is passed on; where it came from first stays, and is left out if full."""
+    """Return a forwarded message's headers, with its first origin, unless there is no room for it."""
     if ORIGIN in headers:
         return headers
     more = {**headers, ORIGIN: origin.encode()}
@@ -33,7 +33,7 @@ def with_origin(headers: Mapping[str, bytes], origin: str) -> Mapping[str, bytes
 
 
 class NsqdDestination:
-    """One nsqd to which messages are passed on."""
+    """One nsqd that gets forwarded messages."""
 
     def __init__(self, address: str, producer: Producer) -> None:
         self._address = address
@@ -44,8 +44,8 @@ class NsqdDestination:
     async def pass_on(self, message: Message, topic: str, body: bytes) -> None:
         """Publish the message's body, perhaps a part of it. Raise NSQError.
 
-        If the same message is passed on again, because a crash came before its FIN, it is not published twice, within
-        the time for which this nsqd remembers keys. What the nsqd does not know is left out.
+        If a crash before its FIN makes us forward the same message again, it isn't published twice while this nsqd
+        remembers its key. Key and headers are left out for an nsqd without them.
         """
         while True:
             headers = None
@@ -55,7 +55,7 @@ class NsqdDestination:
             try:
                 await self._producer.publish(topic, body, key=key, headers=headers)
             except Unsupported as error:
-                # Many messages are under way, and each of them fails. The first one changes what the next ones have.
+                # Many messages are in flight, and each of them fails. The first failure changes the next publishes.
                 if headers is not None and "headers" in str(error):
                     self._leave_headers_out()
                 elif key is not None:
@@ -68,15 +68,15 @@ class NsqdDestination:
     def _leave_headers_out(self) -> None:
         if self._takes_headers:
             self._takes_headers = False
-            log.warning("%s knows no headers: those of messages are left out", self._address)
+            log.warning("%s doesn't support headers: forwarding messages without them", self._address)
 
     def _leave_keys_out(self) -> None:
         if self._takes_keys:
             self._takes_keys = False
-            log.warning("%s knows no keys: after a crash of this tool, messages may come twice", self._address)
+            log.warning("%s doesn't support keys: a crash of this tool may duplicate messages", self._address)
 
 
 def key_of(message: Message) -> str:
-    """Return a key that this delivery of the channel has in common with every other delivery of the same message."""
+    """Return a key that is the same for every delivery of the same message in this channel."""
     source = f"{message.nsqd}\n{message.topic}\n{message.channel}\n{message.id}"
     return b64encode(blake2b(source.encode(), digest_size=_DIGEST).digest()).decode()

@@ -1,4 +1,4 @@
-"""The progress of a long job, on stderr: a bar on a terminal, and otherwise a line every ten seconds."""
+"""The progress of a long job, on stderr: a bar on a terminal, otherwise a line every ten seconds."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def progress_text(done: int, total: int, elapsed: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Write a duration for people: `1h05m`, `2m03s`, `4s`."""
+    """Format a duration: `1h05m`, `2m03s`, `4s`."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}h{minutes:02d}m" if hours else f"{minutes}m{rest:02d}s" if minutes else f"{rest}s"
 
 
 class Progress:
-    """The job sets `done`; `show` is a task beside it."""
+    """The job sets `done`; `show` runs in a task beside it."""
 
     def __init__(self, total: int, *, quiet: bool, stream: TextIO | None = None) -> None:
         self.done = 0
@@ -49,7 +49,7 @@ class Progress:
         self._on_terminal = self._stream.isatty()
 
     async def show(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Show the progress until cancelled; a terminal finally shows the last state."""
+        """Show the progress until cancelled. A terminal keeps the last state."""
         task_status.started()
         if self._quiet:
             return
@@ -72,7 +72,7 @@ class Progress:
 
 
 async def with_progress(progress: Progress, job: Callable[[], Awaitable[T]]) -> T:
-    """Show the progress while the job runs; exceptions of the job are raised as they are."""
+    """Show the progress while the job runs. The job's exceptions are raised unchanged."""
     result: T | None = None
     trouble: Exception | None = None
     async with trio.open_nursery() as nursery:

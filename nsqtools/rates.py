@@ -1,4 +1,4 @@
-"""CORE of nsq_stat: the rates between two polls, and the lines that show them."""
+"""CORE of nsq_stat: the rates between two polls, and their lines."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ _NAMES: Final = tuple(Counters.__dataclass_fields__)
 
 
 def counters_in(stats: Any, topic: str, channel: str) -> Counters | None:
-    """Return the channel's counters in an answer of `/stats`; None if it is not there.
+    """Return the channel's counters from an answer of `/stats`; None if the channel isn't there.
 
-    Raises KeyError or TypeError if this is no such answer.
+    Raises KeyError or TypeError for any other answer.
     """
     for found in list_in(stats, "topics"):
         if found["topic_name"] == topic:
@@ -54,7 +54,7 @@ class Poll:
 
     time: float  # seconds on a monotonic clock
     nodes: Mapping[str, Counters]
-    missing: tuple[str, ...] = ()  # the nsqd that did not answer
+    missing: tuple[str, ...] = ()  # nsqd without an answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +94,8 @@ class RateRow:
 def row_between(before: Poll, now: Poll) -> RateRow:
     """Return the row between two polls.
 
-    Rates include only nsqd that have answered both times: one that appears or disappears would add or remove all that
-    it has ever counted.
+    Rates include only nsqd that answered both times, because one that comes or goes would add or remove its whole
+    count.
     """
     both = before.nodes.keys() & now.nodes.keys()
     then, later = _sum(before, both), _sum(now, both)

@@ -1,7 +1,7 @@
-"""CORE of nsq_to_file: the names of files, and when the next file is due. Opens and writes nothing.
+"""CORE of nsq_to_file: file names, and when to start the next file. Opens and writes nothing.
 
-A name is made in two steps: once for each topic (`FileNames`), and again for the current time. `<REV>` stays in the
-name until the file is opened, because only then it is known which revisions exist.
+A name is built in two steps: once for each topic (`FileNames`), and again for the current time. `<REV>` stays in the
+name until we open the file, because only then we know which revisions exist.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def file_names(
     gzip: bool,
     has_revisions: bool,
 ) -> FileNames:
-    """Return the names of a topic's files. Raise ValueError if a revision is needed and the format has none."""
+    """Return the names of a topic's files. Raise ValueError if the format lacks a revision that is needed."""
     short_host = host.partition(".")[0]
     identifier = host_identifier.replace("<SHORT_HOST>", short_host).replace("<HOSTNAME>", host)
     pattern = filename_format.replace("<TOPIC>", topic).replace("<HOST>", identifier or short_host)
@@ -100,7 +100,7 @@ def _offset(when: datetime) -> str:
 
 
 class Rotation:
-    """Which file is open, and whether it should still be used. Times are seconds on a monotonic clock."""
+    """The open file, and whether to go on using it. Times are seconds on a monotonic clock."""
 
     def __init__(self, *, size: int = 0, interval: float = 0.0) -> None:
         self._size_limit = size
@@ -113,7 +113,7 @@ class Rotation:
         self.revision = 0
 
     def due(self, name: str, now: float) -> str | None:
-        """Return why the next file should be opened, as a line for the log; None if it should not.
+        """Return the reason to open the next file, as a log line; None if there is none.
 
         The line is empty if no file is open.
         """
@@ -132,15 +132,15 @@ class Rotation:
         return self.revision + 1 if name == self._name else 0
 
     def opened(self, name: str, path: str, revision: int, *, size: int, now: float) -> None:
-        """Take note of an opened file; `size` is what it already contains."""
+        """Record an opened file; `size` is its current size."""
         self._name, self._path, self.revision = name, path, revision
         self._opened_at, self._size = now, size
         self.is_open = True
 
     def grown(self, size: int) -> None:
-        """Take note of data written to the file; `size` is that before compression."""
+        """Record data written to the file; `size` is before compression."""
         self._size += size
 
     def closed(self) -> None:
-        """Take note that the file was closed."""
+        """Record that the file was closed."""
         self.is_open = False

@@ -1,4 +1,4 @@
-"""CORE: the times of the last requests, as a line after every so many of them."""
+"""CORE: request times, summed up in a line every `size` requests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from math import ceil
 
 
 class StatusRing:
-    """The durations, in seconds, of the last `size` requests."""
+    """The durations of the last `size` requests, in seconds."""
 
     def __init__(self, size: int, label: str) -> None:
         self._size = size
@@ -17,7 +17,7 @@ class StatusRing:
         self._failures = 0
 
     def add(self, duration: float) -> str | None:
-        """Add a request. The first one after a full ring returns a line about the ring, as in NSQ."""
+        """Add a request. The first one after the ring is full returns a line about the ring, as in NSQ."""
         self._counted += 1
         line = None
         if self._counted > 1 and (self._counted - 1) % self._size == 0:
@@ -30,7 +30,7 @@ class StatusRing:
         return line
 
     def failed(self) -> None:
-        """Count a failed request. Its duration does not count, as it says nothing about the others."""
+        """Count a failed request. Its duration doesn't count, because it says nothing about the others."""
         self._failures += 1
 
     def _line(self) -> str:
@@ -45,7 +45,7 @@ class StatusRing:
 
 
 def _percentile(percent: int, ordered: list[float]) -> float:
-    """Return the percentile as NSQ picks it: one place higher than usual, and at most the last."""
+    """Return the percentile that NSQ picks: one place higher than usual, at most the last."""
     size = len(ordered)
     return ordered[min(ceil(percent / 100 * size + 0.5), size - 1)]
 

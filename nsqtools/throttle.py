@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-_NOTHING: Final = 1e-6  # adding up fractions of messages may miss zero by this much
+_NOTHING: Final = 1e-6  # rounding error of adding fractions
 
 
 class Throttle:
-    """A balance that begins with 1 and grows by `rate` a second up to `rate`. Taking many at once may overdraw it."""
+    """A balance that starts at 1 and grows by `rate` per second up to `rate`. Taking many at once may overdraw it."""
 
     def __init__(self, rate: float, now: float) -> None:
         self._rate = rate
@@ -16,7 +16,7 @@ class Throttle:
         self._at = now
 
     def take(self, count: int, now: float) -> float:
-        """Take `count`, and return the seconds to wait before the next are taken."""
+        """Take `count`, and return the seconds to wait before taking more."""
         self._balance = min(max(self._rate, 1.0), self._balance + (now - self._at) * self._rate) - count
         self._at = now
         return (1 - self._balance) / self._rate if self._balance < _NOTHING else 0.0

@@ -1,4 +1,4 @@
-"""to_nsq: publish standard input, record by record, to every nsqd that is given, or to one that nsqlookupd lists."""
+"""to_nsq: publish standard input, record by record, to every given nsqd, or to one that nsqlookupd lists."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from nsqtools.throttle import Throttle
 log = logging.getLogger(__name__)
 
 ABOUT: Final = """\
-Publishes each record to every nsqd, one record after another, without empty ones. With --lookupd-http-address each
-record goes to one of the nsqds that nsqlookupd lists, which may come and go meanwhile. The first publish that fails ends
-it with status 1, and the rest of the input is not read; some nsqd may already have that record. When it is stopped
-while a record waits for its answer, it waits up to five more seconds; without an answer it ends with status 1."""
+Publishes each record to every nsqd, one record after another, and skips empty ones. With --lookupd-http-address each
+record goes to one of the nsqds that nsqlookupd lists; they may come and go. After the first failed publish it exits
+with status 1 and doesn't read the rest of the input; some nsqd may already have that record. If you stop it while a
+record waits for its answer, it waits up to five more seconds; without an answer it exits with status 1."""
 
 _STANDARD_INPUT: Final = 0
 _BLOCK: Final = 64 * 1024
@@ -36,7 +36,7 @@ class Options(ToolOptions):
     delimiter: str = option("\n", "byte that ends a record")
     nsqd_tcp_address: tuple[str, ...] = option((), flags.NSQD_TCP_ADDRESS)
     lookupd_http_address: tuple[str, ...] = option((), flags.DESTINATION_LOOKUPD)
-    rate: int = option(0, "most records per second; 0 or less: as fast as possible")
+    rate: int = option(0, "maximum records per second; 0 or less: as fast as possible")
     producer_opt: tuple[str, ...] = option((), PRODUCER_OPT, kind=CLIENT_OPTIONS)
 
     def check(self) -> None:
@@ -54,14 +54,14 @@ class Options(ToolOptions):
 
 
 class RecordSplitter:
-    """Splits at each delimiter. A record may arrive in many pieces; two delimiters in a row enclose an empty record."""
+    """Splits at each delimiter. A record may arrive in many pieces. Two adjacent delimiters enclose an empty record."""
 
     def __init__(self, delimiter: bytes) -> None:
         self._delimiter = delimiter
         self._begun: list[bytes] = []
 
     def feed(self, data: bytes) -> Sequence[bytes]:
-        """Return the records that end in this piece, including empty ones: `--rate` counts them, too."""
+        """Return the records that end in this piece, including empty ones, because `--rate` counts them."""
         first, *others = data.split(self._delimiter)
         self._begun.append(first)
         if not others:
@@ -111,7 +111,7 @@ async def _publish_all(options: Options, descriptor: int, stop: trio.Event) -> N
 
 
 class _Publisher:
-    """Publishes one record at a time, and waits for the answer even if everything around it is cancelled."""
+    """Publishes one record at a time, and waits for the answer even if it is cancelled."""
 
     def __init__(self, producer: Producer, topic: str) -> None:
         self._producer = producer
@@ -126,7 +126,7 @@ class _Publisher:
             except (NSQError, ValueError) as error:  # ValueError: nsqd would refuse the record
                 raise ToolFailed(str(error)) from error
             return
-        raise ToolFailed("stopped before a record was answered: it may or may not be published")
+        raise ToolFailed("stopped while a record waited for its answer: it may or may not be published")
 
     async def hurry(self, stop: trio.Event) -> None:
         """Limit the wait for the last answer once `stop` is set."""

@@ -1,7 +1,7 @@
 """SHELL of nsq_to_file for one topic: messages arrive, files grow, and a message is finished once it is on the disk.
 
-Messages are collected in memory, and written, synced and finished together: when nearly as many as may be in flight are
-collected, when no more can come until some are finished, at each tick, and before another file is opened.
+We collect messages in memory, and write, sync and finish them together: if nearly `max_in_flight` are collected, if no
+more can come until some are finished, at each tick, and before we open another file.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_STARVED: Final = 0.85  # the part of max_in_flight above which nsqd sends little more; NSQ's client has the same number
+_STARVED: Final = 0.85  # above this part of max_in_flight nsqd sends little more; the number is from NSQ's client
 
 
 class Message(Protocol):
-    """The parts of a message that are used here."""
+    """The parts of a message used here."""
 
     @property
     def body(self) -> bytes: ...
@@ -34,7 +34,7 @@ class Message(Protocol):
 
 
 class MessageSource(Protocol):
-    """The parts of a consumer that are used here."""
+    """The parts of a consumer used here."""
 
     def __aiter__(self) -> Any: ...
     def stop(self) -> None: ...
@@ -42,7 +42,7 @@ class MessageSource(Protocol):
 
 
 class TopicArchive:
-    """The writer of one topic. While `run` runs, `hang_up` and `stop` may be called."""
+    """The writer of one topic. You can call `hang_up` and `stop` while `run` runs."""
 
     def __init__(
         self,
@@ -69,22 +69,22 @@ class TopicArchive:
         self._threads = threads
         self._log = log
         self._file: ArchiveFile | None = None
-        self._batch: list[Message] = []  # taken, but neither on the disk nor finished
+        self._batch: list[Message] = []  # taken, not yet on the disk or finished
         self._name: tuple[int, str] = (-1, "")  # a second, and the file's name in that second
         self._next_tick = trio.current_time() + sync_interval
         self._waiting: trio.CancelScope | None = None
         self._is_asked_to_close = False
         self._is_stopping = False
 
-    # Requests by others, which the writer handles before its next message.
+    # Requests from outside, handled before the next message.
 
     def hang_up(self) -> None:
-        """Finish the messages that are collected and close the file; the next message opens another one."""
+        """Finish the collected messages and close the file. The next message opens another one."""
         self._is_asked_to_close = True
         self._wake()
 
     def stop(self) -> None:
-        """Write what is collected, and end `run`."""
+        """Write the collected messages, and end `run`."""
         self._is_stopping = True
         self._consumer.stop()
         self._wake()
@@ -98,7 +98,7 @@ class TopicArchive:
     async def run(self) -> None:
         """Write until the consumer has stopped.
 
-        Raises ToolFailed if the disk fails; then no message is finished that is not on the disk.
+        Raises ToolFailed if the disk fails. Even then, only messages on the disk are finished.
         """
         try:
             await self._take_all()
@@ -112,7 +112,7 @@ class TopicArchive:
         while True:
             message: Message | None = None
             with trio.CancelScope(deadline=self._deadline()) as self._waiting:
-                # What was asked for comes first: closing the file, or at the end writing what is collected.
+                # Requests come first: closing the file, or at the end writing the collected messages.
                 if not self._is_asked_to_close and not (self._is_stopping and self._batch):
                     try:
                         message = await anext(messages)
@@ -160,7 +160,7 @@ class TopicArchive:
         return self._name[1]
 
     async def _rotate_if_due(self) -> bool:
-        """Open another file if it is time; return whether it was."""
+        """Open another file if it is time. Return True if it did."""
         name, now = self._current_name(), trio.current_time()
         reason = self._rotation.due(name, now)
         if reason is None:
@@ -184,7 +184,7 @@ class TopicArchive:
             await self._in_thread(file.close)
 
     async def _sync(self) -> None:
-        """Write what is collected to the disk, and then finish the messages, the newest first."""
+        """Write the collected messages to the disk, and then finish them, the newest first."""
         if not self._batch:
             return
         assert self._file is not None
@@ -211,7 +211,7 @@ class TopicArchive:
             raise ArchiveFailed(f"writing message to disk: {self._file.path} is removed again and again") from None
 
     async def _in_thread(self, job: Callable[[], T]) -> T:
-        # A thread cannot be interrupted. A cancellation waits for the disk, so that messages on the disk are finished.
+        # A thread can't be interrupted. A cancellation waits for the disk, so that messages on the disk get finished.
         with trio.CancelScope(shield=True):
             result = await trio.to_thread.run_sync(job, limiter=self._threads)
         return result

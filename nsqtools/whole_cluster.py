@@ -1,7 +1,7 @@
-"""What nsq_dead and nsq_deferred share: they look at messages on all nsqd of a topic, and change them after a plan.
+"""Shared by nsq_dead and nsq_deferred: list messages on all nsqd of a topic, and change them according to a plan.
 
-Before anything changes, the plan says what each nsqd would do. A node that does not answer is named, is never taken for
-one that has nothing, and makes the exit status 3.
+Before anything changes, the plan shows what each nsqd would do. A node that doesn't answer is named, never counts as
+empty, and makes the exit status 3.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ log = logging.getLogger(__name__)
 NOT_ALL: Final = 3  # exit status
 LOOKING: Final = ("list", "show")
 _NO_RIGHT: Final[Mapping[str, str]] = {
-    "UNAUTHORIZED": "the token is not known there; see --http-token-file",
-    "FORBIDDEN": "the token gives no right to do this",
+    "UNAUTHORIZED": "unknown token; see --http-token-file",
+    "FORBIDDEN": "the token has no permission for this",
 }
 
 _is_id: Final = re.compile(r"[0-9a-f]{16}", re.ASCII).fullmatch
@@ -41,17 +41,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterOptions(ToolOptions):
-    """The flags of both tools. Each says in its own words what some of them are about."""
+    """The flags of both tools. Each tool overrides some help texts."""
 
-    do: str = option("list", "what to do")
+    do: str = option("list", "command")
     topic: str = option("", "topic of the messages")
     channel: str = option("", "channel of the messages")
     nsqd_http_address: tuple[str, ...] = option((), flags.NSQD_HTTP_ADDRESS)
     lookupd_http_address: tuple[str, ...] = option((), flags.LOOKUPD_HTTP_ADDRESS)
-    http_token_file: str = option("", "file with the token that nsqd's file of rights knows")
-    id: tuple[str, ...] = option((), "this message, 16 hex digits")
-    limit: int = option(0, "most messages, of all nsqd together; 0: all")
-    yes: bool = option(False, "do not ask")
+    http_token_file: str = option("", "file with a token from nsqd's file of rights")
+    id: tuple[str, ...] = option((), "the message with this id, 16 hex digits")
+    limit: int = option(0, "maximum number of messages from all nsqd together; 0: all")
+    yes: bool = option(False, "don't ask")
     dry_run: bool = option(False, "only print the plan")
     quiet: bool = option(False, "show no progress")
     http_client_connect_timeout: Nanoseconds = option(2 * SECOND, flags.CONNECT_TIMEOUT, kind=DURATION)
@@ -79,12 +79,12 @@ class ClusterOptions(ToolOptions):
 
 
 class Absent(Exception):
-    """An nsqd does not have the messages that are asked for; the message says what it lacks."""
+    """An nsqd doesn't have the requested messages. The text says what is missing."""
 
 
 @dataclass(slots=True)
 class ClusterNodes(Generic[T]):
-    """The nsqd that have the messages, what they said at the start, and what went wrong."""
+    """The nsqd that have the messages, their first answers, and the failures."""
 
     nodes: dict[Server, T] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
@@ -99,17 +99,17 @@ class ClusterNodes(Generic[T]):
 
     @property
     def exception(self) -> str:
-        """What a sum has to say beside the figure."""
-        return f", without what could not be asked ({len(self.failures)})" if self.failures else ""
+        """The remark after a sum, if it is incomplete."""
+        return f", incomplete (failures: {len(self.failures)})" if self.failures else ""
 
     @property
     def silence(self) -> list[str]:
-        """The lines of a plan about nodes that could not be asked."""
+        """The lines of a plan about nodes without an answer."""
         return [f"no answer: {failure}" for failure in self.failures]
 
 
 async def find(options: ClusterOptions, queries: NodeQueries, ask: Callable[[Server], Awaitable[T]]) -> ClusterNodes[T]:
-    """Ask all nsqd of the topic. `ask` raises AskFailed, or Absent. Raise ToolFailed if there is nobody to ask."""
+    """Ask all nsqd of the topic. `ask` raises AskFailed or Absent. Raise ToolFailed if there is no nsqd."""
     servers, failures = await servers_with(
         queries, options.topic, nsqd=options.nsqd_http_address, lookupd=options.lookupd_http_address
     )
@@ -149,7 +149,7 @@ async def carry_out(
     plan: Sequence[str],
     question: str,
 ) -> bool | None:
-    """Show the plan, ask, and do it. Return whether it came to its end; None: that was a dry run."""
+    """Show the plan, ask, and execute it. Return True if it was completed; None after a dry run."""
     await write_lines(plan)
     if options.dry_run:
         return None
@@ -161,7 +161,7 @@ async def carry_out(
 async def run_verb(
     options: ClusterOptions, stop: trio.Event, work: Callable[[], Awaitable[int]], *, changing: Sequence[str]
 ) -> int:
-    """Do it until it ends or is stopped. Return the exit status."""
+    """Run the command until it ends or is stopped. Return the exit status."""
     status = 0
 
     async def run() -> None:
@@ -176,7 +176,7 @@ async def run_verb(
 
 
 def with_verb(arguments: Sequence[str], verbs: Sequence[str]) -> list[str]:
-    """Return the arguments with a verb that comes first as the value of --do."""
+    """Turn a leading verb in the arguments into the value of --do."""
     first = [f"--do={it}" if it in verbs else it for it in arguments[:1]]
     return [*first, *arguments[1:]]
 
@@ -194,10 +194,10 @@ def token_in(path: str) -> str:
 async def servers_with(
     queries: NodeQueries, topic: str, *, nsqd: Sequence[str], lookupd: Sequence[str]
 ) -> tuple[list[Server], list[AskFailed]]:
-    """Return the given nsqd, or those that nsqlookupds list for the topic, and who could not be asked.
+    """Return the given nsqd, or the nsqd that nsqlookupds list for the topic, and the failures.
 
-    These are nsqlookupds that gave no answer, and nsqd that had the topic and are not registered now. Raises ToolFailed
-    if there is no nsqd to ask.
+    Failures are nsqlookupds without an answer, and nsqd that had the topic and are no longer registered. Raises
+    ToolFailed if there is no nsqd to ask.
     """
     if not lookupd:
         return [parse_server(address) for address in nsqd], []
@@ -209,7 +209,7 @@ async def servers_with(
     missing, silent = await lookup.missing(lookupds, topic)
     failures = failures or silent
     failures += [
-        AskFailed(f"{it}: had the topic {topic} and is not registered now") for it in missing if it not in known
+        AskFailed(f"{it}: had the topic {topic} and is no longer registered") for it in missing if it not in known
     ]
     if not producers:
         why = "".join(f"; {failure}" for failure in failures)
@@ -218,11 +218,11 @@ async def servers_with(
 
 
 async def is_confirmed(question: str, *, verb: str, yes: bool) -> bool:
-    """Ask a person. Without a terminal, nobody is asked. Raise ToolFailed."""
+    """Ask the user. Raise ToolFailed without a terminal, or if the answer isn't yes."""
     if yes:
         return True
     if not sys.stdin.isatty():
-        raise ToolFailed(f"nothing was done: use --yes to {verb} without being asked")
+        raise ToolFailed(f"nothing was done: use --yes to {verb} without a question")
     sys.stderr.write(f"{question} Type yes: ")
     sys.stderr.flush()
     line: str = await trio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True)

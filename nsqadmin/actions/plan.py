@@ -438,7 +438,7 @@ def _who_is_silent(
             continue
         text = f"{address} does not answer. "
         if can_be_undone(action):
-            text += "It is not asked unless it tells what an undo needs: nothing changes there."
+            text += "It is skipped unless it can report what an undo needs: nothing changes there."
         else:
             text += "It is asked all the same: if it only hangs, it may still do so when it goes on."
         if address in having:

@@ -30,7 +30,7 @@ _NO_STATE: Final = {
 _NOT_RESTORED: Final = {
     "ANOTHER_LOG": "the topic has been deleted and created again: its messages are gone",
     "TOPIC_NOT_FOUND": "the topic has been deleted, and its messages with it",
-    "BEYOND_END": "the node has lost messages since: it cannot go back to what it had",
+    "BEYOND_END": "the node has lost messages since, so it cannot be restored",
 }
 
 
@@ -53,7 +53,7 @@ class Undoer:
         except UpstreamError as error:
             if not error.status and not error.not_read:
                 raise
-            reason = _NO_STATE.get(_code(error), f"it did not tell what the channel had (HTTP {error.status})")
+            reason = _NO_STATE.get(_code(error), f"it did not report the channel's state (HTTP {error.status})")
             return UndoState(node=node, why_not=error.not_read or reason)
         return read_state(node, document, at=time(), oldest_at=_oldest_at(before, action, node))
 

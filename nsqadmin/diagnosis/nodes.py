@@ -172,7 +172,7 @@ def _draining(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
         yield _finding(
             node,
             Severity.INFO,
-            f"{node.address} is draining: it accepts no messages, and delivers what waits",
+            f"{node.address} is draining: it accepts no messages, and delivers its waiting ones",
             "Its page shows what is left, and when it is safe to stop it.",
             number("messages there", node.depth),
         )

@@ -59,7 +59,7 @@ def stopped_itself(channel: Channel, case: Case) -> Iterator[Finding]:
         "Find out why its messages fail. Then kick or discard those that are buried, and unpause it: with more than "
         "max_buried of them, the next one pauses it again."
         if is_by_count
-        else "Find out why its messages fail, and unpause it then: the breaker counts anew.",
+        else "Find out why its messages fail, and then unpause it: the breaker starts counting from 0.",
         number("buried", sum(row.buried_count for row in rows)),
         number("waiting", channel.depth),
         say("paused on", ", ".join(row.node for row in rows)),
@@ -135,7 +135,7 @@ def ending(it: Topic | Channel, case: Case) -> Iterator[Finding]:
         "D24",
         Severity.WARNING if held else Severity.INFO,
         f"It is deleted{where} in {numbers.duration(max(first - now, 0.0))} unless {unless}",
-        "Nobody uses it, and the policy file deletes such (expire_after). If it is needed, lengthen that time.",
+        "Nobody uses it, and the policy file deletes idle ones (expire_after). If you need it, raise that time.",
         number("messages in it", held),
         say("deleted on", ", ".join(f"{row.node} in {numbers.duration(max(at - now, 0.0))}" for at, row in rows)),
     )

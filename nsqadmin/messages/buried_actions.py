@@ -40,9 +40,9 @@ _LEAST_RATE: Final = 0.001
 _IN_ONE_REQUEST: Final = 200  # messages by their ids, so that the URL stays below 8 kB
 _WORDS: Final = {
     "NOT_FOUND": "it buries nothing: it is NSQ's nsqd, or older than ours",
-    "JOB_UNDER_WAY": "a kick or discard is under way there already",
+    "JOB_UNDER_WAY": "a kick or discard is already running there",
     "FULL": "the channel has no room for them: kick fewer, wait until consumers have made room, or use force",
-    "KICK_NOT_FOUND": "it is too late: the kick was more than 10 minutes ago, there was another one, or nsqd started anew",
+    "KICK_NOT_FOUND": "it is too late: the kick was more than 10 minutes ago, there was another one, or nsqd was restarted",
 }
 _kick: Final = re.compile(r"([0-9]{1,16})@(\S+)", re.ASCII).fullmatch
 _pick: Final = re.compile(r"([0-9a-f]{16})@(\S+)", re.ASCII).fullmatch
@@ -273,13 +273,13 @@ class StopPlan(SelectionPlan[AskedNode, Taken]):
 
     def noted(self, results: Sequence[Taken]) -> str:
         done = [f"{it.job.verb} on {it.node} after {it.done:,}" for it in results if it.job is not None]
-        return f"stopped in {self.topic}/{self.channel}: {', '.join(done) or 'nothing was under way'}"
+        return f"stopped in {self.topic}/{self.channel}: {', '.join(done) or 'nothing was running'}"
 
     def outcome(self, results: Sequence[Taken]) -> str:
-        return "; ".join(_stopped(it, it.job) for it in results if it.job is not None) or "Nothing was under way"
+        return "; ".join(_stopped(it, it.job) for it in results if it.job is not None) or "Nothing was running"
 
     def answered(self, result: Taken) -> str:
-        return "nothing was under way" if result.job is None else "stopped"
+        return "nothing was running" if result.job is None else "stopped"
 
 
 def _stopped(taken: Taken, job: Job) -> str:
@@ -342,7 +342,7 @@ def plan_buried(
     `text` is the reason that is wanted, `shown` what the user may see of it, and `public` what everybody may see.
     """
     left_out = [
-        LeftOut(node=it.node, why=f"has not told what is buried there: {it.error}", last_known=it.count)
+        LeftOut(node=it.node, why=f"did not report its buried messages: {it.error}", last_known=it.count)
         for it in summary.missing
     ]
     if wanted.ids:
@@ -424,7 +424,7 @@ def _consequences(
         text = "This is the most that it can be: not every reason is listed."
         yield Consequence(text=text)
     if wanted.verb is Verb.DISCARD:
-        yield Consequence(text="They are finished for ever. This cannot be undone.", severity=Severity.PROBLEM)
+        yield Consequence(text="They are finished forever. This cannot be undone.", severity=Severity.PROBLEM)
     else:
         yield from _of_a_kick(channel, wanted, shares, count)
     if not wanted.ids and (wanted.rate or any(it.count > _WITHOUT_JOB for it in shares)):
@@ -435,7 +435,7 @@ def _consequences(
 
 
 def _of_a_kick(channel: Channel, wanted: Wanted, shares: Sequence[Share], count: int) -> Iterator[Consequence]:
-    text = "They go back to this channel alone, with attempts counted anew."
+    text = "They go back only to this channel, with attempts starting at 1."
     yield Consequence(text=text)
     yield from who_receives(channel, [it.node for it in shares])
     yield from _of_full_channels([it for it in shares if not it.has_room], force=wanted.force)

@@ -57,8 +57,8 @@ class Deferred(ListKind[NodeDeferred, Deferral]):
     nothing = frozenset(("TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND"))
     words = MappingProxyType(
         {
-            "NOT_FOUND": "it cannot list what is deferred: it is NSQ's nsqd, or older than ours",
-            "STARTED_ANEW": "it has started anew, so its list has to be read from the first again",
+            "NOT_FOUND": "it cannot list deferred messages: it is NSQ's nsqd, or an older version of ours",
+            "STARTED_ANEW": "it was restarted, so its list has to be read from the start again",
             "INVALID_ARG_AFTER": "this is no place in its list",
         }
     )

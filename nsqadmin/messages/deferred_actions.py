@@ -213,7 +213,7 @@ def plan_deferred(
             raise BadRequest(f"no node of this channel is known as {source.node[:100]}")
         count = sum(end - first for first, end in runs)
         if node.error:
-            why = f"has not told what is deferred there: {node.error}"
+            why = f"did not report its deferred messages: {node.error}"
             left_out.append(LeftOut(node=node.node, why=why, last_known=count))
         else:
             shares.append(RecallShare(node=source.node, log=source.log, count=count, runs=tuple(runs)))

@@ -187,7 +187,7 @@ class Searcher:
                     if self._took(lane, line, end, search, piece):
                         return
             if piece.at == began_at:
-                raise Unreadable("its answer has nothing of what it was asked for")
+                raise Unreadable("its answer lacks the requested data")
 
     def _took(self, lane: Lane, line: dict[str, object], end: int, search: Search, piece: _Piece) -> bool:
         """Add a line to the piece. Return whether the piece is full."""

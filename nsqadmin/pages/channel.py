@@ -156,7 +156,7 @@ def _calm(channel: Channel) -> str:
         return "This channel keeps up: no messages wait."
     if channel.drain_time is not None:
         return f"This channel keeps up: its backlog is gone in {numbers.duration(channel.drain_time)}."
-    return "As far as the numbers tell, nothing is wrong."
+    return "The numbers show no problem."
 
 
 def _delivery(channel: Channel) -> str:

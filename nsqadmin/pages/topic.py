@@ -91,7 +91,7 @@ class _TopicPage:
 
 def no_topic(painter: Painter, request: Request, snapshot: Snapshot, topic: str) -> Response:
     unseen = ", ".join(missing.where for missing in snapshot.unanswered)
-    advice = "It may have been deleted, or nobody has published to it yet."
+    advice = "It may have been deleted, or it has no messages yet."
     failure = Failure(
         title="No such topic",
         text=f"No node and no nsqlookupd that answers knows a topic “{topic}”.",

@@ -40,7 +40,7 @@ _WORDS: Final[Mapping[str, Entry]] = {
     "in-rate": Entry("In", "Messages that arrive each second, between the last two samples."),
     "out-rate": Entry(
         "Out",
-        "Messages that are finished each second. nsqd does not count them: they are those that came in and are no longer there.",
+        "Messages that are finished each second. nsqd does not count them: they are the incoming messages that are gone.",
     ),
     "net-rate": Entry("Net rate", "In minus out: ↑ means that the backlog grows, ↓ that it shrinks."),
     "drain": Entry(
@@ -49,7 +49,7 @@ _WORDS: Final[Mapping[str, Entry]] = {
     ),
     "lag": Entry(
         "Lag",
-        "How long the oldest waiting message has been there. Our nsqd tells it. For NSQ's it is estimated from the history of the numbers, which begins when nsqadmin starts: until then it is “at least” (≥).",
+        "Age of the oldest waiting message. Our nsqd reports it. For NSQ's it is estimated from the history of the numbers, which begins when nsqadmin starts: until then it is “at least” (≥).",
     ),
     "utilisation": Entry(
         "Utilisation",
@@ -65,7 +65,7 @@ _WORDS: Final[Mapping[str, Entry]] = {
     ),
     "oldest-in-flight": Entry(
         "Oldest in flight",
-        "For how long a consumer has had the oldest of its messages without finishing it. Only a Python nsqd tells it.",
+        "How long a consumer has had its oldest unfinished message. Only a Python nsqd reports it.",
     ),
     "finish-rate": Entry("Finish rate", "Messages that a consumer finishes each second, over the last minute."),
     "failures": Entry("Failures", "Messages that are requeued or time out, each minute, over the last minute."),
@@ -84,7 +84,7 @@ _WORDS: Final[Mapping[str, Entry]] = {
     ),
     "policy": Entry(
         "Policy",
-        "The rules of the file that nsqd was started with (--policy-file): what a topic or channel may hold, how long its messages wait at most, and what becomes of those that fail.",
+        "The rules of the file that nsqd was started with (--policy-file): how much a topic or channel may hold, how long messages may wait, and what happens to failed ones.",
     ),
     "paused": Entry("Paused", "Nothing is delivered until it is unpaused; messages keep arriving and wait."),
     "inactive": Entry(

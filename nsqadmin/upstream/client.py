@@ -510,7 +510,7 @@ def explain(address: str, error: UpstreamError) -> str:
     if error.not_read:
         return (
             "nsqadmin stopped reading the answer, as it could take all memory. If this node really has so much, raise "
-            "--max-answer-size or --max-cluster-size; if nobody knows it, find out who registers it with nsqlookupd."
+            "--max-answer-size or --max-cluster-size; if it is unknown to you, find out what registers it with nsqlookupd."
         )
     if error.status in _REFUSED and error.withheld:
         return f"It requires a token, and nsqadmin does not send it the token: {error.withheld}."

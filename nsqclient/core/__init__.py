@@ -1,1 +1,1 @@
-"""What a client decides: no loop, no socket, no clock of its own. It is the same for trio, asyncio and plain calls."""
+"""The decisions of a client: no loop, no socket, no clock. The same for trio, asyncio and plain calls."""

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from nsqclient.core.config import BackoffStrategy
 
-_TEST_AGAIN: Final = 1.0  # seconds until the next attempt if no nsqd could be asked for a test message
-# 2.0 ** 1024 would overflow. Only a multiplier of 0 lets the level grow so far: any other pause reaches its limit first.
+_TEST_AGAIN: Final = 1.0  # seconds until the next attempt if no nsqd was there for a test message
+# 2.0 ** 1024 would overflow. Only a multiplier of 0 lets the level grow that far: other pauses reach their limit first.
 _MOST_DOUBLINGS: Final = 1000
 
 
@@ -56,7 +56,7 @@ class Backoff:
         return self.level > 0 or self.until is not None
 
     def signal(self, signal: Signal, now: float) -> BackoffStep:
-        """Take note of the answer to a message and return what follows from it."""
+        """Record the answer to a message, and return what to do next."""
         if self.until is not None or self._pause is None:
             return BackoffStep.NOTHING
         before = self.level
@@ -71,7 +71,7 @@ class Backoff:
         return BackoffStep.WAIT
 
     def tested(self, now: float, *, has_begun: bool) -> None:
-        """Take note that the wait is over; `has_begun` says whether some nsqd was asked for a test message."""
+        """End the wait. `has_begun`: some nsqd was asked for a test message."""
         self.until = None if has_begun else now + _TEST_AGAIN
 
     def clear(self) -> None:
@@ -80,7 +80,7 @@ class Backoff:
 
 
 def _pauses(strategy: BackoffStrategy, multiplier: float, random: Callable[[], float]) -> Callable[[int], float] | None:
-    """Return a function from the level to the pause in seconds, or None for a consumer without backoff."""
+    """Return a function that computes the pause (seconds) from the level, or None for a consumer without backoff."""
     if callable(strategy):
         return strategy
     if strategy == "exponential":

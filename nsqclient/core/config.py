@@ -28,23 +28,23 @@ class Config:
 
     # The connection
     dial_timeout: float = 1.0
-    read_timeout: float = 60.0  # a silence of this length means that nsqd has gone
-    write_timeout: float = 1.0  # and so does a write without progress for this time
+    read_timeout: float = 60.0  # after this silence, nsqd counts as gone
+    write_timeout: float = 1.0  # and after a write without progress for this long
     local_addr: str | None = None  # host:0 to dial from
     heartbeat_interval: float | None = 30.0  # None: no heartbeats (producers only)
     tls: Literal["off", "require", "prefer"] = "off"
     ssl_context: ssl.SSLContext | None = None
-    server_hostname: str | None = None  # the name that the certificate must have; None: the host that is dialled
+    server_hostname: str | None = None  # the name in nsqd's certificate; None: the host that we dial
     compression: Literal["none", "snappy", "deflate"] = "none"
     deflate_level: int = 6
     auth_secret: str | None = field(default=None, repr=False)
-    auth_to: tuple[str, ...] = ()  # networks and names of the nsqds that may get auth_secret; empty: every nsqd
-    output_buffer_size: int = 16384  # bytes that nsqd may buffer before it sends
-    output_buffer_timeout: float | None = 0.25  # how long nsqd may buffer; None: it does not buffer
+    auth_to: tuple[str, ...] = ()  # networks and names of nsqds that may get auth_secret; empty: all
+    output_buffer_size: int = 16384  # nsqd's output buffer, in bytes
+    output_buffer_timeout: float | None = 0.25  # how long nsqd may buffer; None: no buffering
     max_msg_size: int = 17 << 20  # largest accepted frame: nsqd's default message size plus 16 MiB; 0: no limit
     reconnect_delay: Literal["growing", "fixed"] = "growing"  # "fixed": lookupd_poll_interval, as in NSQ
 
-    # What nsqd is told about this client
+    # How the client introduces itself to nsqd
     client_id: str | None = None
     hostname: str | None = None
     user_agent: str | None = None
@@ -52,29 +52,29 @@ class Config:
     topology_zone: str = ""
 
     # Consuming
-    max_in_flight: int | None = None  # messages of all nsqds together; None: one for each nsqd
+    max_in_flight: int | None = None  # messages from all nsqds together; None: one for each nsqd
     msg_timeout: float | None = None  # None: the server's default
-    max_attempts: int = 5  # deliveries after which a message is given up; 0: no limit
+    max_attempts: int = 5  # deliveries before we give up on a message; 0: no limit
     default_requeue_delay: float = 90.0  # times the number of attempts
     max_requeue_delay: float = 900.0
     sample_rate: int = 0  # percent of the messages to receive; the others are lost to this channel; 0: all
     backoff: BackoffStrategy = "exponential"
-    backoff_multiplier: float = 1.0  # seconds; a pause takes this times 2 to the power of the level
+    backoff_multiplier: float = 1.0  # seconds; a pause is this times 2 to the power of the level
     max_backoff_duration: float = 120.0  # 0: no backoff
-    # With more nsqds than max_in_flight, they take turns: of a second at most, or with the policy "even" as in NSQ. Then
-    # an nsqd that sends nothing loses its turn after low_rdy_idle_timeout, and any other after low_rdy_timeout.
+    # With more nsqds than max_in_flight, they take turns of up to a second, or with the policy "even" as in NSQ: an
+    # nsqd that sends nothing loses its turn after low_rdy_idle_timeout, any other after low_rdy_timeout.
     low_rdy_idle_timeout: float = 10.0
     low_rdy_timeout: float = 30.0
     rdy_redistribute_interval: float = 5.0  # between two checks of the turns
     rdy_policy: Literal["even", "adaptive"] = "adaptive"  # busy nsqds get more than idle ones; turns are short
-    drain_timeout: float = 30.0  # how long, after a stop, messages may take to be answered, or publishes to end
+    drain_timeout: float = 30.0  # grace period for messages and publishes after a stop
 
     # Discovery
     lookupd_poll_interval: float = 60.0
-    lookupd_poll_jitter: float = 0.3  # part of the interval by which the first pause may be longer
+    lookupd_poll_jitter: float = 0.3  # random extra of the first pause, as a part of the interval
     lookupd_poll_timeout: float = 60.0
     lookupd_strategy: Literal["all", "rotate"] = "all"  # "rotate": one after another, for very large fleets
-    lookupd_wait: bool = True  # let an nsqlookupd that is able to do so answer only when something changes
+    lookupd_wait: bool = True  # use long polls if nsqlookupd supports them
     lookupd_authorization: bool = True  # send auth_secret to nsqlookupd
 
     def __post_init__(self) -> None:
@@ -99,9 +99,9 @@ class Config:
 
     @classmethod
     def from_options(cls, options: Mapping[str, object], **defaults: Any) -> Self:
-        """Return the configuration for NSQ's option names and texts; `defaults` holds for options that are absent.
+        """Return the configuration from NSQ's option names and texts. `defaults` applies to missing options.
 
-        `-` and `_` are the same in names. Raises ConfigError with NSQ's words.
+        Names may have `-` or `_`. Raises ConfigError with NSQ's words.
         """
         values: dict[str, Any] = dict(defaults)
         given: dict[str, Any] = {}
@@ -122,9 +122,9 @@ class Config:
 
 
 def options_of_flags(flags: Iterable[str]) -> dict[str, str]:
-    """Return the options in repeated `--consumer-opt=key,value`.
+    """Parse repeated `--consumer-opt=key,value` flags.
 
-    A `key` alone means `true`, and the last value of a key counts.
+    A `key` alone means `true`, and the last value of a key wins.
     """
     pairs = (flag.partition(",") for flag in flags)
     return {key: value if comma else "true" for key, comma, value in pairs}
@@ -148,7 +148,7 @@ class ConfigOption:
     help: str = ""
 
     def read(self, written: str, value: object) -> Any:
-        """Return the value of the field. Raise ConfigError for a text that cannot be read."""
+        """Parse the value of the field. Raise ConfigError for an invalid text."""
         try:
             read = _READERS[self.kind](value)
         except ValueError as error:
@@ -179,14 +179,14 @@ def _table(*options: ConfigOption) -> Mapping[str, ConfigOption]:
 
 
 OPTIONS: Final = _table(
-    ConfigOption("dial_timeout", "duration", "dial_timeout", 0.0, help="the longest time for a TCP connect"),
+    ConfigOption("dial_timeout", "duration", "dial_timeout", 0.0, help="timeout for a TCP connect"),
     ConfigOption(
         "read_timeout",
         "duration",
         "read_timeout",
         0.1,
         5 * _MINUTE,
-        help="after a silence of this length nsqd is considered gone",
+        help="silence after which nsqd counts as gone",
     ),
     ConfigOption(
         "write_timeout",
@@ -194,7 +194,7 @@ OPTIONS: Final = _table(
         "write_timeout",
         0.1,
         5 * _MINUTE,
-        help="after a write without progress for this time nsqd is considered gone, too",
+        help="time without progress in a write after which nsqd counts as gone",
     ),
     ConfigOption("local_addr", "string", "local_addr", help="the local address to dial from: `host:0`"),
     ConfigOption(
@@ -203,7 +203,7 @@ OPTIONS: Final = _table(
         "lookupd_poll_interval",
         0.01,
         5 * _MINUTE,
-        help="how often nsqlookupd is asked, unless it reports changes by itself",
+        help="how often to poll nsqlookupd, unless it supports long polls",
     ),
     ConfigOption(
         "lookupd_poll_jitter",
@@ -211,23 +211,23 @@ OPTIONS: Final = _table(
         "lookupd_poll_jitter",
         0,
         1,
-        help="the part of the interval by which the first pause may be longer",
+        help="random extra of the first pause, as a part of the interval",
     ),
     ConfigOption(
         "lookupd_poll_timeout",
         "duration",
         "lookupd_poll_timeout",
         0.0,
-        help="the longest time for an answer of nsqlookupd",
+        help="timeout for requests to nsqlookupd",
     ),
-    ConfigOption("max_requeue_delay", "duration", "max_requeue_delay", 0.0, _HOUR, help="the longest computed delay"),
+    ConfigOption("max_requeue_delay", "duration", "max_requeue_delay", 0.0, _HOUR, help="maximum computed delay"),
     ConfigOption(
         "default_requeue_delay",
         "duration",
         "default_requeue_delay",
         0.0,
         _HOUR,
-        help="the delay of a requeue without one, multiplied by the number of attempts",
+        help="delay of a requeue without a delay of its own, multiplied by the number of attempts",
     ),
     ConfigOption(
         "backoff_strategy",
@@ -236,16 +236,16 @@ OPTIONS: Final = _table(
         help="`exponential`, `full_jitter`, or `none`; in code also a function of the level",
     ),
     ConfigOption(
-        "max_backoff_duration", "duration", "max_backoff_duration", 0.0, _HOUR, help="the longest pause; 0: no backoff"
+        "max_backoff_duration", "duration", "max_backoff_duration", 0.0, _HOUR, help="maximum pause; 0: no backoff"
     ),
-    ConfigOption("backoff_multiplier", "duration", "backoff_multiplier", 0.0, _HOUR, help="the unit of backoff pauses"),
+    ConfigOption("backoff_multiplier", "duration", "backoff_multiplier", 0.0, _HOUR, help="unit of backoff pauses"),
     ConfigOption(
         "max_attempts",
         "int",
         "max_attempts",
         0,
         65535,
-        help="deliveries before a message is given up: it becomes a dead letter, or is buried, or is finished; 0: no limit",
+        help="deliveries before a message becomes a dead letter, or is buried or finished; 0: no limit",
     ),
     ConfigOption(
         "low_rdy_idle_timeout",
@@ -253,7 +253,7 @@ OPTIONS: Final = _table(
         "low_rdy_idle_timeout",
         1.0,
         5 * _MINUTE,
-        help="with more nsqds than `max_in_flight`, an nsqd that sends nothing for this time loses its turn; only with the "
+        help="with more nsqds than `max_in_flight`, how long an nsqd that sends nothing keeps its turn; only with the "
         "`rdy_policy` `even`",
     ),
     ConfigOption(
@@ -262,7 +262,7 @@ OPTIONS: Final = _table(
         "low_rdy_timeout",
         1.0,
         5 * _MINUTE,
-        help="the longest turn of an nsqd that sends messages; only with the `rdy_policy` `even`",
+        help="maximum turn of an nsqd that sends messages; only with the `rdy_policy` `even`",
     ),
     ConfigOption(
         "rdy_redistribute_interval",
@@ -270,18 +270,18 @@ OPTIONS: Final = _table(
         "rdy_redistribute_interval",
         0.001,
         5.0,
-        help="how often turns are checked",
+        help="how often to check turns",
     ),
-    ConfigOption("client_id", "string", "client_id", help="by default the first label of the host name"),
-    ConfigOption("hostname", "string", "hostname", help="by default the host name of the machine"),
-    ConfigOption("user_agent", "string", "user_agent", help="by default `nsqclient/` and the version"),
+    ConfigOption("client_id", "string", "client_id", help="default: first label of the host name"),
+    ConfigOption("hostname", "string", "hostname", help="default: host name"),
+    ConfigOption("user_agent", "string", "user_agent", help="default: `nsqclient/` and the version"),
     ConfigOption(
         "topology_region",
         "string",
         "topology_region",
-        help="the region of this client, for nsqds that prefer clients nearby, and the strategy `near` of producers",
+        help="region of this client, for nsqds that prefer nearby clients, and for the strategy `near` of producers",
     ),
-    ConfigOption("topology_zone", "string", "topology_zone", help="the zone within the region"),
+    ConfigOption("topology_zone", "string", "topology_zone", help="zone within the region"),
     ConfigOption(
         "heartbeat_interval",
         "duration",
@@ -296,38 +296,36 @@ OPTIONS: Final = _table(
         "sample_rate",
         0,
         99,
-        help="percent of the messages to deliver; the others are lost to this channel; 0: all",
+        help="percentage of messages to deliver; the channel loses the others; 0: all",
     ),
     ConfigOption("tls_v1", "bool", "tls", help="require TLS; in code also `prefer`"),
     ConfigOption(
         "tls_root_ca_file", "string", "ssl_context", help="certificates to trust (PEM) instead of the system's"
     ),
-    ConfigOption("tls_cert", "string", "ssl_context", help="our certificate (PEM), together with `tls_key`"),
-    ConfigOption("tls_key", "string", "ssl_context", help="the key of `tls_cert` (PEM)"),
+    ConfigOption("tls_cert", "string", "ssl_context", help="client certificate (PEM), used with `tls_key`"),
+    ConfigOption("tls_key", "string", "ssl_context", help="key for `tls_cert` (PEM)"),
     ConfigOption("tls_insecure_skip_verify", "bool", "ssl_context", help="accept any certificate"),
     ConfigOption(
-        "tls_min_version", "string", "ssl_context", help="lowest version: `ssl3.0`, `tls1.0`, `tls1.1`, or `tls1.2`"
+        "tls_min_version", "string", "ssl_context", help="minimum version: `ssl3.0`, `tls1.0`, `tls1.1`, or `tls1.2`"
     ),
     ConfigOption("deflate", "bool", "compression", help="compress with deflate"),
     ConfigOption("deflate_level", "int", "deflate_level", 1, 9, help="compression level of deflate"),
-    ConfigOption("snappy", "bool", "compression", help="compress with snappy, which is quicker"),
-    ConfigOption(
-        "output_buffer_size", "int", "output_buffer_size", -1, help="bytes that nsqd may buffer before it sends"
-    ),
+    ConfigOption("snappy", "bool", "compression", help="compress with snappy, which is faster"),
+    ConfigOption("output_buffer_size", "int", "output_buffer_size", -1, help="nsqd's output buffer in bytes"),
     ConfigOption(
         "output_buffer_timeout",
         "duration",
         "output_buffer_timeout",
         0.0,
         none_for=_OFF,
-        help="how long nsqd may buffer; -1 (None): it does not",
+        help="how long nsqd may buffer; -1 (None): no buffering",
     ),
     ConfigOption(
         "max_in_flight",
         "int",
         "max_in_flight",
         0,
-        help="most unanswered messages, of all nsqds together; by default (None) one for each nsqd",
+        help="maximum number of unanswered messages from all nsqds together; default (None): one per nsqd",
     ),
     ConfigOption(
         "msg_timeout",
@@ -335,7 +333,7 @@ OPTIONS: Final = _table(
         "msg_timeout",
         0.0,
         none_for=0.0,
-        help="time after which nsqd takes a message back; 0 (None): nsqd's default",
+        help="time before nsqd redelivers an unanswered message; 0 (None): nsqd's default",
     ),
     ConfigOption(
         "max_msg_size",
@@ -343,9 +341,9 @@ OPTIONS: Final = _table(
         "max_msg_size",
         0,
         (1 << 31) - 1,
-        help="largest frame that is accepted, in bytes; 17 MiB by default; 0: no limit",
+        help="maximum frame size in bytes; default: 17 MiB; 0: no limit",
     ),
-    ConfigOption("auth_secret", "string", "auth_secret", help="the secret to send with AUTH"),
+    ConfigOption("auth_secret", "string", "auth_secret", help="secret to send with AUTH"),
     ConfigOption(
         "auth_to",
         "strings",
@@ -357,7 +355,7 @@ OPTIONS: Final = _table(
         "skip_lookupd_authorization",
         "bool",
         "lookupd_authorization",
-        help="misnamed by NSQ: true sends the secret to nsqlookupd, false does not",
+        help="true sends the secret to nsqlookupd, in spite of NSQ's name for it",
     ),
 )
 
@@ -372,7 +370,7 @@ _WORDS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def _combine(given: Mapping[str, Any], values: dict[str, Any]) -> None:
-    """Set the fields that follow from several options."""
+    """Compute the fields that depend on several options."""
     if given.get("snappy") and given.get("deflate"):
         raise ConfigError("snappy", True, "cannot enable both deflate and snappy compression")
     if "snappy" in given or "deflate" in given:

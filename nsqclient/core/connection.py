@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from nsqcommon.streams.tls import SecureLayer
 
 HEARTBEAT: Final = b"_heartbeat_"
-# Errors about one message, which nsqd had already taken back when it was answered.
+# Errors about one message that was answered after nsqd had taken it back.
 LATE: Final = ("E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED", "E_BURY_FAILED")
 
 _DEFAULT_MAX_RDY: Final = 2500
@@ -46,9 +46,9 @@ _DEFAULT_MAX_MSG_TIMEOUT_MS: Final = 900_000
 _DEFAULT_MAX_DEFLATE_LEVEL: Final = 6
 _MOST_IN_HANDSHAKE: Final = 64 * 1024
 _MOST_EVER: Final = (1 << 31) - 1
-_HTTP: Final = int.from_bytes(b"HTTP")  # the size that a web server's answer seems to announce
+_HTTP: Final = int.from_bytes(b"HTTP")  # a web server's answer, read as a frame size
 _PREFIX_SIZE: Final = 8
-_BODY: Final = _PREFIX_SIZE + HEADER_SIZE  # where the body of a message begins in its frame
+_BODY: Final = _PREFIX_SIZE + HEADER_SIZE  # offset of a message's body in its frame
 
 _unpack_prefix: Final = Struct(">ii").unpack_from
 _unpack_message: Final = Struct(">qH16s").unpack_from
@@ -61,7 +61,7 @@ _HEADED_MESSAGE: Final = int(FrameType.HEADED_MESSAGE)
 
 @dataclass(frozen=True, slots=True)
 class IdentifyDefaults:
-    """The values of IDENTIFY that hold unless the configuration sets them."""
+    """Default values of IDENTIFY, which the configuration overrides."""
 
     hostname: str
     user_agent: str
@@ -69,7 +69,7 @@ class IdentifyDefaults:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """nsqd's answer to IDENTIFY. Times are seconds; the defaults hold for an nsqd that answers OK only."""
+    """nsqd's answer to IDENTIFY. Times are seconds; the defaults are for an nsqd that only answers OK."""
 
     version: str = ""
     max_rdy: int = _DEFAULT_MAX_RDY
@@ -82,12 +82,12 @@ class Terms:
     auth_required: bool = False
     topology_region: str = ""
     topology_zone: str = ""
-    extensions: tuple[str, ...] = ()  # granted; none by NSQ's own nsqd
-    http: HttpEndpoint | None = None  # told with the extension `http`
+    extensions: tuple[str, ...] = ()  # granted; NSQ's own nsqd grants none
+    http: HttpEndpoint | None = None  # only with the extension `http`
 
 
 class NsqdConnection(ABC):
-    """The handshake, the layers and the frames of one connection; subclasses give frames a meaning."""
+    """The handshake, the layers and the frames of one connection. Subclasses interpret the frames."""
 
     def __init__(
         self,
@@ -104,22 +104,22 @@ class NsqdConnection(ABC):
         self.terms = Terms()
         self.is_open = False  # the handshake is done
         self.opened_at = 0.0  # when the handshake was done, on the loop's clock
-        self.is_closed = False  # nothing more is to be sent or received
+        self.is_closed = False  # nothing more to send or receive
         self._config = config
         self._make_tls = make_tls  # None: TLS is off
         self._wake = wake  # called when there are bytes to send, or the connection is finished
         self._emit = emit
         self._max_size = _MOST_IN_HANDSHAKE  # of a frame
         self._outgoing: list[bytes] = [commands.MAGIC, commands.identify(identify_body(config, identity))]
-        self._raw = b""  # TLS's own bytes to send, which bypass all layers
+        self._raw = b""  # bytes of TLS itself, which bypass all layers
         self._layers: list[Layer] = []  # from the socket inwards: TLS first
         self._tls: SecureLayer | None = None
-        self._shaking_hands = False  # the handshake of TLS is under way
-        self._upgrades: list[str] = []  # that nsqd has still to confirm
-        # Handles the next frame, whichever step of the handshake, or what follows it, that belongs to.
+        self._shaking_hands = False  # the TLS handshake is running
+        self._upgrades: list[str] = []  # layers that nsqd hasn't confirmed yet
+        # Handles the next frame: the current step of the handshake, or `_open_frame` and the like afterwards.
         self._handle_frame: Callable[[int, bytes, float], None] = self._identified
-        self._half = bytearray()  # a frame of which only a part has arrived
-        self._needed = 0  # bytes that `_half` must have before it can be parsed further
+        self._half = bytearray()  # the beginning of an incomplete frame
+        self._needed = 0  # size of `_half` at which parsing can go on
 
     # For the owner, which reads and writes
 
@@ -133,7 +133,7 @@ class NsqdConnection(ABC):
             self._cut(data, now)
 
     def bytes_to_send(self) -> bytes:
-        """Return the bytes to write now; call `written` when they are on their way."""
+        """Return the bytes to write now. Call `written` when the socket has taken them."""
         raw, self._raw = self._raw, b""
         outgoing = self._outgoing
         if not outgoing or self._shaking_hands:
@@ -148,24 +148,24 @@ class NsqdConnection(ABC):
         return raw + data if raw else data
 
     def written(self, now: float) -> None:  # noqa: B027  # only consumers need to know
-        """Take note that all bytes from `bytes_to_send` have left the process."""
+        """Confirm that the socket has taken all bytes from `bytes_to_send`."""
 
     @property
     def finished(self) -> bool:
-        """Whether there is nothing more to send or receive, so that the owner closes the connection."""
+        """True if there is nothing more to send or receive; the owner then closes the connection."""
         return self.is_closed
 
     def goodbye(self) -> bytes:
-        """Return the bytes with which TLS ends, or none."""
+        """Return TLS's close_notify, or nothing."""
         return self._tls.goodbye() if self._tls is not None and not self._shaking_hands else b""
 
     @property
     def is_secure(self) -> bool:
-        """Whether it uses TLS."""
+        """True if the connection uses TLS."""
         return self._tls is not None
 
     def probe(self) -> None:
-        """Send a NOP, so that a broken connection is noticed."""
+        """Send a NOP, to notice a broken connection."""
         self._send(commands.nop())
 
     def _send(self, command: bytes) -> None:
@@ -191,7 +191,7 @@ class NsqdConnection(ABC):
         return b""  # the bytes are with the TLS layer
 
     def _receive_through_layers(self, data: bytes, now: float, *, first: int = 0) -> None:
-        """Decode and process bytes; the layers before `first` have decoded `data` already."""
+        """Decode and process bytes that the layers before `first` have already decoded."""
         again = True
         while again:
             try:
@@ -207,10 +207,10 @@ class NsqdConnection(ABC):
             self._raw += pending
             self._wake()
         if self._tls is not None and self._tls.ended and not self.finished:
-            raise Disconnected("connection closed by nsqd")  # though its end of the socket may still be open
+            raise Disconnected("connection closed by nsqd")  # its socket may still be open
 
     def _receive_through_next_layer(self, data: bytes, now: float, *, first: int) -> None:
-        """Process the bytes behind the frame that has added a layer. They belong to that layer."""
+        """Process the bytes after the frame that added a layer. They belong to the new layer."""
         if self._shaking_hands:
             self.receive(data, now)
         elif data:
@@ -219,7 +219,7 @@ class NsqdConnection(ABC):
     # Frames
 
     def _cut(self, data: bytes, now: float) -> None:
-        """Cut the bytes into frames and handle each. Messages that follow one another are handled together."""
+        """Split the bytes into frames and handle each. Consecutive messages are handled together."""
         half = self._half
         if half:
             half += data
@@ -266,7 +266,7 @@ class NsqdConnection(ABC):
             half += memoryview(data)[at:]
 
     def _process(self, kind: int, content: bytes, now: float) -> None:
-        """Process a frame that is no message."""
+        """Process a frame that isn't a message."""
         if content == HEARTBEAT and kind == _RESPONSE:
             self._send(commands.nop())
             self._heartbeat(now)
@@ -295,7 +295,7 @@ class NsqdConnection(ABC):
             elif config.tls == "require":
                 raise TLSRefused("TLS is required, and nsqd does not grant it")
             else:
-                self._emit(Limited(self.address, "TLS was requested and not granted: plain text"))
+                self._emit(Limited(self.address, "TLS was requested and not granted, continuing in plain text"))
         for name, is_granted in (("snappy", terms.snappy), ("deflate", terms.deflate)):
             if config.compression == name:
                 if is_granted:
@@ -305,7 +305,7 @@ class NsqdConnection(ABC):
         self._continue_handshake(now)
 
     def _continue_handshake(self, now: float) -> None:
-        """Continue with the next upgrade, or else with AUTH, or else open the connection."""
+        """Continue with the next upgrade, then AUTH, then open the connection."""
         if self._upgrades:
             self._handle_frame = self._upgraded
             self._upgrade(self._upgrades[0])
@@ -324,7 +324,7 @@ class NsqdConnection(ABC):
         allowed = Recipients(self._config.auth_to)
         if not allowed:
             return True
-        if ":" not in self.address:  # a unix socket, which nobody can register with nsqlookupd
+        if ":" not in self.address:  # a unix socket, which can't be registered with nsqlookupd
             return True
         host, port = host_and_port(self.address)
         return allowed.has_name(host, port) or allowed.has_address(self.peer, port)
@@ -379,7 +379,7 @@ class NsqdConnection(ABC):
     def _error(self, error: ProtocolError, now: float) -> None: ...
 
     def _heartbeat(self, now: float) -> None:  # noqa: B027  # only producers need to know
-        """Take note of a heartbeat."""
+        """Handle a heartbeat."""
 
     def _delivery(
         self, timestamp: int, attempts: int, id: bytes, body: bytes, now: float, headers: bytes = b""
@@ -394,7 +394,7 @@ class NsqdConnection(ABC):
         return self._delivery(found.timestamp, found.attempts, found.id, found.body, now, found.headers)
 
     def _messages(self, messages: Sequence[Delivery], now: float) -> None:  # noqa: B027  # only consumers get any
-        """Process messages, each of which `_delivery` has accepted."""
+        """Process messages that `_delivery` has accepted."""
 
 
 def identify_body(config: Config, identity: IdentifyDefaults) -> bytes:
@@ -424,7 +424,7 @@ def identify_body(config: Config, identity: IdentifyDefaults) -> bytes:
 
 
 def read_terms(content: bytes) -> Terms:
-    """Read nsqd's answer to IDENTIFY. Raise HandshakeError for invalid JSON or impossible values."""
+    """Parse nsqd's answer to IDENTIFY. Raise HandshakeError for invalid JSON or values."""
     if not content.startswith(b"{"):
         return Terms()
     try:
@@ -464,7 +464,7 @@ def _count(value: Any) -> int:
 
 
 def error_of(content: bytes) -> ProtocolError:
-    """Read the content of an error frame."""
+    """Parse an error frame."""
     text = _text(content)
     code = text.partition(" ")[0]
     return ProtocolError(code, text, fatal=code not in LATE)

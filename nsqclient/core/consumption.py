@@ -6,8 +6,8 @@ There is one `Consumption` for each consumer, and one `ConsumerConnection` for e
                         |
                         +-- tried too often --> dead letters, or buried
 
-The owner calls `tick` at `next_tick`. It is called back through `notify` when there may be messages to take, through
-`emit` with events, and through each connection's `wake` when that has bytes to send.
+The owner calls `tick` at `next_tick`. We call its `notify` when there may be messages to take, its `emit` with events,
+and a connection's `wake` when the connection has bytes to send.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from nsqclient.core.config import Config
     from nsqcommon.streams.tls import SecureLayer
 
-_STARVED: Final = 0.85  # the part of its RDY that an nsqd has in flight when it counts as starved
-# Answers to SUB that every later attempt would get as well.
+_STARVED: Final = 0.85  # an nsqd counts as starved with this part of its RDY in flight
+# Answers to SUB that won't change in later attempts.
 _FATAL_AT_START: Final = ("E_BAD_TOPIC", "E_BAD_CHANNEL", "E_INVALID", "E_UNAUTHORIZED", "E_AUTH_")
 
 
@@ -71,7 +71,7 @@ class Consumption:
         self.clock = clock
         self.emit = emit
         self.delivery = delivery
-        self.runtime = runtime  # what the shell waits with, for its messages
+        self.runtime = runtime  # how the shell waits for messages
         self.notify = notify
         self.flow = Flow(config, choose=random.choice)
         self.backoff = Backoff(
@@ -81,10 +81,10 @@ class Consumption:
             random=random.random,
         )
         self.queue: deque[Delivery] = deque()
-        self.dead_letters: deque[tuple[Delivery, str]] = deque()  # messages given up, with the reason
-        self.connections: list[ConsumerConnection] = []  # those whose handshake is done
+        self.dead_letters: deque[tuple[Delivery, str]] = deque()  # messages that we gave up on, and why
+        self.connections: list[ConsumerConnection] = []  # with a finished handshake
         self.is_stopping = False
-        self.failure: BaseException | None = None  # why no message can ever arrive
+        self.failure: BaseException | None = None  # why the consumer can never get a message
         self.received = 0
         self.finished = 0
         self.requeued = 0
@@ -92,11 +92,11 @@ class Consumption:
         self.given_up = 0
         self.late_responses = 0
         self._has_dead_letters = has_dead_letters
-        self._most_attempts = config.max_attempts or 1 << 16  # no message has as many: the wire has 16 bits for them
-        self._requested = config.max_in_flight  # also while paused, for `resume`
+        self._most_attempts = config.max_attempts or 1 << 16  # more than the wire's 16 bits can say
+        self._requested = config.max_in_flight  # kept while paused, for `resume`
         self._is_paused = False
         self._next_round = clock() + config.rdy_redistribute_interval
-        self.has_earlier_tick = False  # `next_tick` returns less than it has returned before
+        self.has_earlier_tick = False  # `next_tick` is now earlier than it was
         self._refusals = Refusals()
 
     # Connections
@@ -104,7 +104,7 @@ class Consumption:
     def connect(
         self, address: str, *, make_tls: Callable[[], SecureLayer] | None, wake: Callable[[], None]
     ) -> ConsumerConnection:
-        """Return a connection to this nsqd, which has still to be opened."""
+        """Return a connection to this nsqd. The caller has to open it."""
         return ConsumerConnection(self, address, make_tls=make_tls, wake=wake)
 
     def connection_opened(self, connection: ConsumerConnection, now: float) -> None:
@@ -123,12 +123,12 @@ class Consumption:
         self._look_soon()
 
     def retire(self, connection: ConsumerConnection) -> None:
-        """Receive nothing new on this connection, and end it once its messages are answered."""
+        """Receive nothing new on this connection, and close it once its messages are answered."""
         self.flow.retire(connection.seat, self.clock())
         connection.send_cls()
 
     def connection_closed(self, connection: ConsumerConnection, error: BaseException | None) -> None:
-        """Remove a connection that has ended, for whatever reason. Its messages in flight belong to nsqd again."""
+        """Remove a closed connection. Its messages in flight go back to nsqd."""
         now = self.clock()
         connection.lose_messages()
         if connection in self.connections:
@@ -139,12 +139,12 @@ class Consumption:
         self.notify()
 
     def expect(self, addresses: set[str]) -> None:
-        """Take note of the addresses of all nsqds that are known."""
+        """Update the addresses of all known nsqds."""
         self._refusals.expected = addresses
         self._fail_if_all_refuse()
 
     def subscription_accepted(self, address: str) -> None:
-        """Take note that an nsqd has accepted the subscription."""
+        """Record that an nsqd has accepted the subscription."""
         self._refusals.accepted(address)
 
     def _refused(self, address: str, error: NSQError) -> None:
@@ -170,11 +170,11 @@ class Consumption:
     # Messages
 
     def messages_arrived(self, connection: ConsumerConnection, messages: Sequence[Delivery], now: float) -> None:
-        """Queue messages, or give up those that were attempted too often."""
+        """Queue messages, and give up on those with too many attempts."""
         self.received += len(messages)
         if self.is_stopping:
             for message in messages:
-                if message.answered == "no":  # otherwise it was delivered again in the same read
+                if message.answered == "no":  # void if it was redelivered in the same read
                     connection.requeue_unseen(message)
             return
         seat = connection.seat
@@ -182,7 +182,7 @@ class Consumption:
         if len(connection.in_flight) >= int(seat.rdy * _STARVED):
             seat.starved = True
         most = self._most_attempts
-        if any(message.attempts > most for message in messages):  # checked first, as there hardly ever is one
+        if any(message.attempts > most for message in messages):  # checked first, because it's almost never true
             for message in messages:
                 if message.attempts > most:
                     self.give_up(message, f"attempted {message.attempts} times")
@@ -195,12 +195,12 @@ class Consumption:
         queue = self.queue
         while queue:
             message = queue.popleft()
-            if message.answered == "no":  # otherwise it was delivered again while it waited in the queue
+            if message.answered == "no":  # void if it was redelivered while it waited in the queue
                 return message
         return None
 
     def give_up(self, message: Delivery, reason: str) -> None:
-        """Make a dead letter of a message. If nobody handles dead letters, bury it, or else finish it."""
+        """Make a dead letter of a message. Without a handler for dead letters, bury it, or if nsqd can't, finish it."""
         if message.answered != "no":
             return
         self.given_up += 1
@@ -215,11 +215,11 @@ class Consumption:
             self.finish_dead_letter(message)
 
     def buries_after(self, attempts: int) -> bool:
-        """Return whether a message that has failed so often is not to be delivered again, but to be buried."""
+        """Return True if a message with this many attempts is buried instead of delivered again."""
         return attempts >= self._most_attempts and not self._has_dead_letters
 
     def finish_dead_letter(self, message: Delivery) -> bool:
-        """Finish a message that was given up, which backoff counts neither as success nor as failure."""
+        """Finish a message that we gave up on. For backoff that is neither success nor failure."""
         return message.answered == "no" and _source_of(message).finish(message, Signal.NEITHER)
 
     def signal(self, signal: Signal) -> None:
@@ -245,7 +245,7 @@ class Consumption:
         return self._next_round if until is None else min(until, self._next_round)
 
     def tick(self, now: float) -> None:
-        """End a pause of backoff, and redistribute RDY, if it is time."""
+        """End a backoff pause and redistribute RDY, if it is time."""
         if self.is_stopping:
             self.backoff.clear()
         until = self.backoff.until
@@ -261,7 +261,7 @@ class Consumption:
         return min(interval, LOOK) if self.flow.has_short_turns else interval
 
     def _look_soon(self) -> None:
-        """Let the next tick come earlier if turns have become short."""
+        """Move the next tick forward if turns have become short."""
         now = self.clock()
         if self._next_round > now + self._interval():
             self._next_round = now + self._interval()
@@ -294,7 +294,7 @@ class Consumption:
             self._look_soon()
 
     def stop(self) -> None:
-        """Receive no new messages. Requeue those that no handler has taken; the others may still be answered."""
+        """Receive no new messages. Requeue those still in the queue; the others may still be answered."""
         if self.is_stopping:
             return
         self.is_stopping = True
@@ -303,7 +303,7 @@ class Consumption:
             connection.send_cls()
         while self.queue:
             message = self.queue.popleft()
-            if message.answered == "no":  # otherwise it was delivered again while it waited in the queue
+            if message.answered == "no":  # void if it was redelivered while it waited in the queue
                 _source_of(message).requeue_unseen(message)
         self.notify()
 
@@ -317,7 +317,7 @@ class Consumption:
     # Figures
 
     def is_starved(self) -> bool:
-        """Return whether no message is waiting here, and some nsqd sends no more until messages are answered."""
+        """Return True if no message is waiting here and some nsqd sends no more until you answer messages."""
         return not self.queue and any(
             connection.in_flight and len(connection.in_flight) >= int(connection.seat.rdy * _STARVED)
             for connection in self.connections
@@ -371,34 +371,34 @@ def check_names(topic: str, channel: str, config: Config) -> None:
 
 
 class Refusals:
-    """The nsqds that refuse the subscription, as long as none has accepted it.
+    """The nsqds that refuse the subscription, until one accepts it.
 
-    If all of them refuse it from the start, for example an invalid channel, the consumer can never receive anything.
+    If all refuse it from the start, for example because the channel is invalid, the consumer can never get a message.
     """
 
     def __init__(self) -> None:
-        self.expected: set[str] = set()  # addresses of all nsqds that should be connected
-        self._errors: dict[str, NSQError] = {}  # by the address of an nsqd that refuses
+        self.expected: set[str] = set()  # addresses of all nsqds to connect to
+        self._errors: dict[str, NSQError] = {}  # by address of the refusing nsqd
         self._has_begun = False  # some nsqd has accepted the subscription
 
     def accepted(self, address: str) -> None:
-        """Take note that an nsqd has accepted the subscription."""
+        """Record that an nsqd has accepted the subscription."""
         self._has_begun = True
         self._errors.pop(address, None)
 
     def add(self, address: str, error: NSQError) -> None:
-        """Take note that an nsqd refuses the subscription, or the connection."""
+        """Record that an nsqd refuses the subscription or the connection."""
         self._errors[address] = error
 
     def verdict(self) -> NSQError | None:
-        """Return one of the errors if the consumer can never receive anything, else None."""
+        """Return one of the errors if the consumer can never get a message, else None."""
         if self._has_begun or not self.expected or not self.expected <= self._errors.keys():
             return None
         return next(iter(self._errors.values()))
 
 
 class ConsumerConnection(NsqdConnection):
-    """A connection that subscribes. Implements `Source` of its messages."""
+    """A connection that subscribes. The `Source` of its messages."""
 
     def __init__(
         self,
@@ -426,7 +426,7 @@ class ConsumerConnection(NsqdConnection):
         self.msg_timeout = 0.0
         self.max_msg_timeout = 0.0
         self.can_requeue_uncounted = False  # nsqd grants the extension
-        self.can_bury = False  # and the channel is on disk
+        self.can_bury = False  # and the channel isn't ephemeral
         self._consumption = consumption
         self._close_wait_received = False  # nsqd has answered CLS with CLOSE_WAIT
         self._delivery_class = consumption.delivery
@@ -456,7 +456,7 @@ class ConsumerConnection(NsqdConnection):
     def _delivery(
         self, timestamp: int, attempts: int, id: bytes, body: bytes, now: float, headers: bytes = b""
     ) -> Delivery:
-        if id in self.in_flight:  # delivered again after its timeout, so the earlier delivery is void
+        if id in self.in_flight:  # redelivered after its timeout, so the earlier delivery is void
             self.in_flight[id].answered = "lost"
         delivery = self.in_flight[id] = self._delivery_class(self, timestamp, attempts, id, body, now, headers)
         return delivery
@@ -501,7 +501,7 @@ class ConsumerConnection(NsqdConnection):
         return True
 
     def requeue_unseen(self, delivery: Delivery) -> None:
-        """Requeue a message that no handler has taken: without a delay, and without counting the attempt if possible."""
+        """Requeue a message from the queue, without a delay and, if nsqd can do that, without counting the attempt."""
         self._requeue(delivery, 0, count=not self.can_requeue_uncounted)
 
     def _requeue(self, delivery: Delivery, delay_ms: int, count: bool) -> None:
@@ -513,9 +513,9 @@ class ConsumerConnection(NsqdConnection):
 
     def bury(self, delivery: Delivery, reason: str) -> bool:
         if not self.can_requeue_uncounted:
-            raise Unsupported(f"nsqd {self.address} buries nothing: it does not grant the extension `bury`")
+            raise Unsupported(f"nsqd {self.address} can't bury messages: it does not grant the extension `bury`")
         if not self.can_bury:
-            raise Unsupported(f"nsqd buries nothing of {self.topic}/{self.channel}, which is not on disk")
+            raise Unsupported(f"nsqd can't bury messages of {self.topic}/{self.channel}, which is ephemeral")
         delivery.answered = "buried"
         self._consumption.buried += 1
         self._consumption.signal(Signal.NEITHER)
@@ -524,7 +524,7 @@ class ConsumerConnection(NsqdConnection):
         return True
 
     def bury_after_last(self, delivery: Delivery, error: BaseException | None, backoff: bool) -> bool:
-        """Bury a message whose last attempt has failed. Return whether it was the last one and nsqd can bury."""
+        """Bury a message if its last attempt has failed. Return False if attempts are left or nsqd can't bury."""
         consumption = self._consumption
         if not self.can_bury or not consumption.buries_after(delivery.attempts):
             return False
@@ -557,12 +557,12 @@ class ConsumerConnection(NsqdConnection):
             self._requeue(delivery, 0, count=True)
 
     def close(self) -> None:
-        """End the connection at once."""
+        """Close the connection at once."""
         self.is_closed = True
         self._wake()
 
     def lose_messages(self) -> None:
-        """Void all unanswered messages after the connection has gone."""
+        """Void all unanswered messages, because the connection is gone."""
         self.is_closed = True
         if not self.in_flight:
             return

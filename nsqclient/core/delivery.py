@@ -1,10 +1,10 @@
-"""A message as a consumer holds it, and the one answer that it gets.
+"""A message in the hands of a consumer, and its one answer.
 
-Answering never waits and cannot be cancelled: it only queues a few bytes on the connection. So a message may be
-answered in a `finally`, in plain functions, and from any task of the consumer's loop.
+Answering never waits and can't be cancelled: it only queues a few bytes on the connection. So you can answer in a
+`finally`, in plain functions, and from any task of the consumer's loop.
 
-    no -> finished | requeued | buried      by whoever has the message, once
-    no -> lost                              the connection has gone, and nsqd will deliver the message again
+    no -> finished | requeued | buried      by you, once
+    no -> lost                              the connection is gone, and nsqd will deliver the message again
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NO_HEADERS: Final[Mapping[str, bytes]] = MappingProxyType({})
 
 
 class DeliverySource(Protocol):
-    """Where a message came from and where its answer goes."""
+    """The origin of a message, which gets its answer."""
 
     @property
     def topic(self) -> str: ...
@@ -54,10 +54,9 @@ class DeliverySource(Protocol):
 
 
 class Delivery:
-    """One message, delivered once. `async with message:` answers it according to how the block ends.
+    """One delivery of a message. `async with message:` answers it when the block ends, depending on the error.
 
-    Answer it in the loop of its consumer. A handler that runs in a thread gets a copy that may be answered in that
-    thread.
+    Answer it in the loop of its consumer. A handler in a thread gets a copy, which it answers in that thread.
     """
 
     __slots__ = (
@@ -92,7 +91,7 @@ class Delivery:
         self.body = body
         self.received_at = received_at  # on the clock of the loop
         self.answered: Answered = "no"
-        self.auto_response = True  # False: a handler that returns does not answer; see `disable_auto_response`
+        self.auto_response = True  # False: no answer when the handler returns; see `disable_auto_response`
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id} of {self.topic}/{self.channel}, {self.answered} answered>"
@@ -105,7 +104,7 @@ class Delivery:
 
     @property
     def headers(self) -> Mapping[str, bytes]:
-        """The headers of the message, by their names in lower case. Raise ValueError if nsqd has sent nonsense."""
+        """The headers by name, in lower case. Raise ValueError if they can't be decoded."""
         return MappingProxyType(decode_headers(self._headers)) if self._headers else _NO_HEADERS
 
     @property
@@ -127,34 +126,34 @@ class Delivery:
 
     @property
     def deadline(self) -> float:
-        """When nsqd takes the message back unless it is touched before, on the clock of the loop."""
+        """When nsqd redelivers the message unless you touch it before, on the loop's clock."""
         return self._deadline or self.received_at + self._source.msg_timeout
 
     @property
     def hard_deadline(self) -> float:
-        """When nsqd takes the message back even if it is touched, on the clock of the loop."""
+        """When nsqd redelivers the message even if you touch it, on the loop's clock."""
         return self.received_at + self._source.max_msg_timeout
 
     @property
     def can_bury(self) -> bool:
-        """Whether nsqd can bury the message: NSQ's own cannot, and what is ephemeral is not on disk."""
+        """True if nsqd can bury the message. NSQ's own can't, and ephemeral channels have no buried messages."""
         return self._source.can_bury
 
     def json(self) -> Any:
-        """Return the body, read as JSON. Raise ValueError."""
+        """Return the body parsed as JSON. Raise ValueError."""
         return json.loads(self.body)
 
-    # Answers. Each returns whether it had an effect, which only the first answer has.
+    # Answers. Only the first one has an effect, and returns True.
 
     def finish(self) -> bool:
-        """Tell nsqd that the message is done and may be forgotten. Return whether this was its first answer."""
+        """Tell nsqd that the message is done. Return True if this was the first answer."""
         return self.answered == "no" and self._source.finish(self)
 
     def requeue(self, delay: float | None = None, *, backoff: bool = True, count: bool = True) -> bool:
-        """Let nsqd deliver the message again after `delay` seconds. Return whether this was its first answer.
+        """Have nsqd deliver the message again after `delay` seconds. Return True if this was the first answer.
 
-        By default the delay grows with the number of attempts. With `backoff` the answer counts as a failure, on which
-        the consumer slows down. Without `count` the next delivery has the same number of attempts as this one. Raises
+        By default the delay grows with the number of attempts. With `backoff` the answer counts as a failure, which
+        slows the consumer down. Without `count` the next delivery has the same number of attempts as this one. Raises
         ValueError for a negative or infinite delay, and Unsupported if nsqd counts every attempt.
         """
         if delay is not None and not 0 <= delay < float("inf"):
@@ -162,25 +161,25 @@ class Delivery:
         return self.answered == "no" and self._source.requeue(self, delay, backoff, count)
 
     def bury(self, reason: str = "") -> bool:
-        """Have nsqd keep the message, and deliver it to nobody until somebody kicks it back into the channel.
+        """Have nsqd keep the message without delivering it, until an operator kicks it back into the channel.
 
-        Return whether this was its first answer. nsqd keeps 256 bytes of the reason, as one line. Backoff counts the
-        answer neither as a success nor as a failure. Raises Unsupported if nsqd does not bury; see `can_bury`.
+        Return True if this was the first answer. nsqd keeps 256 bytes of the reason, as one line. For backoff this is
+        neither success nor failure. Raises Unsupported if nsqd can't bury; see `can_bury`.
         """
         return self.answered == "no" and self._source.bury(self, reason)
 
     def touch(self) -> bool:
-        """Ask nsqd for more time: `deadline` is extended, up to `hard_deadline`. Return False if already answered."""
+        """Ask nsqd for more time: extend `deadline`, up to `hard_deadline`. Return False if already answered."""
         return self.answered == "no" and self._source.touch(self)
 
     def disable_auto_response(self) -> None:
-        """Let the message be answered later, and not when its handler returns.
+        """Keep the message unanswered when its handler returns, to answer it later.
 
-        An exception of the handler still answers it.
+        An exception in the handler still answers it.
         """
         self.auto_response = False
 
-    # `async with message:` needs no loop of any kind, as answering does not wait.
+    # `async with message:` works in any loop, because answering doesn't wait.
 
     async def __aenter__(self) -> Self:
         return self
@@ -194,13 +193,13 @@ class Delivery:
         return rest is None
 
     def answer_for(self, error: BaseException | None) -> BaseException | None:
-        """Answer the message according to how a block has ended, unless it is answered already.
+        """Answer the message at the end of a block, unless it is already answered.
 
         Without an error it is finished. A Requeue says how it is requeued, except that the attempt counts if nsqd
         counts every attempt; any other Exception requeues it with backoff. If the attempt counts and was the last of
-        `max_attempts`, the message is buried instead, provided that nsqd can bury and nobody handles dead letters. Any
-        other BaseException (a cancellation) requeues it without delay and backoff. Returns the part of
-        `error` that the caller has to raise.
+        `max_attempts`, the message is buried instead, if nsqd can bury and there is no handler for dead letters. Any
+        other BaseException (a cancellation) requeues it without delay and backoff. Returns the part of `error` that the
+        caller has to raise.
         """
         requeue, rest = _split(error)
         if error is None:
@@ -222,17 +221,17 @@ class Delivery:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the error as the reason of a BURY: `ValueError: no such order`."""
+    """Format the error as the reason of a BURY: `ValueError: no such order`."""
     alone = only_one(error)
     name = type(alone).__name__
     try:
         return f"{name}: {alone}".removesuffix(": ")
-    except Exception:  # its __str__ is the user's, and may fail
+    except Exception:  # the user's __str__ may fail
         return name
 
 
 def _split(error: BaseException | None) -> tuple[Requeue | None, BaseException | None]:
-    """Return a Requeue, also one that a nursery has wrapped, and the rest of the error."""
+    """Split the error into a Requeue, even one that a nursery has wrapped, and the rest."""
     if isinstance(error, Requeue):
         return error, None
     if isinstance(error, BaseExceptionGroup):
@@ -248,7 +247,7 @@ def _first_in(group: BaseExceptionGroup[Requeue]) -> Requeue:
 
 
 def only_one(error: BaseException | None) -> BaseException | None:
-    """Return the exception that nurseries have wrapped, if it is the only one; otherwise `error` itself."""
+    """Return the only exception in nested groups; if there are several, `error` itself."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error

@@ -1,7 +1,7 @@
-"""The errors of this library, and the exceptions with which a handler decides what happens to its message.
+"""The errors of this library, and the exceptions that a handler raises to requeue or give up a message.
 
-They are the same on trio, on asyncio and in plain calls. Only a timeout is not one of them: it raises trio.TooSlowError on
-trio, and TimeoutError elsewhere.
+They are the same on trio, on asyncio and in plain calls. Only timeouts differ: trio.TooSlowError on trio, TimeoutError
+elsewhere.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class NSQError(Exception):
 
 
 class ConfigError(NSQError, ValueError):
-    """A setting cannot be used; the text is NSQ's if NSQ has one."""
+    """An invalid setting; with NSQ's text if NSQ has one."""
 
     def __init__(self, option: str, value: object, reason: str) -> None:
         super().__init__(option, value, reason)
@@ -30,7 +30,7 @@ class ConfigError(NSQError, ValueError):
 
 
 class ConnectError(NSQError):
-    """No connection to an nsqd: it refuses, does not answer, or is no nsqd."""
+    """No connection to an nsqd: it refuses, doesn't answer, or isn't an nsqd."""
 
 
 class HandshakeError(ConnectError):
@@ -38,11 +38,11 @@ class HandshakeError(ConnectError):
 
 
 class AuthError(HandshakeError):
-    """nsqd requires a secret that it was not given, or does not accept the one that it got."""
+    """nsqd requires a secret and got none, or doesn't accept the one it got."""
 
 
 class TLSRefused(HandshakeError):
-    """TLS is required here, but nsqd does not offer it or the TLS handshake failed."""
+    """TLS is required here, but nsqd doesn't offer it or the TLS handshake failed."""
 
 
 class ProtocolError(NSQError):
@@ -51,7 +51,7 @@ class ProtocolError(NSQError):
     def __init__(self, code: str, text: str, *, fatal: bool = True) -> None:
         super().__init__(code, text)
         self.code = code
-        self.text = text  # all of it, including the code
+        self.text = text  # the whole answer, with the code
         self.fatal = fatal  # nsqd closes the connection
 
     def __str__(self) -> str:
@@ -59,15 +59,15 @@ class ProtocolError(NSQError):
 
 
 class Disconnected(NSQError):
-    """The connection was lost, or is not there, when it was needed."""
+    """The connection is lost, or was never there."""
 
 
 class Unsupported(NSQError):
-    """nsqd cannot do this with the message, for example because it is NSQ's own. The message is still unanswered."""
+    """This nsqd can't do that, for example because it is NSQ's own. A message stays unanswered."""
 
 
 class PublishError(NSQError):
-    """A message was not published, as far as is known."""
+    """A message was not published, as far as we know."""
 
 
 class PublishRejected(PublishError):
@@ -87,7 +87,7 @@ class PublishUnknown(PublishError):
 
 
 class OutcomeUnknown(PublishUnknown):
-    """As PublishUnknown, of a publish with a key: made again at the same nsqd with this key, it is stored once."""
+    """PublishUnknown for a publish with a key: repeat it at the same nsqd with this key, and it is stored once."""
 
     def __init__(self, text: str, key: str) -> None:
         super().__init__(text)
@@ -102,9 +102,9 @@ class PublishUnsent(PublishError, Disconnected):
 
 
 class Incomplete(NSQError):
-    """Not every nsqd has answered whether it has the message. `result` has the answers of the others.
+    """Some nsqds didn't answer. `result` has the answers of the others.
 
-    An nsqd without an answer may have done it nonetheless. Asking all of them again is safe.
+    An nsqd without an answer may still have done it. You can safely ask all of them again.
     """
 
     def __init__(self, result: CancelResult | RescheduleResult) -> None:
@@ -120,10 +120,10 @@ class Stopped(NSQError):
 
 
 class Requeue(Exception):
-    """Raised by a handler to get its message again after `delay` seconds (None: as configured).
+    """Raise it in a handler to get the message again after `delay` seconds (None: as configured).
 
-    With `backoff` it counts as a failure, on which the consumer slows down. Without `count` the attempt does not count,
-    if nsqd can do that. A message whose last attempt counts is buried instead, as with any other error.
+    With `backoff` it counts as a failure, which slows the consumer down. Without `count` the attempt doesn't count, if
+    nsqd can do that. If the attempt counts and was the last one, the message is buried, as with any other error.
     """
 
     def __init__(self, delay: float | None = None, backoff: bool = True, *, count: bool = True) -> None:
@@ -134,10 +134,10 @@ class Requeue(Exception):
 
 
 class GiveUp(Exception):
-    """Raised by a handler for a message that can never be handled.
+    """Raise it in a handler for a message that can never succeed.
 
-    It becomes a dead letter. If nobody handles dead letters, nsqd buries it with the reason, or if it cannot do that,
-    the message is finished.
+    It becomes a dead letter. Without a handler for dead letters, nsqd buries it with the reason, or if it can't, the
+    message is finished.
     """
 
     def __init__(self, reason: str = "") -> None:

@@ -22,7 +22,7 @@ class Connected:
 
 @dataclass(frozen=True, slots=True)
 class ConnectFailed:
-    """An nsqd could not be connected to. `failures` counts the failures in a row."""
+    """Connecting to an nsqd failed. `failures` counts the failures in a row."""
 
     address: str
     reason: str
@@ -40,7 +40,7 @@ class Disconnected:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """nsqd has answered with an error that belongs to no message."""
+    """nsqd sent an error that isn't about a message."""
 
     address: str
     text: str
@@ -56,7 +56,7 @@ class Limited:
 
 @dataclass(frozen=True, slots=True)
 class LateResponse:
-    """A message was answered after nsqd had taken it back; nsqd delivers it again."""
+    """A message was answered too late; nsqd delivers it again."""
 
     id: str
     address: str
@@ -65,7 +65,7 @@ class LateResponse:
 
 @dataclass(frozen=True, slots=True)
 class BackoffStarted:
-    """The consumer receives nothing for `seconds`, and then a single message."""
+    """Backoff: the consumer receives nothing for `seconds`, and then a single message."""
 
     level: int
     seconds: float
@@ -78,16 +78,16 @@ class BackoffEnded:
 
 @dataclass(frozen=True, slots=True)
 class GaveUp:
-    """A message was attempted too often, or its handler raised GiveUp."""
+    """A message had too many attempts, or its handler raised GiveUp."""
 
     message: Delivery
     reason: str
-    buried: bool = False  # nsqd keeps it; otherwise it becomes a dead letter, or is finished
+    buried: bool = False  # False: it becomes a dead letter or is finished
 
 
 @dataclass(frozen=True, slots=True)
 class DiscoveryRound:
-    """The result of asking nsqlookupd: the numbers of nsqds found and of nsqlookupds that failed to answer."""
+    """nsqlookupd was asked: how many nsqds it lists, and how many nsqlookupds failed."""
 
     found: int
     failed: int
@@ -103,7 +103,7 @@ class LookupFailed:
 
 @dataclass(frozen=True, slots=True)
 class Unreachable:
-    """An nsqd that nsqlookupd lists cannot be reached after several attempts: its broadcast address may be wrong."""
+    """nsqlookupd lists an nsqd that several attempts couldn't reach: its broadcast address may be wrong."""
 
     address: str
     hostname: str
@@ -113,7 +113,7 @@ class Unreachable:
 
 @dataclass(frozen=True, slots=True)
 class NodeIgnored:
-    """A producer does not use an nsqd that nsqlookupd lists. Reported once for each address."""
+    """A producer ignores an nsqd that nsqlookupd lists. Reported once for each address."""
 
     address: str
     lookupd: str
@@ -122,15 +122,15 @@ class NodeIgnored:
 
 @dataclass(frozen=True, slots=True)
 class NodesChanged:
-    """A producer publishes to other nsqds than before, because nsqlookupd says so or connections came or went."""
+    """The nsqds that a producer publishes to have changed, because of nsqlookupd or of a connection."""
 
     addresses: tuple[str, ...]  # that get new publishes
-    members: int  # nsqds that are known, whether they get some or not
+    members: int  # all known nsqds
 
 
 @dataclass(frozen=True, slots=True)
 class LatePublish:
-    """A publish whose caller was cancelled has been answered."""
+    """nsqd has answered a publish that its caller had cancelled."""
 
     topic: str
     error: Exception | None

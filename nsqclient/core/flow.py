@@ -1,17 +1,17 @@
-"""Flow control: how `max_in_flight` is shared out among the connections as RDY.
+"""Flow control: how connections share `max_in_flight` as RDY.
 
-The guarantee: the sum of the RDY that all nsqds may believe never exceeds `max_in_flight`. Lowering one nsqd's RDY
-takes effect only when the command has left this process (`written`). Until then nsqd may still go by a higher value, so
-another nsqd gets the difference only afterwards. For example, with `max_in_flight` 10 and a second nsqd that connects,
-the first one is sent RDY 5, and the second one gets its RDY 5 once that has been written.
+The guarantee: the sum of all RDY values in force never exceeds `max_in_flight`. A lower RDY is in force only when the
+command has left this process (`written`). Until then nsqd may still use the higher value, so another nsqd gets the
+difference only afterwards. For example, if `max_in_flight` is 10 and a second nsqd connects, we send RDY 5 to the first
+one, and once that has been written, RDY 5 to the second.
 
-If no `max_in_flight` was set, it is the number of connections: each nsqd may send one message at a time.
+The default of `max_in_flight` is the number of connections: each nsqd may send one message at a time.
 
-With at most `max_in_flight` connections, each has its share; shares differ by one at most. With more of them, RDY 1
-goes round: an nsqd that is idle or has had it long enough gives it up to the one that has waited longest. The adaptive
-policy makes these turns short, so that no nsqd waits long whoever has messages: QUIET without a message, or TURN with
-some. The next one begins only when the messages of the one before are answered, so no more than `max_in_flight` are ever
-in flight. During backoff, only the nsqd being tested has RDY 1.
+With up to `max_in_flight` connections, each has an equal share, give or take one. With more, RDY 1 goes round: an nsqd
+that is idle or has had its turn passes it to the one that has waited longest. The adaptive policy keeps turns short, so
+that every nsqd gets one soon: QUIET without a message, or TURN with some. The next turn begins only when the messages
+of the one before are answered, so there are never more than `max_in_flight` in flight. During backoff, only the nsqd
+being tested has RDY 1.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from nsqclient.core.config import Config
 
 
-LOOK: Final = 0.1  # seconds between two looks at short turns
+LOOK: Final = 0.1  # seconds between two checks of short turns
 _QUIET: Final = 0.1  # seconds without a message after which a short turn ends
 _TURN: Final = 1.0  # the longest short turn, in seconds
 
 
 class Seat:
-    """The RDY of one connection: the value sent last, and the highest that nsqd may still go by."""
+    """The RDY of one connection: the last value sent, and the highest that nsqd may still use."""
 
     __slots__ = (
         "_leaving",
@@ -51,20 +51,20 @@ class Seat:
         self, tell: Callable[[int], None], *, max_rdy: int, now: float, in_flight: Callable[[], int] = lambda: 0
     ) -> None:
         self._tell = tell  # sends RDY
-        self.in_flight = in_flight  # the number of its messages that are not answered
+        self.in_flight = in_flight  # the number of its unanswered messages
         self.max_rdy = max_rdy  # nsqd's limit
         self.rdy = 0  # sent last
-        self.believed = 0  # the highest value that nsqd may still go by
+        self.believed = 0  # the highest value that nsqd may still use
         self._peak = 0  # the highest value sent since `mark_sending`
         self._leaving = 0  # the last value sent before `mark_sending`
         self.last_message = now
         self.last_rdy = -inf  # when RDY above 0 was last sent
-        self.starved = False  # its RDY was used up at some time since the last round
+        self.starved = False  # its RDY was used up since the last round
         self.was_starved = False  # the same for the round before
-        self.is_idle = False  # it gives up its share but for one (adaptive)
+        self.is_idle = False  # it keeps one of its share (adaptive)
 
     def set_rdy(self, rdy: int, now: float) -> None:
-        """Send this RDY unless it is the current one."""
+        """Send this RDY if it differs from the current one."""
         if rdy == self.rdy:
             return
         self.rdy = rdy
@@ -75,11 +75,11 @@ class Seat:
         self._tell(rdy)
 
     def mark_sending(self) -> None:
-        """Take note that the values sent so far are about to leave the process."""
+        """Mark the values sent so far: they are about to leave the process."""
         self._leaving = self._peak = self.rdy
 
     def mark_sent(self) -> bool:
-        """Take note that they have left. Return whether nsqd can go by a lower value only from now on."""
+        """Confirm that they have left. Return True if this lowers the value that nsqd may use."""
         before, self.believed = self.believed, max(self._leaving, self._peak)
         return self.believed < before
 
@@ -89,17 +89,17 @@ class Flow:
 
     def __init__(self, config: Config, *, choose: Callable[[Sequence[Seat]], Seat]) -> None:
         self.seats: list[Seat] = []
-        self._retired: list[Seat] = []  # their RDY is 0, but they may still go by a higher value
-        self.requested = config.max_in_flight  # what the user has set; None: one for each nsqd
+        self._retired: list[Seat] = []  # RDY 0, but their nsqds may still use a higher value
+        self.requested = config.max_in_flight  # the user's setting; None: one for each nsqd
         self._idle_timeout = config.low_rdy_idle_timeout
         self._timeout = config.low_rdy_timeout
         self._is_adaptive = config.rdy_policy == "adaptive"
-        self._choose = choose  # picks at random the nsqd to test
+        self._choose = choose  # to pick an nsqd for the test message
         self._turn = 0  # rotates which seats have one more than the others
         self._is_held = False  # during backoff
-        self._is_testing = False  # during backoff: one nsqd has RDY 1, or the next one to connect will
+        self._is_testing = False  # during backoff: one nsqd has RDY 1, or the next one to connect gets it
         self._tested: Seat | None = None  # that one
-        self._is_owed = False  # some seat gets more as soon as others go by a lower value
+        self._is_owed = False  # some seat gets more as soon as another one's lower value is in force
 
     @property
     def max_in_flight(self) -> int:
@@ -111,12 +111,12 @@ class Flow:
 
     @property
     def believed(self) -> int:
-        """The sum over all nsqds. It exceeds `max_in_flight` only by what was sent before that was lowered."""
+        """The sum over all nsqds. It exceeds `max_in_flight` only after you lower that, until nsqds have followed."""
         return sum(seat.believed for seats in (self.seats, self._retired) for seat in seats)
 
     @property
     def has_short_turns(self) -> bool:
-        """Whether `redistribute` has to be called every LOOK seconds."""
+        """True if `redistribute` has to run every LOOK seconds."""
         return self._is_adaptive and 0 < self.max_in_flight < len(self.seats)
 
     # Events
@@ -130,7 +130,7 @@ class Flow:
         self._rebalance(now)
 
     def leave(self, seat: Seat, now: float) -> None:
-        """Share out the part of a connection that has gone."""
+        """Give the share of a closed connection to the others."""
         if seat in self._retired:
             self._retired.remove(seat)
         elif seat in self.seats:
@@ -138,7 +138,7 @@ class Flow:
         self._rebalance(now)
 
     def retire(self, seat: Seat, now: float) -> None:
-        """Give this connection's share to others; it stays until the messages that it has sent are answered."""
+        """Give this connection's share to others. It stays until its messages are answered."""
         if seat in self.seats:
             self._remove(seat)
             self._retired.append(seat)
@@ -156,7 +156,7 @@ class Flow:
         self._rebalance(now)
 
     def written(self, seat: Seat, now: float) -> None:
-        """Take note that the values sent before this seat's last `mark_sending` have left the process."""
+        """Confirm that the values before this seat's last `mark_sending` have left the process."""
         if seat.believed != seat.rdy and seat.mark_sent() and self._is_owed:
             self._rebalance(now)
 
@@ -175,7 +175,7 @@ class Flow:
         self._rebalance(now)
 
     def test_one(self, now: float) -> bool:
-        """Give one connection RDY 1. Return False if there is none that may have it."""
+        """Give one connection RDY 1. Return False if none may have it."""
         if not self.seats or self.believed >= self.max_in_flight:
             return False
         self._is_testing, self._tested = True, self._choose(self.seats)
@@ -191,7 +191,7 @@ class Flow:
     # At intervals
 
     def redistribute(self, now: float) -> None:
-        """Let idle connections, and those that have had their turn, give up RDY to others."""
+        """Move RDY from idle connections, and from those that have had their turn, to others."""
         if self._is_held:
             if self._tested is not None and len(self.seats) > 1 and self._is_wasted(self._tested, now):
                 self._test_another()
@@ -220,7 +220,7 @@ class Flow:
     # The shares
 
     def _rebalance(self, now: float) -> None:
-        """Set every RDY to its share: first lower those that have too much, then raise others as far as is free."""
+        """Set every RDY to its share: lower the ones above it, then raise others as far as `max_in_flight` allows."""
         shares = self._shares()
         for seat, share in zip(self.seats, shares, strict=True):
             if share < seat.rdy:
@@ -244,7 +244,7 @@ class Flow:
         if not seats:
             return []
         if len(seats) > self.max_in_flight:
-            # Seats that have RDY 1 keep it; then come those that have waited longest.
+            # Seats with RDY 1 keep it; then the ones that have waited longest.
             order = sorted(seats, key=lambda seat: (not seat.rdy, seat.last_rdy))
             has_turn = {id(seat) for seat in order[: self.max_in_flight]}
             return [1 if id(seat) in has_turn else 0 for seat in seats]
@@ -255,7 +255,7 @@ class Flow:
         return [min(share, seat.max_rdy) for share, seat in zip(shares, seats, strict=True)]
 
     def _adapted(self, shares: list[int]) -> list[int]:
-        """Give the unused shares of idle seats to those that could use more."""
+        """Give the unused shares of idle seats to busy ones."""
         free = 0
         for at, seat in enumerate(self.seats):
             if seat.is_idle:

@@ -1,8 +1,8 @@
 """Strategies for choosing the nsqd to publish to.
 
-`pick` returns its number, `ByKey.pick_for` that of the one to which a key belongs; `succeeded` and `failed` report the
-result. Times are in seconds and passed in. At first the numbers are 0, 1, ... to the size of the pool; `choose_among`
-sets others when nsqds come and go.
+`pick` returns the number of an nsqd, `ByKey.pick_for` the number for a key; `succeeded` and `failed` report the result.
+Times are in seconds and passed in. At first the numbers are 0, 1, ... to the size of the pool; when nsqds come and go,
+`choose_among` sets others.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BUCKET: Final = 2.5  # seconds: five minutes in all
 
 @dataclass(frozen=True, slots=True)
 class Quorum:
-    """Every message goes to all nsqds, `count` of which have to accept it."""
+    """Every message goes to all nsqds, and `count` of them have to accept it."""
 
     count: int
 
@@ -51,10 +51,10 @@ class Pool(Protocol):
     def failed(self, number: int, now: float) -> None: ...
 
     def choose_among(self, numbers: Sequence[int]) -> None:
-        """Pick only these from now on, at least one; what is known about others is kept."""
+        """Pick only from these (at least one) from now on. The results of the others are kept."""
 
     def forget(self, numbers: Iterable[int]) -> None:
-        """Forget all results of these."""
+        """Forget the results of these nsqds."""
 
 
 def pool_of(
@@ -68,7 +68,7 @@ def pool_of(
 ) -> Pool:
     """Return the pool of a strategy.
 
-    `load` tells how many publishes are in flight at an nsqd, `distance` how far away it is, and `name` its address.
+    `load` returns an nsqd's publishes in flight, `distance` how far away it is, and `name` its address.
     """
     match strategy:
         case "round_robin":
@@ -89,7 +89,7 @@ def pool_of(
 
 
 class RoundRobin:
-    """Picks each in turn, whatever the results."""
+    """Picks each in turn, and ignores results."""
 
     def __init__(self, size: int) -> None:
         self._members: Sequence[int] = range(size)
@@ -124,16 +124,16 @@ class _Host:
         return not self.is_dead or self.next_try <= now
 
     def begin_try(self, now: float) -> None:
-        """Leave a dead host out for twice as long from now on, in case it fails again; `succeeded` ends this."""
+        """Double the time that a dead host is left out if it fails again. `succeeded` resets it."""
         if self.is_dead:
             self.delay = min(self.delay * 2, _LONGEST_DELAY)
             self.next_try = now + self.delay
 
 
 class HostPool:
-    """Picks each in turn, without those that have failed. If all have failed, all are tried again.
+    """Picks each in turn, and skips failed ones. If all have failed, all are tried again.
 
-    A failed one is left out for 30 s, 60 s, ... up to 15 minutes. Ordered: always picks the first that is not left out.
+    A failed one is left out for 30 s, 60 s, ... up to 15 minutes. `ordered` always picks the first available one.
     """
 
     def __init__(self, size: int, *, is_ordered: bool = False) -> None:
@@ -160,7 +160,7 @@ class HostPool:
         self._members = numbers
 
     def usable(self, now: float) -> Sequence[int]:
-        """Return the numbers of those that are not left out."""
+        """Return the numbers of the available ones."""
         return [number for number in self._members if self._hosts[number].may_be_tried(now)]
 
     def succeeded(self, number: int, seconds: float, now: float) -> None:
@@ -183,9 +183,9 @@ class HostPool:
 
 
 class Least(HostPool):
-    """Picks the one for which `measure` is least, and each in turn of those for which it is the same.
+    """Picks the one with the smallest `measure`, and takes turns among equals.
 
-    It leaves out those that have failed, as HostPool does.
+    Failed ones are left out, as in HostPool.
     """
 
     def __init__(self, size: int, measure: Callable[[int], int]) -> None:
@@ -207,12 +207,12 @@ class Least(HostPool):
 
 
 class ByKey(HostPool):
-    """Picks for a key always the same one, and for other keys others, in equal shares; without a key as HostPool does.
+    """Picks the same nsqd for the same key, with keys spread evenly. Without a key it works like HostPool.
 
-    This is rendezvous hashing: each nsqd's name and the key make a number, and the highest one wins. So it matters
-    neither in which order the nsqds are given, nor who picks: a publisher that was killed and started again repeats at
-    the nsqd that may have the message already, which notices it. If that one is left out because it has failed, its keys
-    go to those that come next, and the keys of all others stay where they are.
+    This is rendezvous hashing: each nsqd's name and the key make a number, and the highest one wins. The order of the
+    nsqds doesn't matter, nor which process picks. For example, a publisher that was killed and restarted repeats at the
+    nsqd that may already have the message, and that one recognizes it. If an nsqd is left out because it has failed,
+    its keys go to the next ones, and all other keys stay where they are.
     """
 
     def __init__(self, size: int, name: Callable[[int], str]) -> None:
@@ -220,7 +220,7 @@ class ByKey(HostPool):
         self._name = name
 
     def pick_for(self, key: bytes, now: float, avoid: Sequence[int] = ()) -> int:
-        """Return the number of the one to which the key belongs, if possible none of those to `avoid`."""
+        """Return the number for the key, if possible none of those to `avoid`."""
         usable = self.usable(now)
         if not usable:
             self._revive()
@@ -235,7 +235,7 @@ class ByKey(HostPool):
 
 
 class _Speed:
-    """The times that one nsqd took in the last five minutes."""
+    """One nsqd's response times in the last five minutes."""
 
     def __init__(self) -> None:
         self._counts = [0] * _BUCKETS
@@ -249,7 +249,7 @@ class _Speed:
         self._sums[at] += seconds
 
     def average(self, now: float) -> float:
-        """Return the weighted average, in which newer times count more; 0 if none are known."""
+        """Return the average, weighted towards newer times; 0 without any."""
         self._advance(now)
         total, last = 0.0, 0.0
         for weight in range(1, _BUCKETS + 1):
@@ -268,7 +268,7 @@ class _Speed:
 
 
 class EpsilonGreedy:
-    """Picks mostly quick ones; now and then it picks as HostPool does, to learn."""
+    """Picks mostly fast ones. Now and then it picks like HostPool, to learn."""
 
     def __init__(self, size: int, random: Random) -> None:
         self._pool = HostPool(size)

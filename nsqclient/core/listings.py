@@ -1,6 +1,6 @@
 """Queries to nsqlookupd, their answers, and the union of the answers of several.
 
-What follows from the union, such as leaving an nsqd that is no longer listed, is up to the consumer (`_apply`).
+The consumer (`_apply`) decides what to do with it, for example with an nsqd that is no longer listed.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _NOT_FOUND: Final = 404
 _FIRST_RETRY: Final = 1.0  # seconds
 _MOST_DOUBLINGS: Final = 16  # more than any interval needs
 _LONGEST_BLIND: Final = 1.0  # seconds
-_AT_ONCE: Final = 0.1  # seconds; a query that waited for less did not really wait
-_MOST_AT_ONCE: Final = 3  # such answers in a row, as when several nodes start together
+_AT_ONCE: Final = 0.1  # seconds; a shorter long poll didn't really wait
+_MOST_AT_ONCE: Final = 3  # such answers in a row, for example when several nodes start together
 _SHORTEST_REST: Final = 0.1  # seconds
 _LONGEST_REST: Final = 1.0
-_VARIES: Final = 0.1  # the part by which an interval varies, so that a fleet does not query in step
+_VARIES: Final = 0.1  # random part of an interval, so that a fleet doesn't query in step
 
 ACCEPT: Final = ("Accept", "application/vnd.nsq; version=1.0")
-WAIT: Final = 60.0  # seconds that a query waits for a change
+WAIT: Final = 60.0  # seconds, of a long poll
 TRIES: Final = 3  # queries in a round of the strategy "rotate"
 
 
@@ -38,7 +38,7 @@ class BadAnswer(Exception):
 
 
 class LookupQuery(Protocol):
-    """What nsqlookupds are asked, and what becomes of their answers."""
+    """A question to nsqlookupds, which also collects the answers."""
 
     @property
     def found(self) -> int:
@@ -49,18 +49,18 @@ class LookupQuery(Protocol):
         """The number of nsqlookupds whose last query failed."""
 
     def target(self, lookupd: LookupdAddress, *, wait: float = 0.0, index: str = "") -> str:
-        """Return the target of a query, which may wait for so many seconds until there is another index."""
+        """Return the target of a query, or of a long poll of `wait` seconds for a newer index."""
 
     def take(self, lookupd: LookupdAddress, status: int, body: bytes) -> bool:
-        """Take an answer; return whether the nsqds or the number of failures have changed. Raise BadAnswer."""
+        """Process an answer. Return True if the nsqds or the number of failures have changed. Raise BadAnswer."""
 
     def record_failure(self, lookupd: LookupdAddress, reason: str) -> bool:
-        """Take note that a query has failed; return whether that is news."""
+        """Record a failed query. Return True if the query before had succeeded."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListedNsqd:
-    """The entry of an nsqd in nsqlookupd."""
+    """An nsqd's entry in nsqlookupd."""
 
     address: str
     hostname: str = ""
@@ -83,7 +83,7 @@ class LookupdAddress:
     def query_target(self, topic: str, *, wait: float = 0.0, index: str = "") -> str:
         """Return the target of a query.
 
-        With `wait`, nsqlookupd may delay its answer for that many seconds, until its index differs from `index`.
+        With `wait` it is a long poll: nsqlookupd answers when its index differs from `index`, or after `wait` seconds.
         """
         target = f"{self.target}{'&' if '?' in self.target else '?'}topic={quote(topic, safe='')}"
         return f"{target}&wait={wait:g}s&index={quote(index, safe='')}" if wait else target
@@ -106,7 +106,7 @@ def parse_lookupd(text: str, default_path: str = "/lookup") -> LookupdAddress:
 
 
 def groups_of(lookupds: Sequence[LookupdAddress], config: Config) -> list[list[LookupdAddress]]:
-    """Return groups of nsqlookupds. All groups are asked at the same time, the members of a group in turn."""
+    """Return groups of nsqlookupds. Groups are asked in parallel, the members of a group in turn."""
     places = list(dict.fromkeys(lookupds))
     return [places] if config.lookupd_strategy == "rotate" else [[place] for place in places]
 
@@ -118,14 +118,14 @@ def headers_of(config: Config) -> list[tuple[str, str]]:
 
 
 def read_answer(status: int, body: bytes) -> tuple[ListedNsqd, ...]:
-    """Return the nsqds in an answer; none if nsqlookupd does not know the topic. Raise BadAnswer."""
+    """Return the nsqds in an answer; none if nsqlookupd doesn't know the topic. Raise BadAnswer."""
     if status == _NOT_FOUND:
         return ()
     if status != _OK:
         raise BadAnswer(f"got response {status} {body[:200].decode('utf-8', 'replace')!r}")
     try:
         said: Any = json.loads(body or b"{}")
-        # Some proxies drop the header that distinguishes the two forms, so the document itself decides.
+        # Some proxies drop the header that distinguishes the two forms, so we look at the document.
         producers = said["producers"] if "producers" in said else (said.get("data") or {}).get("producers")
         return tuple(_listed(producer) for producer in producers or ())
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
@@ -139,7 +139,7 @@ def _listed(producer: Mapping[str, Any]) -> ListedNsqd:
 
 
 class PollInterval:
-    """How long to wait until nsqlookupd is asked again."""
+    """How long to wait before asking nsqlookupd again."""
 
     def __init__(self, config: Config, random: Random) -> None:
         self._interval = config.lookupd_poll_interval
@@ -147,17 +147,17 @@ class PollInterval:
         self._random = random
         self._rounds = 0
         self._failures = 0  # in a row
-        self._hasty = 0  # answers at once to queries that should have waited, in a row
+        self._hasty = 0  # immediate answers to long polls, in a row
 
     def record_query(self, *, has_answered: bool) -> None:
-        """Take note of the result of a query."""
+        """Record the result of a query."""
         self._rounds += 1
         self._failures = 0 if has_answered else self._failures + 1
 
     def rest(self, waited: float) -> float:
-        """Return the seconds until the next query that waits, after one that took `waited` seconds.
+        """Return the pause before the next long poll, after one that took `waited` seconds.
 
-        An nsqlookupd that never waits, such as one of ours with --max-lookup-wait=0, would be asked without end.
+        Without it we would ask an nsqlookupd that never waits, such as ours with --max-lookup-wait=0, in a tight loop.
         """
         self._hasty = self._hasty + 1 if waited < _AT_ONCE else 0
         if self._hasty <= _MOST_AT_ONCE:
@@ -165,12 +165,12 @@ class PollInterval:
         return min(_LONGEST_REST, _SHORTEST_REST * 2.0 ** min(self._hasty - _MOST_AT_ONCE - 1, _MOST_DOUBLINGS))
 
     def pause(self, *, is_blind: bool = False) -> float:
-        """Return the seconds until the next query; `is_blind`: no nsqlookupd at all can be reached.
+        """Return the seconds until the next query. `is_blind`: no nsqlookupd can be reached.
 
-        While another nsqlookupd answers, one that fails has time, because the other one lists the same nsqds. But a
-        client to which nobody answers sees no new nsqd until an nsqlookupd is back. So it asks once or twice a second,
-        however long the outage lasts: each of these queries is one connection that is refused. The pauses vary, so that
-        a fleet does not come in one moment when the nsqlookupd starts.
+        While another nsqlookupd answers, a failing one can wait, because the other one lists the same nsqds. Without
+        any answer, the client sees no new nsqd until an nsqlookupd is back. So it asks once or twice a second, however
+        long the outage lasts: each query costs one refused connection. The pauses vary, so that a whole fleet doesn't
+        query in the moment when the nsqlookupd starts.
         """
         if self._failures:
             pause = min(self._interval, _FIRST_RETRY * 2.0 ** min(self._failures - 1, _MOST_DOUBLINGS))
@@ -181,9 +181,9 @@ class PollInterval:
 
 
 class Silence:
-    """Which nsqlookupds gave no answer of any kind to their last query.
+    """The nsqlookupds that didn't answer their last query.
 
-    An error is an answer: asking an overloaded nsqlookupd more often would not help it.
+    An error is an answer, because asking an overloaded nsqlookupd more often wouldn't help it.
     """
 
     def __init__(self, lookupds: Iterable[LookupdAddress]) -> None:
@@ -191,7 +191,7 @@ class Silence:
         self._silent: set[LookupdAddress] = set()
 
     def record(self, lookupd: LookupdAddress, *, has_answered: bool) -> bool:
-        """Take note of a query. Return whether it was the one that made the silence total."""
+        """Record a query. Return True if now, and not before, all are silent."""
         was_total = self.is_total
         if has_answered:
             self._silent.discard(lookupd)
@@ -201,12 +201,12 @@ class Silence:
 
     @property
     def is_total(self) -> bool:
-        """Whether all of them are silent."""
+        """True if all are silent."""
         return self._silent >= self._all
 
 
 class Listings:
-    """The union of the last good answers: an nsqlookupd that fails takes nothing away. Implements `LookupQuery`."""
+    """The union of the last good answers: a failing nsqlookupd removes nothing. Implements `LookupQuery`."""
 
     def __init__(self, topic: str = "") -> None:
         self._topic = topic
@@ -221,7 +221,7 @@ class Listings:
         return self.record_answer(lookupd, read_answer(status, body))
 
     def record_answer(self, lookupd: LookupdAddress, listed: Sequence[ListedNsqd]) -> bool:
-        """Replace the answer of an nsqlookupd; return whether the nsqds or the number of failures have changed."""
+        """Replace an nsqlookupd's answer. Return True if the nsqds or the number of failures have changed."""
         before = self.nsqds.keys(), len(self._failed)
         self.has_begun = True
         self._failed.discard(lookupd)

@@ -1,16 +1,16 @@
-"""Which nsqds a producer publishes to: a core that takes nsqlookupd's answers, and what becomes of connections.
+"""Which nsqds a producer publishes to, decided from nsqlookupd's answers and the state of connections.
 
-A node joins as soon as one nsqlookupd lists it. It leaves only when nobody can need it:
+A node joins as soon as one nsqlookupd lists it. It leaves only when it can't be needed any more:
 
-    listed        by the last answer with nodes of at least one nsqlookupd
-    unlisted      every nsqlookupd that listed it has since given such an answer without it
+    listed        in the last non-empty answer of at least one nsqlookupd
+    unlisted      every nsqlookupd that listed it has since given a non-empty answer without it
     gone          unlisted, and either it has no connection, or CONFIRM_AFTER seconds later an answer still lacks it
 
-An nsqlookupd that fails, or that lists no node at all, says nothing about any node: it has just started, say, or is cut
-off. So its last answer with nodes still counts, and the last member never leaves. The seconds until an unlisted node
-that is connected leaves are there for the start of an nsqlookupd, at which nodes register one after another.
+An nsqlookupd that fails or lists no node says nothing about any node: it may have just started, or be cut off. So its
+last non-empty answer still counts, and the last member never leaves. We wait CONFIRM_AFTER seconds because nodes
+register one after another when an nsqlookupd starts.
 
-A node with a state (it drains, is full or is unhealthy) stays a member. `preferred` leaves it out while others are better.
+A node with a state (draining, full, unhealthy) stays a member. `preferred` leaves it out while there are better ones.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ class NodeEntry:
     """An nsqd in an answer of nsqlookupd to `/nodes`."""
 
     address: str
-    state: str = ""  # why it should get no publishes: draining, full, unhealthy; empty if it should
-    is_reachable: bool = True  # nsqlookupd could connect to it, or has not tried
+    state: str = ""  # draining, full or unhealthy; empty if it accepts publishes
+    is_reachable: bool = True  # False if nsqlookupd couldn't connect to it
     zone: str = ""
     region: str = ""
 
 
 class Membership:
-    """The nsqds that a producer knows. Those that are `given` never leave."""
+    """The nsqds that a producer knows. The `given` ones never leave."""
 
     def __init__(self, given: Iterable[str] = ()) -> None:
         self.members = {address: NodeEntry(address) for address in given}
         self.has_begun = False  # at least one nsqlookupd has answered
-        self.left_out = 0  # nodes of the last answers for which there was no room
+        self.left_out = 0  # nodes in the last answers beyond the limit
         self._given = frozenset(self.members)
-        self._listings: dict[Hashable, Mapping[str, NodeEntry]] = {}  # the last answers with nodes, by nsqlookupd
+        self._listings: dict[Hashable, Mapping[str, NodeEntry]] = {}  # the last non-empty answers, by nsqlookupd
         self._failed: set[Hashable] = set()
         self._connected: set[str] = set()
         self._unlisted: dict[str, float] = {}  # since when
@@ -53,7 +53,7 @@ class Membership:
         return len(self._failed)
 
     def answered(self, lookupd: Hashable, entries: Iterable[NodeEntry], now: float) -> None:
-        """Take an answer of an nsqlookupd."""
+        """Process an nsqlookupd's answer."""
         self.has_begun = True
         self._failed.discard(lookupd)
         listing = {entry.address: entry for entry in entries}
@@ -62,27 +62,27 @@ class Membership:
         self._update(now, is_answer=bool(listing))
 
     def failed(self, lookupd: Hashable, now: float) -> None:
-        """Take note that a query has failed."""
+        """Record a failed query."""
         self._failed.add(lookupd)
         self._update(now)
 
     def connected(self, address: str) -> None:
-        """Take note that a connection is open."""
+        """Record an open connection."""
         self._connected.add(address)
 
     def disconnected(self, address: str, now: float) -> None:
-        """Take note that there is no connection any more."""
+        """Record a closed connection."""
         self._connected.discard(address)
         self._update(now)
 
     def dropped(self, address: str) -> None:
-        """Take note that the connection to a node that has left is ended; if it comes back, it has to connect first."""
+        """Record that we dropped the connection to a node that has left. If it comes back, it has to connect first."""
         self._connected.discard(address)
 
     def preferred(self, *, connected_first: bool = True) -> list[str]:
-        """Return the addresses to publish to: all members of the best kind that there is.
+        """Return the addresses to publish to: all members of the best available kind.
 
-        Without `connected_first` it does not matter which nsqds are connected by now.
+        Without `connected_first`, unconnected nsqds are as good as connected ones.
         """
         kinds: list[list[str]] = [[], [], [], []]
         for address, entry in self.members.items():
@@ -111,7 +111,7 @@ class Membership:
         self._unlisted = {address: since for address, since in self._unlisted.items() if address in self.members}
 
     def _listed(self) -> dict[str, NodeEntry]:
-        """Return all listed nodes. An nsqlookupd that answers overrides what one that fails has said before."""
+        """Return all listed nodes. The answer of a working nsqlookupd overrides an older one of a failing one."""
         said: dict[str, NodeEntry] = {}
         for is_failed in (True, False):
             answers = [nodes for lookupd, nodes in self._listings.items() if (lookupd in self._failed) is is_failed]
@@ -124,5 +124,5 @@ class Membership:
 
 
 def _joined(one: NodeEntry, other: NodeEntry) -> NodeEntry:
-    """Join what two nsqlookupds say: NSQ's own tells no states, so a state counts if anyone tells it."""
+    """Merge two nsqlookupds' entries. NSQ's own reports no states, so a state in either entry counts."""
     return replace(other, state=other.state or one.state, is_reachable=one.is_reachable and other.is_reachable)

@@ -1,7 +1,7 @@
-"""The answers of nsqlookupd to `/nodes`, for a producer: nothing in them is trusted.
+"""Validates nsqlookupd's answers to `/nodes`, for a producer.
 
-An answer that is no list of nodes, or a list of more than MOST_NODES, is refused as a whole, like a query that failed.
-A node with an address at which no nsqd can be is left out of the answer, and the reason is logged once for each.
+An answer that isn't a list of nodes, or has more than MOST_NODES, counts as a failed query. A node with an impossible
+address is left out, and the reason is logged once per address.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from nsqclient.core.membership import MOST_NODES, Membership, NodeEntry
 _OK: Final = 200
 _MOST_PORT: Final = 0xFFFF
 _MOST_WORD: Final = 64  # characters of a state, zone or region
-_MOST_IGNORED: Final = 100  # addresses that are remembered because they have been reported
+_MOST_IGNORED: Final = 100  # reported addresses to remember
 _is_host_name: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]{0,251}[A-Za-z0-9_])?\.?", re.ASCII).fullmatch
 
 NODES: Final = "/nodes"
@@ -28,7 +28,7 @@ _LOOKUP: Final = "/lookup"
 
 
 class Ignored(Exception):
-    """A node of an answer is left out. The message says why."""
+    """Why a node in an answer is left out."""
 
 
 class NodeList:
@@ -38,7 +38,7 @@ class NodeList:
         self._membership = membership
         self._clock = clock
         self._emit = emit
-        self._reasons: dict[LookupdAddress, str] = {}  # of those that fail
+        self._reasons: dict[LookupdAddress, str] = {}  # of the failing ones
         self._ignored: set[str] = set()
 
     @property
@@ -77,7 +77,7 @@ class NodeList:
 
 
 def nodes_target(lookupd: LookupdAddress, *, wait: float = 0.0, index: str = "") -> str:
-    """Return the target of a query for nodes. The path of a proxy's `/lookup` is replaced."""
+    """Return the target of a query for nodes. It replaces the path of a proxy's `/lookup`."""
     path, question, query = lookupd.target.partition("?")
     if path.endswith(_LOOKUP):
         path = path.removesuffix(_LOOKUP) + NODES
@@ -88,7 +88,7 @@ def nodes_target(lookupd: LookupdAddress, *, wait: float = 0.0, index: str = "")
 
 
 def read_nodes(status: int, body: bytes) -> tuple[Sequence[NodeEntry], dict[str, str]]:
-    """Return the nodes in an answer, and the reasons for leaving out others, by address. Raise BadAnswer."""
+    """Return the nodes in an answer, and by address the reasons for ignoring others. Raise BadAnswer."""
     if status != _OK:
         raise BadAnswer(f"got response {status} {body[:200].decode('utf-8', 'replace')!r}")
     try:
@@ -124,21 +124,21 @@ def _entry(producer: Mapping[str, Any]) -> NodeEntry:
 
 
 def _checked_host(host: object) -> IPv4Address | IPv6Address | None:
-    """Return the address if it is one, or None for a name. Raise Ignored if no nsqd can be there."""
+    """Return an IP address, or None for a host name. Raise Ignored if no nsqd can have it."""
     if not isinstance(host, str):
         raise Ignored("no broadcast address")
     try:
         address = ip_address(host)
-        if "%" in host:  # a zone means something on one machine only, and may have any characters
+        if "%" in host:  # a zone is local to one machine, and may contain any characters
             raise Ignored("an address with a zone")
     except ValueError:
         if not _is_host_name(host):
-            raise Ignored("a broadcast address that is no host name") from None
+            raise Ignored("a broadcast address that is not a host name") from None
         return None
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     kind = mapped or address
     if kind.is_link_local or kind.is_multicast or kind.is_unspecified or kind == IPv4Address("255.255.255.255"):
-        raise Ignored("an address of a range in which no nsqd is reached: link-local, multicast or unspecified")
+        raise Ignored("an address that no nsqd can have: link-local, multicast or unspecified")
     return address
 
 
@@ -147,7 +147,7 @@ def _is_ipv6(address: IPv4Address | IPv6Address | None) -> bool:
 
 
 def _word(value: object) -> str:
-    """Return a state, zone or region, which is written into logs; what is none of them counts as absent."""
+    """Return a state, zone or region that is safe to log; anything else counts as absent."""
     return value if isinstance(value, str) and len(value) <= _MOST_WORD and value.isprintable() else ""
 
 

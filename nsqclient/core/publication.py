@@ -1,7 +1,7 @@
 """A producer without its waiting: the publishes on one connection, and their receipts in the order of the commands.
 
-nsqd answers commands in order and does not name them, so an answer belongs to the oldest receipt without one. Therefore
-a receipt is never removed from the queue, even if nobody waits for it any more.
+nsqd answers commands in order and doesn't name them, so an answer belongs to the oldest pending receipt. So a receipt
+stays in the queue even if its caller no longer waits.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ if TYPE_CHECKING:
     from nsqclient.core.events import Event
     from nsqcommon.streams.tls import SecureLayer
 
-Headers = Mapping[str, bytes | str]  # names are lower case; a text is encoded as UTF-8
+Headers = Mapping[str, bytes | str]  # names are lower case; text is encoded as UTF-8
 
 MOST_PENDING_BYTES: Final = 8 << 20
 MOST_AT_ONCE: Final = 5 << 20  # bytes of an MPUB: nsqd's --max-body-size
 
-_HEADED: Final = b"H"  # begins the words of commands with headers
+_HEADED: Final = b"H"  # the first word of commands with headers begins with it
 _SIZE: Final = 4
 _OK: Final = b"OK"
 _OK_SIZE: Final = len(OK_FRAME)
 _OF_BODIES: Final = ("E_BAD_MESSAGE", "E_BAD_BODY")
-_CUT_OFF: Final = " failed to read "  # in nsqd's errors about bodies that did not arrive completely
+_CUT_OFF: Final = " failed to read "  # in nsqd's errors about incomplete bodies
 _LENGTH_OF_NAME: Final = 10
 _MOST_SHORT_NUMBERS: Final = 1 << 24
 _pack_size: Final = Struct(">i").pack
@@ -62,7 +62,7 @@ class Outcome:
 
     def __init__(self, topic: str, *, count: int, size: int, key: bytes = b"") -> None:
         self.topic = topic
-        self.key = key  # with which it was sent; empty if the nsqd knows no keys
+        self.key = key  # the key it was sent with; empty if the nsqd knows no keys
         self.count = count  # messages
         self.size = size  # bytes
         self.done = False
@@ -71,14 +71,14 @@ class Outcome:
         self._waiters: list[Callable[[], object]] = []
 
     def settle(self, error: Exception | None) -> None:
-        """Set the outcome and wake those that wait for it."""
+        """Set the outcome and wake its waiters."""
         self.done = True
         self.error = error
         for wake in self._waiters:
             wake()
 
     def when_done(self, wake: Callable[[], object]) -> None:
-        """Call `wake` once the outcome is known. Only for one that is not `done`."""
+        """Call `wake` once the outcome is known. Don't call this if it is already `done`."""
         self._waiters.append(wake)
 
     def remove_waiter(self, wake: Callable[[], object]) -> None:
@@ -112,7 +112,7 @@ class ProducerConnection(NsqdConnection):
         self._on_open = on_open
         self._on_room = on_room
         self._on_heartbeat = on_heartbeat
-        self._unsent = 0  # how many of the last ones in `pending` have not left this object yet
+        self._unsent = 0  # how many of the newest in `pending` haven't left this object yet
 
     @property
     def takes_keys(self) -> bool:
@@ -124,16 +124,16 @@ class ProducerConnection(NsqdConnection):
 
     @property
     def log_id(self) -> str:
-        """Whose messages and keys this nsqd has; "" if it doesn't say that."""
+        """The id of the log with this nsqd's messages and keys; "" if it doesn't say."""
         return self.terms.http.node if self.terms.http is not None else ""
 
     @property
     def has_room(self) -> bool:
-        """Whether another publish may be queued; otherwise wait for `on_room`."""
+        """True if another publish may be queued; otherwise wait for `on_room`."""
         return len(self.pending) < self._max_pending and self.pending_bytes < MOST_PENDING_BYTES
 
     def publish(self, command: bytes, outcome: Outcome) -> None:
-        """Queue a command, whose answer will settle `outcome`."""
+        """Queue a command. nsqd's answer will settle `outcome`."""
         self.pending.append(outcome)
         self.pending_bytes += outcome.size
         self._unsent += 1
@@ -143,7 +143,7 @@ class ProducerConnection(NsqdConnection):
         outgoing.append(command)
 
     def lost(self, error: Exception | None) -> None:
-        """Settle all pending publishes as failed, because the connection has gone."""
+        """Settle all pending publishes as failed, because the connection is gone."""
         self.is_closed = True
         sent = len(self.pending) - self._unsent
         reason = str(error or "closed")
@@ -161,7 +161,7 @@ class ProducerConnection(NsqdConnection):
     def _cut(self, data: bytes, now: float) -> None:
         count = len(data) // _OK_SIZE
         if self.is_open and not self._half and count <= len(self.pending) and data == OK_FRAME * count:
-            for _ in range(count):  # the usual case, in which no frame is parsed
+            for _ in range(count):  # the usual case, without parsing frames
                 self._succeeded()
         else:
             super()._cut(data, now)
@@ -189,7 +189,7 @@ class ProducerConnection(NsqdConnection):
             raise error
         outcome = self.pending.popleft()
         self.pending_bytes -= outcome.size
-        self.is_closed = True  # nsqd closes the connection in a moment, so nothing more may be published on it
+        self.is_closed = True  # nsqd is about to close the connection, so publish nothing more on it
         self._settle(outcome, _failure_of(error))
         raise error
 
@@ -213,17 +213,17 @@ def _lost(outcome: Outcome, text: str, *, is_sent: bool) -> PublishError:
 
 
 def _failure_of(error: ProtocolError) -> PublishError:
-    """Return the meaning of nsqd's error for the publish that it answers.
+    """Translate nsqd's error into the error of the publish.
 
-    If a connection stalls in the middle of a body, nsqd gives up and answers with such an error. The message itself was
-    not wrong then.
+    If a connection stalls in the middle of a body, nsqd gives up and answers with an error. Then the message itself was
+    fine.
     """
     if error.code in _OF_BODIES and _CUT_OFF in error.text:
         return PublishUnsent(f"cut off on its way: {error.text}")
     return PublishRejected(error.code, error.text)
 
 
-# Commands. They raise ValueError where nsqd would refuse the command and close the connection, which others use, too.
+# Commands. They raise ValueError where nsqd would refuse the command and close the connection, which others share.
 
 
 @lru_cache(maxsize=1024)
@@ -234,7 +234,7 @@ def _named(word: bytes, topic: str) -> bytes:
 
 
 def pub_command(topic: str, body: bytes, delay: float | None, headers: Headers | None = None) -> bytes:
-    """Return a PUB, or a DPUB with a `delay` in seconds; HPUB or HDPUB, if the message has headers."""
+    """Return a PUB, or a DPUB with a `delay` in seconds; for a message with headers an HPUB or HDPUB."""
     if not body:
         raise ValueError("an empty message")
     prefix = b""
@@ -250,7 +250,7 @@ def pub_command(topic: str, body: bytes, delay: float | None, headers: Headers |
 
 
 def has_headers(command: bytes) -> bool:
-    """Return whether only an nsqd that takes headers knows this command."""
+    """Return True if only an nsqd with headers knows this command."""
     return command.startswith(_HEADED)
 
 
@@ -261,7 +261,7 @@ def keyed(command: bytes, key: bytes) -> bytes:
 
 
 def checked_key(key: str) -> bytes:
-    """Return a key that a caller has given. Raise ValueError if nsqd would refuse it."""
+    """Check a caller's key. Raise ValueError if nsqd would refuse it."""
     encoded = key.encode()
     if not is_valid_key(encoded):
         raise ValueError(f"invalid key {key!r}: 1 to 64 printable characters of ASCII without space")
@@ -274,10 +274,10 @@ def check_one_key(key: str | None, commands: Sequence[object]) -> None:
 
 
 class Names:
-    """The keys that a producer gives its publishes: its own random name, and a number.
+    """A producer's own keys: its random name and a number.
 
-    If two producers had the same name, nsqd would take the publishes of one for repeats of the other's. A name has 60 bits,
-    so this does not happen. A key has 15 characters for the first 16 million publishes, because nsqd keeps longer ones as
+    If two producers had the same name, nsqd would take one's publishes for repeats of the other's. A name has 60 bits,
+    so that won't happen. A key has 15 characters for the first 16 million publishes, because nsqd stores longer ones as
     a hash.
     """
 
@@ -294,9 +294,9 @@ class Names:
 def mpub_commands(
     topic: str, bodies: Iterable[bytes], headers: Iterable[Headers] | None = None
 ) -> Iterator[tuple[bytes, int]]:
-    """Yield as few MPUBs as can hold the messages, each with the number of its messages.
+    """Yield the fewest MPUBs that hold the messages, each with the number of its messages.
 
-    With `headers`, which are as many as the messages, they are HMPUBs.
+    With `headers`, one for each message, they are HMPUBs.
     """
     name = _named(b"MPUB" if headers is None else b"HMPUB", topic)
     left = bodies if isinstance(bodies, list) else list(bodies)
@@ -322,7 +322,7 @@ def mpub_commands(
 
 
 def _end_of_mpub(sizes: list[int], at: int) -> int:
-    """Return the end of the messages from `at` on that fit into one MPUB; at least one does."""
+    """Return the end of the messages from `at` that fit into one MPUB; at least one."""
     room = MOST_AT_ONCE - _SIZE
     if sum(sizes) + _SIZE * len(sizes) <= room:
         return len(sizes)

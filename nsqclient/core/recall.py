@@ -1,8 +1,8 @@
-"""Taking back and rescheduling messages by their key, over nsqd's HTTP: requests, answers, results. Nothing waits here.
+"""Cancels and reschedules messages by key, over nsqd's HTTP: requests, answers, results. Nothing waits here.
 
-The key may lie on any nsqd of a producer, so all of them are asked, each at the place that it has told in its answer to
-IDENTIFY. Requests name the nsqd that they are meant for: where ports are mapped, the place may be another nsqd's, and
-its "not found" would be taken for an answer. `shell/recalling.py` asks.
+Any nsqd of a producer may have the key, so all of them are asked, each at the HTTP address in its answer to IDENTIFY. A
+request names its nsqd: with mapped ports the address may be another nsqd's, and we would take its "not found" for an
+answer. `shell/recalling.py` sends the requests.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _WRONG_NODE: Final = "WRONG_NODE"
 
 
 ResultT = TypeVar("ResultT", CancelResult, RescheduleResult)
-Counts = Mapping[str, int]  # channels by what was found
+Counts = Mapping[str, int]  # channels by state of the message
 
 
 @dataclass(frozen=True, slots=True)
 class RecallTarget:
-    """Where the nsqd of a connection serves HTTP."""
+    """The HTTP address of a connection's nsqd."""
 
-    host: str  # to connect to: the very address that the connection has reached, if it has one
+    host: str  # to connect to: the IP address of the connection, if it has one
     name: str  # of the server, for TLS and the Host header
     port: int
     is_secure: bool
@@ -49,12 +49,12 @@ class RecallTarget:
 
 
 def cancel_target(topic: str, key: str, channel: str | None) -> str:
-    """Return the target of a request, as yet for any nsqd. Raise ValueError for names that nsqd would refuse."""
+    """Return the target of a request, not yet with an nsqd's name. Raise ValueError for invalid names."""
     return "/message/cancel?" + _arguments(topic, key, channel)
 
 
 def reschedule_target(topic: str, key: str, channel: str | None, delay: float) -> str:
-    """Return the target of a request, as yet for any nsqd. Raise ValueError for what nsqd would refuse."""
+    """Return the target of a request, not yet with an nsqd's name. Raise ValueError if nsqd would refuse it."""
     if not 0 <= delay < float("inf"):
         raise ValueError(f"a delay of {delay} seconds")
     return f"/message/due?{_arguments(topic, key, channel)}&defer={whole_milliseconds(delay)}"
@@ -74,16 +74,16 @@ def _arguments(topic: str, key: str, channel: str | None) -> str:
 
 
 def check_support(connection: ProducerConnection) -> None:
-    """Raise Unsupported for an nsqd that keeps no keys, as NSQ's own."""
+    """Raise Unsupported for an nsqd without keys, such as NSQ's own."""
     if not connection.takes_keys:
         raise Unsupported(f"nsqd {connection.address} knows no keys: it does not grant the extension `keys`")
 
 
 def place_of(connection: ProducerConnection, name: str, config: Config) -> RecallTarget:
-    """Return where to send requests for the nsqd of this connection. Raise Unsupported if there is no such place.
+    """Return the HTTP address of this connection's nsqd. Raise Unsupported without one.
 
-    HTTP is as well protected as the connection: after TLS there is only HTTPS, and the secret goes where it was sent
-    with AUTH.
+    HTTP is as well protected as the connection: if that uses TLS, it's HTTPS, and the secret goes only to an nsqd that
+    got it with AUTH.
     """
     told = connection.terms.http
     if told is None:
@@ -103,7 +103,7 @@ def place_of(connection: ProducerConnection, name: str, config: Config) -> Recal
 
 
 def read_counts(status: int, body: bytes, kind: type[ResultT]) -> Counts:
-    """Return what an nsqd has found. Raise Unsupported or ConnectError for an answer that says nothing about it."""
+    """Return an nsqd's result. Raise Unsupported or ConnectError if the answer isn't one."""
     said = _document(body)
     if status == _OK:
         try:
@@ -129,9 +129,9 @@ def _document(body: bytes) -> dict[str, Any]:
 
 
 def summed(kind: type[ResultT], answers: Iterable[tuple[str, Counts | NSQError]]) -> ResultT:
-    """Return the sum of the answers by address. Raise Incomplete with it if one is missing.
+    """Return the sum of the answers. Raise Incomplete with the sum if one is missing.
 
-    If all nsqds lack support, that is Unsupported.
+    If no nsqd supports it, raise Unsupported.
     """
     counts: dict[str, int] = {}
     errors: dict[str, NSQError] = {}

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from nsqclient.core.config import Config
 
-_STABLE: Final = 60.0  # seconds after which a connection counts as stable, so that earlier failures are forgotten
+_STABLE: Final = 60.0  # seconds after which a connection counts as stable, and earlier failures are forgotten
 _MOST_DOUBLINGS: Final = 30
 
 
 class Reconnect:
     """Pauses from `first` seconds, doubling, up to `longest`.
 
-    Each is a random part of that time, so that many clients do not reconnect at once.
+    Each is a random part of that time, so that many clients don't reconnect at once.
     """
 
     def __init__(self, config: Config, random: Random, *, first: float = 0.5, longest: float = 60.0) -> None:
@@ -26,7 +26,7 @@ class Reconnect:
         self._failures = 0
 
     def worked(self, since: float, until: float) -> None:
-        """Take note that there was a connection."""
+        """Record a connection that was open."""
         if until - since >= _STABLE:
             self._failures = 0
 

@@ -1,8 +1,8 @@
 """The nsqds of a producer, and which of them gets the next publish.
 
-Without nsqlookupd they are the same from start to end. With it they come and go as `Membership` decides: a node that
-joins is connected to at once; one that leaves gets no new publish, and is dropped when nothing is left to do at it. Until
-then it stays, because a publish whose outcome is unknown is repeated at the same nsqd, which comes back under its address.
+Without nsqlookupd they never change. With it they come and go as `Membership` decides: we connect to a new node at
+once; a node that leaves gets no new publish, and is dropped when its publishes are settled. It stays that long because
+a publish with an unknown outcome is repeated at the same nsqd, which comes back under its address.
 """
 
 from __future__ import annotations
@@ -23,40 +23,40 @@ if TYPE_CHECKING:
 
 
 class RosterNode(Protocol):
-    """What is to know and to do about one nsqd."""
+    """One nsqd, as the roster sees and commands it."""
 
     address: str
     number: int
-    users: int  # publishes under way, with their repeats; counted only where nodes come and go
-    log_id: str  # whose messages and keys it has, as it said last; "" if it doesn't say that
+    users: int  # publishes in progress, with their repeats; counted only if nodes come and go
+    log_id: str  # the log with its messages and keys, from its last IDENTIFY answer; "" if unknown
 
     @property
     def is_connected(self) -> bool: ...
 
     @property
     def pending(self) -> int:
-        """The number of publishes that are not answered yet."""
+        """The number of unanswered publishes."""
 
     def begin(self) -> None:
-        """Start to keep a connection up, from the first publish on."""
+        """Keep a connection open from now on. Called at the first publish."""
 
     def hurry(self) -> None:
         """Try to connect at once, if there is no connection."""
 
     def drop(self) -> None:
-        """End the connection and everything that waits for it."""
+        """Close the connection and fail everything that waits for it."""
 
 
 NodeT = TypeVar("NodeT", bound=RosterNode)
 
 
 class Roster(Generic[NodeT]):
-    """All nodes, and the choice among them."""
+    """All nodes, and the choice between them."""
 
     def __init__(
         self,
         targets: Sequence[object],
-        make: Callable[[Any, int], NodeT],  # of one of the targets, or of an address that nsqlookupd lists
+        make: Callable[[Any, int], NodeT],  # for a target, or an address from nsqlookupd
         membership: Membership | None,
         *,
         strategy: Strategy,
@@ -83,13 +83,13 @@ class Roster(Generic[NodeT]):
             distance=self._distance,
             name=lambda number: self._numbered[number].address,
         )
-        # Where a key belongs must not depend on which nsqds happen to be connected.
+        # The nsqd of a key must not depend on which nsqds happen to be connected.
         self.goes_by_key = isinstance(self._pool, ByKey)
-        # The only nsqd, which spares the choice.
+        # With only one nsqd there is nothing to choose.
         self.only = self.nodes[0] if len(targets) == 1 and membership is None else None
 
     def begin(self) -> None:
-        """Begin with the nodes that are given."""
+        """Start with the given nodes."""
         self._has_begun = True
         for node in self.nodes:
             node.begin()
@@ -97,7 +97,7 @@ class Roster(Generic[NodeT]):
             self.update()
 
     def pick(self, now: float, avoid: Sequence[int] = (), key: str | None = None) -> NodeT:
-        """Return the node for a publish, if possible none of those to `avoid`. Raise ConnectError if there is none."""
+        """Return the node for a publish, if possible not one to `avoid`. Raise ConnectError if there is none."""
         if not self.active:
             raise ConnectError("nsqlookupd lists no nsqd")
         if key is not None and isinstance(self._pool, ByKey):
@@ -109,13 +109,13 @@ class Roster(Generic[NodeT]):
         return self._numbered[number]
 
     def successor(self, node: NodeT) -> NodeT:
-        """Return where this node's messages and keys are now: at another address if another machine has taken over."""
+        """Return the node with this one's messages and keys: another address if another machine has taken over."""
         if node.is_connected or not node.log_id:
             return node
         return next((it for it in self.active if it.is_connected and it.log_id == node.log_id), node)
 
     def succeeded(self, node: NodeT, seconds: float, now: float) -> None:
-        if node.number in self._numbered:  # the publish may have been the last thing to be done at a node that has left
+        if node.number in self._numbered:  # it may have been the last publish of a node that has left
             self._pool.succeeded(node.number, seconds, now)
 
     def failed(self, node: NodeT, now: float) -> None:
@@ -125,7 +125,7 @@ class Roster(Generic[NodeT]):
     # Nodes that come and go
 
     def connection_changed(self, node: RosterNode, *, is_open: bool, now: float) -> None:
-        """Take note that a connection has been opened or has ended."""
+        """Record that a connection was opened or closed."""
         if self.membership is not None and self._by_address.get(node.address) is node:
             if is_open:
                 self.membership.connected(node.address)
@@ -134,7 +134,7 @@ class Roster(Generic[NodeT]):
             self.update()
 
     def update(self) -> None:
-        """Do what follows from a change of the membership."""
+        """Apply a change of the membership."""
         assert self.membership is not None
         members = self.membership.members
         for address in members:
@@ -144,7 +144,7 @@ class Roster(Generic[NodeT]):
             if node.address not in members:
                 self.drop_unless_used(node)
         fine = {address for address, entry in members.items() if not entry.state}
-        # What a node has refused before it left, or before it had a state, says nothing about it now.
+        # Failures from before a node left, or had a state, say nothing about it now.
         self._pool.forget([self._by_address[address].number for address in fine - self._fine])
         for address in fine - self._fine:
             self._by_address[address].hurry()
@@ -159,7 +159,7 @@ class Roster(Generic[NodeT]):
             self._emit(NodesChanged(tuple(node.address for node in active), len(members)))
 
     def drop_unless_used(self, node: NodeT) -> None:
-        """Drop a node that has left, unless something is still to be done at it."""
+        """Drop a node that has left, unless it still has publishes."""
         assert self.membership is not None
         has_left = node.address not in self.membership.members and self._by_address.get(node.address) is node
         if has_left and not node.users and not node.pending:
@@ -178,7 +178,7 @@ class Roster(Generic[NodeT]):
             node.begin()
 
     def _distance(self, number: int) -> int:
-        """Return 0 for a node in our zone, 1 for one in our region, and 2 for others."""
+        """Return 0 for a node in our zone, 1 for one in our region, 2 for any other."""
         if self.membership is None:
             return 2
         entry = self.membership.members.get(self._numbered[number].address)

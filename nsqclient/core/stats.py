@@ -13,7 +13,7 @@ class ConnectionStats:
     address: str
     rdy: int
     in_flight: int
-    queued: int  # delivered, but not yet given to a handler
+    queued: int  # delivered, waiting for a handler
     last_message_age: float  # seconds
     server_version: str
 
@@ -28,10 +28,10 @@ class ConsumerStats:
     given_up: int
     late_responses: int
     backoff_level: int
-    backing_off_for: float  # 0: not waiting
+    backing_off_for: float  # 0: not backing off
     starved: bool
     connections: Sequence[ConnectionStats]
-    oldest_queued_age: float = 0.0  # how long the next message has waited for a handler
+    oldest_queued_age: float = 0.0  # age of the next message in the queue
     buried: int = 0
 
 
@@ -41,7 +41,7 @@ class NodeStats:
 
     address: str
     connected: bool
-    pending: int  # publishes without an answer
+    pending: int  # unanswered publishes
     pending_bytes: int
     server_version: str
 

@@ -1,4 +1,4 @@
-"""Messages in threads: their answers are passed on to the loop of their consumer."""
+"""Messages in threads: answers go to the loop of the consumer."""
 
 from __future__ import annotations
 

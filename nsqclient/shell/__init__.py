@@ -1,1 +1,1 @@
-"""What waits for a client: its tasks, connections and pauses, written once for trio and asyncio."""
+"""The waiting parts of a client: tasks, connections and pauses, written once for trio and asyncio."""

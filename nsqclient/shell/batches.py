@@ -12,7 +12,7 @@ MessageT_co = TypeVar("MessageT_co", bound=Delivery, covariant=True)
 
 
 class Batch(list[DeliveryT]):
-    """Messages to be answered together; those that are already answered keep their answer."""
+    """Messages that you answer together. Already answered ones keep their answer."""
 
     def finish(self) -> None:
         """Finish all messages."""
@@ -36,14 +36,14 @@ class Batch(list[DeliveryT]):
 
 
 class ConsumedMessages(Protocol[MessageT_co]):
-    """The part of a consumer that batches are made with."""
+    """The part of a consumer that batches need."""
 
     @property
     def has_waiting(self) -> bool:
-        """Whether the next message is there already."""
+        """True if the next message is already there."""
 
     def is_starved(self) -> bool:
-        """Return whether nothing more can come before some messages are answered."""
+        """Return True if no more can come before you answer some messages."""
 
     async def __anext__(self) -> MessageT_co: ...
 
@@ -53,8 +53,8 @@ class ConsumedMessages(Protocol[MessageT_co]):
 class Batches(Generic[DeliveryT]):
     """Iterates over batches.
 
-    If the iteration is cancelled, it requeues the messages of the batch that is not yet complete. `within` runs a
-    function for so many seconds at most.
+    If the iteration is cancelled, it requeues the messages of the incomplete batch. `within` runs a function with a
+    timeout.
     """
 
     def __init__(

@@ -1,10 +1,10 @@
 """A consumer: the tasks around `Consumption`. On trio and on asyncio.
 
-services, which go on until the block of `open_consumer` has ended
+services, which run until the end of the block of `open_consumer`
     ticks            backoff and redistribution
     discovery        one task for each nsqlookupd
     dead letters
-    an nsqd          dial, serve, wait, again; one for each address
+    nsqds            dial, serve, wait, again; one task for each address
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
     from nsqclient.shell.runtime import CancelScope, ClientTasks, Runtime, SocketLink
     from nsqclient.shell.targets import Target
 
-_REQUEUE_TIMEOUT: Final = 1.0  # seconds that a cancelled consumer takes at most to requeue its messages
+_REQUEUE_TIMEOUT: Final = 1.0  # seconds that a cancelled consumer has to requeue its messages
 _DEAD_LETTER_TIMEOUT: Final = 30.0
-_UNREACHABLE_AFTER: Final = 3  # failures in a row to connect to an nsqd that nsqlookupd lists
-_TURN: Final = 0.001  # seconds for which messages are handed out before other tasks may run
+_UNREACHABLE_AFTER: Final = 3  # failed attempts in a row to connect to an nsqd from nsqlookupd
+_TURN: Final = 0.001  # seconds of handing out messages before other tasks get a chance
 _DIALS: Final = 8  # at the same time
 
 T = TypeVar("T")
@@ -96,8 +96,8 @@ async def opened_consumer(
 class Consumer:
     """Made by `open_consumer`. Any number of tasks may iterate over it; each message goes to one of them.
 
-    Iteration ends after `stop`. It raises ProtocolError or AuthError if the consumer can never receive anything. Use it
-    in the trio or asyncio loop in which it was opened; only messages may be answered in other threads, and only by the
+    Iteration ends after `stop`. It raises ProtocolError or AuthError if the consumer can never get a message. Use it in
+    the trio or asyncio loop in which you opened it. In other threads you can only answer messages, and only in the
     handler of `run`.
     """
 
@@ -136,7 +136,7 @@ class Consumer:
         )
         sources.check()
         self._queue = self._core.queue
-        self._turn_ends = 0.0  # when other tasks have to run again, on the real clock
+        self._turn_ends = 0.0  # when to let other tasks run, on the real clock
         self._sources = sources
         self._dead_letter = dead_letter
         self._drop_after = drop_unlisted_after
@@ -144,8 +144,8 @@ class Consumer:
         self._arrivals = runtime.parking_lot()
         self._ticks = Flag(runtime)
         self._dead_letters_arrived = Flag(runtime)
-        self._changed = runtime.parking_lot()  # woken when the task of an nsqd, or its connection, has ended
-        self._drained_by = inf  # the time by which handlers have to end
+        self._changed = runtime.parking_lot()  # woken when an nsqd's task or connection has ended
+        self._drained_by = inf  # the deadline for handlers
         self._handling: set[CancelScope] = set()  # of each `run`
         self._tasks: ClientTasks | None = None
         self._nodes: dict[str, ConsumerNode] = {}
@@ -168,7 +168,7 @@ class Consumer:
         return self
 
     async def __anext__(self) -> Message:
-        # A checkpoint for each message would cost too much; one is made every _TURN seconds.
+        # A checkpoint for each message would cost too much, so we make one every _TURN seconds.
         if self._queue and monotonic() < self._turn_ends:
             message = self._queue.popleft()
             if message.answered == "no":
@@ -191,10 +191,10 @@ class Consumer:
     async def run(self, handler: Handler, *, concurrency: int = 1, thread_limiter: Any = None) -> None:
         """Call `handler` with each message, `concurrency` at a time, until `stop` and the end of the last call.
 
-        A plain function runs in a thread. When the handler returns, the message is finished. Requeue, GiveUp or any
-        other exception decides what happens to it otherwise. Cancelling `run` cancels the handlers and requeues their
-        messages, and so does the end of `drain_timeout` after `stop`. A thread cannot be cancelled.
-        `thread_limiter` limits the threads: on trio a trio.CapacityLimiter, on asyncio a concurrent.futures.Executor.
+        A plain function runs in a thread. If the handler returns, the message is finished. If it raises, the exception
+        decides: Requeue, GiveUp, or any other. Cancelling `run` cancels the handlers and requeues their messages, and
+        so does the end of `drain_timeout` after `stop`. Threads can't be cancelled. `thread_limiter` limits the
+        threads: on trio a trio.CapacityLimiter, on asyncio a concurrent.futures.Executor.
         """
         if concurrency < 1:
             raise ValueError(f"concurrency of {concurrency}")
@@ -268,8 +268,8 @@ class Consumer:
     def batches(self, max_size: int, max_wait: float) -> AsyncIterator[Batch[Message]]:
         """Yield up to `max_size` messages at a time.
 
-        A batch is smaller when `max_wait` seconds have passed since its first message, or when no more can come until
-        some are answered.
+        A batch is smaller if `max_wait` seconds have passed since its first message, or if no more can come until you
+        answer some.
         """
         return Batches(self, max_size, max_wait, within=self._within)
 
@@ -278,13 +278,13 @@ class Consumer:
 
     @property
     def has_waiting(self) -> bool:
-        """Whether a message is available at once."""
+        """True if a message is available at once."""
         return bool(self._queue)
 
     # Flow control
 
     def pause(self) -> None:
-        """Receive no new messages until `resume`. Messages that were delivered already may still be answered."""
+        """Receive no new messages until `resume`. You can still answer messages that were already delivered."""
         self._core.pause()
 
     def resume(self) -> None:
@@ -293,7 +293,7 @@ class Consumer:
 
     @property
     def max_in_flight(self) -> int:
-        """The most messages that all nsqds together may have in flight here."""
+        """The maximum number of messages in flight here, from all nsqds together."""
         return self._core.max_in_flight
 
     def set_max_in_flight(self, count: int) -> None:
@@ -303,21 +303,21 @@ class Consumer:
     # Figures
 
     def is_starved(self) -> bool:
-        """Return whether no message is waiting here, and some nsqd sends no more until messages are answered."""
+        """Return True if no message is waiting here and some nsqd sends no more until you answer messages."""
         return self._core.is_starved()
 
     def stats(self) -> ConsumerStats:
-        """Return the figures of this moment."""
+        """Return the current figures."""
         return self._core.stats()
 
     def events(self) -> AsyncIterator[Event]:
-        """Yield events from now on. A subscriber that falls a thousand events behind misses the newest ones."""
+        """Yield events from now on. If a thousand events are waiting for you, further ones are dropped."""
         return self._subscribers.subscribe()
 
     # Stop
 
     def stop(self) -> None:
-        """Begin to drain: iteration and `run` end once the messages being handled are done. Idempotent."""
+        """Drain: iteration and `run` end once the messages in your hands are done. You can call it again."""
         if not self._core.is_stopping:
             self._drained_by = self._runtime.clock() + self.config.drain_timeout
             for scope in self._handling:
@@ -380,7 +380,7 @@ class Consumer:
         return self._tasks
 
     def _failed_to_go_on(self, error: BaseException) -> None:
-        """Let nobody wait for messages any more, because a task has failed."""
+        """Wake everything that waits for messages, because a task has failed."""
         self._core.failure = error
         self._notify()
 
@@ -388,7 +388,7 @@ class Consumer:
         for node in list(self._nodes.values()):
             await node.first_try.wait()
             if node.error is not None:
-                raise self._core.failure or node.error  # `_keep_time` raises the failure as well, and one is enough
+                raise self._core.failure or node.error  # `_keep_time` raises the failure, and once is enough
         if self._discovery is not None:
             await self._discovery.first_round.wait()
             if not self._listings.has_begun:
@@ -407,7 +407,7 @@ class Consumer:
             await self._changed.park()
 
     async def _shut_down(self) -> None:
-        """Requeue all unanswered messages, whatever the reason for the end."""
+        """Requeue all unanswered messages, however the consumer ended."""
         self.stop()
         self._core.abandon()
         until = self._runtime.clock() + _REQUEUE_TIMEOUT
@@ -423,7 +423,7 @@ class Consumer:
             await self._handle_dead_letters(handle)
 
     async def _publish_dead(self, topic: str, message: Message) -> None:
-        """Publish a dead letter to the nsqd from which the message came."""
+        """Publish a dead letter to the nsqd that the message came from."""
         producer = self._dead_letter_producers.get(message.nsqd)
         if producer is None:
             target = self._sources.target(message.nsqd)
@@ -435,7 +435,7 @@ class Consumer:
     # --- nsqds
 
     def _apply(self) -> None:
-        """Follow the nsqds that are listed now."""
+        """Follow the nsqds in the current list."""
         listed = self._listings.nsqds
         given, chosen = self._sources.given, self._sources.chosen(listed)
         for address in chosen:
@@ -485,7 +485,7 @@ class Consumer:
             self._changed.unpark_all()
 
     async def _connect_once(self, node: ConsumerNode, reconnect: Reconnect) -> NSQError | None:
-        """Dial, and serve the connection until it ends. Return the error, or None if this side ended it."""
+        """Dial, and serve the connection until it ends. Return the error, or None if we closed it."""
         target = self._sources.target(node.address)
         make_tls = tls_maker(target, self.config)
         connection: ConsumerConnection | None = None
@@ -536,18 +536,16 @@ class ConsumerNode:
         self.address = address
         self.listed: ListedNsqd | None = None  # its entry in nsqlookupd
         self.is_wanted = True
-        self.absence: CancelScope | None = (
-            None  # around the wait until it is dropped, unless it is listed again in time
-        )
+        self.absence: CancelScope | None = None  # around the wait before we drop it, unless it is listed again
         self.first_try = Flag(runtime)  # set once it has connected or failed
-        self.error: NSQError | None = None  # of the last attempt to connect
-        self.failures = 0  # of attempts to connect, in a row
+        self.error: NSQError | None = None  # of the last attempt
+        self.failures = 0  # failed attempts in a row
         self.connection: ConsumerConnection | None = None
         self._runtime = runtime
-        self._wait: CancelScope | None = None  # around a dial, or the pause before it
+        self._wait: CancelScope | None = None  # around a dial or the pause before it
 
     async def unless_stopped(self, work: Callable[[], Awaitable[T]], otherwise: T) -> T:
-        """Return the result of a dial or a pause, or `otherwise` if `stop` has interrupted it."""
+        """Return the result of a dial or a pause, or `otherwise` if `stop` interrupted it."""
         self._wait = wait = self._runtime.scope()
         try:
             return await wait.run(work, otherwise)
@@ -555,7 +553,7 @@ class ConsumerNode:
             self._wait = None
 
     def stop(self) -> None:
-        """End a dial, a pause or a handshake, which are of no use any more."""
+        """Interrupt a dial, a pause or a handshake that is no longer needed."""
         if self._wait is not None:
             self._wait.cancel()
         if self.connection is not None and not self.connection.is_open:
@@ -563,14 +561,14 @@ class ConsumerNode:
 
 
 def _cancelled_elsewhere(error: BaseException) -> RuntimeError:
-    """Return the error of a handler that has awaited something that was cancelled, while the handler was not."""
+    """Return the error of a handler that wasn't cancelled but awaited something that was."""
     failure = RuntimeError("it awaited something that was cancelled")
     failure.__cause__ = error
     return failure
 
 
 def is_async(handler: Callable[..., Any]) -> bool:
-    """Return whether a handler has to be awaited."""
+    """Return True if a handler has to be awaited."""
     while isinstance(handler, partial):
         handler = handler.func
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)

@@ -1,4 +1,4 @@
-"""Discovery: ask every nsqlookupd for nsqds, at intervals or by queries that wait."""
+"""Discovery: asks every nsqlookupd for nsqds, at intervals or with long polls."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Discovery:
-    """Asks every nsqlookupd, and calls `apply` whenever the nsqds may have changed."""
+    """Asks every nsqlookupd, and calls `apply` when the nsqds may have changed."""
 
     def __init__(
         self,
@@ -68,14 +68,14 @@ class Discovery:
             follower.hurry()
 
     def round_done(self) -> None:
-        """Take note that a follower has finished a round."""
+        """Record that a follower has finished a round."""
         if all(follower.rounds for follower in self._followers):
             self.first_round.set()
 
     async def ask(self, lookupd: LookupdAddress, *, index: str = "") -> str | None:
-        """Query once and return the index of the answer ("" without one), or None if the query failed.
+        """Query once and return the index of the answer ("" if there is none), or None if the query failed.
 
-        With an `index` the query waits until nsqlookupd has another one.
+        With an `index` it is a long poll: nsqlookupd answers when it has another one.
         """
         wait = WAIT if index else 0
         target = self.question.target(lookupd, wait=wait, index=index)
@@ -88,7 +88,7 @@ class Discovery:
             is_news = self.question.take(lookupd, answer.status, answer.body)
         except (RequestFailed, BadAnswer) as error:
             if self.silence.record(lookupd, has_answered=isinstance(error, BadAnswer)) and len(self._followers) > 1:
-                self.hurry()  # the others may be in a long pause, which they began while somebody still answered
+                self.hurry()  # the others may be in a long pause that began while an nsqlookupd still answered
             if self.question.record_failure(lookupd, str(error)):
                 self._emit(LookupFailed(str(lookupd), str(error)))
                 self._emit(DiscoveryRound(self.question.found, self.question.failures))
@@ -133,7 +133,7 @@ class _Follower:
 
     async def _rest(self, index: str | None) -> None:
         clock, sleep = self._runtime.clock, self._runtime.sleep
-        # While nsqlookupd supports it, a query that waits for a change takes the place of the pause.
+        # While nsqlookupd supports it, a long poll replaces the pause.
         while index and self._config.lookupd_wait and len(self._lookupds) == 1:
             began = clock()
             index = await self._ask(index)

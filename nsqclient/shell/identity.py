@@ -1,4 +1,4 @@
-"""The values of IDENTIFY that hold unless the configuration sets them."""
+"""Default values of IDENTIFY, which the configuration overrides."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from nsqcommon.version import suite_version
 
 
 def our_identity() -> IdentifyDefaults:
-    """Return host name and user agent of this process."""
+    """Return this process's host name and user agent."""
     return IdentifyDefaults(hostname=platform.node(), user_agent=f"nsqclient/{suite_version()}")

@@ -1,4 +1,4 @@
-"""The log lines of consumers and producers: their events, in NSQ's words if NSQ has some."""
+"""The log lines of consumers and producers: one for each event, in NSQ's words where NSQ has the line."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from nsqcommon.log_rate_limit import LogRateLimit
 
 LOGGER: Final = logging.getLogger("nsqclient")
 
-_MOST_SHOWN: Final = 5  # addresses in one line
+_MOST_SHOWN: Final = 5  # at most this many addresses in one line
 
-# Events that may occur for each message, or as often as a faulty nsqd causes them.
+# Events that may occur for each message, or at any rate that a faulty nsqd chooses.
 _OF_A_MESSAGE: Final = (events.LateResponse, events.GaveUp, events.LatePublish, events.Refused)
 
 
 def logging_events(logger: logging.Logger, prefix: str) -> Callable[[events.Event], None]:
     """Return a function that logs each event as one line. The line's `extra` has `nsqd`, the address, and `event`."""
 
-    rations: dict[str, LogRateLimit] = {}  # for lines about messages; by nsqd, until it disconnects
+    rations: dict[str, LogRateLimit] = {}  # limits lines about messages, for each nsqd until it disconnects
 
     def log(event: events.Event) -> None:
         level, text = _line(event)
@@ -34,7 +34,7 @@ def logging_events(logger: logging.Logger, prefix: str) -> Callable[[events.Even
             return
         if address in rations and (left_out := rations[address].take_suppressed()):
             logger.log(
-                logging.WARNING, "%s%s%d more lines about messages were left out", prefix, where, left_out, extra=about
+                logging.WARNING, "%s%s%d more lines about messages suppressed", prefix, where, left_out, extra=about
             )
         if isinstance(event, events.Disconnected):
             rations.pop(address, None)

@@ -1,4 +1,4 @@
-"""A message as its users have it, on trio and on asyncio."""
+"""The message class for trio and asyncio."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ if TYPE_CHECKING:
     from nsqclient.shell.runtime import Runtime
 
 _SHORTEST_TOUCH: Final = 0.1  # seconds between two touches
-_TOUCHES: Final = 2  # in the time after which nsqd would take the message back
+_TOUCHES: Final = 2  # in one message timeout
 
 
 class Message(Delivery):
-    """A message, delivered once. `async with message:` answers it according to how the block ends.
+    """One delivery of a message. `async with message:` answers it when the block ends, depending on the error.
 
-    Answer it in the loop of its consumer. A handler that runs in a thread gets a copy that may be answered in that
-    thread.
+    Answer it in the loop of its consumer. A handler in a thread gets a copy, which it answers in that thread.
     """
 
     __slots__ = ()
@@ -29,8 +28,8 @@ class Message(Delivery):
     async def keep_alive(self, *, margin: float = 1.0) -> AsyncIterator[Self]:
         """Touch the message while the block runs.
 
-        nsqd takes a message back in the end, however often it is touched. `margin` seconds before that, the block is
-        cancelled, and trio.TooSlowError raised on trio or TimeoutError on asyncio.
+        nsqd limits the total time, however often you touch. `margin` seconds before that limit the block is cancelled:
+        trio.TooSlowError on trio, TimeoutError on asyncio.
         """
         runtime = cast("Runtime", self._source.runtime)
         async with runtime.beside(partial(self._touch_for_ever, runtime), self.hard_deadline - margin):

@@ -1,4 +1,4 @@
-"""One nsqd of a producer: its connection, and when that is tried again."""
+"""One nsqd of a producer: its connection, and when to try again."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from nsqclient.shell.targets import Target
     from nsqcommon.streams.tls import SecureLayer
 
-FIRST_PAUSE: Final = 0.1  # seconds until a failed connection is tried again
+FIRST_PAUSE: Final = 0.1  # seconds before another attempt to connect
 LONGEST_PAUSE: Final = 15.0
-_LATELY: Final = 60.0  # seconds after the loss of a connection to a node of nsqlookupd's for which pauses stay short
+_LATELY: Final = 60.0  # pauses stay short for so long after losing a node from nsqlookupd; seconds
 _LONGEST_PAUSE_LATELY: Final = 1.0
-_LARGE: Final = 16 * 1024  # bytes of a command that is sent at once, so that nsqd can begin to read it
+_LARGE: Final = 16 * 1024  # a command of this many bytes is sent at once, so that nsqd can start reading
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """The things that a producer shares with each of its nodes."""
+    """State that a producer shares with its nodes."""
 
     runtime: Runtime
     tasks: Callable[[], ClientTasks]
@@ -40,40 +40,40 @@ class Shared:
     max_pending: int
     emit: Callable[[Event], None]
     random: Random
-    connection_changed: Callable[[ProducerNode, bool], None]  # whether there is a connection
+    connection_changed: Callable[[ProducerNode, bool], None]  # with True when a connection opens, False when it closes
     nodes_move: bool  # nsqlookupd lists them
 
 
 class ProducerNode:
-    """One nsqd of a producer. The first publish connects to it; from then on the connection is kept up."""
+    """One nsqd of a producer. The first publish connects; from then on the connection is kept open."""
 
     def __init__(self, target: Target, shared: Shared, number: int) -> None:
         runtime = shared.runtime
         self.address = str(target)
         self.number = number
-        self.users = 0  # publishes under way, with their repeats; counted only where nodes come and go
-        self.log_id = ""  # whose messages and keys it has, as it said last; "" if it doesn't say that
+        self.users = 0  # publishes in progress, with their repeats; counted only if nodes come and go
+        self.log_id = ""  # the log with its messages and keys, from its last IDENTIFY answer; "" if unknown
         self.connection: ProducerConnection | None = None  # None unless it is open
         self.target = target
         self._shared = shared
         self._runtime = runtime
         self._reconnect = Reconnect(shared.config, shared.random, first=FIRST_PAUSE, longest=LONGEST_PAUSE)
         self._error: NSQError = Stopped("stopped")  # of the last attempt to connect
-        self._last_error: NSQError = Stopped("stopped")  # of all that wait when this node ends
+        self._last_error: NSQError = Stopped("stopped")  # for everything that waits when this node ends
         self._published = 0  # messages on earlier connections
         self._failed = 0  # messages on earlier connections
         self._failures = 0  # of attempts to connect, in a row
         self._lost_at = -inf  # when the last connection ended
         self._link: SocketLink | None = None  # of `connection`
-        self._scope = runtime.scope()  # of the task that keeps the connection up
-        self._is_over = False  # that task has ended: no further attempt will come
+        self._scope = runtime.scope()  # of the task that keeps the connection open
+        self._is_over = False  # that task has ended: no more attempts
         self._demand = Flag(runtime)
         self._heartbeats = runtime.parking_lot()
         self._room = runtime.parking_lot()
-        self._tries = runtime.parking_lot()  # those that wait for the end of an attempt to connect
+        self._tries = runtime.parking_lot()  # waiting for the end of an attempt to connect
 
     def begin(self) -> None:
-        """Start to keep a connection up, from the first publish on."""
+        """Keep a connection open from now on. Called at the first publish."""
         self._shared.tasks().start(self._run)
 
     def hurry(self) -> None:
@@ -82,12 +82,12 @@ class ProducerNode:
             self._demand.set()
 
     def drop(self) -> None:
-        """End the connection, because this nsqd is not used any more."""
+        """Close the connection, because this nsqd is no longer used."""
         self._last_error = ConnectError(f"nsqlookupd does not list {self.address} any more")
         self._scope.cancel()
 
     async def wait_for_heartbeat(self) -> None:
-        """Return when the next heartbeat has arrived, or the connection has gone."""
+        """Return when the next heartbeat has arrived, or the connection is gone."""
         await self._heartbeats.park()
 
     async def wait_for_room(self) -> None:
@@ -97,17 +97,17 @@ class ProducerNode:
     def publish(self, connection: ProducerConnection, command: bytes, receipt: Outcome) -> None:
         """Queue a command on the open connection; `receipt` will hold its outcome."""
         link = self._link
-        assert link is not None  # as there is a connection
+        assert link is not None  # there is a connection
         if connection.pending and len(command) < _LARGE:
             connection.publish(command, receipt)
         else:
-            # A command that is alone, or large, is written at once if the link can do that.
+            # A single or large command is written at once if the link can do that.
             link.hold()
             connection.publish(command, receipt)
             link.release()
 
     async def connected(self) -> ProducerConnection:
-        """Return the connection as soon as it is open. Raise ConnectError if the next attempt fails."""
+        """Return the connection once it is open. Raise ConnectError if the next attempt fails."""
         if self.usable is None:
             self._demand.set()
             if not self._is_over:
@@ -126,7 +126,7 @@ class ProducerNode:
     def _pause(self) -> float:
         """Return the seconds until the next attempt to connect.
 
-        A node that was there a moment ago probably starts again; it should have its share of publishes soon.
+        A node that was just lost is probably restarting, and should get its share of publishes soon.
         """
         pause = self._reconnect.pause()
         is_awaited = self._shared.nodes_move and self._runtime.clock() < self._lost_at + _LATELY
@@ -150,7 +150,7 @@ class ProducerNode:
     async def _connect_once(self) -> None:
         config = self._shared.config
         connection: ProducerConnection | None = None
-        error: NSQError | None = None  # None: this side ended the connection
+        error: NSQError | None = None  # None: we closed the connection
         try:
             make_tls = tls_maker(self.target, config)
             self._link = link = await self._runtime.dial(self.target, config)
@@ -189,7 +189,7 @@ class ProducerNode:
     def _closed(self, connection: ProducerConnection | None, error: NSQError | None) -> None:
         """Settle everything that is pending on the connection.
 
-        `connection` is None if not even a socket was opened, and `error` is None if this side closed the connection.
+        `connection` is None if not even a socket was opened, and `error` is None if we closed the connection.
         """
         self.connection = None
         self._error = error if isinstance(error, ConnectError) else ConnectError(f"not connected: {error or 'closed'}")
@@ -214,21 +214,21 @@ class ProducerNode:
 
     @property
     def pending(self) -> int:
-        """The number of publishes that are not answered yet."""
+        """The number of unanswered publishes."""
         return len(self.connection.pending) if self.connection is not None else 0
 
     @property
     def published(self) -> int:
-        """The number of messages that this nsqd has accepted."""
+        """The number of messages accepted by this nsqd."""
         return self._published + (self.connection.published if self.connection is not None else 0)
 
     @property
     def failed(self) -> int:
-        """The number of messages that were not published, as far as is known."""
+        """The number of messages that were not published, as far as we know."""
         return self._failed + (self.connection.failed if self.connection is not None else 0)
 
     def stats(self) -> NodeStats:
-        """Return the figures of this moment."""
+        """Return the current figures."""
         connection = self.connection
         return NodeStats(
             address=self.address,

@@ -62,9 +62,9 @@ Retry = Literal["safe", "never", "unsent", "anywhere"]
 
 _REPEATING: Final = ("safe", "anywhere")  # at the same nsqd, with a key
 _PUB_FAILED: Final = "PUB_FAILED"  # E_, E_M and E_D
-_LONGEST_PAUSE_TO_REPEAT: Final = 1.0  # where an earlier try may have succeeded: no other nsqd can help
-_ROUNDS: Final = 3  # tries of each nsqd if a publish may be retried
-_PATIENCE: Final = 3.0  # seconds that a publish waits for nsqlookupd to list a first nsqd
+_LONGEST_PAUSE_TO_REPEAT: Final = 1.0  # seconds between repeats of a publish that may have succeeded
+_ROUNDS: Final = 3  # tries per nsqd if a publish may be retried
+_PATIENCE: Final = 3.0  # seconds that a publish waits for nsqlookupd to list the first nsqd
 
 
 @asynccontextmanager
@@ -100,23 +100,23 @@ async def opened_producer(
 
 
 class Receipt(Outcome):
-    """The outcome of one submitted message: once `done` is true, `error` says why it failed, or is None."""
+    """The outcome of one submitted message. Once `done` is true, `error` is None or says why it failed."""
 
     __slots__ = ("_runtime",)
 
-    _runtime: Runtime  # set by the producer: a constructor of our own would cost each publish a call
+    _runtime: Runtime  # the producer sets it, because our own constructor would cost each publish a call
 
     async def wait(self) -> Self:
-        """Return when nsqd has answered, or can no longer answer. Cancelling the wait does not cancel the publish."""
+        """Return when nsqd has answered or can't answer any more. Cancelling the wait doesn't cancel the publish."""
         if not self.done:
             await self._runtime.wait_for(self)
         return self
 
 
 class Producer:
-    """Made by `open_producer`. Any number of tasks of its trio or asyncio loop may use it, but no other threads.
+    """Made by `open_producer`. Any number of tasks of its trio or asyncio loop may use it, but not other threads.
 
-    A publish that is cancelled before it was queued is not sent. Cancelled later, it is sent, and its outcome becomes a
+    If you cancel a publish before it is queued, it isn't sent. Afterwards it is sent, and its outcome becomes a
     LatePublish event.
     """
 
@@ -168,7 +168,7 @@ class Producer:
             emit=self._emit,
         )
         self._listing = NodeList(membership, clock=self._clock, emit=self._emit) if membership is not None else None
-        self._first_nodes = runtime.parking_lot()  # publishes that wait until an nsqd is known
+        self._first_nodes = runtime.parking_lot()  # publishes waiting for the first known nsqd
         self._strategy = strategy
         is_for_several = strategy == "all" or isinstance(strategy, Quorum)
         self._send = self._publish_to_several if is_for_several else self._publish
@@ -192,7 +192,7 @@ class Producer:
             self._subscribers.close()
 
     def _start(self, tasks: ClientTasks) -> None:
-        """Keep the connections up by these tasks."""
+        """Start the tasks that keep the connections open."""
         self._tasks = tasks
         self._roster.begin()
         if self._listing is not None:
@@ -229,8 +229,8 @@ class Producer:
     ) -> None:
         """Publish a message and return when nsqd has accepted it. It is delivered after `delay` seconds.
 
-        With a `key` it is published once to this topic of the same nsqd, however often it is tried, within the time
-        for which that nsqd remembers keys. `headers` come with it to consumers that know them.
+        With a `key`, however often you repeat the publish, the same nsqd stores it once in this topic, as long as it
+        remembers the key. Consumers that support `headers` get them with the message.
 
         Raises PublishRejected, PublishUnknown (it may have been published; OutcomeUnknown if it had a key),
         PublishUnsent, ConnectError or Stopped; after `timeout` seconds trio.TooSlowError on trio, TimeoutError on
@@ -252,10 +252,10 @@ class Producer:
         headers: Iterable[Headers] | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Publish messages together: nsqd accepts all or none. A `key` stands for all of them; each has its `headers`.
+        """Publish messages together: nsqd accepts all or none. They share a `key`; each has its own `headers`.
 
-        More than 5 MiB are published in parts of up to 5 MiB, one after another, and each part is accepted or not; a
-        key is refused then. Raises as `publish`.
+        More than 5 MiB go out in parts of up to 5 MiB, one after another, and nsqd accepts or refuses each part as a
+        whole. A key is refused then. Raises the errors of `publish`.
         """
         commands = list(mpub_commands(topic, bodies, headers))
         check_one_key(key, commands)
@@ -277,12 +277,12 @@ class Producer:
         key: str | None = None,
         headers: Headers | None = None,
     ) -> Receipt:
-        """Queue a message and return its receipt. Wait only for a connection and for room.
+        """Queue a message and return its receipt. Waits only for a connection and for room.
 
-        The message goes to a single nsqd, whatever the strategy, and is not retried. If this call is cancelled, the
-        message was not queued.
+        The message goes to a single nsqd, whatever the strategy, and is not retried. If you cancel this call, the
+        message isn't queued.
 
-        Raises ConnectError, Stopped, ValueError, Unsupported (as `publish`).
+        Raises ConnectError, Stopped, ValueError, Unsupported (like `publish`).
         """
         command = pub_command(topic, body, delay, headers)
         node = self._roster.only or await self._pick_node(key=key)
@@ -293,7 +293,7 @@ class Producer:
         return receipt
 
     async def flush(self) -> None:
-        """Return when everything that was submitted before has been answered. Cancelling it cancels no publish."""
+        """Wait until everything submitted so far is answered. Cancelling the wait cancels no publish."""
         for node in list(self._nodes):
             if node.connection is not None and node.connection.pending:
                 last = node.connection.pending[-1]
@@ -301,7 +301,7 @@ class Producer:
                 await last.wait()
 
     async def ping(self) -> None:
-        """Return when the next heartbeat of each nsqd has arrived. Raise ConnectError or Disconnected."""
+        """Wait for the next heartbeat of each nsqd. Raise ConnectError or Disconnected."""
         if self.config.heartbeat_interval is None:
             raise ConfigError("heartbeat_interval", None, "there are no heartbeats to wait for")
         await self._wait_for_nodes()
@@ -315,24 +315,24 @@ class Producer:
             raise NotConnected("not connected")
 
     async def probe_write(self) -> None:
-        """Return when a NOP is queued on each connection, which proves less than `ping`. Raise ConnectError."""
+        """Queue a NOP on each connection, which proves less than `ping`. Raise ConnectError."""
         await self._wait_for_nodes()
         for node in list(self._roster.active):
             self._check_running()
             (await node.connected()).probe()
 
-    # Messages that were published before
+    # Cancel and reschedule
 
     async def cancel(
         self, topic: str, key: str, *, channel: str | None = None, timeout: float = TIMEOUT
     ) -> CancelResult:
-        """Take back the message that was published with this key, from all channels or from one.
+        """Cancel the message with this key, in all channels or in one.
 
-        Where it is deferred or waits for a consumer, it will never be delivered once this returns; where the result
-        says `in_flight`, a consumer has it. All nsqds of the producer are asked, for `timeout` seconds.
+        A deferred or waiting message will never be delivered once this returns. If the result says `in_flight`, a
+        consumer already has it. All nsqds of the producer are asked, and have `timeout` seconds to answer.
 
-        Raises Incomplete if not all of them have answered: its `result` names them, and has what the others said.
-        Raises Unsupported if no nsqd can do this, such as NSQ's own; Stopped; ValueError for an invalid name or key.
+        Raises Incomplete if some didn't answer: its `result` names them, and has the answers of the others. Raises
+        Unsupported if no nsqd can do this (NSQ's own can't); Stopped; ValueError for an invalid name or key.
         """
         target = cancel_target(topic, key, channel)
         return await recall(self._runtime, await self._known_nodes(), target, CancelResult, self.config, timeout)
@@ -340,9 +340,9 @@ class Producer:
     async def reschedule(
         self, topic: str, key: str, *, delay: float, channel: str | None = None, timeout: float = TIMEOUT
     ) -> RescheduleResult:
-        """Have the message that was published with this key delivered `delay` seconds from now; 0: at once.
+        """Deliver the message with this key `delay` seconds from now; 0: at once.
 
-        This is for messages that are deferred or wait for a consumer. Raises as `cancel`.
+        Only deferred and waiting messages can be rescheduled. Raises the errors of `cancel`.
         """
         target = reschedule_target(topic, key, channel, delay)
         return await recall(self._runtime, await self._known_nodes(), target, RescheduleResult, self.config, timeout)
@@ -356,11 +356,11 @@ class Producer:
 
     @property
     def connected(self) -> bool:
-        """Whether at least one nsqd has an open connection."""
+        """True if at least one nsqd has an open connection."""
         return any(node.connection is not None for node in self._nodes)
 
     def stats(self) -> ProducerStats:
-        """Return the figures of this moment."""
+        """Return the current figures."""
         return ProducerStats(
             published=sum(node.published for node in self._nodes),
             failed=sum(node.failed for node in self._nodes),
@@ -368,7 +368,7 @@ class Producer:
         )
 
     def events(self) -> AsyncIterator[Event]:
-        """Yield events from now on. A subscriber that falls a thousand events behind misses the newest ones."""
+        """Yield events from now on. If a thousand events are waiting for you, further ones are dropped."""
         return self._subscribers.subscribe()
 
     # One publish
@@ -424,7 +424,7 @@ class Producer:
     async def _try_counted(
         self, node: ProducerNode, topic: str, command: bytes, count: int, key: str | None
     ) -> Exception | None:
-        """Publish as `_try`, and keep the nsqd meanwhile, even if nsqlookupd does not list it any more."""
+        """Publish like `_try`, and keep the nsqd until the end, even if nsqlookupd no longer lists it."""
         node.users += 1
         try:
             return await self._try(node, topic, command, count, key)
@@ -437,8 +437,8 @@ class Producer:
     ) -> Exception | None:
         """Publish to this nsqd and return the error, or None.
 
-        If we can't know whether it was stored, and it had a key, repeat it here until there is an answer. If another
-        machine has taken over from this nsqd, with its log, it knows the key as well, so repeat it there.
+        If we don't know whether it was stored and it had a key, repeat it here until there is an answer. If another
+        machine has taken over this nsqd's log, it knows the key too, so repeat it there.
         """
         name = self._key(key)
         error = await self._try_once(node, topic, command, count, name, is_given=key is not None)
@@ -459,7 +459,7 @@ class Producer:
             if again is None:
                 return None
             if isinstance(again, PublishRejected):
-                # nsqd has looked for the key before it fails to store, but not before it refuses the client or the command.
+                # nsqd looks up the key before it tries to store, but after it has checked the client and the command.
                 return again if _is_refused(again) else error
         return error
 
@@ -479,7 +479,7 @@ class Producer:
                 await self._wait_for(receipt)
             except BaseException:
                 receipt.is_abandoned = True
-                if receipt.done:  # on asyncio, a cancellation in the turn of the answer comes before it
+                if receipt.done:  # on asyncio, a cancellation in the same turn as the answer wins
                     self._emit(LatePublish(topic, receipt.error))
                 raise
         return receipt.error
@@ -487,7 +487,7 @@ class Producer:
     async def _submit(
         self, node: ProducerNode, topic: str, command: bytes, count: int, key: bytes, *, is_given: bool
     ) -> Receipt:
-        """Queue a command. A key that was not `is_given` is left out where the nsqd knows none."""
+        """Queue a command. For an nsqd without keys, leave out a key that is ours (not `is_given`)."""
         self._check_running()
         connection = node.usable or await node.connected()
         while not connection.has_room:
@@ -515,9 +515,9 @@ class Producer:
     def _report_to_pool(self, node: ProducerNode, error: Exception | None, started: float) -> None:
         """Report the result to the pool.
 
-        An nsqd that refuses a message has not failed, unless it failed to store the message. Where nodes come and go,
-        the end of a connection is no failure: only nodes with a connection are picked, as long as there are some. By
-        key, one without a connection may be picked, and not being reachable is a failure.
+        An nsqd that refuses a message hasn't failed, unless it couldn't store the message. If nodes come and go, a lost
+        connection isn't a failure, because we pick nodes with a connection as long as there are some. The strategy
+        `by_key` may pick one without a connection, and then an unreachable node is a failure.
         """
         now = self._clock()
         if error is None or (isinstance(error, PublishRejected) and not _is_refused(error)):
@@ -531,13 +531,13 @@ class Producer:
         self._roster.connection_changed(node, is_open=is_open, now=self._clock())
 
     def _apply(self) -> None:
-        """Take note that an nsqlookupd has answered."""
+        """Record that an nsqlookupd has answered."""
         self._roster.update()
         if self._roster.active:
             self._first_nodes.unpark_all()
 
     async def _wait_for_nodes(self) -> None:
-        """Return when an nsqd is known. Raise ConnectError if that takes too long."""
+        """Wait until an nsqd is known. Raise ConnectError if that takes too long."""
         if not self._roster.active:
             self._check_running()
             await within(self._runtime, _PATIENCE, self._first_nodes.park, None)
@@ -561,11 +561,11 @@ class Producer:
         self._subscribers.publish(event)
 
     def _is_repetition(self, event: ConnectFailed) -> bool:
-        """Return whether to leave out the line: of nodes that nsqlookupd lists, the 1st, 2nd, 4th, ... failure is logged."""
+        """Return True to skip the line: for nodes from nsqlookupd we log the 1st, 2nd, 4th, 8th, ... failure."""
         return bool(self._lookupds) and event.failures & (event.failures - 1) != 0
 
     async def _wait_for_one(self) -> None:
-        """Return when one nsqd is connected. Raise the last error if none can be reached."""
+        """Wait until one nsqd is connected. Raise the last error if none can be reached."""
         await self._wait_for_nodes()
         error: NSQError | None = None
         for node in list(self._roster.active):
@@ -580,7 +580,7 @@ class Producer:
 
 
 def given_lookupds(lookupd: Sequence[str] | str, nsqlookupd: Sequence[str] | str | None) -> Sequence[str]:
-    """Return the nsqlookupds that `open_producer` was given. `nsqlookupd` is the former name of the argument.
+    """Return the nsqlookupds from the arguments of `open_producer`. `nsqlookupd` is the former name of `lookupd`.
 
     Raises ConfigError if both are given.
     """
@@ -596,7 +596,7 @@ def given_lookupds(lookupd: Sequence[str] | str, nsqlookupd: Sequence[str] | str
 
 
 def _check(addresses: Sequence[Target], *, has_lookupd: bool, max_pending: int, strategy: Strategy) -> None:
-    """Raise ConfigError for what can never work."""
+    """Raise ConfigError for arguments that can never work."""
     if not addresses and not has_lookupd:
         raise ConfigError("addresses", addresses, "no nsqd to publish to")
     for target in addresses:
@@ -608,5 +608,5 @@ def _check(addresses: Sequence[Target], *, has_lookupd: bool, max_pending: int, 
 
 
 def _is_refused(error: Exception) -> bool:
-    """Return whether nsqd could not store the message: it was certainly not published, and another nsqd may do it."""
+    """Return True if nsqd couldn't store the message. It was certainly not published, and another nsqd may take it."""
     return isinstance(error, PublishRejected) and error.code.endswith(_PUB_FAILED)

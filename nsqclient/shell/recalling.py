@@ -1,4 +1,4 @@
-"""How a producer takes messages back and reschedules them: it asks all nsqds at the same time."""
+"""Cancels and reschedules a producer's messages: asks all nsqds in parallel."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def recall(
     config: Config,
     timeout: float,
 ) -> ResultT:
-    """Send the request to all of these nsqds and return what they have done. Raise Incomplete or Unsupported."""
+    """Send the request to all of these nsqds and return the sum of their answers. Raise Incomplete or Unsupported."""
     silent: Counts | NSQError = ConnectError(f"no answer within {timeout:g} seconds")
 
     async def ask(node: ProducerNode) -> Counts | NSQError:
@@ -52,7 +52,7 @@ async def _ask(
         return read_counts(status, body, kind)
     except NSQError as error:
         return error
-    except OSError as error:  # of one that stands for an nsqd
+    except OSError as error:  # of an object in place of an address
         return ConnectError(str(error))
 
 

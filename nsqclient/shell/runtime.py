@@ -1,8 +1,8 @@
-"""What the shell needs of an event loop, as trio has it. `nsqclient/_trio.py` and `nsqclient/aio.py` implement it.
+"""The interface between the shell and an event loop. `nsqclient/_trio.py` and `nsqclient/aio.py` implement it.
 
-Nothing in `shell` knows a loop. The names are trio's, and so are the rules. For example, a task that is cancelled before
-its first step runs until its first wait all the same, because a publisher may be waiting for what its `finally` does. And
-a scope ends the work inside of it, and nothing around it.
+Nothing in `shell` knows a loop. Names and rules are trio's. For example, a task that is cancelled before its first step
+still runs until its first wait, because a publisher may depend on its `finally`. And a scope cancels the work inside
+it, never the code around it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ Work = Callable[[], Awaitable[T]]
 
 
 class RequestFailed(Exception):
-    """There was no usable answer over HTTP. The text says why."""
+    """No usable HTTP answer. The text says why."""
 
 
 class ParkingLot(Protocol):
-    """Tasks that wait until somebody wakes them, the first one first."""
+    """Waiting tasks, woken in the order in which they came."""
 
     def __len__(self) -> int:
-        """Return how many wait."""
+        """Return the number of waiting tasks."""
 
     async def park(self) -> None:
         """Wait to be woken."""
@@ -42,50 +42,50 @@ class ParkingLot(Protocol):
         """Wake up to `count` tasks."""
 
     def unpark_all(self) -> object:
-        """Wake all tasks that wait now."""
+        """Wake all waiting tasks."""
 
 
 class CancelScope(Protocol):
-    """Work that can be cancelled, or has a deadline, while the task around it goes on. Each scope runs once."""
+    """Work with a deadline, which you can also cancel, while the task around it goes on. Each scope runs once."""
 
     async def run(self, work: Work[T], otherwise: T) -> T:
-        """Return the result of `work`, or `otherwise` if it was cancelled or the deadline has passed."""
+        """Return the result of `work`, or `otherwise` after a cancellation or the deadline."""
 
     def cancel(self) -> None:
-        """End the work at its next wait, also if `run` has not been called yet."""
+        """Cancel the work at its next wait, even if `run` comes later."""
 
     def set_deadline(self, deadline: float) -> None:
         """Replace the deadline."""
 
 
 class ClientTasks(Protocol):
-    """The tasks of one client. They go on when its caller is cancelled, until the block that opened them has ended."""
+    """The tasks of one client. If its caller is cancelled, they go on until the end of the block that opened them."""
 
     def start(self, work: Work[None]) -> None:
         """Start a task."""
 
 
 class SocketLink(Protocol):
-    """The socket of one connection. Whatever sends on the connection calls `wake`."""
+    """The socket of one connection. Call `wake` after sending on the connection."""
 
     def wake(self) -> None:
-        """Write soon what the connection has to send."""
+        """Write the connection's pending bytes soon."""
 
     def hold(self) -> None:
-        """Collect what the connection sends until `release`, which may write it at once."""
+        """Collect pending bytes until `release`, which may write them at once."""
 
     def release(self) -> None:
         """End `hold`."""
 
     async def serve(self, connection: NsqdConnection) -> None:
-        """Read and write until the connection is finished, and close the socket, whatever happens.
+        """Read and write until the connection is finished, and always close the socket.
 
-        Raises the NSQError that has ended it otherwise.
+        Raises an NSQError if an error ended the connection.
         """
 
 
 class Requests(Protocol):
-    """Requests over HTTP, on connections that may stay open until `close`."""
+    """HTTP requests, on connections that may stay open until `close`."""
 
     async def get(
         self, host: str, port: int, target: str, *, tls: ssl.SSLContext | None, headers: Headers, timeout: float
@@ -101,69 +101,69 @@ class Runtime(Protocol):
 
     @property
     def clock(self) -> Callable[[], float]:
-        """The function that returns the loop's time."""
+        """A function that returns the loop's time."""
 
     async def checkpoint(self) -> None:
-        """Let other tasks run, and let this one be cancelled."""
+        """Let other tasks run. A checkpoint: this one may be cancelled."""
 
     async def sleep(self, seconds: float) -> None:
-        """Wait for so long."""
+        """Wait for this many seconds."""
 
     def parking_lot(self) -> ParkingLot:
         """Return an empty parking lot."""
 
     def scope(self, deadline: float = inf, *, is_shielded: bool = False) -> CancelScope:
-        """Return a scope. `is_shielded`: what is cancelled around it goes on until its deadline."""
+        """Return a scope. `is_shielded`: a cancellation from outside doesn't reach it; only its deadline ends it."""
 
     async def fail_after(self, seconds: float, work: Work[T]) -> T:
-        """Return the result of `work`. Raise TimeoutError on asyncio, and trio.TooSlowError on trio."""
+        """Return the result of `work`. At the timeout raise TimeoutError on asyncio, trio.TooSlowError on trio."""
 
     async def together(self, works: Sequence[Work[T]]) -> list[T]:
-        """Do all of them at the same time and return their results.
+        """Run all of them at the same time and return their results.
 
-        If one raises, the others are cancelled. If several do, the first error is raised, and no group.
+        If one raises, the others are cancelled. If several raise, you get the first error, not a group.
         """
 
     def tasks(self, failed: Callable[[BaseException], None] | None = None) -> AbstractAsyncContextManager[ClientTasks]:
-        """Return a block that has tasks, and cancels them at its end.
+        """Return a block with tasks, which are cancelled at its end.
 
         If a task raises, trio cancels the block, which then raises the error, and asyncio calls `failed`.
         """
 
     def beside(self, work: Work[None], until: float) -> AbstractAsyncContextManager[None]:
-        """Return a block beside which `work` is done. At the time `until` it is cancelled, and raises as `fail_after`."""
+        """Return a block that runs `work` beside it. At `until` it is cancelled, and raises like `fail_after`."""
 
     def is_stray(self, error: BaseException) -> bool:
-        """Return whether an error is the cancellation of something that this task has awaited, and not its own.
+        """Return True if an error is the cancellation of something this task awaited, not of the task itself.
 
-        On trio there is no such thing. On asyncio, awaiting a task that somebody cancels raises CancelledError, too.
+        Trio has no such thing. On asyncio, awaiting a task that gets cancelled also raises CancelledError.
         """
 
     def wait_for(self, outcome: Outcome) -> Awaitable[None]:
-        """Wait until an outcome that is not done is done."""
+        """Wait for an outcome that isn't done yet."""
 
     async def call_in_thread(self, handler: Callable[[Any], Any], message: Delivery, limiter: Any) -> None:
-        """Call a plain handler in a thread, with a copy of the message that may be answered there."""
+        """Call a plain handler in a thread, with a copy of the message that it can answer there."""
 
     async def dial(self, target: Target, config: Config) -> SocketLink:
         """Connect to an nsqd. Raise ConnectError."""
 
     def requests(self, *, connect_timeout: float) -> Requests:
-        """Return what sends GETs."""
+        """Return a sender of GETs."""
 
     async def post(
         self, host: str, port: int, target: str, *, name: str, tls: ssl.SSLContext | None, headers: Headers
     ) -> Answer:
-        """Return the answer to a POST, whatever its status. Raise RequestFailed. `name` is the server's."""
+        """Return the answer to a POST, whatever its status. Raise RequestFailed. `name` is the server's name."""
 
 
 async def within(runtime: Runtime, seconds: float, work: Work[T], otherwise: T) -> T:
-    """Return the result of `work`, or `otherwise` after so many seconds."""
+    """Return the result of `work`, or `otherwise` after a timeout."""
     return await runtime.scope(runtime.clock() + seconds).run(work, otherwise)
 
 
 class Flag:
-    """A flag that tasks wait for. Waiting does not clear it."""
+    """A flag that tasks can wait for. Waiting doesn't clear it."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.is_set = False
@@ -171,7 +171,7 @@ class Flag:
         self._lot = runtime.parking_lot()
 
     def set(self) -> None:
-        """Set the flag and wake all tasks that wait."""
+        """Set the flag and wake all waiting tasks."""
         if not self.is_set:
             self.is_set = True
             self._lot.unpark_all()
@@ -180,7 +180,7 @@ class Flag:
         self.is_set = False
 
     async def wait(self) -> None:
-        """Return when the flag is set, and not before other tasks could run."""
+        """Wait until the flag is set, and let other tasks run at least once."""
         if self.is_set:
             await self._checkpoint()
         else:

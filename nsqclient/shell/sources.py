@@ -1,4 +1,4 @@
-"""Where a consumer finds its nsqds: those that it is given, and those that nsqlookupd lists."""
+"""Where a consumer finds its nsqds: in its arguments and in nsqlookupd."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TargetT = TypeVar("TargetT", bound=Target)
 
 
 class Sources(Generic[TargetT]):
-    """The nsqds and nsqlookupds of the caller, and its two functions that decide about addresses."""
+    """The caller's nsqds and nsqlookupds, and its two functions for addresses."""
 
     def __init__(
         self,
@@ -28,18 +28,18 @@ class Sources(Generic[TargetT]):
         self._filter = discovery_filter
 
     def check(self) -> None:
-        """Raise ConfigError if no messages can ever come from here."""
+        """Raise ConfigError if there is nothing to consume from."""
         if not self.given and not self.lookupd:
             raise ConfigError("nsqd", (), "neither nsqd nor nsqlookupd is given")
         for target in self.given.values():
             check_target(target)
 
     def chosen(self, listed: Iterable[str]) -> Sequence[str]:
-        """Return which of the listed addresses to use."""
+        """Return the listed addresses to use."""
         addresses = list(listed)
         return addresses if self._filter is None else list(self._filter(addresses))
 
     def target(self, address: str) -> TargetT | str:
-        """Return what to dial for an address."""
+        """Return the address to dial."""
         target = self.given.get(address, address)
         return self._resolve(target) if self._resolve is not None and isinstance(target, str) else target

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from nsqclient.core.events import Event
     from nsqclient.shell.runtime import Runtime
 
-_MOST: Final = 1000  # events that wait for one subscriber; it misses further ones
+_MOST: Final = 1000  # events that wait for one subscriber; further ones are dropped
 
 
 class Subscribers:
@@ -18,7 +18,7 @@ class Subscribers:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._all: WeakSet[Subscriber] = WeakSet()  # one that nobody iterates over any more goes by itself
+        self._all: WeakSet[Subscriber] = WeakSet()  # weak, so an abandoned iterator goes by itself
         self._is_closed = False
 
     def subscribe(self) -> Subscriber:
@@ -35,7 +35,7 @@ class Subscribers:
             subscriber.put(event)
 
     def close(self) -> None:
-        """End the iteration of all subscribers, once they have the events from before."""
+        """End the iteration of all subscribers after their waiting events."""
         self._is_closed = True
         for subscriber in list(self._all):
             subscriber.close()
@@ -57,7 +57,7 @@ class Subscriber:
             self._lot.unpark()
 
     def close(self) -> None:
-        """End the iteration after the events that are there."""
+        """End the iteration after the waiting events."""
         self._is_closed = True
         self._lot.unpark_all()
 

@@ -1,4 +1,4 @@
-"""What stands for an nsqd: its address, or on trio any object that connects to it."""
+"""Targets to connect to: an nsqd's address, or on trio any object that connects."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Dialable(Protocol):
-    """An object that stands for an nsqd instead of its address: `str()` names it, and `connect` connects to it."""
+    """An object that you pass instead of an nsqd's address: `str()` names it, and `connect` connects to it."""
 
     async def connect(self) -> Any:
         """Return a new connection, a trio.abc.Stream. Raise OSError, BrokenResourceError or ClosedResourceError."""
@@ -22,7 +22,7 @@ class Dialable(Protocol):
 
 @runtime_checkable
 class Answering(Protocol):
-    """A `Dialable` that also stands for the HTTP side of its nsqd."""
+    """A `Dialable` that also serves its nsqd's HTTP."""
 
     async def post(self, target: str) -> tuple[int, bytes]:
         """Return status and body of the answer to a POST. Raise OSError."""
@@ -45,10 +45,10 @@ def check_target(target: Target) -> None:
 
 
 def host_of(target: Target) -> str:
-    """Return the name that the nsqd's certificate must have."""
+    """Return the name to check in the nsqd's certificate."""
     try:
         return parse_address(target).host or "localhost" if isinstance(target, str) else "localhost"
-    except AddressError:  # an nsqlookupd has listed it; `dial` reports the error
+    except AddressError:  # from nsqlookupd; `dial` reports the error
         return "localhost"
 
 
@@ -63,7 +63,7 @@ def local_host(config: Config) -> str | None:
 
 
 def peer_of(connection: socket.socket) -> str:
-    """Return the IP address of the other end; empty on a unix socket, and if the peer has gone."""
+    """Return the peer's IP address; empty on a unix socket, or if the peer is gone."""
     try:
         name = connection.getpeername()
     except OSError:

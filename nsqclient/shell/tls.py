@@ -1,4 +1,4 @@
-"""The TLS of a client: towards nsqd within its protocol, and towards nsqd and nsqlookupd over HTTP."""
+"""A client's TLS: inside nsqd's protocol, and for HTTPS to nsqd and nsqlookupd."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def tls_maker(target: Target, config: Config) -> Callable[[], SecureLayer] | None:
-    """Return a maker of the client's side of TLS, or None if TLS is off."""
+    """Return a factory for the client's side of TLS, or None if TLS is off."""
     if config.tls == "off":
         return None
     context = context_of(config)
@@ -24,5 +24,5 @@ def tls_maker(target: Target, config: Config) -> Callable[[], SecureLayer] | Non
 
 
 def context_of(config: Config) -> ssl.SSLContext:
-    """Return the certificates of the configuration, or else the system's."""
+    """Return the configured certificates, or the system's."""
     return config.ssl_context or ssl.create_default_context()

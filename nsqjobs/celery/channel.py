@@ -1,4 +1,4 @@
-"""A channel of kombu's: exchanges, queues and bindings are kombu's own, consuming and answering go to the reader."""
+"""A kombu channel. Exchanges, queues and bindings are kombu's own; consuming and answering go to the reader."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _TRANSIENT: Final = 1  # delivery_mode
-_CONNECT_TIMEOUT: Final = 5.0  # seconds for a passing queue to be there
+_CONNECT_TIMEOUT: Final = 5.0  # seconds for a passing queue to appear
 _GET_TIMEOUT: Final = 1.0  # seconds that `basic_get` waits
 
 Callback = Callable[[virtual.Message], object]
 
 
 class QoS:
-    """The messages that Celery has and has not answered, by tag.
+    """Celery's unanswered messages by tag.
 
-    A tag is part of the message. If nsqd delivers a message again while Celery still has it, because a connection broke or
-    the job takes longer than nsqd allows, then Celery does not get it again: its one answer is given to both deliveries.
+    A tag is part of the message. If nsqd redelivers a message while Celery still has it, because a connection broke or
+    the job takes longer than nsqd allows, Celery doesn't get it again: its one answer goes to both deliveries.
     """
 
     restore_at_shutdown = False  # nsqd has them all
@@ -41,11 +41,11 @@ class QoS:
     def __init__(self, channel: Channel, prefetch_count: int = 0) -> None:
         self.channel = channel
         self.prefetch_count = prefetch_count
-        self._transport = channel.connection  # kept here: a task may end after its channel was closed
+        self._transport = channel.connection  # kept here, because a task may end after its channel was closed
         self._deliveries: dict[str, list[tuple[ReaderSubscription, Delivery]]] = {}
 
     def append(self, subscription: ReaderSubscription, delivery: Delivery, tag: str) -> bool:
-        """Take note of a delivery. Return whether Celery has to be told of it."""
+        """Record a delivery. Return True if Celery has to get it."""
         if (known := self._deliveries.get(tag)) is not None:
             known.append((subscription, delivery))
             return False
@@ -67,7 +67,7 @@ class QoS:
             subscription.reader.answer(subscription, delivery, answer)
 
     def restore_unacked(self) -> None:
-        """Give back all that Celery has not answered."""
+        """Give back everything that Celery hasn't answered."""
         while self._deliveries:
             _, deliveries = self._deliveries.popitem()
             for subscription, delivery in deliveries:
@@ -77,7 +77,7 @@ class QoS:
         self.restore_unacked()
 
     def can_consume(self) -> bool:
-        """Return True: nsqd keeps to the limit."""
+        """Return True, because nsqd keeps the limit."""
         return True
 
     def get(self, tag: str) -> Delivery:
@@ -95,7 +95,7 @@ class Topic(exchange_types.TopicExchange):
 
 
 class Consuming:
-    """A consumer of Celery's: a queue, and what is called with its messages."""
+    """A Celery consumer: a queue and its callback."""
 
     def __init__(self, channel: Channel, callback: Callback, no_ack: bool) -> None:
         self.channel = channel
@@ -105,7 +105,7 @@ class Consuming:
 
 
 class Channel(virtual.Channel):
-    """A channel."""
+    """A kombu channel."""
 
     QoS = QoS
     do_restore = False
@@ -125,7 +125,7 @@ class Channel(virtual.Channel):
     # Queues
 
     def queue_declare(self, queue: str | None = None, passive: bool = False, **kwargs: Any) -> Any:
-        """Declare a queue. Only with `passive` nsqd is asked whether there is one, and for the number of its messages."""
+        """Declare a queue. Only with `passive` we ask nsqd whether it exists and how many messages it has."""
         if passive:
             return super().queue_declare(queue, passive=True, **kwargs)
         self.connection.wants_no_size = True
@@ -167,7 +167,7 @@ class Channel(virtual.Channel):
                 http.delete(self._publisher, it.topic)
 
     def queue_delete(self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any) -> None:
-        """Delete a queue, also one whose bindings are not known here."""
+        """Delete a queue, even if its bindings are unknown here."""
         if if_empty and self._size(queue):
             return
         self._delete(queue)
@@ -176,7 +176,7 @@ class Channel(virtual.Channel):
             exchange["table"][:] = [binding for binding in exchange["table"] if binding[2] != queue]
 
     def _queue_bind(self, exchange: str, routing_key: str, pattern: str, queue: str) -> None:
-        """Nothing: kombu has taken note of the binding."""
+        """Do nothing: kombu has recorded the binding."""
 
     def is_passing(self, queue: str) -> bool:
         return queue in self.connection.passing
@@ -185,7 +185,7 @@ class Channel(virtual.Channel):
         return [routing.lasting(queue, level) for level in self.priority_steps or (0,)]
 
     def _sources(self, queue: str) -> list[QueueChannel]:
-        """Return where the messages of a queue are."""
+        """Return the topic and channel of a queue."""
         since = self.connection.passing.get(queue, time())
         bindings = [it for it in self.state.queue_bindings(queue) if self._is_bound_to_topic(queue, it.exchange)]
         if not bindings and not self.is_passing(queue):
@@ -196,7 +196,7 @@ class Channel(virtual.Channel):
         return list({it.topic: it for it in sources}.values()) or [routing.passing(queue)]
 
     def _is_bound_to_topic(self, queue: str, exchange: str) -> bool:
-        """Return whether a queue is a channel of the exchange's topic: a mailbox is, also if it shall last."""
+        """Return True if a queue is a channel of the exchange's topic. Mailboxes are, even durable ones."""
         if self.is_passing(queue):
             return True
         declared = self.state.exchanges.get(exchange, {})
@@ -205,7 +205,7 @@ class Channel(virtual.Channel):
     # Publishing
 
     def route(self, message: dict[str, Any], exchange: str, kind: str, routing_key: str, **kwargs: Any) -> None:
-        """Publish to the queues that are bound, and to the exchange's topic if passing queues are; see routing.py."""
+        """Publish to the bound queues, and for passing queues to the exchange's topic; see routing.py."""
         table = self.state.exchanges.get(exchange, {}).get("table", [])
         matching = {queue for queue in self._lookup(exchange, routing_key) if queue} if table else set()
         lasting = {queue for queue in matching if not self.is_passing(queue)}
@@ -254,11 +254,11 @@ class Channel(virtual.Channel):
         sources = self._sources(queue)
         reader: Reader = self.connection.reader
         group = None if no_ack else self.group
-        # A topic that nobody has published to is with no nsqd, so nsqlookupd cannot tell where a mailbox will be.
+        # Before the first publish no nsqd has the topic, so nsqlookupd can't tell where a mailbox will be.
         nsqds = tuple(self.connection.nodes()) if self.is_passing(queue) else ()
         consuming.subscriptions = [reader.subscribe(it, consuming, group, nsqds=nsqds) for it in sources]
         has_levels = len(sources) > 1 and not self.is_passing(queue)
-        if self.is_passing(queue) or has_levels:  # what is broadcast from now on must not be missed
+        if self.is_passing(queue) or has_levels:  # broadcasts from now on must not be missed
             deadline = monotonic() + _CONNECT_TIMEOUT
             for subscription in consuming.subscriptions:
                 subscription.connected.wait(max(0.0, deadline - monotonic()))
@@ -275,7 +275,7 @@ class Channel(virtual.Channel):
                 subscription.reader.cancel(subscription)
 
     def deliver(self, subscription: ReaderSubscription, delivery: Delivery, consuming: Consuming) -> bool:
-        """Hand a message to Celery. Return False for one that it does not get."""
+        """Hand a message to Celery. Return False if Celery doesn't get it."""
         message = self._received(subscription, delivery, no_ack=consuming.no_ack)
         if message is None:
             return False
@@ -288,11 +288,11 @@ class Channel(virtual.Channel):
         answer = partial(subscription.reader.answer, subscription, delivery)
         try:
             raw = decode(delivery.body)
-            # A message that was published to several queues has the same tag in all of them.
+            # A message published to several queues has the same tag in all of them.
             raw["properties"]["delivery_tag"] = f"{delivery.topic} {raw['properties'].get('delivery_tag')}"
             message = self.Message(let_run(raw, time()), channel=self)
-        except Exception as error:  # whatever strangers have published there
-            log.error("message %s of %s is none of kombu's: %r", delivery.id, delivery.topic, error)
+        except Exception as error:  # published there by some other program
+            log.error("message %s of %s is not a message of kombu: %r", delivery.id, delivery.topic, error)
             answer(partial(delivery.bury, f"not a message of kombu: {error!r}"))
             return None
         accepts = subscription.source.accepts
@@ -310,7 +310,7 @@ class Channel(virtual.Channel):
         return message if self.qos.append(subscription, delivery, tag) else None
 
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> virtual.Message | None:
-        """Return the next message of a queue, or None if none comes within a second."""
+        """Return the next message of a queue, or None after a second without one."""
         reader: Reader = self.connection.reader
         if queue not in self._getters:
             group = PrefetchGroup(wants=False)
@@ -340,7 +340,7 @@ class Channel(virtual.Channel):
         self.connection.drain_events(self.connection, timeout=timeout)
 
     def close(self) -> None:
-        """Cancel all consumers, and give back what Celery has not answered."""
+        """Cancel all consumers, and give back everything that Celery hasn't answered."""
         if not self.closed and self.connection is not None:
             for consumer in list(self._consumers):
                 self.basic_cancel(consumer)

@@ -1,4 +1,4 @@
-"""A message of kombu as the body of a message of nsqd, and what its headers say about the job in it."""
+"""A kombu message as the body of an nsqd message, with headers about the job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kombu.utils.json import dumps, loads
 
 from nsqjobs.headers import Job, eta_of_time
 
-TTL: Final = "nsq-ttl"  # milliseconds; nsqd drops what waits for longer
+TTL: Final = "nsq-ttl"  # milliseconds; nsqd drops messages that wait longer
 _LONGEST_KEY: Final = 64
 
 
@@ -23,7 +23,7 @@ class Publication:
     body: bytes
     headers: dict[str, bytes]
     eta: float | None  # seconds since 1970
-    key: str | None  # by which it can be revoked; only with an eta
+    key: str | None  # for revoking it; only with an eta
 
 
 def encode(message: Mapping[str, Any]) -> bytes:
@@ -32,7 +32,7 @@ def encode(message: Mapping[str, Any]) -> bytes:
 
 
 def decode(body: bytes) -> dict[str, Any]:
-    """Return the message. Raise ValueError for a body that kombu did not write."""
+    """Parse the message. Raise ValueError for a body that isn't kombu's."""
     try:
         message = loads(body)
     except RecursionError as error:
@@ -45,10 +45,10 @@ def decode(body: bytes) -> dict[str, Any]:
 
 
 def let_run(message: dict[str, Any], now: float) -> dict[str, Any]:
-    """Take away an eta that is still ahead. Return the message.
+    """Remove an eta in the future, and return the message.
 
-    nsqd has delivered the job, so it is due: an operator wants it to run, or the clock of this machine is behind. With an
-    eta, Celery would hold it.
+    nsqd has delivered the job, so it is due: an operator wants it to run, or this machine's clock is slow. With an eta,
+    Celery would hold it.
     """
     said = message.get("headers")
     if isinstance(said, dict) and (eta := _eta(said.get("eta"))) is not None and eta > now:
@@ -57,7 +57,7 @@ def let_run(message: dict[str, Any], now: float) -> dict[str, Any]:
 
 
 def publication(message: Mapping[str, Any]) -> Publication:
-    """Return how to publish a message to a lasting queue."""
+    """Build the publish of a message to a lasting queue."""
     said = message.get("headers") or {}
     headers: dict[str, bytes] = {}
     eta, key = None, None
@@ -70,7 +70,7 @@ def publication(message: Mapping[str, Any]) -> Publication:
 
 
 def ttl_of(message: Mapping[str, Any]) -> dict[str, bytes]:
-    """Return the header that says how long a message may wait; none, if it may for ever."""
+    """Return the header with the time that a message may wait; empty if there is no limit."""
     expiration = _count(message["properties"].get("expiration"))
     return {TTL: b"%d" % expiration} if expiration else {}
 
@@ -91,7 +91,7 @@ def _eta(text: object) -> float | None:
     try:
         return eta_of_time(datetime.fromisoformat(text))
     except ValueError:
-        return None  # Celery reports it at the worker
+        return None  # Celery reports it in the worker
 
 
 def _count(value: object) -> int:
@@ -104,8 +104,8 @@ def _count(value: object) -> int:
 def job_key(id: str, retries: int, nesting: int = 0) -> str:
     """Return the key of a job with an eta.
 
-    nsqd stores one message of a key, so the key differs between a job, each of its retries, and what a job has replaced
-    itself with: all of these have the same id.
+    nsqd stores one message per key, so a job, each of its retries, and a job that replaces it need different keys: all
+    of them have the same id.
     """
     key = f"{id}:{retries}:{nesting}" if nesting else f"{id}:{retries}"
     if len(key) <= _LONGEST_KEY and key.isascii() and key.isprintable() and " " not in key:

@@ -1,12 +1,12 @@
-"""Recognizing a message that comes again although Celery has acknowledged it, because its FIN was lost.
+"""Recognizes a redelivered message that Celery has acknowledged, because its FIN was lost.
 
-That may have two reasons, which the number of attempts tells apart:
+There are two possible reasons, and the number of attempts shows which one it was:
 
     2 or more   the connection broke before nsqd had read the FIN
-    1           nsqd was killed: of the last seconds, neither the delivery nor the FIN was on its disk
+    1           nsqd was killed: neither the delivery nor the FIN had reached its disk
 
-An operator who has a finished job run again begins a new count, too. So a first attempt is a repeat only if the job was
-acknowledged shortly before a connection broke, or until it was there again.
+If an operator runs a finished job again, its attempts also start at 1. So a first attempt counts as a repeat only if
+the job was acknowledged shortly before a connection broke, or before it was back.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from math import inf
 from typing import Final
 
 _REMEMBERED: Final = 10_000  # tags
-_UNSAFE: Final = 5.0  # seconds until a FIN is surely on disk; nsqd's --sync-timeout is 2
+_UNSAFE: Final = 5.0  # seconds until a FIN is on disk for sure; nsqd's --sync-timeout is 2
 
 
 class Breaks:
-    """When the connections of a subscription broke last, and when one was there again."""
+    """When a subscription's connections broke last, and when one was back."""
 
     def __init__(self) -> None:
         self._broken_at = -inf
@@ -33,13 +33,13 @@ class Breaks:
         self._back_at = now
 
     def may_have_lost(self, at: float) -> bool:
-        """Return whether a FIN of this time may be lost."""
+        """Return True if a FIN at this time may be lost."""
         is_back = self._back_at > self._broken_at
         return at >= self._broken_at - _UNSAFE and (not is_back or at <= self._back_at)
 
 
 class Finished:
-    """The tags of the messages that were acknowledged last, and when that was."""
+    """The tags of the last acknowledged messages, with times."""
 
     def __init__(self) -> None:
         self._at: OrderedDict[str, float] = OrderedDict()
@@ -50,7 +50,7 @@ class Finished:
             self._at.popitem(last=False)
 
     def is_repeat(self, tag: str, attempts: int, breaks: Breaks) -> bool:
-        """Return whether a message comes again for want of its FIN. It may be a first attempt once."""
+        """Return True if a message is back because its FIN was lost. A first attempt counts as one only once."""
         if tag not in self._at:
             return False
         if attempts > 1:

@@ -1,4 +1,4 @@
-"""What Celery's transport asks nsqd over HTTP, beyond nsqjobs/counts.py. All nsqds are asked."""
+"""HTTP requests of Celery's transport besides nsqjobs/counts.py. They go to all nsqds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def has_topic(producer: BlockingProducer, topic: str) -> bool:
-    """Return whether an nsqd has the topic."""
+    """Return True if an nsqd has the topic."""
     return any(True for _ in _topics(producer, topic=topic))
 
 
@@ -26,18 +26,18 @@ def topics_with_deferred(producer: BlockingProducer) -> set[str]:
 
 
 def _may_have_deferred(topic: Mapping[str, Any]) -> bool:
-    """Return whether jobs may be deferred in a topic. As long as it has no channel, it does not tell."""
+    """Return True if a topic may have deferred jobs. A topic without a channel doesn't report them."""
     jobs = next((it for it in topic["channels"] if it["channel_name"] == CHANNEL), topic)
     return bool(jobs.get("deferred_count", 1)) and not str(topic["topic_name"]).endswith("#ephemeral")
 
 
 def delete(producer: BlockingProducer, topic: str) -> None:
-    """Remove the topic, with all that is in it."""
+    """Delete the topic and everything in it."""
     ask_all(producer, "POST", "/topic/delete?" + urlencode({"topic": topic}))
 
 
 def cancel(producer: BlockingProducer, topic: str, key: str) -> Mapping[str, int]:
-    """Take back a job, and return the number of channels by what was found, as nsqd calls it."""
+    """Cancel a job. Return the number of channels by nsqd's word for the state of the message."""
     counts: Counter[str] = Counter()
     for body in ask_all(producer, "POST", "/message/cancel?" + urlencode({"topic": topic, "key": key})):
         counts.update(json.loads(body) if body else {})

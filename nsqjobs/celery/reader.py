@@ -1,11 +1,11 @@
-"""The thread that consumes for a transport. It owns the connections, so heartbeats and TOUCH go on whatever else is busy.
+"""The thread that consumes for a transport. It owns the connections, so heartbeats and TOUCH never wait for Celery.
 
     nsqd --> a consumer of nsqclient --> ready --> `take`, in Celery's thread --> Celery
       ^                                    |                                        |
       +------------ FIN, REQ, BURY --------+----------- an order <------- ack, reject
 
-Orders are passed to the thread and not waited for. What is ready is taken in batches; `wake` is called when there is
-something to take.
+Celery passes orders to the thread and doesn't wait. It takes ready messages in batches; `wake` is called when there are
+some.
 """
 
 from __future__ import annotations
@@ -39,26 +39,26 @@ NOT_COUNTED: Final = 250  # in flight, for consumers that acknowledge at once
 CLOSE_TIMEOUT: Final = 5.0  # seconds for nsqd to take the last answers
 
 _CANCEL_TIMEOUT: Final = 1.0  # seconds
-_SKEW: Final = 5.0  # seconds by which nsqd's clock may be behind this one
+_SKEW: Final = 5.0  # seconds that nsqd's clock may be behind ours
 _SETTLING: Final = 0.1  # seconds
 _RECONNECT_PAUSE: Final = 1.0  # seconds
-_FOR_EVER: Final = 1e9  # a consumer that has stopped waits for its answers; `Reader.close` ends that wait
+_FOR_EVER: Final = 1e9  # a stopped consumer waits for answers; `Reader.close` ends that
 
 
 class PrefetchGroup:
-    """The subscriptions that share a prefetch limit: those of one channel of Celery's."""
+    """The subscriptions of one Celery channel, which share a prefetch limit."""
 
     def __init__(self, *, wants: bool = True) -> None:
         self.limit = UNLIMITED
-        self.wants = wants  # False: nobody waits for a message, so none may wait here either
-        self.has_levels = False  # of priority: then some messages are in stock
+        self.wants = wants  # False: Celery isn't waiting for a message, so none may wait here
+        self.has_levels = False  # priorities; with several, some messages are in stock
         self.subscriptions: list[ReaderSubscription] = []
-        self.is_settling = False  # the first message of each level is on its way
+        self.is_settling = False  # the first message of each priority is on its way
         self.taken = 0  # messages that Celery has; guarded by the reader's lock
 
     @property
     def is_full(self) -> bool:
-        """Whether Celery may have no more for now."""
+        """True if Celery may not have more for now."""
         return self.is_settling or (self.has_levels and self.taken >= self.limit)
 
     def held(self) -> list[int]:
@@ -77,35 +77,35 @@ class PrefetchGroup:
 
 
 class ReaderSubscription:
-    """One channel that is consumed from. `held` is used in the reader's thread only."""
+    """A subscription to one channel. `held` is for the reader's thread only."""
 
     def __init__(
         self, source: QueueChannel, nsqds: Sequence[str], owner: object, group: PrefetchGroup | None, reader: Reader
     ) -> None:
         self.source = source
-        self.reader = reader  # the one that answers, also in a child process, where it does nothing
-        self.nsqds = nsqds  # to subscribe to even if no nsqlookupd says that they have the topic
-        self.owner = owner  # the consumer of Celery's that wants the messages
+        self.reader = reader  # to answer; in a child process it does nothing
+        self.nsqds = nsqds  # to subscribe to even if no nsqlookupd lists them for the topic
+        self.owner = owner  # the Celery consumer that gets the messages
         self.group = group  # None: messages are finished as soon as they are taken
         self.connected = threading.Event()  # to the first nsqd
-        self.ended = threading.Event()  # its connections are closed
+        self.ended = threading.Event()  # set when its connections are closed
         self.breaks = Breaks()
         self.consumer: Consumer | None = None
         self.is_cancelled = False
-        self.held: set[Message] = set()  # messages that are not answered
-        self.taken: set[Message] = set()  # those of them that Celery has; guarded by the reader's lock
+        self.held: set[Message] = set()  # unanswered messages
+        self.taken: set[Message] = set()  # the ones that Celery has; guarded by the reader's lock
 
 
-# Minus the level, and a number: the highest level comes first, then the oldest.
+# Minus the priority, and a number: the highest priority first, then the oldest.
 _Ready = tuple[int, int, ReaderSubscription, Message]
 
 
 class Reader:
-    """Made for each transport that consumes. Its methods are for Celery's thread, unless they say otherwise."""
+    """One for each transport that consumes. Call its methods in Celery's thread, unless they say otherwise."""
 
     def __init__(self, endpoint: Endpoint, wake: Callable[[], None]) -> None:
         self.pid = os.getpid()
-        self.error: BaseException | None = None  # why nothing will ever arrive
+        self.error: BaseException | None = None  # why nothing can arrive any more
         self._endpoint = endpoint
         self._config = _config_of(endpoint)
         self._wake = wake
@@ -116,7 +116,7 @@ class Reader:
         self._subscriptions: set[ReaderSubscription] = set()
         self._warned: set[Message] = set()  # held for longer than nsqd allows
         self._touching = Touching()
-        self._sooner = trio.lowlevel.ParkingLot()  # woken when the next look at what is held has to come sooner
+        self._sooner = trio.lowlevel.ParkingLot()  # woken to check held messages sooner
         self._started = threading.Event()
         self._token: trio.lowlevel.TrioToken | None = None
         self._nursery: trio.Nursery | None = None
@@ -131,22 +131,22 @@ class Reader:
     def subscribe(
         self, source: QueueChannel, owner: object, group: PrefetchGroup | None, *, nsqds: Sequence[str] = ()
     ) -> ReaderSubscription:
-        """Consume from a channel, until `cancel`: at `nsqds`, and at those that the endpoint names or that have the topic."""
+        """Consume from a channel until `cancel`, at `nsqds` and the endpoint's nsqds, or all that have the topic."""
         subscription = ReaderSubscription(source, nsqds, owner, group, self)
         self._order(partial(self._begin, subscription))
         return subscription
 
     def settle(self, group: PrefetchGroup) -> None:
-        """Let Celery have nothing for a moment, so that each level of priority can send what it has."""
+        """Hold messages back for a moment, so that each priority can send one."""
         group.is_settling = True
         self._order(partial(self._start, self._end_settling, group))
 
     def cancel(self, subscription: ReaderSubscription) -> None:
-        """Take nothing new. What nobody has taken yet is given back; the others may still be answered.
+        """Receive nothing new, and give back messages that Celery hasn't taken. The others may still be answered.
 
-        A passing channel goes with its last consumer, and takes along what is in it. So this waits for the end of a
-        consumer that has nothing to answer: whoever asks again at once under the same name, as `inspect` does, would
-        lose the reply otherwise.
+        A passing channel disappears with its last consumer, and so do its messages. So this waits until a consumer
+        without unanswered messages has ended. Otherwise a program that subscribes again at once under the same name,
+        such as `inspect`, would lose the reply.
         """
         self._order(partial(self._stop, subscription))
         is_passing = subscription.source.channel.endswith("#ephemeral")
@@ -154,26 +154,26 @@ class Reader:
             subscription.ended.wait(_CANCEL_TIMEOUT)
 
     def limit(self, group: PrefetchGroup, count: int) -> None:
-        """Set how many messages a group may hold; 0 is no limit."""
+        """Set how many messages a group may hold; 0: no limit."""
         self._order(partial(self._set_limit, group, count))
 
     def want_one(self, group: PrefetchGroup) -> None:
-        """Let a group have one message more than it holds, until `want_none`."""
+        """Allow a group one message more than it holds, until `want_none`."""
         self._order(partial(self._want_one, group))
 
     def want_none(self, group: PrefetchGroup) -> None:
-        """Let a group have no further message, and give back what it has not taken."""
+        """Allow a group no further message, and give back messages that it hasn't taken."""
         self._order(partial(self._want_none, group))
 
     def take(self, *, of: ReaderSubscription | None = None) -> tuple[ReaderSubscription, Message] | None:
-        """Return the next message, or None if there is none now. Raise the error that has ended the reader."""
+        """Return the next message, or None if there is none now. Raise the error that ended the reader."""
         while (found := self._take_next(of)) is not None:
             subscription, message = found
-            if message.answered == "lost":  # its connection has gone, and nsqd gives it to somebody else
-                self.answer(subscription, message, message.finish)  # which nsqd does not hear; it frees the place
+            if message.answered == "lost":  # its connection is gone, and nsqd redelivers it
+                self.answer(subscription, message, message.finish)  # no effect at nsqd; it frees the place
                 continue
             if subscription.group is not None and subscription.group.has_levels:
-                self._order(subscription.group.share_out)  # there is room for another one of this level
+                self._order(subscription.group.share_out)  # there is room for another one of this priority
             return subscription, message
         if self.error is not None:
             raise self.error
@@ -189,7 +189,7 @@ class Reader:
         return found[2], found[3]
 
     def _next(self, of: ReaderSubscription | None) -> _Ready | None:
-        """Return what Celery may have next, and count it. The lock is held."""
+        """Return the next message that Celery may have, and count it. The caller holds the lock."""
         for entry in sorted(self._ready) if of is not None or self._has_levels else self._ready[:1]:
             _, _, subscription, message = entry
             group = subscription.group
@@ -202,15 +202,15 @@ class Reader:
         return None
 
     def answer(self, subscription: ReaderSubscription, message: Message, answer: Callable[[], bool]) -> None:
-        """Answer a message by one of its own methods."""
+        """Answer a message with one of its methods."""
         self._order(partial(self._answer, subscription, message, answer))
 
     def give_back(self, subscription: ReaderSubscription, message: Message) -> None:
-        """Let another consumer have the message, at once; the attempt does not count."""
+        """Give the message to another consumer at once. The attempt doesn't count."""
         self.answer(subscription, message, partial(message.requeue, 0.0, backoff=False, count=False))
 
     def close(self) -> None:
-        """Give back what is not answered, and end the thread."""
+        """Give back unanswered messages, and end the thread."""
         if self.pid == os.getpid():
             self._order(self._end.set)
             self._thread.join(CLOSE_TIMEOUT + 1)
@@ -331,7 +331,7 @@ class Reader:
     def _arrived(self, subscription: ReaderSubscription, message: Message) -> None:
         source = subscription.source
         if message.timestamp_ns / 1e9 < source.since - _SKEW:
-            message.finish()  # a passing queue gets nothing from before its time
+            message.finish()  # a passing queue gets nothing from before its creation
             return
         if give_back_early(message, time()):
             return
@@ -343,13 +343,13 @@ class Reader:
             heapq.heappush(self._ready, (-source.level, self._number, subscription, message))
         if (group := subscription.group) is not None:
             if not group.wants:
-                self._return_waiting(subscription)  # it was on its way when the last `basic_get` gave up
+                self._return_waiting(subscription)  # it was on its way when `basic_get` gave up
             elif len(group.subscriptions) > 1 and not group.has_levels:
                 self._keep_to_limit(group)
         self._wake()
 
     def _keep_to_limit(self, group: PrefetchGroup) -> None:
-        """Give back what is in excess: of what nobody has taken, the last to arrive of the lowest level."""
+        """Give back messages beyond the limit: untaken ones of the lowest priority, the last to arrive first."""
         while is_in_excess(group.limit, group.held()):
             with self._lock:
                 mine = [entry for entry in self._ready if entry[2].group is group]
@@ -362,7 +362,7 @@ class Reader:
         group.share_out()
 
     def _return_waiting(self, subscription: ReaderSubscription) -> None:
-        """Give back the messages that nobody has taken."""
+        """Give back the messages that Celery hasn't taken."""
         with self._lock:
             waiting = [message for _, _, of, message in self._ready if of is subscription]
             if waiting:
@@ -377,7 +377,7 @@ class Reader:
     def _answer(self, subscription: ReaderSubscription, message: Message, answer: Callable[[], bool]) -> None:
         try:
             answer()
-        except NSQError as error:  # an ephemeral channel buries nothing, and NSQ's own nsqd counts each attempt
+        except NSQError as error:  # ephemeral channels can't bury, and NSQ's own nsqd counts each attempt
             log.warning("[%s/%s] %s", subscription.source.topic, subscription.source.channel, error)
             _answer_otherwise(subscription, message)
         subscription.held.discard(message)
@@ -390,7 +390,7 @@ class Reader:
             if len(group.subscriptions) > 1:
                 group.share_out()
             if group.has_levels:
-                self._wake()  # it was full, perhaps
+                self._wake()  # it may have been full
 
     # Time
 
@@ -416,7 +416,7 @@ class Reader:
 
 
 def _config_of(endpoint: Endpoint) -> Config:
-    """Return the settings of the consumers. A named nsqd is tried every second, so that its restart is a short pause."""
+    """Return the consumers' settings. We try a named nsqd every second, so its restart is only a short pause."""
     config = replace(endpoint.config, drain_timeout=_FOR_EVER)
     if endpoint.lookupd:
         return config
@@ -424,7 +424,7 @@ def _config_of(endpoint: Endpoint) -> Config:
 
 
 def _answer_otherwise(subscription: ReaderSubscription, message: Message) -> None:
-    """Answer a message for which nsqd lacks the right answer: a broadcast may go, but a job must not be lost."""
+    """Answer a message if nsqd lacks the right answer. A broadcast may be lost, but not a job."""
     if subscription.source.channel.endswith("#ephemeral"):
         message.finish()
     else:

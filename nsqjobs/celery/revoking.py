@@ -1,11 +1,11 @@
-"""Taking back a job with an eta when Celery revokes it.
+"""Cancels a job with an eta when Celery revokes it.
 
-`AsyncResult.revoke`, `app.control.revoke` and `terminate` broadcast a command to the workers, which remember the id and drop
-the job when it comes. On nsqd a job with an eta is with no worker, so the transport looks at what is broadcast, and also
-has nsqd cancel the job. The command names an id only, and nsqd wants topic and key: all topics that have deferred jobs
-are tried, with the keys of the first try and of the retries.
+`AsyncResult.revoke`, `app.control.revoke` and `terminate` broadcast a command to the workers, which remember the id and
+drop the job when it arrives. On nsqd no worker has a job with an eta, so the transport reads broadcasts and also
+cancels the job at nsqd. The command has only an id, but nsqd needs topic and key, so we try all topics with deferred
+jobs, with the keys of the first try and of the retries.
 
-The result backend is told by the workers that get the broadcast.
+The workers that get the broadcast update the result backend.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _METHODS: Final = ("revoke", "terminate")
-_RETRIES: Final = 10  # of which the keys are tried; a task has 3 unless it says otherwise
+_RETRIES: Final = 10  # we try the keys of so many retries; a task's default is 3
 _NESTINGS: Final = 2
 _ENDING: Final = ".pidbox"
 _FOUND: Final = ("cancelled", "in_flight", "buried")
@@ -46,14 +46,14 @@ def revoked_by(exchange: str, message: Mapping[str, Any]) -> Sequence[str]:
 
 
 def cancel_jobs(producer: BlockingProducer, ids: Sequence[str]) -> None:
-    """Take back what is deferred of these jobs. An error is logged: the workers are told in any case."""
+    """Cancel the deferred ones of these jobs. An error is only logged, because the workers get the broadcast anyway."""
     try:
         topics = sorted(http.topics_with_deferred(producer))
         for id in ids:
             if any(_cancel(producer, topic, id) for topic in topics):
-                log.info("revoked job %s was deferred, and is cancelled", id)
+                log.info("cancelled revoked job %s, which was deferred", id)
     except NSQError as error:
-        log.warning("cannot cancel revoked jobs at nsqd, so the workers drop them when they are due: %s", error)
+        log.warning("cannot cancel revoked jobs at nsqd, workers will drop them when they are due: %s", error)
 
 
 def _cancel(producer: BlockingProducer, topic: str, id: str) -> bool:

@@ -1,18 +1,18 @@
-"""Which topic and channel stand for a queue, and for an exchange.
+"""Maps queues and exchanges to topics and channels.
 
-A lasting queue is a topic with the channel `jobs`, and whoever publishes has to know its bindings: they are resolved in
-the process that publishes, as with all brokers that know no exchanges.
+A lasting queue is a topic with the channel `jobs`. The publishing process has to know its bindings and resolves them,
+as with all brokers without exchanges.
 
-A passing queue is one that goes away with its consumer: the mailbox of a worker, the queue of a monitor, a client's queue
-of replies. The process that publishes does not know it. So the exchange is the topic, and each passing queue is a channel
-of it; all of them are ephemeral:
+A passing queue disappears with its consumer: a worker's mailbox, a monitor's queue, a client's queue of replies. The
+publishing process doesn't know it. So the exchange is the topic, and each passing queue is a channel of it; all of them
+are ephemeral:
 
-    exchange            topic                                     what the queue takes
-    fanout, `topic`     the exchange                              everything; what matches its binding
+    exchange            topic                                     the queue gets
+    fanout, `topic`     the exchange                              everything; messages that match its binding
     direct              the exchange and the routing key          everything
 
-A direct or topic exchange with lasting queues is not a topic, unless a passing queue is bound to it, too, in the same
-process. A passing queue without an exchange is a topic of its own, ephemeral as well.
+A direct or topic exchange with lasting queues isn't a topic, unless the same process also binds a passing queue to it.
+A passing queue without an exchange is a topic of its own, also ephemeral.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ class QueueChannel:
     topic: str
     channel: str
     accepts: Callable[[str], bool] | None = None  # by routing key; None: everything
-    since: float = 0.0  # what was published earlier is not for this queue; seconds since 1970
+    since: float = 0.0  # earlier messages aren't for this queue; seconds since 1970
     level: int = 0  # of priority
 
 
 def lasting(queue: str, level: int = 0) -> QueueChannel:
-    """Return where the jobs of a queue are. Levels above 0 are topics of their own."""
+    """Return the topic and channel of a queue. Priorities above 0 have their own topics."""
     return QueueChannel(topic_name(f"{queue}.p{level}" if level else queue), CHANNEL, level=level)
 
 
 def passing(queue: str) -> QueueChannel:
-    """Return where the messages of a passing queue without an exchange are."""
+    """Return the topic and channel of a passing queue without an exchange."""
     return QueueChannel(topic_name(queue, ephemeral=True), _PASSING_CHANNEL)
 
 
 def exchange_topic(exchange: str, kind: str, routing_key: str) -> str:
-    """Return the topic of an exchange that passing queues may be bound to."""
+    """Return the topic of an exchange that may have passing queues."""
     name = f"{exchange}.{routing_key}" if kind == "direct" and routing_key else exchange
     return topic_name(name, ephemeral=True)
 
 
 def bound(queue: str, exchange: str, kind: str, routing_key: str, since: float) -> QueueChannel:
-    """Return where a passing queue gets the messages of an exchange."""
+    """Return the topic and channel of a passing queue for an exchange's messages."""
     return QueueChannel(
         exchange_topic(exchange, kind, routing_key),
         topic_name(queue, ephemeral=True),
@@ -67,9 +67,9 @@ def bound(queue: str, exchange: str, kind: str, routing_key: str, since: float) 
 
 
 def matcher(pattern: str) -> Callable[[str], bool]:
-    """Return whether a routing key matches a binding: `*` is one word, `#` any number of them.
+    """Return True if a routing key matches a binding: `*` is one word, `#` any number.
 
-    As in kombu, `#.` and `.#` include the point: `a.#` does not match `a`.
+    As in kombu, `#.` and `.#` include the point: `a.#` doesn't match `a`.
     """
     words = (_WILDCARDS.get(word) or re.escape(word) for word in pattern.split("."))
     fullmatch = re.compile(r"\.".join(words), re.DOTALL).fullmatch
@@ -77,5 +77,5 @@ def matcher(pattern: str) -> Callable[[str], bool]:
 
 
 def level_of(priority: int, steps: tuple[int, ...]) -> int:
-    """Return the highest step that is not above the priority."""
+    """Return the highest step up to the priority."""
     return max((step for step in steps if step <= priority), default=0)

@@ -1,4 +1,4 @@
-"""The transport: one for each `kombu.Connection`, with a socket to publish on, and a reader once something is consumed."""
+"""The transport: one for each `kombu.Connection`, with a socket for publishing, and a reader for consuming."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from nsqjobs.delays import DelayLimit
 if TYPE_CHECKING:
     from nsqjobs.celery.envelope import Publication
 
-_RETRY_TIMEOUT: Final = 30.0  # seconds for which a publish is repeated; `transport_options["retry_timeout"]`
-_BATCH: Final = 100  # messages that are handed to Celery before its loop does something else
+_RETRY_TIMEOUT: Final = 30.0  # how long to repeat a publish, in seconds; `transport_options["retry_timeout"]`
+_BATCH: Final = 100  # messages for Celery before its loop does something else
 _LONGEST_WAIT: Final = 1.0  # seconds, so that Ctrl-C has a chance
 _MAX_MSG_SIZE: Final = 64 << 20
 
@@ -39,7 +39,7 @@ _PARTS_OF_CELERY: Final = {"celery.worker.consumer.mingle": "Mingle", "celery.wo
 
 
 class Transport(virtual.Transport):
-    """Made by kombu for a URL that begins with `nsq`. Threads may share one as far as kombu lets them."""
+    """kombu makes it for a URL that begins with `nsq`. Threads may share it as far as kombu allows."""
 
     Channel = Channel
     can_parse_url = True
@@ -58,8 +58,8 @@ class Transport(virtual.Transport):
         super().__init__(client, **kwargs)
         _separate_password(client)
         self.endpoint = _endpoint(client)
-        self.passing: dict[str, float] = {}  # passing queues that were declared here, and when; see routing.py
-        self.lasting: set[str] = set()  # lasting queues that were declared here
+        self.passing: dict[str, float] = {}  # passing queues declared here, and when; see routing.py
+        self.lasting: set[str] = set()  # lasting queues declared here
         self.wants_no_size = False
         self.finished = Finished()
         self.nodes = self.endpoint.nodes()
@@ -90,7 +90,7 @@ class Transport(virtual.Transport):
 
     @property
     def reader(self) -> Reader:
-        """The reader, which is started here if there is none. A parent's reader and bell are not its child's."""
+        """The reader, started on first use. After a fork the child gets its own reader and bell."""
         if self._reader is not None and self._reader.pid != os.getpid():
             self._reader = self._ringing = None
         if self._reader is None:
@@ -99,7 +99,7 @@ class Transport(virtual.Transport):
 
     @property
     def _bell(self) -> Bell:
-        """The bell, which is made when something is consumed: kombu makes transports that it never closes."""
+        """The bell, made on first use, because kombu makes transports that it never closes."""
         if self._ringing is None:
             self._ringing = Bell()
         return self._ringing
@@ -116,7 +116,7 @@ class Transport(virtual.Transport):
     # Publishing
 
     def publish_job(self, topic: str, job: Publication) -> None:
-        """Publish to a lasting queue; what is not due yet is deferred by nsqd."""
+        """Publish to a lasting queue. nsqd defers messages that aren't due yet."""
         while True:
             delay = job.eta - time() if job.eta is not None else 0.0
             shortened, headers = self._limit.shorten(delay), self._limit.marked(job.headers, delay)
@@ -131,14 +131,14 @@ class Transport(virtual.Transport):
     # Consuming
 
     def drain_events(self, connection: Transport, timeout: float | None = None, **kwargs: Any) -> None:
-        """Hand one message to Celery. Raise TimeoutError if none has come in time."""
+        """Hand one message to Celery. Raise TimeoutError if none arrives in time."""
         deadline = None if timeout is None else monotonic() + timeout
         while not self._deliver_one():
             if not self.wait(None if deadline is None else deadline - monotonic()):
-                raise TimeoutError("no message within the time")
+                raise TimeoutError("timed out waiting for a message")
 
     def wait(self, timeout: float | None) -> bool:
-        """Return True when there may be a message, or when it is time to look. Return False after `timeout` seconds."""
+        """Wait until there may be a message, or a check is due. Return False after `timeout` seconds."""
         if timeout is not None and timeout < 0:
             return False
         self._bell.wait(_LONGEST_WAIT if timeout is None else min(timeout, _LONGEST_WAIT))
@@ -166,7 +166,7 @@ class Transport(virtual.Transport):
         for _ in range(_BATCH):
             if not self._deliver_one():
                 return
-        self._bell.ring()  # there may be more, after whatever else the loop has to do
+        self._bell.ring()  # there may be more, after the loop's other work
 
     # Descriptions
 
@@ -182,7 +182,7 @@ class Transport(virtual.Transport):
 
 
 class Bell:
-    """A socket that is readable once another thread has rung."""
+    """A socket that becomes readable when another thread rings."""
 
     def __init__(self) -> None:
         self._here, self._there = socket.socketpair()
@@ -195,7 +195,7 @@ class Bell:
         return self._here.fileno()
 
     def ring(self) -> None:
-        """May be called in any thread."""
+        """Make the socket readable. You can call it in any thread."""
         with self._lock:
             if self._has_rung:
                 return
@@ -203,10 +203,10 @@ class Bell:
         try:
             self._there.send(b"\0")
         except OSError:
-            pass  # closed, or full: then it has rung
+            pass  # closed, or full: then it has already rung
 
     def clear(self) -> None:
-        """Let it ring again. What is ready has to be looked for after this call."""
+        """Reset it. Look for ready messages after this call."""
         try:
             self._here.recv(4096)
         except OSError:
@@ -227,7 +227,7 @@ class Bell:
 
 
 def _separate_password(client: Any) -> None:
-    """Move the password out of the URL of a kombu.Connection: `celery inspect stats` shows everybody what is left there."""
+    """Move the password out of a kombu.Connection's URL, because `celery inspect stats` would show it to everyone."""
     found = _with_password(client.hostname or "")
     if found is not None:
         client.password = unquote(found["password"])
@@ -235,9 +235,9 @@ def _separate_password(client: Any) -> None:
 
 
 def _url(client: Any, *, password: str | None = None) -> str:
-    """Return the URL of a kombu.Connection, with `password` instead of its own if that is given and it has one.
+    """Return a kombu.Connection's URL. If given, `password` replaces the URL's password.
 
-    kombu has taken the URL apart if it is one of several alternatives, and it has cut off what is before a plus.
+    kombu splits a URL that is one of several alternatives, and removes the part before a plus.
     """
     hostname = client.hostname or ""
     scheme, separator, rest = hostname.rpartition("://")
@@ -259,10 +259,10 @@ def _endpoint(client: Any) -> Endpoint:
 
 
 def _let_workers_meet() -> None:
-    """Let workers exchange what they know at their start (mingle), and see each other come and go (gossip).
+    """Enable Celery's mingle (workers sync when they start) and gossip (workers see each other come and go).
 
-    Celery does so only with transports that it has in a list. In a process that is no worker these modules are not
-    loaded, and nobody asks.
+    Celery does both only for transports in a list of its own. In a process that isn't a worker these modules aren't
+    loaded, and there is nothing to do.
     """
     for module, name in _PARTS_OF_CELERY.items():
         if module in sys.modules:

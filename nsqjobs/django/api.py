@@ -1,6 +1,6 @@
-"""Django's API of tasks: Django's own from 6.0 on, and before that the same in the package django-tasks.
+"""Django's task API: Django's own from 6.0 on, before that the package django-tasks.
 
-They differ in the names of exceptions only.
+They differ only in the names of exceptions.
 """
 
 from __future__ import annotations

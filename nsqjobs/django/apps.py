@@ -4,7 +4,7 @@ from django.apps import AppConfig
 
 
 class NsqTasksConfig(AppConfig):
-    """Brings the table of results and the commands."""
+    """Adds the table of results and the commands."""
 
     name = "nsqjobs.django"
     label = "nsqjobs"

@@ -20,7 +20,7 @@ from nsqjobs.django.priorities import Band, band_of, band_topic
 from nsqjobs.link import Link
 
 DEFAULT_URL: Final = "nsq://127.0.0.1:4150"
-MOST_ATTEMPTS: Final = 10  # deliveries of a message that no worker has answered: it may be what kills them
+MOST_ATTEMPTS: Final = 10  # deliveries without an answer before a message is buried: it may be killing the workers
 
 _OPTIONS: Final = frozenset({"url", "results", "priority"})
 _LENGTH_OF_ID: Final = 32
@@ -29,8 +29,8 @@ _LENGTH_OF_ID: Final = 32
 class NsqBackend(BaseTaskBackend):
     """Publishes tasks to the nsqds of the option `url`, and keeps results in the database.
 
-    A queue is a topic, and two more for tasks with a priority, unless the option `priority` is False. The option `results`
-    is whether to write a row for each task; by default they are written if `nsqjobs.django` is among INSTALLED_APPS.
+    A queue is a topic, plus two for tasks with a priority, unless the option `priority` is False. The option `results`
+    says whether to write a row for each task. The default is to write them if `nsqjobs.django` is in INSTALLED_APPS.
     """
 
     supports_defer = True
@@ -55,9 +55,9 @@ class NsqBackend(BaseTaskBackend):
         return link_to(self.url)
 
     def enqueue(self, task: Task, args: Any, kwargs: Any) -> TaskResult:
-        """Publish a task, and return when nsqd has it: also within a transaction, which may still be rolled back.
+        """Publish a task, and return when nsqd has it, even inside a transaction that may still be rolled back.
 
-        Raises NSQError if nsqd does not take it.
+        Raises NSQError if nsqd doesn't accept it.
         """
         self.validate_task(task)
         result = enqueued(task, get_random_string(_LENGTH_OF_ID), args=args, kwargs=kwargs, enqueued_at=timezone.now())
@@ -84,9 +84,9 @@ class NsqBackend(BaseTaskBackend):
         )
 
     def get_result(self, result_id: str) -> TaskResult:
-        """Return what became of a task. Raise TaskResultDoesNotExist."""
+        """Return the result of a task. Raise TaskResultDoesNotExist."""
         if not self.stores_results:
-            return super().get_result(result_id)  # which says that this is not supported
+            return super().get_result(result_id)  # it raises that this isn't supported
         return results.load(result_id)
 
     def check(self, **kwargs: Any) -> Iterable[checks.CheckMessage]:
@@ -113,5 +113,5 @@ class NsqBackend(BaseTaskBackend):
 
 @cache
 def link_to(url: str) -> Link:
-    """Return the link of this process. Django makes a backend for each thread, and they share the connections."""
+    """Return this process's link. Django makes a backend for each thread, and they share the connections."""
     return Link(parse_url(url, max_attempts=MOST_ATTEMPTS))

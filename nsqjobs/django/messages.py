@@ -1,4 +1,4 @@
-"""A task as a message: JSON with all that a worker needs, also without the database."""
+"""A task as a message: JSON with everything a worker needs, even without the database."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LIBRARY: Final = "django-tasks"
 
 
 class Unusable(Exception):
-    """The message is no task that this program knows. The text says why."""
+    """The message isn't a task of this program. The text says why."""
 
 
 def encode(result: TaskResult) -> bytes:
@@ -35,12 +35,12 @@ def encode(result: TaskResult) -> bytes:
 
 
 def headers_of(result: TaskResult) -> dict[str, bytes]:
-    """Return what nsqadmin shows of a task."""
+    """Return the headers of a task, for nsqadmin."""
     return Job(library=LIBRARY, name=result.task.module_path, id=result.id, eta=due_at(result.task)).headers()
 
 
 def due_at(task: Task) -> float | None:
-    """Return when a task may begin, in seconds since 1970. A time without a zone is in the current one, as in Django."""
+    """Return when a task may start, in seconds since 1970. A time without a zone is in Django's current zone."""
     time = task.run_after
     if time is None:
         return None
@@ -48,7 +48,7 @@ def due_at(task: Task) -> float | None:
 
 
 def decode(body: bytes, backend: str) -> TaskResult:
-    """Return a task as it was enqueued. Raise Unusable."""
+    """Parse a message into its enqueued task. Raise Unusable."""
     try:
         said = json.loads(body)
         run_after = datetime.fromisoformat(said["run_after"]) if said["run_after"] else None
@@ -68,14 +68,14 @@ def decode(body: bytes, backend: str) -> TaskResult:
     except InvalidTask as error:
         raise Unusable(f"invalid task: {error}") from error
     except (ValueError, KeyError, TypeError) as error:
-        raise Unusable(f"no message of a task: {error!r}") from error
+        raise Unusable(f"not a message of a task: {error!r}") from error
 
 
 def task_at(path: str) -> Task:
     """Import a task. Raise Unusable if there is none."""
     try:
         task = import_string(path)
-    except Exception as error:  # also whatever the module does when it is imported
+    except Exception as error:  # includes errors of the module's import
         raise Unusable(f"no such task: {path}: {error!r}") from error
     if not isinstance(task, Task):
         raise Unusable(f"not a task: {path}")
@@ -85,7 +85,7 @@ def task_at(path: str) -> Task:
 def enqueued(
     task: Task, id: str, *, args: list[Any], kwargs: dict[str, Any], enqueued_at: datetime | None
 ) -> TaskResult:
-    """Return the result of a task that has not begun. Raise TypeError or ValueError if JSON cannot have an argument."""
+    """Return the result of a task before its start. Raise TypeError or ValueError if JSON can't hold an argument."""
     return TaskResult(
         task=task,
         id=id,
@@ -103,6 +103,6 @@ def enqueued(
 
 
 def set_fields(result: TaskResult, **fields: object) -> None:
-    """Set fields of a result, which is frozen for everybody but backends."""
+    """Set fields of a result, which is frozen except for backends."""
     for name, value in fields.items():
         object.__setattr__(result, name, value)

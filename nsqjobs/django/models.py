@@ -8,7 +8,7 @@ from nsqjobs.django.api import TaskResultStatus
 
 
 class StoredResult(models.Model):
-    """A task that was enqueued, and what became of it."""
+    """An enqueued task and its result."""
 
     id = models.CharField(primary_key=True, max_length=64)
     status = models.CharField(max_length=10, choices=TaskResultStatus.choices, default=TaskResultStatus.READY)

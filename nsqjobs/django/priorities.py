@@ -1,15 +1,15 @@
-"""Priorities as topics: where a task goes, and whose turn it is when several wait.
+"""Priorities as topics: where a task goes, and which waiting task comes next.
 
-Django's priorities are -100 to 100, and nsqd delivers the messages of a topic in no order of priority. So a queue has a
-topic for each of three bands:
+Django's priorities are -100 to 100, and nsqd has no priorities within a topic. So a queue has a topic for each of three
+bands:
 
     band      priorities   topic        weight
     high      above 0      mails.high   16
     normal    0            mails        4
     low       below 0      mails.low    1
 
-The normal topic is the one of a queue without priorities. While all three have tasks waiting, 16 of 21 tasks that a
-worker begins are high, 4 normal and 1 low. So a high task hardly waits for others, and a low one is never starved.
+The normal topic is the same as without priorities. While all three have tasks waiting, 16 of 21 tasks that a worker
+starts are high, 4 normal and 1 low. So a high task hardly waits for others, and low ones never starve.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ def band_topic(queue: str, band: Band) -> str:
 
 
 class Turns:
-    """Smooth weighted round robin, as nginx has it: a band's turns are spread evenly among those of the others.
+    """Smooth weighted round robin, as in nginx: a band's turns are spread evenly between the others'.
 
-    At each turn every band that waits gets its weight as credit. The one with the most credit is chosen and pays what all
-    of them got. A band that waits alone therefore gains and pays the same, and owes nothing when others arrive.
+    At each turn every waiting band gets its weight as credit. The band with the most credit is chosen, and pays the sum
+    of these weights. So a band that waits alone gains as much as it pays, and has no debt when others arrive.
     """
 
     def __init__(self) -> None:
         self._credit = dict.fromkeys(Band, 0)
 
     def choose(self, waiting: Collection[Band]) -> Band:
-        """Return the band whose turn it is. `waiting` has at least one."""
+        """Return the next band. `waiting` has at least one."""
         for band in waiting:
             self._credit[band] += WEIGHTS[band]
         chosen = max(waiting, key=lambda band: self._credit[band])
@@ -60,10 +60,10 @@ class Turns:
 
 
 def prefetches(running: Mapping[Band, int], concurrency: int) -> dict[Band, int]:
-    """Return how many messages a worker may have of each band, if it runs so many tasks of each.
+    """Return how many messages of each band a worker may have, given how many it is running.
 
-    As long as a thread is free, each band may use all threads that are. When none is, one message of each band is at
-    hand, so that there is a choice when a task ends.
+    While threads are free, each band may use all of them. If none is, we keep one message of each band at hand, so that
+    there is a choice when a task ends.
     """
     free = max(concurrency - sum(running.values()), 1)
     return {band: count + free for band, count in running.items()}

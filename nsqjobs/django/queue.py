@@ -1,4 +1,4 @@
-"""One queue as a worker sees it: the subscriptions of its bands, from which its threads take tasks in turns."""
+"""One queue of a worker: the subscriptions of its bands. Threads take tasks from them by weight."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from nsqjobs.held import HeldMessage
     from nsqjobs.link import Link, Subscription
 
-_FEWEST: Final = 2  # bands in use, from which on there is something to choose
+_FEWEST: Final = 2  # with so many bands in use there is a choice
 
 
 class TakenMessage(NamedTuple):
@@ -21,28 +21,28 @@ class TakenMessage(NamedTuple):
 
 
 class Queue:
-    """Hands out the messages of a queue to `concurrency` threads, each of which says when it is done with one.
+    """Hands out the messages of a queue to `concurrency` threads, which report when they are done with one.
 
-    As long as messages of one band only have come, nothing is at hand: the worker has as many messages as it has threads,
-    and others wait for whichever worker is free first.
+    While all messages are of one band, we keep none at hand: the worker has as many messages as threads, and others
+    wait for the first free worker.
     """
 
     def __init__(self, link: Link, name: str, *, concurrency: int, has_priorities: bool) -> None:
         bands = tuple(Band) if has_priorities else (Band.NORMAL,)
         self._concurrency = concurrency
-        self._lock = Lock()  # of all that follows
+        self._lock = Lock()  # for everything below
         self._turns = Turns()
         self._running = dict.fromkeys(bands, 0)
         self._used: set[Band] = set()
         self._prefetches = dict.fromkeys(bands, concurrency)
-        # One entry for each message at hand. There may be more, after messages were lost or given back.
+        # One entry for each message at hand, and some for messages that were lost or given back.
         self._bell: SimpleQueue[None] = SimpleQueue()
         self._subscriptions: dict[Band, Subscription] = {
             band: link.subscribe(band_topic(name, band), prefetch=concurrency, wake=self._ring) for band in bands
         }
 
     def take(self, timeout: float) -> TakenMessage | None:
-        """Return the next message, or None after `timeout` seconds, or earlier if `close` was called.
+        """Return the next message, or None after `timeout` seconds or after `close`.
 
         Raises NSQError if nothing can ever arrive.
         """
@@ -57,12 +57,12 @@ class Queue:
             return self._next()
 
     def done(self, taken: TakenMessage) -> None:
-        """Say that the thread which has taken a message is free."""
+        """Report that the thread that took a message is free."""
         with self._lock:
             self._running[taken.band] -= 1
 
     def close(self) -> None:
-        """Receive nothing more, and give back what nobody has taken."""
+        """Receive nothing more, and give back untaken messages."""
         for subscription in self._subscriptions.values():
             subscription.close()
 

@@ -1,4 +1,4 @@
-"""Results in the database, if the app is installed: written when a task is enqueued, begins and ends."""
+"""Results in the database, if the app is installed: written when a task is enqueued, starts and ends."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ def is_installed() -> bool:
 
 
 def add(result: TaskResult) -> None:
-    """Store the result of a task that is about to be published."""
+    """Store a task's result before publishing the task."""
     _model().objects.create(id=result.id, **_fields_of(result))
 
 
 def remove(result: TaskResult) -> None:
-    """Remove the result of a task that could not be published."""
+    """Delete the result of a task that could not be published."""
     _model().objects.filter(id=result.id).delete()
 
 
 def load(id: str) -> TaskResult:
-    """Return a stored result. Raise TaskResultDoesNotExist, and Unusable if the program has no such task any more."""
+    """Return a stored result. Raise TaskResultDoesNotExist, or Unusable if the program no longer has the task."""
     row = _model().objects.filter(id=id).first()
     if row is None:
         raise TaskResultDoesNotExist(id)
@@ -36,9 +36,9 @@ def load(id: str) -> TaskResult:
 
 
 def recall(result: TaskResult) -> None:
-    """Give a result that was made of a message what earlier attempts have stored.
+    """Add the stored data of earlier attempts to a result from a message.
 
-    A task may begin before the transaction that has enqueued it is committed, so there may be nothing.
+    A task may start before its enqueuing transaction is committed, so there may be none.
     """
     row = _model().objects.filter(id=result.id).first()
     if row is not None:
@@ -46,7 +46,7 @@ def recall(result: TaskResult) -> None:
 
 
 def store(result: TaskResult) -> None:
-    """Store how far a task is."""
+    """Store a task's state."""
     state = {
         "status": result.status,
         "started_at": result.started_at,
@@ -64,7 +64,7 @@ def store(result: TaskResult) -> None:
 
 
 def _model() -> type[StoredResult]:
-    from nsqjobs.django.models import StoredResult  # models can only be imported once all apps are
+    from nsqjobs.django.models import StoredResult  # models can only be imported after all apps
 
     return StoredResult
 

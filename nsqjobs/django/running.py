@@ -1,4 +1,4 @@
-"""Running one task that was received."""
+"""Runs one received task."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_AGAIN: Final = 5.0  # seconds after which a message comes back whose result could not be stored
+_AGAIN: Final = 5.0  # seconds before a message comes back if its result couldn't be stored
 
 
 def handle(held: HeldMessage, backend: NsqBackend, worker_id: str) -> None:
@@ -38,14 +38,14 @@ def handle(held: HeldMessage, backend: NsqBackend, worker_id: str) -> None:
         result = decode(held.body, backend.alias)
         if backend.stores_results:
             results.recall(result)
-        if not result.is_finished:  # else the worker that ran it has died, or lost nsqd, before it could say so
+        if not result.is_finished:  # otherwise the worker died, or lost nsqd, before it could report the end
             _run(result, backend, worker_id)
         held.finish()
     except Unusable as error:
         log.error("a message was buried: %s", error)
         held.bury(str(error))
-    except BaseException as error:  # whatever it is, the message needs an answer: it is touched until it has one
-        log.exception("a task comes back in %g seconds", _AGAIN)
+    except BaseException as error:  # any error: the message needs an answer, because it is touched until it gets one
+        log.exception("requeuing a task for %g seconds", _AGAIN)
         held.give_back(_AGAIN, count=not _is_about_database(error))
     finally:
         with suppress(DatabaseError, InterfaceError):
@@ -53,10 +53,10 @@ def handle(held: HeldMessage, backend: NsqBackend, worker_id: str) -> None:
 
 
 def _is_about_database(error: BaseException) -> bool:
-    """Return whether an error is no task's fault: a database may be away for long.
+    """Return True if the task isn't to blame: a database may be down for long.
 
-    A value that the database refuses (PostgreSQL takes no NUL character) is refused each time, so that attempt counts:
-    after the last one the message is buried.
+    A value that the database refuses (PostgreSQL takes no NUL character) is refused each time. So that attempt counts,
+    and after the last one the message is buried.
     """
     return isinstance(error, DatabaseError | InterfaceError) and not isinstance(error, DataError | IntegrityError)
 
@@ -67,14 +67,14 @@ def _run(result: TaskResult, backend: NsqBackend, worker_id: str) -> None:
     set_fields(result, status=TaskResultStatus.RUNNING, started_at=started, last_attempted_at=now)
     result.worker_ids.append(worker_id)
     _store(result, backend)
-    task_started.send_robust(type(backend), task_result=result)  # a receiver's error is not the task's
+    task_started.send_robust(type(backend), task_result=result)  # an error in a receiver isn't the task's
     try:
         value = normalize_json(_call(result))
-    except BaseException as error:  # also SystemExit, which only the task wants
+    except BaseException as error:  # includes SystemExit, which must end only the task
         result.errors.append(_as_error(error))
         set_fields(result, status=TaskResultStatus.FAILED, finished_at=timezone.now())
         _store(result, backend)
-        task_finished.send_robust(type(backend), task_result=result)  # here, where receivers find the error
+        task_finished.send_robust(type(backend), task_result=result)  # here, so that receivers find the error
     else:
         set_fields(result, status=TaskResultStatus.SUCCESSFUL, finished_at=timezone.now(), _return_value=value)
         _store(result, backend)

@@ -1,4 +1,4 @@
-"""A worker: threads that run tasks, until they are told to stop."""
+"""A worker: threads that run tasks until `stop`."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_LOOK: Final = 0.5  # seconds after which an idle thread looks whether it is to stop
+_LOOK: Final = 0.5  # seconds between checks for `stop` in an idle thread
 _LENGTH_OF_ID: Final = 32
 
 
 class Worker:
     """Runs the tasks of some queues, `concurrency` of each at a time.
 
-    Each queue has threads of its own, so a queue that is full of slow tasks does not hold up the others.
+    Each queue has its own threads, so slow tasks in one queue don't hold up the others.
     """
 
     def __init__(self, backend: NsqBackend, names: Sequence[str], *, concurrency: int) -> None:
@@ -42,7 +42,7 @@ class Worker:
         self._stop = Event()
 
     def run(self, *, drain_timeout: float) -> None:
-        """Run tasks until `stop` is called. Those that then run have `drain_timeout` seconds to end."""
+        """Run tasks until `stop` is called. Then running tasks have `drain_timeout` seconds to end."""
         for name in self._names:
             self._start(name)
         log.info("worker %s waits for tasks of %s", self.id, ", ".join(self._names))
@@ -54,11 +54,11 @@ class Worker:
         for thread in self._threads:
             thread.join(max(until - time.monotonic(), 0.0))
         if any(thread.is_alive() for thread in self._threads):
-            log.warning("worker %s gives back tasks that still run after %g s", self.id, drain_timeout)
+            log.warning("worker %s gives back tasks still running after %g s", self.id, drain_timeout)
         self._backend.link.close()
 
     def stop(self) -> None:
-        """Begin no further task. May be called by a handler of a signal."""
+        """Start no further task. You can call it in a signal handler."""
         self._stop.set()
 
     def _start(self, name: str) -> None:

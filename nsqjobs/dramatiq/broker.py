@@ -1,8 +1,8 @@
-"""dramatiq's broker: actors' messages as messages of nsqd.
+"""dramatiq's broker: actors' messages as nsqd's.
 
-dramatiq's other brokers have a second queue for each queue, `NAME.DQ`, whose messages wait in the memory of a worker
-until they are due. Here nothing is declared as a delay queue, and nothing that a worker gets has an `eta`, which are the
-two things that would make the worker wait: nsqd keeps a message until it is due.
+dramatiq's other brokers have a second queue for each queue, `NAME.DQ`, with messages that wait in a worker's memory
+until they are due. Here nsqd keeps a message until it is due. So we declare no delay queue, and a worker's messages
+have no `eta`, because either would make the worker wait.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from nsqjobs.link import Subscription
 
 LIBRARY: Final = "dramatiq"
-MOST_ATTEMPTS: Final = 10  # deliveries of a message that no worker has answered: it may be what kills them
-_RETURN: Final = 5.0  # seconds after which a message comes back whose retry could not be sent
+MOST_ATTEMPTS: Final = 10  # deliveries without an answer before a message is buried: it may be killing the workers
+_RETURN: Final = 5.0  # seconds before a message comes back if its retry couldn't be sent
 
 
 class NsqBroker(dramatiq.Broker):
-    """A broker whose queues are topics of the nsqds that `url` names. See nsqjobs/addresses.py for the URL.
+    """A broker with topics as queues, on the nsqds in `url` (see nsqjobs/addresses.py).
 
-    The first use connects. A process that was forked off connects anew.
+    The first use connects. A forked process makes its own connections.
     """
 
     def __init__(
@@ -49,13 +49,13 @@ class NsqBroker(dramatiq.Broker):
         self._unsent = local()
 
     def close(self) -> None:
-        """Give back what is held, and disconnect."""
+        """Give back held messages, and disconnect."""
         self._link.close()
 
     # Queues
 
     def declare_queue(self, queue_name: str) -> None:
-        """Take note of a queue. nsqd makes the topic when it is first used."""
+        """Record a queue. nsqd creates the topic on first use."""
         if queue_name not in self.queues:
             topic_name(queue_name)
             self.emit_before("declare_queue", queue_name)
@@ -66,7 +66,7 @@ class NsqBroker(dramatiq.Broker):
         return self.queues.copy()
 
     def flush(self, queue_name: str) -> None:
-        """Drop all messages of a queue but the dead letters, which nsqd keeps buried."""
+        """Drop all messages of a queue except dead letters, which nsqd keeps buried."""
         self._check_declared(queue_name)
         try:
             self._link.empty(topic_name(queue_name))
@@ -78,14 +78,14 @@ class NsqBroker(dramatiq.Broker):
             self.flush(queue_name)
 
     def get_queue_message_counts(self, queue_name: str) -> tuple[int, int, int]:
-        """Return how many messages wait, are deferred, and are dead letters."""
+        """Return the numbers of waiting and deferred messages and of dead letters."""
         counts = self._counts(queue_name)
         return counts.waiting, counts.deferred, counts.buried
 
     def join(self, queue_name: str, *, interval: int = 100, timeout: int | None = None) -> None:
-        """Return when all messages are processed, also the deferred ones. Raise QueueJoinTimeout.
+        """Wait until all messages are processed, including deferred ones. Raise QueueJoinTimeout.
 
-        `timeout` and `interval`, the time between two looks, are in milliseconds.
+        `timeout` and `interval` (between two checks) are in milliseconds.
         """
         self._check_declared(queue_name)
         until = None if timeout is None else time.monotonic() + timeout / 1000
@@ -109,8 +109,8 @@ class NsqBroker(dramatiq.Broker):
     def enqueue(self, message: dramatiq.Message[Any], *, delay: int | None = None) -> dramatiq.Message[Any]:
         """Publish a message, and return it when nsqd has it. It is delivered after `delay` milliseconds.
 
-        Raises ConnectionFailed if it was not published, ConnectionClosed if nobody can tell, and PublishRejected if
-        nsqd has refused it.
+        Raises ConnectionFailed if it was not published, ConnectionClosed if that is unknown, and PublishRejected if
+        nsqd refused it.
         """
         if delay is not None:
             message = message.copy(options={"eta": current_millis() + delay})
@@ -143,15 +143,15 @@ class NsqBroker(dramatiq.Broker):
             raise ConnectionClosed(str(error)) from error
 
     def consume(self, queue_name: str, prefetch: int = 1, timeout: int = 5000) -> NsqConsumer:
-        """Return a consumer that has up to `prefetch` messages, and waits `timeout` milliseconds for the next."""
+        """Return a consumer with up to `prefetch` messages, which waits `timeout` milliseconds for the next."""
         self._check_declared(queue_name)
         return NsqConsumer(self._link.subscribe(topic_name(queue_name), prefetch=max(prefetch, 1)), timeout / 1000)
 
     def emit_after(self, signal: str, *args: Any, **kwargs: Any) -> None:
-        """Call the middleware. If it could not send what has to follow this message, the message is to come back.
+        """Call the middleware. If it fails to send a follow-up of this message, have the message redelivered.
 
-        Retries, pipelines and groups send from here. dramatiq logs their errors and acknowledges the message, so the
-        retry would be lost with it.
+        Retries, pipelines and groups send from here. dramatiq logs their errors and acknowledges the message, which
+        would lose the retry.
         """
         if signal != "process_message":
             super().emit_after(signal, *args, **kwargs)
@@ -164,7 +164,7 @@ class NsqBroker(dramatiq.Broker):
 
 
 def _eta_of(message: dramatiq.Message[Any]) -> float | None:
-    """Return when a message is due, in seconds since 1970. None: at once, also if what it says is no time."""
+    """Return when a message is due, in seconds since 1970. None: at once, also if its time is invalid."""
     eta = message.options.get("eta")
     return eta / 1000 if isinstance(eta, int | float) else None
 
@@ -175,8 +175,8 @@ class NsqMessage(MessageProxy):
     def __init__(self, message: dramatiq.Message[Any], held: HeldMessage) -> None:
         super().__init__(message)
         self.held = held
-        self.comes_back = False  # it was processed, but what has to follow could not be sent
-        self.reason = ""  # of the exception that was the last; dramatiq clears that too early
+        self.comes_back = False  # processed, but the follow-up couldn't be sent
+        self.reason = ""  # of the last exception, which dramatiq clears too early
 
     def stuff_exception(self, exception: BaseException) -> None:
         super().stuff_exception(exception)
@@ -220,7 +220,7 @@ class NsqConsumer(Consumer):
 
 
 def _read(held: HeldMessage) -> NsqMessage | None:
-    """Return the message for an actor, or None if it is none: it is buried then."""
+    """Return the message for an actor. Bury any other message, and return None."""
     try:
         message = dramatiq.Message.decode(held.body)
     except DecodeError as error:

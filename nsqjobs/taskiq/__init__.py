@@ -2,8 +2,8 @@
 
 kick, listen, start and stop                    broker.py
 a task's message from delivery to its answer    deliveries.py
-what cannot be run is buried                    formatter.py
-labels that the broker reads                    labels.py
+bury messages that can't run                    formatter.py
+labels for the broker                           labels.py
 schedules by time                               schedules.py
 """
 

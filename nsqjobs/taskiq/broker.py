@@ -30,13 +30,13 @@ _MAX_ASYNC_TASKS: Final = 100  # taskiq's default for --max-async-tasks
 
 
 class NsqBroker(AsyncBroker):
-    """Sends tasks to topics of nsqd, and gives workers what is in them.
+    """Sends tasks to topics of nsqd, and receives them for workers.
 
-    A task goes to `queue`, or to the queue that its label `queue_name` names. Workers take tasks from `queue` and from
-    `more_queues`. `max_in_flight` is how many tasks of each queue nsqd lets one worker process have: what taskiq's
-    worker is told by `--max-async-tasks` and `--max-prefetch` together. The URL may set this and all other options of
-    NSQ's clients. Sending a task raises ConnectError if no nsqd can be reached for `send_timeout` seconds: that is how
-    long a restart may take. Raises ValueError or ConfigError for a URL or a name that cannot be used.
+    A task goes to `queue`, or to the queue in its label `queue_name`. Workers take tasks from `queue` and
+    `more_queues`. `max_in_flight` is the maximum number of tasks that nsqd gives one worker process from each queue:
+    the sum of taskiq's `--max-async-tasks` and `--max-prefetch`. The URL can set this and all other options of NSQ's
+    clients. Sending a task raises ConnectError if no nsqd is reachable for `send_timeout` seconds, so nsqd may take
+    that long to restart. Raises ValueError or ConfigError for an invalid URL or name.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class NsqBroker(AsyncBroker):
         send_timeout: float = 10.0,
     ) -> None:
         super().__init__()
-        # One task that fails says nothing about the next one, so nothing slows down.
+        # A failed task says nothing about the next one, so there is no backoff.
         self._endpoint = parse_url(url, max_in_flight=max_in_flight, backoff="none")
         self.queue = queue
         self.queues = tuple(dict.fromkeys((queue, *more_queues)))
@@ -61,11 +61,11 @@ class NsqBroker(AsyncBroker):
         self._producer: aio.Producer | None = None
         self._listening: list[Deliveries] = []
 
-    # taskiq's receiver reads messages with `broker.formatter`, and users set it.
+    # taskiq's receiver parses messages with `broker.formatter`, and users set it.
 
     @property
     def formatter(self) -> TaskiqFormatter:
-        """The formatter that was set, with what has to happen to messages that nobody can run."""
+        """The user's formatter, which also buries messages that can't run."""
         return self._formatter
 
     @formatter.setter
@@ -73,13 +73,13 @@ class NsqBroker(AsyncBroker):
         self._formatter = BuryingFormatter(formatter, self)
 
     async def startup(self) -> None:
-        """Open the producer. It connects when it is needed, so nsqd may start later."""
+        """Open the producer. It connects on first use, so nsqd may start later."""
         await self._open_producer()
         await super().startup()
 
     async def shutdown(self) -> None:
-        """Give back what was not acknowledged, and close all connections."""
-        await super().shutdown()  # first: handlers of this event may still send tasks
+        """Give back unacknowledged messages, and close all connections."""
+        await super().shutdown()  # first, because handlers of this event may still send tasks
         for deliveries in self._listening:
             deliveries.close()
         self._listening.clear()
@@ -87,11 +87,11 @@ class NsqBroker(AsyncBroker):
         await self._opened.aclose()
 
     async def kick(self, message: BrokerMessage) -> None:
-        """Publish a task, and return when nsqd has it. Raise ValueError for labels that cannot be followed."""
+        """Publish a task, and return when nsqd has it. Raise ValueError for invalid labels."""
         await self.publish(message, delay=delay_of(message.labels))
 
     async def publish(self, message: BrokerMessage, *, delay: float, key: str | None = None) -> None:
-        """Publish a task that is due in `delay` seconds, under a key by which it can be cancelled."""
+        """Publish a task that is due in `delay` seconds, with a key for cancelling it."""
         topic, headers = self.topic_of(message), _headers_of(message, delay)
         producer = await self._open_producer()
         give_up = time.monotonic() + self._send_timeout
@@ -103,13 +103,13 @@ class NsqBroker(AsyncBroker):
             except PublishRejected as error:
                 if not self._limit.learn(error, delay):
                     raise
-            except (ConnectError, PublishUnsent):  # nsqd has nothing of it
+            except (ConnectError, PublishUnsent):  # nsqd hasn't stored it
                 if time.monotonic() > give_up:
                     raise
                 await asyncio.sleep(_PAUSE)
 
     async def cancel(self, key: str) -> CancelResult:
-        """Take back the task that was published with this key to one of `queues`. Raise what `Producer.cancel` raises."""
+        """Cancel the task with this key in one of `queues`. Raises the errors of `Producer.cancel`."""
         producer = await self._open_producer()
         found = CancelResult()
         for topic in self._topics:
@@ -117,11 +117,11 @@ class NsqBroker(AsyncBroker):
         return found
 
     def topic_of(self, message: BrokerMessage) -> str:
-        """Return the topic to which a task goes."""
+        """Return the topic of a task."""
         return topic_name(queue_of(message.labels, self.queue))
 
     async def listen(self) -> AsyncGenerator[bytes | AckableMessage, None]:
-        """Yield the tasks of all queues of this worker. Raise ProtocolError or AuthError if none can ever come."""
+        """Yield the tasks of all this worker's queues. Raise ProtocolError or AuthError if none can ever arrive."""
         await self._open_producer()
         deliveries = Deliveries()
         self._listening.append(deliveries)
@@ -134,7 +134,7 @@ class NsqBroker(AsyncBroker):
                 # Validation would cost more than the rest, and there is nothing to validate.
                 yield AckableMessage.model_construct(data=body, ack=delivery.ack)
         finally:
-            # Tasks that have begun go on, and are acknowledged over the same connections: `shutdown` closes them.
+            # Running tasks go on, and are acknowledged over the same connections, which `shutdown` closes.
             for pump in pumps:
                 pump.cancel()
             for consumer in consumers:
@@ -148,7 +148,7 @@ class NsqBroker(AsyncBroker):
 
     async def _open_producer(self) -> aio.Producer:
         if not self._is_at_home():
-            # The loop of an earlier asyncio.run has ended, and its connections with it.
+            # The loop of an earlier asyncio.run is gone, and its connections too.
             self._loop = asyncio.get_running_loop()
             self._opened, self._producer, self._listening = AsyncExitStack(), None, []
         if self._producer is None:
@@ -162,12 +162,12 @@ class NsqBroker(AsyncBroker):
 
 
 async def _pump(consumer: aio.Consumer, deliveries: Deliveries) -> None:
-    """Pass on what is due. Give back the rest until it is, without counting that as an attempt."""
+    """Pass on due messages. Give back the others until they are due, without counting the attempt."""
     try:
         async for message in consumer:
             if not give_back_early(message, time.time()):
                 deliveries.add(message)
-    except Exception as error:  # whatever it is, the worker has to end with it instead of waiting for ever
+    except Exception as error:  # any error has to end the worker, which would wait forever otherwise
         deliveries.fail(error)
 
 

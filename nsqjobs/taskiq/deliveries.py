@@ -1,9 +1,8 @@
-"""The messages of tasks that a worker has, from their delivery to their answer.
+"""A worker's task messages, from delivery to answer.
 
-taskiq tells a broker one thing about a task: it calls `ack`. It says nothing when a middleware fails, when a task is
-cancelled, or when a task that acknowledges for itself never does so. Without an answer such a message would stay with
-this worker until nsqd loses its patience. So the end of the asyncio task in which the receiver handles the message
-counts as well:
+taskiq's only report about a task is a call of `ack`. There is none if a middleware fails, if a task is cancelled, or if
+a task with manual acknowledgement never acknowledges. Without an answer such a message would stay with this worker
+until nsqd's limit. So we also watch for the end of the asyncio task in which the receiver handles the message:
 
     waiting -> begun -> acknowledged              ack: FIN
                      -> ended with an exception   REQ, or BURY after the last attempt
@@ -11,7 +10,7 @@ counts as well:
                      -> ended without an ack      no further TOUCH: nsqd delivers it again after its timeout
     waiting -> the worker stops                   REQ that does not count the attempt
 
-All messages are touched until then, also those that wait for the receiver.
+All messages are touched until then, even while they wait for the receiver.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ log = logging.getLogger("taskiq.nsq_broker")
 
 
 class TaskDelivery:
-    """A task's message, delivered once."""
+    """One delivery of a task's message."""
 
     __slots__ = ("_deliveries", "message")
 
@@ -40,28 +39,28 @@ class TaskDelivery:
         self._deliveries = deliveries
 
     async def ack(self) -> None:
-        """Finish the message. Called by taskiq's receiver, or through the context of the task.
+        """Finish the message. Called by taskiq's receiver, or through the task's context.
 
-        It never waits, but other brokers have it async, and receivers of users await it.
+        It never waits, but it is async in other brokers, and users' receivers await it.
         """
         self._deliveries.forget(self)
         if not self.message.finish() and self.message.answered == "lost":
-            log.warning("task was done after nsqd had taken it back, so it runs again message=%s", self.message.id)
+            log.warning("task finished after its nsqd timeout and will run again message=%s", self.message.id)
 
     def begin(self) -> None:
-        """Take note that the current asyncio task handles the message until it ends."""
+        """Record that the current asyncio task handles the message."""
         task = asyncio.current_task()
         if task is not None:
             task.add_done_callback(self._ended)
 
     def bury(self, reason: str) -> None:
-        """Let nsqd keep a message that no worker can run."""
+        """Bury a message that no worker can run."""
         self._deliveries.forget(self)
         log.error("buried reason=%s message=%s", reason, self.message.id)
         self.message.bury(reason)
 
     def give_back(self) -> None:
-        """Let another worker have the message, and do not count the attempt."""
+        """Give the message to another worker, without counting the attempt."""
         self._deliveries.forget(self)
         self.message.requeue(0, backoff=False, count=False)
 
@@ -72,14 +71,14 @@ class TaskDelivery:
             self.give_back()
         elif (error := task.exception()) is not None:
             self._deliveries.forget(self)
-            log.error("task was not acknowledged, so it runs again message=%s", self.message.id, exc_info=error)
+            log.error("task was not acknowledged and will run again message=%s", self.message.id, exc_info=error)
             self.message.answer_for(error)
         else:
             self._deliveries.forget(self)
 
 
 class Deliveries:
-    """The messages that one `listen` has, and those of them that wait for the receiver."""
+    """The messages of one `listen`, and the queue for the receiver."""
 
     def __init__(self) -> None:
         self._waiting: deque[TaskDelivery] = deque()
@@ -87,11 +86,11 @@ class Deliveries:
         self._failure: BaseException | None = None
         self._unanswered: set[TaskDelivery] = set()
         self._touching = Touching()
-        self._sooner = asyncio.Event()  # the next look at what has to be touched comes sooner than was thought
+        self._sooner = asyncio.Event()  # woken to check for touches sooner
         self._keeping: asyncio.Task[None] | None = None
 
     def add(self, message: Message) -> None:
-        """Take a message that was just delivered."""
+        """Add a new delivery."""
         delivery = TaskDelivery(message, self)
         self._unanswered.add(delivery)
         self._waiting.append(delivery)
@@ -102,7 +101,7 @@ class Deliveries:
             self._keeping = asyncio.create_task(self._keep())
 
     def fail(self, error: BaseException) -> None:
-        """Let `take` raise an error: no message will come any more."""
+        """Make `take` raise an error: no more messages will arrive."""
         self._failure = error
         self._arrived.set()
 
@@ -111,7 +110,7 @@ class Deliveries:
         while True:
             while self._waiting:
                 delivery = self._waiting.popleft()
-                if delivery.message.answered == "no":  # otherwise its connection was lost while it waited
+                if delivery.message.answered == "no":  # otherwise it lost its connection while it waited
                     return delivery
                 self.forget(delivery)
             if self._failure is not None:
@@ -120,16 +119,16 @@ class Deliveries:
             await self._arrived.wait()
 
     def forget(self, delivery: TaskDelivery) -> None:
-        """Touch the message no more."""
+        """Stop touching the message."""
         self._unanswered.discard(delivery)
 
     def give_back_waiting(self) -> None:
-        """Give back what the receiver has not taken."""
+        """Give back messages that the receiver hasn't taken."""
         while self._waiting:
             self._waiting.popleft().give_back()
 
     def close(self) -> None:
-        """Give back everything, also what the receiver still has."""
+        """Give back everything, even messages that the receiver still has."""
         self.give_back_waiting()
         for delivery in list(self._unanswered):
             delivery.give_back()
@@ -151,5 +150,5 @@ class Deliveries:
             self.forget(delivery)
         elif not self._touching.touch_in_time(message, now):
             self.forget(delivery)
-            text = "task runs longer than nsqd's --max-msg-timeout, so another worker gets it as well message=%s"
+            text = "task runs longer than nsqd's --max-msg-timeout, another worker will run it too message=%s"
             log.warning(text, message.id)

@@ -1,8 +1,8 @@
-"""The broker's formatter: reads a message, and has it buried if no worker could ever run it.
+"""The broker's formatter: parses a message, and buries it if no worker could ever run it.
 
-taskiq's receiver logs a message that it cannot read, or whose task it does not know, and forgets it: from 0.13 on it
-acknowledges such a message, which loses it, and before that it never does, which repeats it for ever. Nothing but the
-formatter is asked about each message, in the asyncio task that handles it. So this is where the broker looks.
+taskiq's receiver logs a message that it can't parse or has no task for, and forgets it. From 0.13 on it acknowledges
+such a message, which loses it; before that it never does, which repeats it forever. Only the formatter is called for
+each message in the asyncio task that handles it, so the check is here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class TaskBody(bytes):
-    """The body of a message, which knows its delivery."""
+    """The body of a message, with its delivery."""
 
     delivery: TaskDelivery
 
@@ -31,7 +31,7 @@ class TaskBody(bytes):
 
 
 class BuryingFormatter(TaskiqFormatter):
-    """The formatter of a user or of taskiq, and what has to happen with the message besides."""
+    """Wraps the formatter of the user or of taskiq."""
 
     def __init__(self, inner: TaskiqFormatter, broker: AsyncBroker) -> None:
         self.inner = inner
@@ -42,7 +42,7 @@ class BuryingFormatter(TaskiqFormatter):
         return self.inner.dumps(message)
 
     def loads(self, message: bytes) -> TaskiqMessage:
-        """Return the message of a task. Raise what the inner formatter raises, once the message is buried."""
+        """Return the message of a task. If the inner formatter raises, bury the message and raise the same error."""
         if not isinstance(message, TaskBody):
             return self.inner.loads(message)
         delivery = message.delivery
@@ -59,7 +59,7 @@ class BuryingFormatter(TaskiqFormatter):
 
 
 def _check_labels(message: TaskiqMessage) -> None:
-    """Raise what the receiver will meet when it parses the labels, which it does without us."""
+    """Parse the labels to raise the error that the receiver would hit later, without us."""
     for label, kind in (message.labels_types or {}).items():
         if label in message.labels:
             parse_label(message.labels[label], kind)

@@ -1,4 +1,4 @@
-"""The labels of a task that the broker reads. taskiq sends a label as text, and a task that is kicked again has the value."""
+"""The labels that the broker reads. taskiq sends labels as text, but a task that is kicked again has the values."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any, Final
 
-QUEUE: Final = "queue_name"  # as with taskiq-redis and taskiq-aio-pika
-DELAY: Final = "delay"  # seconds; as with taskiq-aio-pika, and what SmartRetryMiddleware sets
+QUEUE: Final = "queue_name"  # as in taskiq-redis and taskiq-aio-pika
+DELAY: Final = "delay"  # seconds; as in taskiq-aio-pika; SmartRetryMiddleware sets it
 RETRIES: Final = "_retries"  # set by taskiq's retry middlewares
 
 Labels = Mapping[str, Any]
@@ -19,7 +19,7 @@ def queue_of(labels: Labels, default: str) -> str:
 
 
 def delay_of(labels: Labels) -> float:
-    """Return the seconds by which the task is to be delayed. Raise ValueError for a label that is no such number."""
+    """Return the task's delay in seconds. Raise ValueError for an invalid label."""
     said = labels.get(DELAY)
     if said is None:
         return 0.0
@@ -33,6 +33,6 @@ def delay_of(labels: Labels) -> float:
 
 
 def retries_of(labels: Labels) -> int:
-    """Return how often the task was tried again, as far as the labels tell."""
+    """Return the number of retries from the labels."""
     said = str(labels.get(RETRIES, ""))
     return int(said) if said.isdecimal() else 0

@@ -1,7 +1,7 @@
-"""Schedules by time, kept by nsqd itself: `NsqScheduleSource`.
+"""Schedules by time, kept by nsqd: `NsqScheduleSource`.
 
-A task that is to run at a given time is published at once and deferred until then, under a key made of the schedule's
-id. So no scheduler process has to run for it, and `delete_schedule` takes the message back.
+A task with a given time is published at once and deferred until then, with a key made from the schedule's id. So it
+needs no scheduler process, and `delete_schedule` cancels the message.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _is_plain: Final = re.compile(r"[!-~]{1,50}", re.ASCII).fullmatch
 
 
 class NsqScheduleSource(ScheduleSource):
-    """Has nsqd defer tasks until their time. For schedules by cron or interval use another source.
+    """Defers tasks in nsqd until their time. For cron or interval schedules use another source.
 
-    An id is for one schedule: nsqd makes a second publish with the same key only when it has forgotten the first one.
-    So an id that this source has seen is refused; it remembers the last ten thousand.
+    Use each id for one schedule: nsqd drops a second publish with the same key until it has forgotten the first one. So
+    this source refuses ids that it has seen; it remembers the last ten thousand.
     """
 
     def __init__(self, broker: NsqBroker) -> None:
@@ -41,29 +41,29 @@ class NsqScheduleSource(ScheduleSource):
         self._seen: OrderedDict[str, None] = OrderedDict()
 
     async def get_schedules(self) -> list[ScheduledTask]:
-        """Return nothing: a scheduler process has nothing to send, as nsqd does that by itself."""
+        """Return nothing: nsqd delivers by itself, so a scheduler process has nothing to send."""
         return []
 
     async def add_schedule(self, schedule: ScheduledTask) -> None:
-        """Publish the task, deferred until its time. Raise ValueError for a schedule that nsqd cannot keep."""
+        """Publish the task, deferred until its time. Raise ValueError for a schedule that nsqd can't keep."""
         if schedule.time is None:
             raise ValueError(
-                "NsqScheduleSource has schedules by time only: for cron and interval use taskiq's LabelScheduleSource,"
+                "NsqScheduleSource only has schedules by time: for cron and interval use taskiq's LabelScheduleSource,"
                 " or a source with a store, such as taskiq-redis' ListRedisScheduleSource"
             )
         queue = queue_of(schedule.labels, self.broker.queue)
         if queue not in self.broker.queues:
             raise ValueError(f"the broker does not know the queue {queue!r}: name it in more_queues")
         if schedule.schedule_id in self._seen:
-            raise ValueError(f"the id {schedule.schedule_id!r} was used before: take another one for another schedule")
+            raise ValueError(f"the id {schedule.schedule_id!r} was used before: use another id for another schedule")
         deferring = _DeferringBroker(self.broker, due=eta_of_time(schedule.time), key=key_of(schedule.schedule_id))
         kicker = AsyncKicker(schedule.task_name, deferring, dict(schedule.labels))  # type: ignore[var-annotated]  # of any task
         kicker.with_labels(schedule_id=schedule.schedule_id).with_task_id(schedule.task_id)
         await kicker.kiq(*schedule.args, **schedule.kwargs)
-        self._remember(schedule.schedule_id)  # now: after an error the same id may be tried again, which is made once
+        self._remember(schedule.schedule_id)  # only now, so you can retry the id after an error
 
     async def delete_schedule(self, schedule_id: str) -> None:
-        """Take the task back, unless a worker has it. Raise nsqclient.Incomplete if an nsqd has given no answer."""
+        """Cancel the task, unless a worker has it. Raise nsqclient.Incomplete if an nsqd didn't answer."""
         self._remember(schedule_id)
         await self.broker.cancel(key_of(schedule_id))
 
@@ -81,10 +81,10 @@ def key_of(schedule_id: str) -> str:
 
 
 class _DeferringBroker(AsyncBroker):
-    """The broker as one schedule sees it: with its middlewares, and a time and a key for what is sent.
+    """The broker for one schedule: with its middlewares, and a time and key for the message.
 
-    They are no labels, because a retry of the task has the same labels: it would be published with the same key, and
-    nsqd would not make it.
+    Time and key aren't labels, because a retry of the task has the same labels: it would have the same key, and nsqd
+    would drop it as a repeat.
     """
 
     def __init__(self, broker: NsqBroker, *, due: float, key: str) -> None:

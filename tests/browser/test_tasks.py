@@ -137,7 +137,7 @@ def test_why_a_depth_grows_takes_one_click(hand: Hand) -> None:
     hand.click("Show the channel", ".incident a")
     text = hand.page.text("main")
     assert "No consumer is connected" in text
-    assert "Start a consumer, or delete the channel if nobody needs it any more." in text
+    assert "Start a consumer, or delete the channel if it is no longer needed." in text
     assert "growing" in text
     assert hand.clicks == 1
 

@@ -143,7 +143,8 @@ def test_a_node_that_cannot_be_reached_is_named_by_everybody(
     registered = time.monotonic()
     eventually(lambda: site.nodes[0].get("reachable") is False)
     assert site.nodes[0]["unreachable"] == problem
-    assert f"where clients will look for it: {problem}" in lookupd.log
+    assert "unreachable at its broadcast address " in lookupd.log
+    assert f": {problem}; set another" in lookupd.log
     eventually(lambda: f"this node cannot be reached: {problem}" in nsqd.log)
     assert "set --broadcast-address to" in nsqd.log
     (finding,) = eventually(lambda: site.findings("D27"))

@@ -220,9 +220,9 @@ def test_the_verdict_is_logged_when_it_changes(caplog: pytest.LogCaptureFixture)
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
     assert [record.getMessage() for record in caplog.records] == [
-        "client(10.0.0.9:51234) - cannot be reached at 10.0.0.9:4150, where clients will look for it: "
-        "dial 10.0.0.9:4150: connection refused; it needs another --broadcast-address",
-        "client(10.0.0.9:51234) - can be reached at 10.0.0.9:4150 now",
+        "client(10.0.0.9:51234) - unreachable at its broadcast address 10.0.0.9:4150: "
+        "dial 10.0.0.9:4150: connection refused; set another --broadcast-address on this nsqd",
+        "client(10.0.0.9:51234) - reachable again at 10.0.0.9:4150",
     ]
 
 

@@ -78,6 +78,6 @@ def test_a_run_that_does_not_ask_loads_nothing_else_of_ours(tmp_path: Path) -> N
 
 def test_the_former_name_still_works_and_says_how_long() -> None:
     sys.modules.pop("nsqclient.pytest_plugin", None)
-    with pytest.warns(DeprecationWarning, match=r"is now nsqpytest; the old name goes with 0\.3\.0"):
+    with pytest.warns(DeprecationWarning, match=r"is now nsqpytest; the old name will be removed in 0\.3\.0"):
         former = importlib.import_module("nsqclient.pytest_plugin")
     assert [getattr(former, name) for name in former.__all__] == [getattr(nsqpytest, it) for it in nsqpytest.__all__]

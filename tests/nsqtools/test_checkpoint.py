@@ -28,7 +28,7 @@ def test_what_is_saved_is_read_again_and_replaced(tmp_path: Path) -> None:
 def test_an_invalid_checkpoint_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "checkpoint"
     path.write_text(text)
-    with pytest.raises(ToolFailed, match=r"checkpoint is no checkpoint of nsq_replay"):
+    with pytest.raises(ToolFailed, match=r"checkpoint is not a checkpoint of nsq_replay"):
         ReplayCheckpoint.load(path)
 
 

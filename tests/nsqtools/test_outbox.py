@@ -54,8 +54,8 @@ def test_what_is_due_has_no_delay() -> None:
         ({"body": None}, "NoneType"),
         ({"body": 7}, "type int"),
         ({"headers": "{"}, "not JSON"),
-        ({"headers": "[1]"}, "no JSON object"),
-        ({"headers": '{"a": 1}'}, "values are texts"),
+        ({"headers": "[1]"}, "not a JSON object"),
+        ({"headers": '{"a": 1}'}, "JSON object of strings"),
         ({"headers": '{"A": "b"}'}, "invalid header name"),
         ({"headers": json.dumps({"a": "x" * 5000})}, "more than"),
         ({"key": "a b"}, "invalid key"),
@@ -63,7 +63,7 @@ def test_what_is_due_has_no_delay() -> None:
         ({"key": b"k"}, "invalid key"),
         ({"key": UUID(int=1)}, "invalid key"),
         ({"topic": b"t"}, "invalid topic name"),
-        ({"deliver_at": "tomorrow"}, "no time"),
+        ({"deliver_at": "tomorrow"}, "not a time"),
     ],
 )
 def test_a_row_that_no_nsqd_would_accept(columns: dict[str, object], words: str) -> None:

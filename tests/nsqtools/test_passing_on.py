@@ -60,8 +60,8 @@ def test_however_many_are_under_way_each_is_published_with_what_the_destination_
 def test_what_is_left_out_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     pass_on(OldProducer(), 5)
     assert [record.getMessage() for record in caplog.records] == [
-        "there knows no headers: those of messages are left out",
-        "there knows no keys: after a crash of this tool, messages may come twice",
+        "there doesn't support headers: forwarding messages without them",
+        "there doesn't support keys: a crash of this tool may duplicate messages",
     ]
 
 

@@ -92,7 +92,7 @@ def test_a_node_that_is_down_is_named_before() -> None:
     rows = (picture.channel_node("n1:4151"), picture.channel_node("n2:4151"))
     cluster = picture.snapshot(picture.topic(picture.channel(*rows), nodes=TWO), nodes=nodes)
     moved = plan(cluster, Action(kind=Kind.SEEK_CHANNEL, topic="t", channel="c", place="latest"))
-    assert any("It is not asked" in it.text and "nothing changes there" in it.text for it in moved.consequences)
+    assert any("It is skipped" in it.text and "nothing changes there" in it.text for it in moved.consequences)
 
 
 def test_deleting_a_topic_that_is_published_to_says_who_makes_it_again() -> None:

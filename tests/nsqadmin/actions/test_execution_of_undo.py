@@ -75,7 +75,7 @@ def refused(status: int, body: bytes = b"") -> Callable[[], bytes]:
             "it keeps no history: it is NSQ's own nsqd, or an older one of ours",
         ),
         (refused(413, b'{"message":"TOO_MANY"}'), "its channel has more than 10,000 gaps"),
-        (refused(500, b"[" * 10_000), "it did not tell what the channel had (HTTP 500)"),
+        (refused(500, b"[" * 10_000), "it did not report the channel's state (HTTP 500)"),
         (lambda: b"odd", "its description of the channel cannot be read"),
     ],
 )

@@ -34,7 +34,7 @@ def test_d20_a_channel_has_paused_itself() -> None:
 def test_d20_names_the_node_if_others_go_on() -> None:
     finding = only(about(channel(stopped(TRIPPED), channel_node("n2:4151", clients=(client("n2:4151"),)))))
     assert finding.verdict == f"It has paused itself on 1 of 2 nodes: {TRIPPED}"
-    assert "the breaker counts anew" in finding.advice
+    assert "the breaker starts counting from 0" in finding.advice
 
 
 def test_a_person_who_pauses_is_d1_as_before() -> None:

@@ -61,7 +61,7 @@ def test_a_limit_holds_for_all_nodes_together() -> None:
 def test_a_node_that_has_not_told_is_not_asked_and_is_named_with_what_it_had() -> None:
     plan = planned(on_node("n1", 3), on_node("n2", 40, error="it does not answer"))
     assert [it.node for it in plan.shares] == ["n1"]
-    assert "n2 has not told what is buried there: it does not answer" in words(plan)
+    assert "n2 did not report its buried messages: it does not answer" in words(plan)
     assert "It had 40 buried messages when it was last seen" in words(plan)
 
 

@@ -134,8 +134,8 @@ def test_a_node_that_hangs_is_named_and_not_counted_as_zero(untouched: Two) -> N
     hung.send_signal(signal.SIGSTOP)
     try:
         text = untouched.text()
-        assert f"{name_of(hung)}</strong> has not told what is buried there" in text
-        assert f"{COUNT} messages when last seen, which the figures below do not have" in text
+        assert f"{name_of(hung)}</strong> did not report its buried messages" in text
+        assert f"{COUNT} messages when last seen, not included in the figures below" in text
         tfoot = text.partition("<tfoot>")[2].partition("</tfoot>")[0]
         assert words_of(tfoot) == f"All nodes that answer {COUNT}"
         assert f"{name_of(hung)}</strong> was not looked at" in text

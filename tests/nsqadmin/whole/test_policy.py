@@ -171,11 +171,11 @@ def test_the_tab_policy_shows_each_key_with_its_line_and_where_nodes_differ(tmp_
         (overflow,) = [row for row in rows if "<code>overflow</code>" in row]
         assert '"drop-oldest"' in overflow
         assert "all that tell" in overflow
-        assert "Not all nodes go by the same policy file" in page
-        assert "No policy file demands anything here" in it.page("/topics/t?tab=policy")
+        assert "Nodes have different policy files" in page
+        assert "No policy file applies here" in it.page("/topics/t?tab=policy")
         it.nodes[2].stop()
-        eventually(lambda: f"{names[2]}</a> does not tell its policy" in it.page("/topics/t/slow?tab=policy"))
-        assert "Not all nodes go by" not in it.page("/topics/t/slow?tab=policy")
+        eventually(lambda: f"{names[2]}</a> does not report its policy" in it.page("/topics/t/slow?tab=policy"))
+        assert "Nodes have different policy files" not in it.page("/topics/t/slow?tab=policy")
 
 
 def test_nodes_with_different_files_and_without_one_are_found_and_a_refused_file_is_named(tmp_path: Path) -> None:
@@ -183,10 +183,10 @@ def test_nodes_with_different_files_and_without_one_are_found_and_a_refused_file
         (finding,) = eventually(lambda: it.findings("D26"))
         names = [name_of(node) for node in it.nodes]
         assert finding["verdict"] == f"{names[2]} has no policy file, unlike {', '.join(sorted(names[:2]))}"
-        assert "Nodes go by different policy files" in it.page("/nodes")
+        assert "Nodes have different policy files" in it.page("/nodes")
         assert f"no policy file <b>{names[2]}</b>" in it.page("/nodes")
         assert "has no policy file, unlike" in it.page(f"/nodes/{names[2]}")
-        assert "None: everything is as in NSQ" in it.page(f"/nodes/{names[2]}")
+        assert "None: the node behaves like NSQ" in it.page(f"/nodes/{names[2]}")
         replace_file(it.files[0], BOUNDS + "\n[[policy]]\nmax_atempts = 3\n")
         (refused,) = eventually(lambda: it.findings("D25"))
         assert (refused["node"], refused["severity"]) == (names[0], "warning")

@@ -210,7 +210,7 @@ async def test_who_buries_at_an_nsqd_that_cannot_hears_it_and_still_has_the_mess
         async with open_consumer("t", "c", nsqd=server) as consumer:
             message = await anext(consumer)
             assert not message.can_bury
-            with pytest.raises(Unsupported, match="buries nothing: it does not grant the extension `bury`"):
+            with pytest.raises(Unsupported, match="can't bury messages: it does not grant the extension `bury`"):
                 message.bury("why")
             with pytest.raises(Unsupported, match="counts every attempt"):
                 message.requeue(1, count=False)
@@ -224,7 +224,7 @@ async def test_who_buries_what_is_not_on_disk_hears_it() -> None:
         server.put("t", b"bad")
         async with open_consumer("t", "c#ephemeral", nsqd=server) as consumer:
             message = await anext(consumer)
-            with pytest.raises(Unsupported, match="t/c#ephemeral, which is not on disk"):
+            with pytest.raises(Unsupported, match="t/c#ephemeral, which is ephemeral"):
                 message.bury("why")
             assert message.requeue(0, count=False)
             assert (await anext(consumer)).attempts == 1

@@ -87,4 +87,4 @@ def test_a_storm_of_errors_is_a_few_lines_and_a_count(caplog: pytest.LogCaptureF
         log(events.Disconnected("a:1", "EOF", 1))
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 10 + 1 + 2
-    assert lines[-2] == "(a:1) 990 more lines about messages were left out"
+    assert lines[-2] == "(a:1) 990 more lines about messages suppressed"

@@ -220,7 +220,7 @@ def test_a_result_that_the_database_refuses_comes_back_a_limited_number_of_times
     [
         ({"task": "tests.nsqjobs.django.tasks.gone"}, "no such task: tests.nsqjobs.django.tasks.gone"),
         ({"task": "os.getpid"}, "not a task: os.getpid"),
-        ({"enqueued_at": "yesterday"}, "no message of a task: ValueError"),
+        ({"enqueued_at": "yesterday"}, "not a message of a task: ValueError"),
     ],
 )
 def test_a_message_that_is_no_task_is_buried(link: FakeLink, changes: dict[str, object], reason: str) -> None:

@@ -256,8 +256,8 @@ def test_what_is_no_task_is_buried_with_the_reason(queue: Queue, nsqd: Nsqd) -> 
     queue.start_worker()
     eventually(lambda: len(queue.buried()) == 2, TIMEOUT)
     reasons = sorted(queue.buried())
-    assert reasons[0].startswith("no message of a task: JSONDecodeError")
-    assert reasons[1].startswith("no such task: django_site.jobs.gone")
+    assert reasons[0].startswith("no such task: django_site.jobs.gone")
+    assert reasons[1].startswith("not a message of a task: JSONDecodeError")
 
 
 def test_a_task_of_a_killed_worker_is_run_by_another(queue: Queue) -> None:

@@ -342,9 +342,9 @@ def test_a_schedule_that_nsqd_cannot_keep_is_refused(nsqd: Nsqd, topic: str) -> 
         await how(AsyncKicker("note", broker, {}), NsqScheduleSource(broker))
         await broker.shutdown()
 
-    with pytest.raises(ValueError, match="by time only: for cron and interval use"):
+    with pytest.raises(ValueError, match="only has schedules by time: for cron and interval use"):
         in_loop(schedule(lambda kicker, source: kicker.schedule_by_cron(source, "* * * * *")))
-    with pytest.raises(ValueError, match="by time only: for cron and interval use"):
+    with pytest.raises(ValueError, match="only has schedules by time: for cron and interval use"):
         in_loop(schedule(lambda kicker, source: kicker.schedule_by_interval(source, 60)))
     with pytest.raises(ValueError, match="does not know the queue"):
         in_loop(schedule(to_another_queue))

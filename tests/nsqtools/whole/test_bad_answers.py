@@ -20,13 +20,18 @@ REPLAY = ("nsq_replay", "--topic=t", "--destination-topic=u")
     [
         (STAT, "lookupd", b"[]", NO_OBJECT),
         (STAT, "lookupd", b"[" * 100_000, "not JSON: "),
-        (STAT, "lookupd", b'{"producers":[{"broadcast_address":5}]}', "broadcast_address is no text"),
+        (STAT, "lookupd", b'{"producers":[{"broadcast_address":5}]}', "broadcast_address is not a string"),
         (STAT, "nsqd", b'{"topics":[{"topic_name":"t","channels":{}}]}', "failed to find channel(c)"),
-        (STAT, "nsqd", b'{"topics":[{"topic_name":"t","channels":[{"channel_name":"c","depth":"5"}]}]}', "no number"),
+        (
+            STAT,
+            "nsqd",
+            b'{"topics":[{"topic_name":"t","channels":[{"channel_name":"c","depth":"5"}]}]}',
+            "not a number",
+        ),
         (PEEK, "lookupd", b"null", NO_OBJECT),
         (PEEK, "nsqd", b'{"topics":[]}', "not what NSQ answers: no 'node'"),
-        (REPLAY, "lookupd", b'{"producers":"all"}', "not what NSQ answers: producers is no list"),
-        (REPLAY, "nsqd", b'{"node":"n","log":"l","first":1,"next":true}', "not what NSQ answers: next is no number"),
+        (REPLAY, "lookupd", b'{"producers":"all"}', "not what NSQ answers: producers is not a list"),
+        (REPLAY, "nsqd", b'{"node":"n","log":"l","first":1,"next":true}', "not what NSQ answers: next is not a number"),
     ],
 )
 def test_what_is_no_answer_of_nsq_is_one_clear_line(

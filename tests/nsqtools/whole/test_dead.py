@@ -107,7 +107,7 @@ def test_a_whole_cluster_is_kicked_after_a_plan(cluster: tuple[Nsqlookupd, list[
     assert set(planned.stdout.decode().splitlines()) == lines
     refused = run_tool("nsq_dead", *kick)
     assert (refused.returncode, last_line(refused.stderr)) == (
-        1, "nothing was done: use --yes to kick without being asked",
+        1, "nothing was done: use --yes to kick without a question",
     )  # fmt: skip
     assert [buried(node) for node in nodes] == [3, 4]
     done = run_tool("nsq_dead", *kick, "--yes")
@@ -137,13 +137,13 @@ def test_a_node_that_is_silent_is_named_and_not_counted_as_nothing(nodes: list[N
     silent.kill()
     try:
         arguments = (*CHANNEL, *places(nodes), f"--nsqd-http-address={where}")
-        for verb, said in (("list", "7 messages, without what could not be asked (1)"), ("kick", "")):
+        for verb, said in (("list", "7 messages, incomplete (failures: 1)"), ("kick", "")):
             result = run_tool("nsq_dead", verb, *arguments, *(["--yes"] if verb == "kick" else []))
             assert result.returncode == 3, result.stderr
             assert where in result.stderr.decode()
             assert said in result.stdout.decode()
         assert f"no answer: {where}" in result.stdout.decode()
-        assert result.stdout.decode().splitlines()[-1] == "7 messages kicked, without what could not be asked (1)"
+        assert result.stdout.decode().splitlines()[-1] == "7 messages kicked, incomplete (failures: 1)"
     finally:
         silent.start()
 
@@ -176,10 +176,10 @@ def test_progress_is_awaited_until_the_job_has_ended(nodes: list[Nsqd]) -> None:
 def test_a_job_under_way_is_shown_in_the_way_and_stopped(nodes: list[Nsqd]) -> None:
     nodes[0].post("/channel/kick?topic=t&channel=c&rate=0.01")
     where = address(nodes[0].http_address)
-    assert dead("list", nodes)[0] == f"{where}  3 buried  kick under way, 0 done"
+    assert dead("list", nodes)[0] == f"{where}  3 buried  kick running, 0 done"
     result = run_tool("nsq_dead", "discard", *CHANNEL, *places(nodes), "--yes")
     assert result.returncode == 3
-    assert f"{where}: a kick or discard is under way already" in result.stderr.decode()
+    assert f"{where}: a kick or discard is already running" in result.stderr.decode()
     assert [buried(node) for node in nodes] == [3, 0]
     assert dead("stop", nodes) == [f"{where}  kick stopped, 0 done", f"{address(nodes[1].http_address)}  no job"]
 

@@ -81,7 +81,7 @@ def test_named_messages_are_taken_back_after_a_plan(nodes: list[Nsqd]) -> None:
     assert tool("cancel", nodes, *names, "--dry-run") == planned
     refused = run_tool("nsq_deferred", "cancel", "--topic=t", *places(nodes), *names)
     assert refused.returncode == 1
-    assert last_line(refused.stderr) == "nothing was done: use --yes to cancel without being asked"
+    assert last_line(refused.stderr) == "nothing was done: use --yes to cancel without a question"
     assert keys(nodes) == ["k-1", "k-2", "k-3", "k-4"]
     assert tool("cancel", nodes, *names, "--yes") == [*planned, "4 cancelled"]
     assert keys(nodes) == ["k-2", "k-3"]
@@ -151,10 +151,10 @@ def test_a_hung_node_of_a_cluster_is_named(cluster: tuple[Nsqlookupd, list[Nsqd]
     finally:
         nodes[1].send_signal(signal.SIGCONT)
     assert (listed.returncode, taken.returncode) == (3, 3)
-    assert listed.stdout.decode().splitlines()[-1] == "2 deferred, without what could not be asked (1)"
+    assert listed.stdout.decode().splitlines()[-1] == "2 deferred, incomplete (failures: 1)"
     lines = taken.stdout.decode().splitlines()
     assert lines[1].startswith(f"no answer: {hung}/stats")
-    assert lines[2:] == ["2 cancelled, without what could not be asked (1)", "not found: key k-2"]
+    assert lines[2:] == ["2 cancelled, incomplete (failures: 1)", "not found: key k-2"]
 
 
 def test_a_node_that_is_gone_from_a_cluster_is_named(cluster: tuple[Nsqlookupd, list[Nsqd]]) -> None:
@@ -165,8 +165,8 @@ def test_a_node_that_is_gone_from_a_cluster_is_named(cluster: tuple[Nsqlookupd, 
     listed = run_tool("nsq_deferred", "list", "--topic=t", where)
     taken = run_tool("nsq_deferred", "cancel", "--topic=t", where, "--key=k-1", "--yes")
     assert (listed.returncode, taken.returncode) == (3, 3)
-    assert listed.stdout.decode().splitlines()[-1] == "2 deferred, without what could not be asked (1)"
-    assert f"{gone}: had the topic t and is not registered now" in listed.stderr.decode()
+    assert listed.stdout.decode().splitlines()[-1] == "2 deferred, incomplete (failures: 1)"
+    assert f"{gone}: had the topic t and is no longer registered" in listed.stderr.decode()
     other = run_tool("nsq_deferred", "list", "--topic=other", where)
     assert (other.returncode, last_line(other.stderr)) == (1, "no nsqd has the topic other")
 
@@ -198,7 +198,7 @@ def test_a_publisher_may_take_back_by_key(start_nsqd: StartNsqd, tmp_path: Path)
     ]
     result = run_tool("nsq_deferred", "list", "--topic=t", *places([nsqd]), with_token)
     assert result.returncode == 3
-    assert f"{where}: the token gives no right to do this" in result.stderr.decode()
+    assert f"{where}: the token has no permission for this" in result.stderr.decode()
 
 
 @pytest.mark.parametrize(

@@ -221,7 +221,7 @@ def test_what_could_not_be_repeated_in_time_is_parked_and_said(database: Databas
     ((error, node, sent),) = database.run("SELECT error, node, sent_at FROM outbox")
     assert error.startswith("outcome unknown")
     assert (node, sent) == (address(nsqd.tcp), None)
-    assert "row 1 is parked: nobody can tell" in log
+    assert "row 1 is parked: unknown whether" in log
     assert "1 unknown" in log
 
 

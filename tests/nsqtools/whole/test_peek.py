@@ -109,7 +109,7 @@ def test_peeking_reports_damaged_messages(start_nsqd: StartNsqd) -> None:
     ("topic", "line"),
     [
         ("nope", "nope on {}: there is no such topic"),
-        ("e#ephemeral", "e#ephemeral on {}: an ephemeral topic keeps no history"),
+        ("e#ephemeral", "e#ephemeral on {}: an ephemeral topic has no history"),
     ],
 )
 def test_topics_that_cannot_be_peeked_into_are_refused(nsqd: Nsqd, topic: str, line: str) -> None:

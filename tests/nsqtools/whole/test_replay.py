@@ -113,7 +113,7 @@ def test_no_faster_than_it_may_and_on_from_its_checkpoint(nsqd: Nsqd, topic: str
     assert (again.returncode, json.loads(again.stdout)["published"]) == (0, 0)
     other = run_tool("nsq_replay", *source(nsqd, topic), "--destination-topic=other", f"--checkpoint={checkpoint}")
     assert (other.returncode, last_line(other.stderr)) == (
-        1, f"checkpoint {checkpoint} is of another replay, {topic} into {topic}-2",
+        1, f"checkpoint {checkpoint} belongs to another replay, {topic} into {topic}-2",
     )  # fmt: skip
 
 

@@ -162,7 +162,7 @@ def test_to_nsq_stops_in_time_when_its_nsqd_hangs(topic: str, start_nsqd: StartN
             tool.process.stdin.flush()
             eventually(lambda: node.unread_bytes, timeout=LIMIT)
             assert stops_in_time(tool) == 1
-            assert "stopped before a record was answered" in tool.log
+            assert "stopped while a record waited for its answer" in tool.log
 
 
 @pytest.mark.parametrize("hung", ["source", "destination"])

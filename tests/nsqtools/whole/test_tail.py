@@ -273,7 +273,7 @@ def test_a_signal_waits_for_the_answer_to_the_record_that_is_on_its_way(is_answe
                 connection.sendall(OK_FRAME)
             assert tool.wait() == status
     if not is_answered:
-        assert tool.log.endswith("stopped before a record was answered: it may or may not be published\n")
+        assert tool.log.endswith("stopped while a record waited for its answer: it may or may not be published\n")
     assert "Traceback" not in tool.log
 
 

@@ -166,7 +166,7 @@ FILE = "--topic=t", "--nsqd-tcp-address=127.0.0.1:1"
             [*FILE, "--gzip", "--filename-format=x"],
             "missing <REV> in --filename-format when gzip, rotation, or work dir enabled",
         ),
-        ([*FILE, "--topic-pattern=("], "--topic-pattern is no regular expression: missing ), unterminated subpattern at position 0"),
+        ([*FILE, "--topic-pattern=("], "--topic-pattern is not a regular expression: missing ), unterminated subpattern at position 0"),
         ([*FILE, "--topic=bad topic"], "invalid topic name 'bad topic'"),
         ([*FILE, "--channel=bad channel"], "invalid channel name 'bad channel'"),
     ],

@@ -14,13 +14,13 @@ from nsqjobs.django.models import StoredResult
 
 
 class Command(BaseCommand):
-    help = "Delete the results of tasks that have ended."
+    help = "Delete the results of finished tasks."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
             "--older-than", type=float, default=14.0, metavar="DAYS", help="days since the end (%(default)g)"
         )
-        parser.add_argument("--successful", action="store_true", help="only of tasks that have succeeded")
+        parser.add_argument("--successful", action="store_true", help="only successful tasks")
 
     def handle(self, **options: Any) -> None:
         ended = [TaskResultStatus.SUCCESSFUL, *([] if options["successful"] else [TaskResultStatus.FAILED])]

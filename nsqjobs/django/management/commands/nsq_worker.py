@@ -21,24 +21,24 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class Command(BaseCommand):
-    help = "Run the tasks that were enqueued on nsqd. SIGTERM and SIGINT let running tasks end; a second one does not."
+    help = "Run tasks from nsqd. After SIGTERM or SIGINT, running tasks may end; a second signal stops at once."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--backend", default="default", help="a name in TASKS (%(default)s)")
-        parser.add_argument("--queue", action="append", dest="queues", help="a queue; repeatable (all of the backend)")
         parser.add_argument(
-            "--concurrency", type=int, default=4, help="tasks of each queue at the same time (%(default)s)"
+            "--queue", action="append", dest="queues", help="a queue; repeatable (all queues of the backend)"
         )
+        parser.add_argument("--concurrency", type=int, default=4, help="parallel tasks per queue (%(default)s)")
         parser.add_argument(
             "--drain-timeout",
             type=float,
             default=60.0,
-            help="seconds for running tasks to end after a signal; then they are given back (%(default)g)",
+            help="grace period for running tasks after a signal, in seconds; then they are given back (%(default)g)",
         )
 
     def handle(self, **options: Any) -> None:
         if options["concurrency"] < 1:
-            raise CommandError("--concurrency is at least 1")
+            raise CommandError("--concurrency must be at least 1")
         backend = _backend(options["backend"])
         worker = Worker(backend, _queues(backend, options["queues"]), concurrency=options["concurrency"])
         for number in _SIGNALS:
@@ -51,7 +51,7 @@ class Command(BaseCommand):
 def _backend(alias: str) -> NsqBackend:
     backend = task_backends[alias]
     if not isinstance(backend, NsqBackend):
-        raise CommandError(f"TASKS[{alias!r}] is no nsqjobs.django.NsqBackend")
+        raise CommandError(f"TASKS[{alias!r}] is not an nsqjobs.django.NsqBackend")
     return backend
 
 
