@@ -3,6 +3,9 @@
 nsqd and nsqlookupd use all of it. Some parts (`parse_query`, `Response`, `wire_head`) also serve code that writes to
 sockets without ASGI. This module depends neither on the endpoints nor on the server that runs the application.
 
+nsqadmin uses Starlette instead. These two daemons don't, because it costs both of them 5 to 10 % of their start-up time
+or idle memory: see bench/results/starlette-2026-11-28.md.
+
 Routing follows the router in NSQ's releases: a path that exists only for another method gets 405, a path that nearly
 matches a route is redirected (see routes.py), and any other path gets 404.
 """
