@@ -1,11 +1,13 @@
 """uvicorn inside the trio loop: the bridge between ASGI on asyncio and our daemons on trio.
 
 We use only uvicorn's HTTP protocol class, not its server. The server would open its own listeners, wake up ten times a
-second (an idle daemon should use no CPU) and take over signals. We pass it connected sockets: `serve` accepts them, or
-other code reads the first bytes of a connection, finds that the application must serve it, and calls `Web.adopt`.
+second (an idle daemon should use no CPU) and take over signals. We pass it connections: `serve` accepts them, or other
+code reads the first bytes of a connection, finds that the application must serve it, and calls `Web.adopt`. If the
+poller has to keep the socket, because of TLS, it serves it with a `Web.handler`.
 
-    open_web(app)  ──►  Web.adopt(sock, received)  ──►  asyncio transport ──► uvicorn's parser ──► app(scope, ...)
-                                                                                 run_trio(fn)  ◄──┘
+    open_web(app)  ──►  Web.adopt(sock, received)  ──►  asyncio transport ──┐
+                   ──►  Web.handler(peer, wake)    ──►  PolledTransport   ──┴─► uvicorn's parser ──► app(scope, ...)
+                                                                                   run_trio(fn)  ◄──┘
 
 Handlers run as asyncio tasks on the loop that trio-asyncio runs inside trio. They may call the cores directly, and
 await trio functions with `run_trio`.
@@ -42,12 +44,15 @@ from nsqcommon.http_api import (
     canonical,
 )
 from nsqcommon.http_heads import BAD_REQUEST, HEADERS_TOO_LARGE, MOST_HEAD_BYTES, refusal_of
+from nsqcommon.polled_transport import ProtocolHandler
+from nsqcommon.turn import in_turn
 
 if TYPE_CHECKING:
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
     from nsqcommon.budget import Budget
     from nsqcommon.http_api import Message, Receive, Request, Scope, Send
+    from nsqcommon.turn import Turn
 
 App = Callable[["Scope", "Receive", "Send"], Awaitable[None]]
 
@@ -116,14 +121,15 @@ async def _drop_when_stalled(request: Request, sent: Callable[[], int]) -> None:
 
 
 @asynccontextmanager
-async def open_web(app: App, *, grace: float | None = None) -> AsyncIterator[Web]:
+async def open_web(app: App, *, turn: Turn | None = None, grace: float | None = None) -> AsyncIterator[Web]:
     """Yield a `Web` that serves until the block ends. Then let responses in progress finish, and close all connections.
 
-    Closing takes at most `grace` seconds, even if you cancel the block.
+    Closing takes at most `grace` seconds, even if you cancel the block. Pass the poller's `turn` to use `Web.handler`.
+    The poller has to run until the block has ended.
     """
     async with trio_asyncio.open_loop() as loop:
         loop.set_exception_handler(_log_bug)
-        web = Web(app, loop)
+        web = Web(app, loop, turn)
         try:
             yield web
         finally:
@@ -150,8 +156,10 @@ async def serve(
 class Web:
     """The connections of one application."""
 
-    def __init__(self, app: App, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, app: App, loop: asyncio.AbstractEventLoop, turn: Turn | None = None) -> None:
         self._loop = loop
+        self._turn = turn
+        self._takes_turn_soon = False
         self._date = HttpDate()
         self._config = Config(
             _spelled_as_go(app, self._date),
@@ -178,18 +186,11 @@ class Web:
         return len(self._state.connections)
 
     def adopt(
-        self,
-        sock: socket.socket,
-        received: bytes = b"",
-        *,
-        client: tuple[str, int] | None = None,
-        common_name: str | None = None,
-        on_closed: Callable[[], None] = _do_nothing,
+        self, sock: socket.socket, received: bytes = b"", *, on_closed: Callable[[], None] = _do_nothing
     ) -> None:
         """Take over a connected, non-blocking socket, together with the bytes already `received` from it.
 
-        Pass the peer's address as `client` if the socket doesn't know it. Pass `common_name` if the peer uses TLS: the
-        name in its certificate, or "". We call `on_closed` when the connection has gone.
+        We call `on_closed` when the connection has gone.
         """
         if self._closing:
             sock.close()
@@ -201,7 +202,7 @@ class Web:
             self._connection_lost()
 
         def connection() -> _Connection:
-            return _Connection(self._config, self._state, self._loop, self._date, lost, received, client, common_name)
+            return _SocketConnection(self._config, self._state, self._loop, self._date, lost, received)
 
         async def open_connection() -> None:
             try:
@@ -213,6 +214,35 @@ class Web:
         task = self._loop.create_task(open_connection(), context=self._context)
         self._opening.add(task)
         task.add_done_callback(self._opening.discard)
+
+    def handler(self, peer: str, wake: Callable[[], None], *, common_name: str = "") -> ProtocolHandler:
+        """Return a handler for a TLS connection of the poller. Pass the name in the peer's certificate."""
+        host, _, port = peer.rpartition(":")
+        connection = _Connection(self._config, self._state, self._loop, self._date, self._connection_lost)
+        handler = ProtocolHandler(
+            connection,
+            context=self._context,
+            wake=wake,
+            take_turn_soon=self._take_turn_soon,
+            peername=(host.strip("[]"), int(port)) if host else None,  # a unix socket has no address
+            sslcontext=True,  # uvicorn only asks whether there is one
+            common_name=common_name,
+        )
+        if self._closing:
+            connection.shutdown()
+        return handler
+
+    def _take_turn_soon(self) -> None:
+        if not self._takes_turn_soon:
+            self._takes_turn_soon = True
+            self._loop.call_soon(self._take_turn)
+
+    def _take_turn(self) -> None:
+        """Have the poller send what the connections have written."""
+        self._takes_turn_soon = False
+        if self._turn is not None:
+            with in_turn(self._turn):
+                pass
 
     async def close(self) -> None:
         """Close every connection after its current response, and wait for that. Call it from trio."""
@@ -228,6 +258,7 @@ class Web:
         """Abort all remaining connections."""
         for connection in tuple(self._state.connections):
             cast(_Connection, connection).transport.abort()
+        self._take_turn()  # later, the loop would have gone
 
     async def _wait_until_opened(self) -> None:
         while self._opening:
@@ -248,16 +279,11 @@ class _Connection(HttpToolsProtocol):
         loop: asyncio.AbstractEventLoop,
         date: HttpDate,
         lost: Callable[[], None],
-        received: bytes,
-        client: tuple[str, int] | None,
-        common_name: str | None,
     ) -> None:
         super().__init__(config, state, {}, loop)
         self._date = date
-        self._common_name = common_name
-        self._real_client = client
+        self._common_name = ""
         self._lost = lost
-        self._received = received
         self._unfinished = 0  # bytes read of a head that is still incomplete
         self._head_bytes = 0
         self._ended = False  # the peer will send nothing more
@@ -265,16 +291,7 @@ class _Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         super().connection_made(transport)
-        # asyncio would read 256 KiB from each ready connection before it handles any request: 128 MB with five hundred
-        # connections.
-        transport.max_size = _READ_SIZE  # type: ignore[attr-defined]
-        self.client = self._real_client or self.client
-        if self._common_name is not None:
-            self.scheme = "https"
-        # Feed these before the transport reads by itself, so that later data can't overtake them.
-        received, self._received = self._received, b""
-        if received:
-            self.data_received(received)
+        self._common_name = transport.get_extra_info("common_name", "")
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -282,9 +299,6 @@ class _Connection(HttpToolsProtocol):
             self._gone.set_result(None)
         if self.cycle is not None:
             self.cycle.body = bytearray()  # free it now: uvicorn's cycle is part of a reference cycle
-        # asyncio's transport has a reference to one of its own methods. Without this line, each connection would wait
-        # for the garbage collector.
-        self.transport._read_ready_cb = None  # type: ignore[attr-defined]  # noqa: SLF001
         self._lost()
 
     def eof_received(self) -> bool:  # type: ignore[override]  # uvicorn's says None, asyncio takes either
@@ -386,6 +400,38 @@ class _Connection(HttpToolsProtocol):
         else:
             self.transport.close()
         await self._gone
+
+
+class _SocketConnection(_Connection):
+    """A connection over a transport of asyncio's own."""
+
+    def __init__(
+        self,
+        config: Config,
+        state: ServerState,
+        loop: asyncio.AbstractEventLoop,
+        date: HttpDate,
+        lost: Callable[[], None],
+        received: bytes,
+    ) -> None:
+        super().__init__(config, state, loop, date, lost)
+        self._received = received
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
+        super().connection_made(transport)
+        # asyncio would read 256 KiB from each ready connection before it handles any request: 128 MB with five hundred
+        # connections.
+        transport.max_size = _READ_SIZE  # type: ignore[attr-defined]
+        # Feed these before the transport reads by itself, so that later data can't overtake them.
+        received, self._received = self._received, b""
+        if received:
+            self.data_received(received)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        # asyncio's transport has a reference to one of its own methods. Without this line, each connection would wait
+        # for the garbage collector.
+        self.transport._read_ready_cb = None  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 class _CasedName(bytes):
