@@ -501,7 +501,7 @@ async def _web(node: _Node, listening: OpenListeners, budgets: Budgets) -> Async
         cors=cors,
         unfinished=node.unfinished,
     )
-    async with web.open_web(app, turn=node.turn, grace=seconds(options.drain_timeout)) as web_server:
+    async with web.open_web(app, poller=node.poller, grace=seconds(options.drain_timeout)) as web_server:
         yield Acceptors(
             listening=listening,
             budgets=budgets,

@@ -147,7 +147,7 @@ class Acceptors:
         """
 
         def hand_off(received: bytes) -> None:
-            self.web.adopt(self.poller.release(connection), received, on_closed=connection.on_closed)
+            self.web.take_over(connection, wake, received)
 
         return QuickHttp(self.routes, hand_off=hand_off, wake=wake)
 
@@ -157,8 +157,7 @@ class Acceptors:
         secure = SecureHandler(tls, now=self.now(), wake=wake, note=note)
 
         def hand_off(received: bytes) -> None:
-            served = self.web.handler(connection.peer, wake, common_name=secure.common_name())
-            secure.hand_over(served, received, self.now())
+            self.web.take_over(connection, wake, received, secure=secure)
 
         secure.inner = QuickHttp(self.routes, hand_off=hand_off, wake=wake, common_name=secure.common_name)
         return secure

@@ -120,19 +120,21 @@ async def _serve_http(
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     budget = _http_budget()
-    if clients.tls is None:
-        await web.serve(app, [listener], budget=budget, task_status=task_status)
-        return
-    async with web.open_web(app, turn=clients.poller.turn) as web_server, trio.open_nursery() as nursery:
-        accept = partial(clients.poller.accept, is_crowded=clients.tls.queue_is_long)
-        nursery.start_soon(accept, listener, partial(_make_https, web_server, clients.tls), budget)
+    poller, tls = clients.poller, clients.tls
+    async with web.open_web(app, poller=poller) as web_server, trio.open_nursery() as nursery:
+        if tls is None:
+            accept = partial(poller.accept, at_once=True)
+            nursery.start_soon(accept, listener, web_server.handler, budget)
+        else:
+            accept = partial(poller.accept, is_crowded=tls.queue_is_long)
+            nursery.start_soon(accept, listener, partial(_make_https, web_server, tls), budget)
         task_status.started()
 
 
 def _make_https(web_server: web.Web, tls: TlsServer, connection: Connection, wake: Callable[[], None]) -> Handler:
     note = partial(log.info, "[%s] HTTPS - %s", connection.peer)
     secure = SecureHandler(tls, now=monotonic(), wake=wake, note=note)
-    secure.inner = web_server.handler(connection.peer, wake)
+    secure.inner = web_server.handler(connection, wake, secure=secure)
     return secure
 
 

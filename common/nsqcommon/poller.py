@@ -137,7 +137,7 @@ class Connection:
         self.fd = sock.fileno()
         self.peer = peer
         self.handler: Handler
-        self.is_ours = True  # False once it's closed, or released to another owner
+        self.is_ours = True  # False once it's closed
         self.unsent = _NOTHING  # the rest of a partial write
         self.queued: list[bytes] = []  # to send after `unsent`
         self.queued_bytes = 0
@@ -147,6 +147,14 @@ class Connection:
         self.reading = True  # False after EOF, and once the handler has finished
         self.ended = False  # the peer won't send anything more
         self.alarm = inf  # the time of its valid entry in the poller's heap of alarms
+
+    def half_close(self) -> bool:
+        """Tell the peer that we won't send anything more. Returns False if the peer is gone."""
+        try:
+            self.sock.shutdown(socket.SHUT_WR)
+        except OSError:
+            return False
+        return True
 
 
 MakeHandler = Callable[[Connection, Callable[[], None]], Handler]
@@ -282,15 +290,6 @@ class Poller(Generic[T]):
         """
         if self._ready.watch_wakes(descriptor):
             self._watched, self._on_ready, self._is_soon = descriptor, on_ready, is_soon
-
-    def release(self, connection: Connection) -> socket.socket:
-        """Stop serving the socket and return it. Its new owner has to call `connection.on_closed` after closing it.
-
-        A handler may call this in `receive`, `tick` and `sent`.
-        """
-        self._forget(connection)
-        del connection.handler
-        return connection.sock
 
     def close_all(self, *, but: Callable[[Handler], bool] | None = None) -> None:
         """Close all connections now, except where `but` returns True for the handler."""
@@ -540,7 +539,7 @@ class Poller(Generic[T]):
     def _leave(self, connection: Connection) -> None:
         """Abort the handler now, and close the socket once the peer has stopped sending."""
         handler = connection.handler
-        if connection.ended or not handler.lingers or not _half_close(connection.sock):
+        if connection.ended or not handler.lingers or not connection.half_close():
             self._drop(connection)
             return
         connection.handler = _Lingering(monotonic(), partial(self._drop, connection))
@@ -678,14 +677,6 @@ class _Lingering:
     def sent(self, unsent: int) -> None: ...
 
     def abort(self) -> None: ...
-
-
-def _half_close(sock: socket.socket) -> bool:
-    try:
-        sock.shutdown(socket.SHUT_WR)
-    except OSError:  # the peer is gone
-        return False
-    return True
 
 
 def _patience(handler: Handler) -> float:

@@ -97,16 +97,14 @@ class SecureHandler:
         self._handshake.end()
         self.inner.abort()
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the peer has ended its side of the stream."""
+        return self._tls.ended
+
     def common_name(self) -> str:
         """Return the common name in the peer's certificate, or "" if there is none."""
         return self._common_name
-
-    def hand_over(self, inner: Handler, received: bytes, now: float) -> None:
-        """Have another handler serve the connection from now on, starting with the `received` bytes."""
-        self.inner = inner
-        inner.receive(received, now)
-        if self._tls.ended:  # before there was this handler
-            inner.end()
 
     def end(self) -> None:
         if self._shaking_hands:

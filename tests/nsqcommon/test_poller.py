@@ -627,20 +627,6 @@ async def test_alarms_of_clients_that_have_gone_do_not_pile_up() -> None:
 
 
 @jumping
-async def test_released_socket_belongs_to_somebody_else() -> None:
-    async with bench() as b:
-        peer, handler = b.connect()
-        sock = b.poller.release(handler.connection)
-        assert len(b.poller) == 0
-        await peer.send_all(b"for the new owner")
-        await trio.testing.wait_all_tasks_blocked()
-        assert handler.heard == 0
-        assert sock.recv(100) == b"for the new owner"
-        assert not handler.gone
-        sock.close()
-
-
-@jumping
 async def test_abort_closes_without_sending() -> None:
     async with bench() as b:
         peer, handler = b.connect()

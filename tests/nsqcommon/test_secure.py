@@ -166,19 +166,11 @@ def test_deadlines_of_the_inner_one_are_kept(server: Server, certificates: Certi
     assert server.inner.ticks == [7.0]
 
 
-def test_another_handler_serves_the_rest(server: Server, certificates: Certificates) -> None:
-    client, other = shake_hands(server, certificates), Inner()
-    server.handler.hand_over(other, b"get ", 1.0)
-    assert client.decode(server.say(client.encode(b"/stats"))) == b"GET /STATS"
-    assert (other.ended, server.inner.out) == (False, [])
-
-
-def test_a_goodbye_that_came_before_another_handler_ends_it(server: Server, certificates: Certificates) -> None:
+def test_a_goodbye_is_remembered_for_another_handler(server: Server, certificates: Certificates) -> None:
     """A publish and another request may come together with it: the other handler comes when the publish is answered."""
-    client, other = shake_hands(server, certificates), Inner()
+    client = shake_hands(server, certificates)
     server.inner.end = lambda: None  # type: ignore[method-assign] # it still owes the answer
+    assert not server.handler.has_ended
     server.say(client.goodbye())
+    assert server.handler.has_ended
     assert not server.handler.finished
-    server.handler.hand_over(other, b"get /stats", 1.0)
-    server.handler.bytes_to_send()
-    assert (server.handler.finished, other.ended) == (True, True)
