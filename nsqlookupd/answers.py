@@ -4,7 +4,7 @@ Rendered parts are kept for as long as they are true: a peer's entry in /lookup 
 /nodes until its topics change as well, the answer for a topic until its producers or channels change. So most of an answer with 500 producers
 is a join of bytes.
 
-Functions that return an iterator yield an answer in pieces, some of them empty: `in_slices` lets others run in between.
+Functions that return an iterator yield an answer in pieces, some of them empty, so that others can run in between.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ from nsqcommon.http_api import (
     HttpDate,
     canonical,
 )
-from nsqcommon.http_heads import BAD_REQUEST, HEADERS_TOO_LARGE, MOST_HEAD_BYTES, refusal_of
+from nsqcommon.http_heads import BAD_REQUEST, HEADERS_TOO_LARGE, MOST_HEAD_BYTES, keeps_open, refusal_of
 from nsqcommon.polled_transport import ProtocolHandler
 from nsqcommon.poller import Poller
 from nsqcommon.turn import in_turn
@@ -451,7 +451,7 @@ def _spelled_as_go(app: App, date: HttpDate) -> App:
                 if b"date" not in names:
                     at = names.index(b"content-length") if b"content-length" in names else len(names)
                     headers.insert(at, (b"date", date()))
-                if b"connection" not in names and _wants_close(scope):
+                if b"connection" not in names and not keeps_open("1.1", scope["headers"]):
                     headers.append((b"connection", b"close"))
                 message = {**message, "headers": [(_CasedName(canonical(name)), value) for name, value in headers]}
             await send(message)
@@ -459,11 +459,6 @@ def _spelled_as_go(app: App, date: HttpDate) -> App:
         await app(scope, receive, send_spelled)
 
     return spelled
-
-
-def _wants_close(scope: Scope) -> bool:
-    tokens = [token for name, value in scope["headers"] if name == b"connection" for token in value.split(b",")]
-    return any(token.strip().lower() == b"close" for token in tokens)
 
 
 def _log_bug(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
