@@ -194,6 +194,7 @@ class Poller(Generic[T]):
         self._alarms: list[tuple[float, int, Connection]] = []
         self._serial = 0  # breaks ties in the heap, because connections can't be compared
         self._alarm_set = Wakeup()
+        self._turn_wanted = Wakeup()
         self._sleeping_until = inf
 
     def __len__(self) -> int:
@@ -316,12 +317,17 @@ class Poller(Generic[T]):
         with suppress(OSError):
             self._ready.unregister(connection.fd)
 
+    def take_turn_soon(self) -> None:
+        """Take a turn without waiting for an event. Call it after `wake()` if you aren't in a turn."""
+        self._turn_wanted.set()
+
     # The task
 
     async def run(self) -> None:
         """Serve all connections until cancelled. Call `close_all` afterwards."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._keep_deadlines)
+            nursery.start_soon(self._take_wanted_turns)
             nursery.start_soon(self._ready.run, self._serve_for_a_while)
 
     def _serve_for_a_while(self) -> None:
@@ -579,6 +585,12 @@ class Poller(Generic[T]):
         """
         self._alarms = [it for it in self._alarms if it[2].alarm == it[0]]
         heapify(self._alarms)
+
+    async def _take_wanted_turns(self) -> None:
+        while True:
+            await self._turn_wanted.wait()
+            with in_turn(self.turn):
+                pass
 
     async def _keep_deadlines(self) -> None:
         while True:

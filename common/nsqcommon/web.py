@@ -194,7 +194,6 @@ class Web:
     def __init__(self, app: App, loop: asyncio.AbstractEventLoop, poller: Poller[Any]) -> None:
         self._loop = loop
         self.poller = poller
-        self._takes_turn_soon = False
         self._date = HttpDate()
         self._config = Config(
             _spelled_as_go(app, self._date),
@@ -229,7 +228,7 @@ class Web:
             protocol,
             context=self._context,
             wake=wake,
-            take_turn_soon=self._take_turn_soon,
+            take_turn_soon=self.poller.take_turn_soon,
             half_close=connection.half_close if secure is None else None,
             peername=(host.strip("[]"), int(port)) if host else None,  # a unix socket has no address
             sslcontext=secure,  # uvicorn only asks whether there is one
@@ -259,23 +258,13 @@ class Web:
         if has_ended:  # before there was this handler
             handler.end()
 
-    def _take_turn_soon(self) -> None:
-        if not self._takes_turn_soon:
-            self._takes_turn_soon = True
-            self._loop.call_soon(self._take_turn)
-
-    def _take_turn(self) -> None:
-        """Have the poller send what the connections have written."""
-        self._takes_turn_soon = False
-        with in_turn(self.poller.turn):
-            pass
-
     async def close(self) -> None:
         """Close every connection after its current response, and wait for that. Call it from trio."""
         self._closing = True
         connections = cast("set[_Connection]", self._state.connections)
         for connection in tuple(connections):
             connection.shutdown()
+        self._take_turn()  # a crash may have ended the poller's task, and the idle connections don't need it
         if connections:
             await self._all_closed.wait()
 
@@ -284,6 +273,10 @@ class Web:
         for connection in tuple(self._state.connections):
             cast(_Connection, connection).transport.abort()
         self._take_turn()  # later, the loop would have gone
+
+    def _take_turn(self) -> None:
+        with in_turn(self.poller.turn):
+            pass
 
     def _connection_lost(self) -> None:
         if self._closing and not self._state.connections:
