@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from math import inf
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
     from contextvars import Context
@@ -20,11 +20,21 @@ _MOST_WAITING: Final = 64 * 1024  # bytes to send, above which the protocol has 
 _FEW_WAITING: Final = _MOST_WAITING // 4  # at which it may continue
 
 
+class LoopNeighbor(Protocol):
+    """A poller that shares its thread with the asyncio loop."""
+
+    def take_turn_soon(self) -> None:
+        """Take a turn, because a handler has bytes to send."""
+
+    def let_others_run(self) -> None:
+        """Let the asyncio loop run before polling again, because it has a request to answer."""
+
+
 class ProtocolHandler:
     """Implements `nsqcommon.poller.Handler` for an asyncio protocol.
 
-    `wake()` asks the poller to look at this handler in its next turn, and `take_turn_soon()` makes sure that there is
-    one, because the protocol may write at any time. `context` has the variables of the asyncio loop.
+    `wake()` asks the poller to look at this handler in its next turn. `poller` has to take one, because the protocol may
+    write at any time. `context` has the variables of the asyncio loop.
     """
 
     next_deadline: Final = inf
@@ -37,7 +47,7 @@ class ProtocolHandler:
         *,
         context: Context,
         wake: Callable[[], None],
-        take_turn_soon: Callable[[], None],
+        poller: LoopNeighbor,
         half_close: Callable[[], object] | None = None,
         **facts: object,
     ) -> None:
@@ -48,7 +58,7 @@ class ProtocolHandler:
         self._protocol = protocol
         self._context = context
         self._wake = wake
-        self._take_turn_soon = take_turn_soon
+        self._poller = poller
         self.half_close = half_close
         self._is_last = False  # half-close once everything has been sent
         self._out: list[bytes] = []
@@ -66,6 +76,7 @@ class ProtocolHandler:
     def receive(self, data: bytes, now: float) -> None:
         if not self.is_closing:
             self._context.run(self._protocol.data_received, data)
+            self._poller.let_others_run()
 
     def end(self) -> None:
         if not self.is_closing and not self._context.run(self._protocol.eof_received):
@@ -133,7 +144,7 @@ class ProtocolHandler:
 
     def _ask_for_turn(self) -> None:
         self._wake()
-        self._take_turn_soon()
+        self._poller.take_turn_soon()
 
 
 class PolledTransport(asyncio.Transport):

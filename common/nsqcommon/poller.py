@@ -195,6 +195,7 @@ class Poller(Generic[T]):
         self._serial = 0  # breaks ties in the heap, because connections can't be compared
         self._alarm_set = Wakeup()
         self._turn_wanted = Wakeup()
+        self._others_have_work = False
         self._sleeping_until = inf
 
     def __len__(self) -> int:
@@ -321,6 +322,10 @@ class Poller(Generic[T]):
         """Take a turn without waiting for an event. Call it after `wake()` if you aren't in a turn."""
         self._turn_wanted.set()
 
+    def let_others_run(self) -> None:
+        """Let other tasks run after this turn, instead of polling for more events first. They have work from it."""
+        self._others_have_work = True
+
     # The task
 
     async def run(self) -> None:
@@ -336,7 +341,8 @@ class Poller(Generic[T]):
         while events := poll(0):
             self._serve(events)
             now = monotonic()
-            if now >= stop:
+            if now >= stop or self._others_have_work:
+                self._others_have_work = False
                 return
             if self._is_soon():
                 events = poll(_SHORTEST_SLEEP)

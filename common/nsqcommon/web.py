@@ -228,7 +228,7 @@ class Web:
             protocol,
             context=self._context,
             wake=wake,
-            take_turn_soon=self.poller.take_turn_soon,
+            poller=self.poller,
             half_close=connection.half_close if secure is None else None,
             peername=(host.strip("[]"), int(port)) if host else None,  # a unix socket has no address
             sslcontext=secure,  # uvicorn only asks whether there is one

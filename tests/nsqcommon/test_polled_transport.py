@@ -47,10 +47,16 @@ class Peer:
             self.protocol,
             context=copy_context(),
             wake=lambda: self.asked.append("wake"),
-            take_turn_soon=lambda: self.asked.append("turn"),
+            poller=self,
             peername=("1.2.3.4", 5),
         )
         self.transport = self.protocol.transport
+
+    def take_turn_soon(self) -> None:
+        self.asked.append("turn")
+
+    def let_others_run(self) -> None:
+        self.asked.append("others")
 
 
 @pytest.fixture
@@ -60,10 +66,10 @@ def peer() -> Peer:
 
 def test_bytes_pass_in_both_directions(peer: Peer) -> None:
     peer.handler.receive(b"question", 0.0)
-    assert peer.protocol.seen == [b"question"]
+    assert (peer.protocol.seen, peer.asked) == ([b"question"], ["others"])
     peer.transport.write(b"an ")
     peer.transport.write(bytearray(b"answer"))
-    assert peer.asked[:2] == ["wake", "turn"]
+    assert peer.asked[1:3] == ["wake", "turn"]
     assert peer.handler.bytes_to_send() == [b"an ", b"answer"]
     assert peer.handler.bytes_to_send() == []
 
