@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from random import Random
 from threading import Lock
 from typing import Final
@@ -44,6 +43,7 @@ from nsqclient.core.reconnect import Reconnect
 from nsqclient.shell.identity import our_identity
 from nsqclient.shell.targets import check_target, host_of, peer_of
 from nsqclient.shell.tls import context_of, tls_maker
+from nsqcommon.blocking_http import BlockingHttp
 from nsqcommon.net import AddressError, parse_address
 
 __all__ = ["BlockingProducer", "Nodes", "given_nodes", "listed_nodes"]
@@ -346,19 +346,11 @@ class _Link:
 def request(place: RecallTarget, method: str, target: str, config: Config) -> tuple[int, bytes]:
     """Send an HTTP request and return status and body of the answer. Raise ConnectError."""
     tls = context_of(config) if place.is_secure else None
-    connection = (
-        HTTPConnection(place.host, place.port, timeout=_HTTP_TIMEOUT)
-        if tls is None
-        else HTTPSConnection(place.host, place.port, timeout=_HTTP_TIMEOUT, context=tls)
-    )
     try:
-        connection.request(method, target, headers=dict(place.headers))
-        response = connection.getresponse()
-        return response.status, response.read()
-    except (OSError, HTTPException) as error:
+        with BlockingHttp(place.host, place.port, timeout=_HTTP_TIMEOUT, tls=tls) as http:
+            return http.request(method, target, headers=place.headers)
+    except OSError as error:
         raise ConnectError(f"HTTP port {place.port}: {error}") from error
-    finally:
-        connection.close()
 
 
 def given_nodes(addresses: Sequence[str]) -> Nodes:

@@ -42,12 +42,12 @@ from nsqd.broker.rules import NO_RULES
 from nsqd.client import protocol
 from nsqd.client.tcp import client_maker, limits_of, rules_of
 from nsqd.drain import Drain, drain_on_signal
-from nsqd.http import Guard, HistoryReads, NodeInfo, Publishing, QuickRoutes, is_tunnel, make_app
+from nsqd.http import Guard, HistoryReads, NodeInfo, Publishing, QuickRoutes, make_app
 from nsqd.http.changes import Changes
 from nsqd.http.consuming import PATHS, TAKING
 from nsqd.http.history import MOST_READERS
 from nsqd.http.leasing import LeaseSettings, Leasing
-from nsqd.listeners import Acceptors, Budgets, OpenListeners, listening_on, log_closing
+from nsqd.listeners import Acceptors, Budgets, OpenListeners, is_of_web, listening_on, log_closing
 from nsqd.log.files import Files
 from nsqd.log.history import MOST_FILES, LogHistory
 from nsqd.log.writing.segment_writer import MOST_DESCRIPTORS
@@ -83,8 +83,6 @@ log = logging.getLogger(__name__)
 _RESERVED_DESCRIPTORS: Final = 2 * MOST_DESCRIPTORS + MOST_READERS * MOST_FILES + auth_servers.AT_ONCE + 128
 _READING_THREADS: Final = 4  # for requests that read history
 _SHARE_OF_HTTP: Final = 4  # HTTP and HTTPS get a quarter of the descriptors for connections
-_LAST_WORDS: Final = 1.0  # seconds at the end, for responses that are still being sent
-_LOOK_INTERVAL: Final = 0.01  # seconds
 
 T = TypeVar("T")
 
@@ -244,7 +242,7 @@ async def _serve(
             await store.remote.answer_publishers(node.turn)
         node.reading.stop()
         node.leasing.stop()
-        _close(node, keep_tunnels=True)
+        _close(node, keep_web=True)
     timers.record_progress(node.broker, store)
 
 
@@ -373,25 +371,20 @@ def _note_expiry(changes: Changes, expired: Expired) -> None:
 
 @asynccontextmanager
 async def _polling(node: _Node) -> AsyncIterator[None]:
-    poller = node.poller
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(poller.run)
+        nursery.start_soon(node.poller.run)
         yield
-        # The web server has sent its last responses, but those over HTTPS may still be in their tunnels.
-        with trio.move_on_after(_LAST_WORDS, shield=True):
-            while len(poller):  # noqa: ASYNC110  # happens once in a process's life, so we poll
-                await trio.sleep(_LOOK_INTERVAL)
         nursery.cancel_scope.cancel()
     _close(node)
 
 
-def _close(node: _Node, *, keep_tunnels: bool = False) -> None:
+def _close(node: _Node, *, keep_web: bool = False) -> None:
     """Close the clients' connections without a goodbye, as NSQ does.
 
-    `keep_tunnels` leaves the HTTPS tunnels open, so that the web server can finish its responses.
+    `keep_web` leaves those of the web server open, so that it can finish its responses.
     """
     with in_turn(node.turn):
-        node.poller.close_all(but=is_tunnel if keep_tunnels else None)
+        node.poller.close_all(but=is_of_web if keep_web else None)
 
 
 async def _push_to_statsd(broker: Broker, options: Options) -> None:
@@ -508,7 +501,7 @@ async def _web(node: _Node, listening: OpenListeners, budgets: Budgets) -> Async
         cors=cors,
         unfinished=node.unfinished,
     )
-    async with web.open_web(app, grace=seconds(options.drain_timeout)) as web_server:
+    async with web.open_web(app, poller=node.poller, grace=seconds(options.drain_timeout)) as web_server:
         yield Acceptors(
             listening=listening,
             budgets=budgets,

@@ -20,8 +20,9 @@ from nsqcommon.net import (
     listening_port,
     parse_address,
 )
+from nsqcommon.polled_transport import ProtocolHandler
 from nsqcommon.web import serve
-from nsqd.http import QuickHttp, QuickRoutes, SecureHandler, Tunnels, refuse_plain
+from nsqd.http import QuickHttp, QuickRoutes, SecureHandler, refuse_plain
 
 if TYPE_CHECKING:
     import trio
@@ -146,18 +147,22 @@ class Acceptors:
         """
 
         def hand_off(received: bytes) -> None:
-            self.web.adopt(self.poller.release(connection), received, on_closed=connection.on_closed)
+            self.web.take_over(connection, wake, received)
 
         return QuickHttp(self.routes, hand_off=hand_off, wake=wake)
 
     def _make_https(self, tls: TlsServer, connection: Connection, wake: Callable[[], None]) -> Handler:
         """Create the handler of an HTTPS connection: like `_make_http`, but over TLS."""
         note = partial(log.info, "[%s] HTTPS - %s", connection.peer)
-        tunnels = Tunnels(self.poller, self.web, self.budgets.https)
         secure = SecureHandler(tls, now=self.now(), wake=wake, note=note)
 
         def hand_off(received: bytes) -> None:
-            tunnels.open_tunnel(secure, connection.peer, wake, received)
+            self.web.take_over(connection, wake, received, secure=secure)
 
         secure.inner = QuickHttp(self.routes, hand_off=hand_off, wake=wake, common_name=secure.common_name)
         return secure
+
+
+def is_of_web(handler: Handler) -> bool:
+    """Return whether the web server serves this handler's connection."""
+    return isinstance(handler.inner if isinstance(handler, SecureHandler) else handler, ProtocolHandler)

@@ -4,8 +4,7 @@ Rendered parts are cached while they are valid: a peer's entry in /lookup until 
 until its state or topics change, the answer for a topic until its producers or channels change. So an answer with 500
 producers is mostly a join of bytes.
 
-Functions that return an iterator yield an answer in pieces, some of them empty: `in_slices` lets other tasks run in
-between.
+Functions that return an iterator yield an answer in pieces, some of them empty, so that others can run in between.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from time import time_ns
+from time import monotonic, time_ns
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -25,7 +25,7 @@ from nsqcommon.origin import OwnHosts
 from nsqcommon.recipients import host_and_port
 from nsqcommon.resolver import Resolver
 from nsqcommon.same_site import SameSite
-from nsqcommon.secure import Tunnels
+from nsqcommon.secure import SecureHandler
 from nsqcommon.streams.tls import TlsLayer
 from nsqcommon.version import NSQ_VERSION
 from nsqcommon.waiting import Waiting
@@ -39,6 +39,7 @@ from nsqlookupd.tls import server_context
 if TYPE_CHECKING:
     import ssl
 
+    from nsqcommon.poller import Connection, Handler
     from nsqlookupd.options import Options
 
 log = logging.getLogger(__name__)
@@ -119,14 +120,22 @@ async def _serve_http(
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     budget = _http_budget()
-    if clients.tls is None:
-        await web.serve(app, [listener], budget=budget, task_status=task_status)
-        return
-    async with web.open_web(app) as web_server, trio.open_nursery() as nursery:
-        door = Tunnels(clients.poller, web_server, budget).handler_maker(clients.tls)
-        accept = partial(clients.poller.accept, is_crowded=clients.tls.queue_is_long)
-        nursery.start_soon(accept, listener, door, budget)
+    poller, tls = clients.poller, clients.tls
+    async with web.open_web(app, poller=poller) as web_server, trio.open_nursery() as nursery:
+        if tls is None:
+            accept = partial(poller.accept, at_once=True)
+            nursery.start_soon(accept, listener, web_server.handler, budget)
+        else:
+            accept = partial(poller.accept, is_crowded=tls.queue_is_long)
+            nursery.start_soon(accept, listener, partial(_make_https, web_server, tls), budget)
         task_status.started()
+
+
+def _make_https(web_server: web.Web, tls: TlsServer, connection: Connection, wake: Callable[[], None]) -> Handler:
+    note = partial(log.info, "[%s] HTTPS - %s", connection.peer)
+    secure = SecureHandler(tls, now=monotonic(), wake=wake, note=note)
+    secure.inner = web_server.handler(connection, wake, secure=secure)
+    return secure
 
 
 def _registry(options: Options, waiting: Waiting, waiting_for_nodes: Waiting) -> Registry:

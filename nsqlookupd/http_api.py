@@ -5,18 +5,30 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from nsqcommon.http_api import EMPTY, JSON, V1, ClientGone, HttpApi, HttpError, Request, Response, Route, json, plain
+from nsqcommon.http_api import (
+    EMPTY,
+    JSON,
+    V1,
+    ClientGone,
+    HttpApi,
+    HttpError,
+    Request,
+    Response,
+    Route,
+    handler_slices,
+    json,
+    plain,
+)
 from nsqcommon.prometheus import CONTENT_TYPE, counter, exposition, gauge
 from nsqcommon.turn import Turn, in_turn
 from nsqcommon.version import NSQ_VERSION, suite_version
 from nsqcommon.waiting import wait_argument
 from nsqcommon.wire.names import is_valid_name
 from nsqlookupd.answers import channels_json, debug_json, lookup_json, nodes_json, topics_json
-from nsqlookupd.slices import in_slices
 
 if TYPE_CHECKING:
     from nsqcommon.prometheus import Metric
@@ -90,7 +102,7 @@ class _Questions:
         self._begin_and_finish()
         answer = self._registry.lookup(topic)
         index = self._registry.index_of(topic)
-        response = _NO_TOPIC if answer is None else _json(await in_slices(lookup_json(answer)))
+        response = _NO_TOPIC if answer is None else await _json(lookup_json(answer))
         return _with_index(response, index)
 
     async def _wait(
@@ -111,11 +123,11 @@ class _Questions:
         return True
 
     async def topics(self, request: Request) -> Response:
-        return _json(await in_slices(topics_json(self._registry)))
+        return await _json(topics_json(self._registry))
 
     async def channels(self, request: Request) -> Response:
         topic = _argument(request.query(), "topic")
-        return _json(await in_slices(channels_json(self._registry.channels(topic))))
+        return await _json(channels_json(self._registry.channels(topic)))
 
     async def nodes(self, request: Request) -> Response:
         # Our parser refuses a malformed query, but NSQ's /nodes accepts any.
@@ -124,9 +136,7 @@ class _Questions:
             await self._wait_for_nodes(request, request.query())
         self._begin_and_finish()
         index = self._registry.nodes_index
-        return _with_index(
-            _json(await in_slices(nodes_json(self._registry, with_missing=b"missing=true" in words))), index
-        )
+        return _with_index(await _json(nodes_json(self._registry, with_missing=b"missing=true" in words)), index)
 
     async def _wait_for_nodes(self, request: Request, arguments: dict[str, str]) -> None:
         waiting = self._waiting_for_nodes
@@ -135,7 +145,7 @@ class _Questions:
             await asyncio.sleep(_TOGETHER)
 
     async def debug(self, request: Request) -> Response:
-        return _json(await in_slices(debug_json(self._registry)))
+        return await _json(debug_json(self._registry))
 
     def _begin_and_finish(self) -> None:
         """Take an empty turn, so that expired entries are gone from the answer."""
@@ -245,8 +255,8 @@ class _Monitoring:
 # Arguments
 
 
-def _json(body: bytes) -> Response:
-    return Response(body=body, headers=(JSON, V1))
+async def _json(pieces: Iterable[bytes]) -> Response:
+    return Response(body=await handler_slices().joined(pieces), headers=(JSON, V1))
 
 
 def _with_index(response: Response, index: int) -> Response:

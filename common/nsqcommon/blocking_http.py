@@ -2,6 +2,7 @@
 
 This client is for code without a loop: the watch over the owner of a node, which has its own thread so that a busy loop
 can't delay it, commands, `nsqclient.blocking`, and Spark's workers and driver. On trio, use `http_client`.
+docs/decisions/0037-one-http.md lists all clients.
 """
 
 from __future__ import annotations

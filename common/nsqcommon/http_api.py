@@ -3,6 +3,9 @@
 nsqd and nsqlookupd use all of it. Some parts (`parse_query`, `Response`, `wire_head`) also serve code that writes to
 sockets without ASGI. This module depends neither on the endpoints nor on the server that runs the application.
 
+nsqadmin uses Starlette instead. These two daemons don't, because it costs both of them 5 to 10 % of their start-up time
+or idle memory: see bench/results/starlette-2026-11-28.md.
+
 Routing follows the router in NSQ's releases: a path that exists only for another method gets 405, a path that nearly
 matches a route is redirected (see routes.py), and any other path gets 404.
 """
@@ -15,7 +18,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from email.utils import formatdate
-from functools import lru_cache
+from functools import lru_cache, partial
 from html import escape
 from http import HTTPStatus
 from operator import itemgetter
@@ -27,6 +30,7 @@ from nsqcommon.net import format_name
 from nsqcommon.nsq_json import dumps
 from nsqcommon.options import format_duration
 from nsqcommon.routes import RouteTable
+from nsqcommon.slices import Slices
 
 if TYPE_CHECKING:
     from logging import Logger
@@ -530,6 +534,11 @@ def _redirect(request: Request, path: str) -> Response:
     link = escape(location).replace("&quot;", "&#34;").replace("&#x27;", "&#39;")
     body = f'<a href="{link}">Moved Permanently</a>.\n\n'
     return Response(301, body.encode("latin-1"), (HTML, header))
+
+
+def handler_slices() -> Slices:
+    """Create the time slices for a handler's work. Between slices, the asyncio loop runs other handlers."""
+    return Slices(partial(asyncio.sleep, 0))
 
 
 def truth(arguments: Mapping[str, str], name: str) -> bool:

@@ -2,7 +2,7 @@
 
 We don't use a client library, because nsqd makes only one request for each new topic. A library's cookies, cleverer
 pool and second event-loop layer would cost some megabytes and a good part of nsqd's start-up time.
-`wire/http_exchange.py` parses the responses.
+`wire/http_exchange.py` parses the responses. docs/decisions/0037-one-http.md lists all clients.
 """
 
 from __future__ import annotations

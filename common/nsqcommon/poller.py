@@ -137,7 +137,7 @@ class Connection:
         self.fd = sock.fileno()
         self.peer = peer
         self.handler: Handler
-        self.is_ours = True  # False once it's closed, or released to another owner
+        self.is_ours = True  # False once it's closed
         self.unsent = _NOTHING  # the rest of a partial write
         self.queued: list[bytes] = []  # to send after `unsent`
         self.queued_bytes = 0
@@ -147,6 +147,14 @@ class Connection:
         self.reading = True  # False after EOF, and once the handler has finished
         self.ended = False  # the peer won't send anything more
         self.alarm = inf  # the time of its valid entry in the poller's heap of alarms
+
+    def half_close(self) -> bool:
+        """Tell the peer that we won't send anything more. Returns False if the peer is gone."""
+        try:
+            self.sock.shutdown(socket.SHUT_WR)
+        except OSError:
+            return False
+        return True
 
 
 MakeHandler = Callable[[Connection, Callable[[], None]], Handler]
@@ -186,6 +194,8 @@ class Poller(Generic[T]):
         self._alarms: list[tuple[float, int, Connection]] = []
         self._serial = 0  # breaks ties in the heap, because connections can't be compared
         self._alarm_set = Wakeup()
+        self._turn_wanted = Wakeup()
+        self._others_have_work = False
         self._sleeping_until = inf
 
     def __len__(self) -> int:
@@ -283,15 +293,6 @@ class Poller(Generic[T]):
         if self._ready.watch_wakes(descriptor):
             self._watched, self._on_ready, self._is_soon = descriptor, on_ready, is_soon
 
-    def release(self, connection: Connection) -> socket.socket:
-        """Stop serving the socket and return it. Its new owner has to call `connection.on_closed` after closing it.
-
-        A handler may call this in `receive`, `tick` and `sent`.
-        """
-        self._forget(connection)
-        del connection.handler
-        return connection.sock
-
     def close_all(self, *, but: Callable[[Handler], bool] | None = None) -> None:
         """Close all connections now, except where `but` returns True for the handler."""
         for connection in tuple(self._connections.values()):
@@ -317,12 +318,21 @@ class Poller(Generic[T]):
         with suppress(OSError):
             self._ready.unregister(connection.fd)
 
+    def take_turn_soon(self) -> None:
+        """Take a turn without waiting for an event. Call it after `wake()` if you aren't in a turn."""
+        self._turn_wanted.set()
+
+    def let_others_run(self) -> None:
+        """Let other tasks run after this turn, instead of polling for more events first. They have work from it."""
+        self._others_have_work = True
+
     # The task
 
     async def run(self) -> None:
         """Serve all connections until cancelled. Call `close_all` afterwards."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._keep_deadlines)
+            nursery.start_soon(self._take_wanted_turns)
             nursery.start_soon(self._ready.run, self._serve_for_a_while)
 
     def _serve_for_a_while(self) -> None:
@@ -331,7 +341,8 @@ class Poller(Generic[T]):
         while events := poll(0):
             self._serve(events)
             now = monotonic()
-            if now >= stop:
+            if now >= stop or self._others_have_work:
+                self._others_have_work = False
                 return
             if self._is_soon():
                 events = poll(_SHORTEST_SLEEP)
@@ -540,7 +551,7 @@ class Poller(Generic[T]):
     def _leave(self, connection: Connection) -> None:
         """Abort the handler now, and close the socket once the peer has stopped sending."""
         handler = connection.handler
-        if connection.ended or not handler.lingers or not _half_close(connection.sock):
+        if connection.ended or not handler.lingers or not connection.half_close():
             self._drop(connection)
             return
         connection.handler = _Lingering(monotonic(), partial(self._drop, connection))
@@ -580,6 +591,12 @@ class Poller(Generic[T]):
         """
         self._alarms = [it for it in self._alarms if it[2].alarm == it[0]]
         heapify(self._alarms)
+
+    async def _take_wanted_turns(self) -> None:
+        while True:
+            await self._turn_wanted.wait()
+            with in_turn(self.turn):
+                pass
 
     async def _keep_deadlines(self) -> None:
         while True:
@@ -678,14 +695,6 @@ class _Lingering:
     def sent(self, unsent: int) -> None: ...
 
     def abort(self) -> None: ...
-
-
-def _half_close(sock: socket.socket) -> bool:
-    try:
-        sock.shutdown(socket.SHUT_WR)
-    except OSError:  # the peer is gone
-        return False
-    return True
 
 
 def _patience(handler: Handler) -> float:

@@ -1,11 +1,12 @@
 """uvicorn inside the trio loop: the bridge between ASGI on asyncio and our daemons on trio.
 
 We use only uvicorn's HTTP protocol class, not its server. The server would open its own listeners, wake up ten times a
-second (an idle daemon should use no CPU) and take over signals. We pass it connected sockets: `serve` accepts them, or
-other code reads the first bytes of a connection, finds that the application must serve it, and calls `Web.adopt`.
+second (an idle daemon should use no CPU) and take over signals. The poller accepts and reads the connections, because
+it costs less than asyncio's transports, for which trio-asyncio has a task each. `Web.handler` serves a connection from
+its beginning, or from the first request that other code leaves to the application.
 
-    open_web(app)  ──►  Web.adopt(sock, received)  ──►  asyncio transport ──► uvicorn's parser ──► app(scope, ...)
-                                                                                 run_trio(fn)  ◄──┘
+    poller ──►  Web.handler(connection, wake)  ──►  PolledTransport ──► uvicorn's parser ──► app(scope, ...)
+                                                                           run_trio(fn)  ◄──┘
 
 Handlers run as asyncio tasks on the loop that trio-asyncio runs inside trio. They may call the cores directly, and
 await trio functions with `run_trio`.
@@ -14,13 +15,12 @@ await trio functions with `run_trio`.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from contextvars import copy_context
 from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple, cast
 
 import httptools
@@ -41,13 +41,20 @@ from nsqcommon.http_api import (
     HttpDate,
     canonical,
 )
-from nsqcommon.http_heads import BAD_REQUEST, HEADERS_TOO_LARGE, MOST_HEAD_BYTES, refusal_of
+from nsqcommon.http_heads import BAD_REQUEST, HEADERS_TOO_LARGE, MOST_HEAD_BYTES, keeps_open, refusal_of
+from nsqcommon.polled_transport import ProtocolHandler
+from nsqcommon.poller import Poller
+from nsqcommon.turn import in_turn
 
 if TYPE_CHECKING:
+    import socket
+
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
     from nsqcommon.budget import Budget
     from nsqcommon.http_api import Message, Receive, Request, Scope, Send
+    from nsqcommon.poller import Connection as PollerConnection
+    from nsqcommon.secure import SecureHandler
 
 App = Callable[["Scope", "Receive", "Send"], Awaitable[None]]
 
@@ -62,15 +69,9 @@ GRACE: Final = 5.0  # seconds that a shutdown waits for responses in progress
 LINGER: Final = 0.5
 STALL: Final = 60.0  # seconds that a stream waits for a peer that reads nothing
 _AROUND_HEADER: Final = len(b": \r\n")
-_OUT_OF_DESCRIPTORS: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
-_READ_SIZE: Final = 1 << 16
-_PAUSE_WITHOUT_DESCRIPTORS: Final = 0.1
 
 # uvicorn's status lines have Python's phrases, in one table for the whole process.
 STATUS_LINE.update({status: b"HTTP/1.1 %d %s\r\n" % (status, words) for status, words in PHRASES.items()})
-
-
-def _do_nothing() -> None: ...
 
 
 async def run_trio(function: Callable[[*Ts], Awaitable[T]], *arguments: *Ts) -> T:
@@ -116,20 +117,59 @@ async def _drop_when_stalled(request: Request, sent: Callable[[], int]) -> None:
 
 
 @asynccontextmanager
-async def open_web(app: App, *, grace: float | None = None) -> AsyncIterator[Web]:
+async def open_web(app: App, *, poller: Poller[Any] | None = None, grace: float | None = None) -> AsyncIterator[Web]:
     """Yield a `Web` that serves until the block ends. Then let responses in progress finish, and close all connections.
 
-    Closing takes at most `grace` seconds, even if you cancel the block.
+    Closing takes at most `grace` seconds, even if you cancel the block. A `poller` has to run until the block has
+    ended. Without one, the `Web` runs its own.
     """
+    if poller is None:
+        async with _running_poller() as own, open_web(app, poller=own, grace=grace) as web:
+            yield web
+        return
     async with trio_asyncio.open_loop() as loop:
         loop.set_exception_handler(_log_bug)
-        web = Web(app, loop)
+        web = Web(app, loop, poller)
         try:
             yield web
         finally:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + (GRACE if grace is None else grace)):
                 await web.close()
             web.abort()
+
+
+@asynccontextmanager
+async def _running_poller() -> AsyncIterator[Poller[_Turn]]:
+    """Yield a poller that runs until the block has ended, even if you cancel the block."""
+    poller = Poller(_Turn)
+    scope = trio.CancelScope(shield=True)
+
+    async def run() -> None:
+        with scope:
+            await poller.run()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run)
+        try:
+            yield poller
+        finally:
+            scope.cancel()
+            poller.close_all()
+
+
+class _Turn:
+    """Implements `nsqcommon.poller.PolledTurn` where there is no core that decides anything."""
+
+    def __init__(self, flush: Callable[[], None]) -> None:
+        self.finish = flush
+
+    def begin(self) -> float:
+        return monotonic()
+
+    take_time = begin
+
+    def is_full(self) -> bool:
+        return False
 
 
 async def serve(
@@ -143,15 +183,17 @@ async def serve(
     """Serve listening, non-blocking sockets until cancelled. The caller has to close the listeners afterwards."""
     async with open_web(app, grace=grace) as web, trio.open_nursery() as nursery:
         for listener in listeners:
-            nursery.start_soon(_accept, listener, web, budget)
+            # There are no handshakes to finish first, so accept all waiting connections in one go.
+            nursery.start_soon(partial(web.poller.accept, listener, web.handler, budget, at_once=True))
         task_status.started()
 
 
 class Web:
     """The connections of one application."""
 
-    def __init__(self, app: App, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, app: App, loop: asyncio.AbstractEventLoop, poller: Poller[Any]) -> None:
         self._loop = loop
+        self.poller = poller
         self._date = HttpDate()
         self._config = Config(
             _spelled_as_go(app, self._date),
@@ -167,60 +209,62 @@ class Web:
         )
         self._config.load()
         self._state = ServerState()
-        self._opening: set[asyncio.Task[None]] = set()
         self._all_closed = trio.Event()
         self._closing = False
-        # Tasks outside the asyncio loop call `adopt`, and `run_trio` finds the loop through this context.
+        # The poller reads outside the asyncio loop, and `run_trio` finds the loop through this context.
         self._context = copy_context()
 
     @property
     def connections(self) -> int:
         return len(self._state.connections)
 
-    def adopt(
-        self,
-        sock: socket.socket,
-        received: bytes = b"",
-        *,
-        client: tuple[str, int] | None = None,
-        common_name: str | None = None,
-        on_closed: Callable[[], None] = _do_nothing,
-    ) -> None:
-        """Take over a connected, non-blocking socket, together with the bytes already `received` from it.
-
-        Pass the peer's address as `client` if the socket doesn't know it. Pass `common_name` if the peer uses TLS: the
-        name in its certificate, or "". We call `on_closed` when the connection has gone.
-        """
+    def handler(
+        self, connection: PollerConnection, wake: Callable[[], None], *, secure: SecureHandler | None = None
+    ) -> ProtocolHandler:
+        """Return a handler for a connection of the poller, which is `secure` if it uses TLS."""
+        protocol = _Connection(self._config, self._state, self._loop, self._date, self._connection_lost)
+        host, _, port = connection.peer.rpartition(":")
+        handler = ProtocolHandler(
+            protocol,
+            context=self._context,
+            wake=wake,
+            poller=self.poller,
+            half_close=connection.half_close if secure is None else None,
+            peername=(host.strip("[]"), int(port)) if host else None,  # a unix socket has no address
+            sslcontext=secure,  # uvicorn only asks whether there is one
+            common_name=secure.common_name() if secure is not None else "",
+        )
         if self._closing:
-            sock.close()
-            on_closed()
-            return
+            protocol.shutdown()
+        return handler
 
-        def lost() -> None:
-            on_closed()
-            self._connection_lost()
-
-        def connection() -> _Connection:
-            return _Connection(self._config, self._state, self._loop, self._date, lost, received, client, common_name)
-
-        async def open_connection() -> None:
-            try:
-                await self._loop.connect_accepted_socket(connection, sock)
-            except OSError:  # the connection ended in the meantime
-                sock.close()
-                on_closed()
-
-        task = self._loop.create_task(open_connection(), context=self._context)
-        self._opening.add(task)
-        task.add_done_callback(self._opening.discard)
+    def take_over(
+        self,
+        connection: PollerConnection,
+        wake: Callable[[], None],
+        received: bytes,
+        *,
+        secure: SecureHandler | None = None,
+    ) -> None:
+        """Serve a connection instead of its handler, or the one within `secure`, starting with the `received` bytes."""
+        handler = self.handler(connection, wake, secure=secure)
+        if secure is None:
+            connection.handler = handler
+            has_ended = connection.ended
+        else:
+            secure.inner = handler
+            has_ended = secure.has_ended
+        handler.receive(received, monotonic())
+        if has_ended:  # before there was this handler
+            handler.end()
 
     async def close(self) -> None:
         """Close every connection after its current response, and wait for that. Call it from trio."""
         self._closing = True
-        await trio_asyncio.aio_as_trio(self._wait_until_opened)()
         connections = cast("set[_Connection]", self._state.connections)
         for connection in tuple(connections):
             connection.shutdown()
+        self._take_turn()  # a crash may have ended the poller's task, and the idle connections don't need it
         if connections:
             await self._all_closed.wait()
 
@@ -228,10 +272,11 @@ class Web:
         """Abort all remaining connections."""
         for connection in tuple(self._state.connections):
             cast(_Connection, connection).transport.abort()
+        self._take_turn()  # later, the loop would have gone
 
-    async def _wait_until_opened(self) -> None:
-        while self._opening:
-            await asyncio.wait(tuple(self._opening))
+    def _take_turn(self) -> None:
+        with in_turn(self.poller.turn):
+            pass
 
     def _connection_lost(self) -> None:
         if self._closing and not self._state.connections:
@@ -248,16 +293,11 @@ class _Connection(HttpToolsProtocol):
         loop: asyncio.AbstractEventLoop,
         date: HttpDate,
         lost: Callable[[], None],
-        received: bytes,
-        client: tuple[str, int] | None,
-        common_name: str | None,
     ) -> None:
         super().__init__(config, state, {}, loop)
         self._date = date
-        self._common_name = common_name
-        self._real_client = client
+        self._common_name = ""
         self._lost = lost
-        self._received = received
         self._unfinished = 0  # bytes read of a head that is still incomplete
         self._head_bytes = 0
         self._ended = False  # the peer will send nothing more
@@ -265,16 +305,7 @@ class _Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         super().connection_made(transport)
-        # asyncio would read 256 KiB from each ready connection before it handles any request: 128 MB with five hundred
-        # connections.
-        transport.max_size = _READ_SIZE  # type: ignore[attr-defined]
-        self.client = self._real_client or self.client
-        if self._common_name is not None:
-            self.scheme = "https"
-        # Feed these before the transport reads by itself, so that later data can't overtake them.
-        received, self._received = self._received, b""
-        if received:
-            self.data_received(received)
+        self._common_name = transport.get_extra_info("common_name", "")
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -282,9 +313,6 @@ class _Connection(HttpToolsProtocol):
             self._gone.set_result(None)
         if self.cycle is not None:
             self.cycle.body = bytearray()  # free it now: uvicorn's cycle is part of a reference cycle
-        # asyncio's transport has a reference to one of its own methods. Without this line, each connection would wait
-        # for the garbage collector.
-        self.transport._read_ready_cb = None  # type: ignore[attr-defined]  # noqa: SLF001
         self._lost()
 
     def eof_received(self) -> bool:  # type: ignore[override]  # uvicorn's says None, asyncio takes either
@@ -416,7 +444,7 @@ def _spelled_as_go(app: App, date: HttpDate) -> App:
                 if b"date" not in names:
                     at = names.index(b"content-length") if b"content-length" in names else len(names)
                     headers.insert(at, (b"date", date()))
-                if b"connection" not in names and _wants_close(scope):
+                if b"connection" not in names and not keeps_open("1.1", scope["headers"]):
                     headers.append((b"connection", b"close"))
                 message = {**message, "headers": [(_CasedName(canonical(name)), value) for name, value in headers]}
             await send(message)
@@ -424,33 +452,6 @@ def _spelled_as_go(app: App, date: HttpDate) -> App:
         await app(scope, receive, send_spelled)
 
     return spelled
-
-
-def _wants_close(scope: Scope) -> bool:
-    tokens = [token for name, value in scope["headers"] if name == b"connection" for token in value.split(b",")]
-    return any(token.strip().lower() == b"close" for token in tokens)
-
-
-async def _accept(listener: socket.socket, web: Web, budget: Budget) -> None:
-    while True:
-        await budget.wait_for_room()
-        await trio.lowlevel.wait_readable(listener)
-        try:
-            sock, _ = listener.accept()
-        except BlockingIOError:
-            continue
-        except OSError as error:
-            if error.errno in _OUT_OF_DESCRIPTORS:
-                _log.error("accept failed - %s", error)
-                await trio.sleep(_PAUSE_WITHOUT_DESCRIPTORS)  # clients wait in the backlog
-            continue  # any other error: the client left before we accepted it
-        sock.setblocking(False)
-        if sock.family != socket.AF_UNIX:
-            # asyncio does this only for listeners that name IPPROTO_TCP explicitly. Without it, a response's body waits
-            # 40 ms for the client's delayed ACK of the head.
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        budget.take()
-        web.adopt(sock, on_closed=budget.give_back)
 
 
 def _log_bug(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsqcommon.secure import SecureHandler, Tunnels, is_tunnel
+from nsqcommon.secure import SecureHandler
 from nsqd.http.api import make_app, refuse_plain
 from nsqd.http.guard import Guard
 from nsqd.http.history import HistoryReads
@@ -19,8 +19,6 @@ __all__ = [
     "QuickHttp",
     "QuickRoutes",
     "SecureHandler",
-    "Tunnels",
-    "is_tunnel",
     "make_app",
     "make_standby_app",
     "refuse_plain",

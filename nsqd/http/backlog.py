@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
-from nsqcommon.http_api import HttpError, Request, Response, json
+from nsqcommon.http_api import HttpError, Request, Response, handler_slices, json
 from nsqd.broker import operator_actions
 from nsqd.broker.backlog import Backlog, from_place, is_in
-from nsqd.http.lines import handler_slices
 from nsqd.http.names import channel_argument, check_lasting, find_channel, find_topic
 from nsqd.http.sequences import sequences_argument
 

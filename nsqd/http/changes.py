@@ -12,12 +12,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
-from nsqcommon.http_api import JSON, V1, HttpError, Request, Response, Stream, all_query_values
+from nsqcommon.http_api import JSON, V1, HttpError, Request, Response, Stream, all_query_values, handler_slices
 from nsqcommon.nsq_json import dumps
 from nsqcommon.wire.quoting import quote
 from nsqd.http.access import GuardedRoute, Scope
 from nsqd.http.calls import ClientLeft
-from nsqd.http.lines import handler_slices
 
 log = logging.getLogger(__name__)
 

@@ -21,12 +21,11 @@ from typing import Final
 import trio
 
 from nsqcommon.daemon import blocks_since_start, collect_garbage
-from nsqcommon.http_api import TEXT, HttpError, Request, Response, parse_query, plain
+from nsqcommon.http_api import TEXT, HttpError, Request, Response, handler_slices, parse_query, plain
 from nsqcommon.memory import return_unused
 from nsqcommon.passwords import mask_option
 from nsqcommon.wire.quoting import quote
 from nsqd.http.access import OPERATE_NODE, GuardedRoute
-from nsqd.http.lines import handler_slices
 from nsqd.stats.memory import memory_now
 
 _NOSNIFF: Final = (b"x-content-type-options", b"nosniff")

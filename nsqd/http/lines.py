@@ -5,21 +5,15 @@ from __future__ import annotations
 import asyncio
 import json as plain_json
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from functools import partial
 from typing import Final, Generic, TypeVar
 
-from nsqcommon.slices import Slices
+from nsqcommon.http_api import handler_slices
 
 _PIECE: Final = 64 * 1024  # bytes to collect before we send them
 
 T = TypeVar("T")
 
 _encode: Final = plain_json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-
-
-def handler_slices() -> Slices:
-    """Create the time slices for a handler's work. Between slices, the asyncio loop runs other handlers."""
-    return Slices(partial(asyncio.sleep, 0))
 
 
 class Lines(Generic[T]):

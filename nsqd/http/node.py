@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from nsqcommon.daemon import version_line
 from nsqcommon.durations import parse_duration, seconds
-from nsqcommon.http_api import EMPTY, JSON, V1, HttpError, Request, Response, json, plain, text, truth
+from nsqcommon.http_api import EMPTY, JSON, V1, HttpError, Request, Response, handler_slices, json, plain, text, truth
 from nsqcommon.prometheus import CONTENT_TYPE, exposition_pieces
 from nsqcommon.version import NSQ_VERSION
 from nsqcommon.wire.lookup import DRAINING
 from nsqd.broker import stats
 from nsqd.broker.stats_records import only_about
-from nsqd.http.lines import handler_slices
 from nsqd.http.quick import ping_answer
 from nsqd.http.watchers import Watchers
 from nsqd.stats.json import stats_json

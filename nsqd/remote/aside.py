@@ -13,16 +13,17 @@ message is *uncertain*, and may have been delivered long ago.
 
 from __future__ import annotations
 
-import http.client
 from base64 import b64encode
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
+from nsqcommon.blocking_http import BlockingHttp, NotHttp
 from nsqcommon.wire.headers import decode_headers, header_offsets
 from nsqcommon.wire.log_record import decode_keyed
 from nsqd.log.data_path import TOPICS, DataPath
@@ -158,7 +159,7 @@ class AsidePublisher:
 
     def __init__(self, address: str) -> None:
         self._address = address
-        self._connection = http.client.HTTPConnection(address, timeout=_TIMEOUT)
+        self._http = BlockingHttp(address, timeout=_TIMEOUT)
 
     def publish(self, message: AsideMessage, now_ns: int) -> None:
         """Publish a message with the rest of its delay. Raises OSError if that fails."""
@@ -166,12 +167,10 @@ class AsidePublisher:
         due_in = message.timestamp // _MS + message.delay_ms - now_ns // _MS
         if message.delay_ms and due_in > 0:
             query["defer"] = str(due_in)
-        headers = {f"nsq-header-{name}": value for name, value in message.headers.items()}
+        headers = [(f"nsq-header-{name}", value) for name, value in message.headers.items()]
         try:
-            self._connection.request("POST", f"/pub?{urlencode(query)}", message.body, headers)
-            answer = self._connection.getresponse()
-            text = answer.read()
-        except http.client.HTTPException as error:
-            raise OSError(None, f"{error!r}", self._address) from error
-        if answer.status != http.client.OK:
-            raise OSError(None, f"status {answer.status}: {text[:200].decode('utf-8', 'replace')}", self._address)
+            status, text = self._http.request("POST", f"/pub?{urlencode(query)}", headers=headers, body=message.body)
+        except NotHttp as error:
+            raise OSError(None, str(error), self._address) from error
+        if status != HTTPStatus.OK:
+            raise OSError(None, f"status {status}: {text[:200].decode('utf-8', 'replace')}", self._address)

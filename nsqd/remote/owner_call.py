@@ -6,12 +6,12 @@ number 1. So an owner is known by its writer, which is in the names of its runs.
 
 from __future__ import annotations
 
-import http.client
 import json
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
+from nsqcommon.blocking_http import BlockingHttp
 from nsqd.remote.standby import OwnerSays
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def owner_answers(owner: Claimant, writer: str, *, timeout: float = CALL_TIMEOUT
     """Return whether the owner's process serves HTTP at its address."""
     try:
         status, body = _get(owner, "/remote", timeout)
-    except (OSError, http.client.HTTPException):
+    except OSError:
         return OwnerAnswer.NO
     if status in _GUARDED:
         return OwnerAnswer.GUARDED
@@ -56,7 +56,7 @@ def owner_says(owner: Claimant, writer: str, *, after: float, timeout: float, st
             return _says_to_all(body.decode(errors="replace"))
     except ConnectionRefusedError:
         return OwnerSays.GONE
-    except (OSError, http.client.HTTPException):
+    except OSError:
         return OwnerSays.NOTHING
     found = _members(body)
     if not _is_of(writer, found):
@@ -80,13 +80,8 @@ def _is_of(writer: str, found: dict[str, Any]) -> bool:
 def _get(owner: Claimant, path: str, timeout: float) -> tuple[int, bytes]:
     if not owner.http_address:
         raise OSError("the owner has not said where it serves HTTP")
-    connection = http.client.HTTPConnection(owner.http_address, timeout=timeout)
-    try:
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        return answer.status, answer.read(_LONGEST_ANSWER)
-    finally:
-        connection.close()
+    with BlockingHttp(owner.http_address, timeout=timeout) as http:
+        return http.request("GET", path, most=_LONGEST_ANSWER)
 
 
 def _members(body: bytes) -> dict[str, Any]:

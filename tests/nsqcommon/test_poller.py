@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial, wraps
 from math import inf
+from time import monotonic
 from typing import Final, TypeVar
 
 import pytest
@@ -173,8 +174,8 @@ def _nonblocking(sock: socket.socket) -> socket.socket:
 
 
 @asynccontextmanager
-async def bench() -> AsyncIterator[Bench]:
-    poller = Poller(FakeTurn)
+async def bench(*, busy_poll: float = 0.0) -> AsyncIterator[Bench]:
+    poller = Poller(FakeTurn, busy_poll=busy_poll)
     made = Bench(poller, poller.turn)
     try:
         async with trio.open_nursery() as nursery:
@@ -627,20 +628,6 @@ async def test_alarms_of_clients_that_have_gone_do_not_pile_up() -> None:
 
 
 @jumping
-async def test_released_socket_belongs_to_somebody_else() -> None:
-    async with bench() as b:
-        peer, handler = b.connect()
-        sock = b.poller.release(handler.connection)
-        assert len(b.poller) == 0
-        await peer.send_all(b"for the new owner")
-        await trio.testing.wait_all_tasks_blocked()
-        assert handler.heard == 0
-        assert sock.recv(100) == b"for the new owner"
-        assert not handler.gone
-        sock.close()
-
-
-@jumping
 async def test_abort_closes_without_sending() -> None:
     async with bench() as b:
         peer, handler = b.connect()
@@ -811,3 +798,34 @@ async def test_a_connection_that_cannot_be_watched_is_given_up() -> None:
         (handler,) = b.handlers
         assert (handler.gone, len(b.poller)) == (True, 0)
         assert handler.out == [b"hello"]
+
+
+def test_others_with_work_run_before_the_poller_polls_again() -> None:
+    class HandedOn(Echo):
+        def receive(self, data: bytes, now: float) -> None:
+            super().receive(data, now)
+            made[0].poller.let_others_run()
+
+    made: list[Bench] = []
+
+    async def main() -> None:
+        async with bench(busy_poll=20.0) as b:
+            made.append(b)
+            b.connect_to(HandedOn, inf)
+            b.peers[-1].send(b"a request")
+            await trio.testing.wait_all_tasks_blocked()
+
+    began = monotonic()
+    trio.run(main)
+    assert monotonic() - began < 10, "it went on polling"
+
+
+@jumping
+async def test_a_turn_can_be_taken_without_an_event() -> None:
+    async with bench() as b:
+        peer, handler = b.connect()
+        await trio.testing.wait_all_tasks_blocked()
+        handler.out.append(b"of itself")
+        handler.wake()
+        b.poller.take_turn_soon()
+        assert await hear(peer, 9) == b"of itself"

@@ -1,26 +1,18 @@
-"""HTTPS without sockets: TLS in front of another handler, and the tunnel to the web server."""
+"""TLS in front of another handler, without sockets."""
 
 from __future__ import annotations
 
-import errno
-import socket
 import ssl
 from functools import partial
 from itertools import count
 from math import inf
-from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from nsqcommon.budget import Budget
 from nsqcommon.handshake import TlsServer
-from nsqcommon.secure import SecureHandler, TunnelEnd, Tunnels
+from nsqcommon.secure import SecureHandler
 from nsqcommon.streams.tls import TlsLayer
 from tests.support.certificates import Certificates, make_certificates
-
-if TYPE_CHECKING:
-    from nsqcommon.poller import Connection, MakeHandler, Poller
-    from nsqcommon.web import Web
 
 
 @pytest.fixture(scope="module")
@@ -174,81 +166,11 @@ def test_deadlines_of_the_inner_one_are_kept(server: Server, certificates: Certi
     assert server.inner.ticks == [7.0]
 
 
-# The tunnel
-
-
-def tunnel() -> tuple[TunnelEnd, TunnelEnd, list[str]]:
-    wakes: list[str] = []
-    near, far = TunnelEnd(lambda: wakes.append("near")), TunnelEnd(lambda: wakes.append("far"))
-    far.join(near)
-    return near, far, wakes
-
-
-def test_bytes_pass_the_tunnel_in_both_directions() -> None:
-    near, far, wakes = tunnel()
-    near.receive(b"question", 0.0)
-    far.receive(b"answer", 0.0)
-    assert (far.bytes_to_send(), near.bytes_to_send()) == ([b"question"], [b"answer"])
-    assert wakes == ["far", "near"]
-    assert near.bytes_to_send() == []
-
-
-def test_a_full_end_holds_back_the_other() -> None:
-    near, far, wakes = tunnel()
-    far.receive(bytes(1 << 20), 0.0)
-    assert not far.reading
-    assert near.reading
-    near.bytes_to_send()
-    near.sent(1 << 20)
-    assert not far.reading
-    wakes.clear()
-    near.sent(1000)
-    assert far.reading
-    assert wakes == ["far"]
-    near.sent(0)
-    assert wakes == ["far"]
-
-
-@pytest.mark.parametrize("how", ["end", "abort"])
-def test_an_end_ends_both_when_all_is_sent(how: str) -> None:
-    near, far, _ = tunnel()
-    far.receive(b"the last words", 0.0)
-    getattr(far, how)()
-    assert far.finished
-    assert not near.finished
-    assert near.bytes_to_send() == [b"the last words"]
-    assert near.finished
-
-
-def test_a_tunnel_that_cannot_be_watched_gives_everything_back(server: Server) -> None:
-    class Full:
-        def add(self, sock: socket.socket, *_: object, **__: object) -> None:
-            assert sock.fileno() >= 0
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-    budget = Budget(5, "HTTPS")
-    tunnels = Tunnels(cast("Poller[Any]", Full()), cast("Web", None), budget)
-    tunnels.open_tunnel(server.handler, "127.0.0.1:5000", lambda: None, b"")
-    assert (budget.taken, server.handler.aborted) == (0, True)
-
-
-def test_a_goodbye_that_came_before_the_tunnel_ends_it(server: Server, certificates: Certificates) -> None:
-    """A publish and another request may come together with it: the tunnel is opened when the publish is answered."""
-
-    class Sockets:
-        def add(self, sock: socket.socket, peer: str, make: MakeHandler, **_: object) -> None:
-            self.far = make(cast("Connection", None), lambda: None)
-            sock.close()
-
-        def adopt(self, sock: socket.socket, received: bytes, **_: object) -> None:
-            self.received = received
-            sock.close()
-
-    client, sockets = shake_hands(server, certificates), Sockets()
+def test_a_goodbye_is_remembered_for_another_handler(server: Server, certificates: Certificates) -> None:
+    """A publish and another request may come together with it: the other handler comes when the publish is answered."""
+    client = shake_hands(server, certificates)
     server.inner.end = lambda: None  # type: ignore[method-assign] # it still owes the answer
+    assert not server.handler.has_ended
     server.say(client.goodbye())
+    assert server.handler.has_ended
     assert not server.handler.finished
-    tunnels = Tunnels(cast("Poller[Any]", sockets), cast("Web", sockets), Budget(5, "HTTPS"))
-    tunnels.open_tunnel(server.handler, "127.0.0.1:5000", lambda: None, b"GET /stats")
-    server.handler.bytes_to_send()
-    assert (server.handler.finished, sockets.far.finished, sockets.received) == (True, True, b"GET /stats")

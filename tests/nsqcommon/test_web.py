@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import socket
 from collections.abc import Awaitable, Callable
@@ -10,13 +11,17 @@ from functools import partial
 
 import pytest
 import trio
+import trio.testing
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from nsqcommon.budget import Budget
 from nsqcommon.http_api import HttpApi, HttpError, Request, Response, Route, text
 from nsqcommon.net import bind
+from nsqcommon.polled_transport import ProtocolHandler
 from nsqcommon.web import LINGER, Web, linger, open_web, run_trio, serve
 from tests.support.client import TIMEOUT
 from tests.support.jumping import jumping
+from tests.support.served import serve_socket
 
 LOG = logging.getLogger("nsqd.test")
 
@@ -93,7 +98,7 @@ class Peer:
 
 
 class Connected:
-    """Makes connections for `web` to adopt, and closes their other ends."""
+    """Makes connections for `web` to serve, and closes their other ends."""
 
     def __init__(self, web: Web) -> None:
         self.web = web
@@ -101,8 +106,7 @@ class Connected:
 
     def __call__(self, received: bytes = b"") -> Peer:
         ours, theirs = socket.socketpair()
-        theirs.setblocking(False)
-        self.web.adopt(theirs, received)
+        serve_socket(self.web, theirs, received)
         self._peers.append(Peer(ours))
         return self._peers[-1]
 
@@ -394,5 +398,36 @@ def test_idle_server_uses_no_processor_time() -> None:
         trio.lowlevel.add_instrument(steps)
         await trio.sleep(3600)
         assert steps.count < 10
+
+    run(test)
+
+
+def test_a_peer_that_had_half_closed_before_it_was_taken_over_gets_its_answer() -> None:
+    async def test(connect: Connected) -> None:
+        ours, theirs = socket.socketpair()
+        peer = Peer(ours)
+        serve_socket(connect.web, theirs, GET, has_ended=True)
+        assert (await peer.answer()).endswith(b"OK")
+        assert await peer.rest() == b""
+        ours.close()
+
+    run(test)
+
+
+def test_a_connection_that_has_gone_leaves_nothing_to_the_collector() -> None:
+    async def test(connect: Connected) -> None:
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(20):
+                peer = connect(GET)
+                await peer.answer()
+                await peer.stream.aclose()
+                await trio.testing.wait_all_tasks_blocked()
+            assert connect.web.connections == 0
+            assert sum(type(it) is ProtocolHandler for it in gc.get_objects()) == 0
+            assert sum(isinstance(it, HttpToolsProtocol) for it in gc.get_objects()) <= 1
+        finally:
+            gc.enable()
 
     run(test)

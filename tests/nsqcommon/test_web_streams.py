@@ -13,6 +13,7 @@ import trio
 from nsqcommon.http_api import HttpApi, Request, Response, Route, Stream, text
 from nsqcommon.web import STALL, Web, attend, open_web, run_trio
 from tests.support.jumping import jumping
+from tests.support.served import serve_socket
 
 if TYPE_CHECKING:
     import pytest
@@ -68,9 +69,8 @@ def run(source: Source, test: Callable[[Web], Awaitable[None]]) -> None:
 
 def connected(web: Web, request: bytes) -> trio.SocketStream:
     ours, theirs = socket.socketpair()
-    for sock in (ours, theirs):
-        sock.setblocking(False)
-    web.adopt(theirs, request)
+    ours.setblocking(False)
+    serve_socket(web, theirs, request)
     return trio.SocketStream(trio.socket.from_stdlib_socket(ours))
 
 

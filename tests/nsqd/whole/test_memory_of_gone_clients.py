@@ -90,7 +90,7 @@ def test_an_https_connection_that_has_gone_is_gone(tls: TlsServer, said: bytes) 
         secure = SecureHandler(tls, now=node.now, wake=lambda: None, note=lambda text: None)
 
         def hand_off(received: bytes) -> None:
-            secure.give_up()
+            raise AssertionError("there was no request")
 
         secure.inner = QuickHttp(routes, hand_off=hand_off, wake=lambda: None, common_name=secure.common_name)
         secure.receive(said, node.now)

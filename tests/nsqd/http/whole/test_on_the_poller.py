@@ -75,11 +75,11 @@ class Server:
         self, listener: socket.socket, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
         routes = QuickRoutes(self.broker, self.publishing)
-        async with open_web(self.app) as web, trio.open_nursery() as nursery:
+        async with open_web(self.app, poller=self.poller) as web, trio.open_nursery() as nursery:
 
             def make(connection: Connection, wake: Callable[[], None]) -> Handler:
                 def hand_off(received: bytes) -> None:
-                    web.adopt(self.poller.release(connection), received)
+                    web.take_over(connection, wake, received)
 
                 return QuickHttp(routes, hand_off=hand_off, wake=wake)
 
