@@ -128,3 +128,25 @@ def test_woken_task_that_is_cancelled_wakes_another() -> None:
 
     with asyncio.Runner(loop_factory=JumpingLoop) as runner:
         runner.run(test())
+
+
+def test_a_request_asks_for_a_connection_of_its_own() -> None:
+    asked = b""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked = await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+        await writer.drain()
+        writer.close()
+
+    async def test() -> None:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        async with server:
+            port = server.sockets[0].getsockname()[1]
+            got = await aio.exchange("GET", "127.0.0.1", port, "/lookup?topic=t", headers=[("Accept", "a")])
+            assert (got.status, got.body) == (200, b"{}")
+            lines = [b"GET /lookup?topic=t HTTP/1.1", b"Host: 127.0.0.1:%d" % port, b"Connection: close", b"Accept: a"]
+            assert asked.split(b"\r\n") == [*lines, b"", b""]
+
+    asyncio.run(test())
