@@ -1,4 +1,4 @@
-"""The settings of nsqadmin: NSQ's, under their own names and with their own defaults, and a few of ours."""
+"""The settings of nsqadmin: NSQ's, with their names and defaults, and a few of ours."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class Options(BaseOptions):
 
 
 def clean_base_path(path: str) -> str:
-    """Write the path with a slash in front and none behind: `nsqadmin/` becomes `/nsqadmin`."""
+    """Write the path with a leading and without a trailing slash: `nsqadmin/` becomes `/nsqadmin`."""
     return "/" + normpath("/" + path).lstrip("/")
 
 

@@ -1,4 +1,4 @@
-"""Rules about one nsqd or nsqlookupd: D16, D27. Each of them may find something.
+"""Rules about one nsqd or nsqlookupd: D16, D27. Each rule is checked.
 
 D25, and D26 about all nodes, are in `policy.py`; D28 to D33, about a node's copy in an object store, are in `remote.py`.
 """
@@ -18,9 +18,9 @@ from nsqadmin.diagnosis.words import TOO_MANY_NODES, number, say
 
 _RULE: Final = "D16"
 _UNREACHABLE: Final = "D27"
-_MOST_PROBLEMS: Final = 3  # nsqlookupds whose words are quoted
+_MOST_PROBLEMS: Final = 3  # nsqlookupds to quote
 _SKEW: Final = 10.0  # seconds
-_ABOVE_ALL: Final = 1e9  # a node that is gone weighs more than any backlog elsewhere
+_ABOVE_ALL: Final = 1e9  # a lost node weighs more than any backlog elsewhere
 
 _VERDICTS: Final[Mapping[Health, str]] = {
     Health.DOWN: "does not answer",
@@ -110,7 +110,7 @@ def _without_token(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _unreachable(node: Node) -> Iterator[Finding]:
-    """Find a node to which clients cannot connect, as it announces an address that means nothing to others."""
+    """Find a node to which clients can't connect, because the address that it announces means nothing to others."""
     if not node.unreachable:
         return
     where = f"TCP port {node.tcp_port} of {node.broadcast_address}"
