@@ -1,4 +1,4 @@
-"""The settings of each command, with their defaults and the values that they accept.
+"""The settings of each command, with their defaults and accepted values.
 
 The docstring of a command's class is its help text.
 """
@@ -69,7 +69,7 @@ class OfTopics(AtCluster):
 
 @dataclass(frozen=True, kw_only=True)
 class OfAllNodes(OfTopics):
-    """Jobs that may require nodes to be there."""
+    """Jobs that may require all nodes to be present."""
 
     require_all: bool = setting("do not start while a node is missing that nsqlookupd knows", False)
     nodes: int = setting("do not start while fewer nodes than this are there", 0, at_least=0)
@@ -105,7 +105,7 @@ class Reading(OfAllNodes):
 
 @dataclass(frozen=True, kw_only=True)
 class Stored(Job):
-    """Jobs whose tables and files may lie in an object store."""
+    """Jobs whose tables and files may be in an object store."""
 
     storage: tuple[tuple[str, str], ...] = setting(
         "NAME=VALUE for an object store, as in endpoint=https://minio:9000; may be repeated",
@@ -292,7 +292,7 @@ class Replay(Printed, OnSpark, AsItIs, AtCluster):
 
     @property
     def what(self) -> str:
-        """A description by which a progress file is recognized as this replay's."""
+        """A description for checking that a progress file belongs to this replay."""
         chosen = f"topic={self.topic!r} since={self.since!r} until={self.until!r} where={self.where!r}"
         return f"{self.table} to {self.destination_topic}, {chosen}"
 
