@@ -137,7 +137,7 @@ async def _live_services(
 
 
 def routes_of(services: Services) -> list[Route]:
-    """Return all routes, those of the APIs and those of pages."""
+    """Return all routes of the APIs and of pages."""
     options = services.options
     of_nsq = [*config.routes(services.settings), *graphite.routes(options)]
     if services.queries is not None and services.executor is not None:

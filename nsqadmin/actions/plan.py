@@ -53,9 +53,9 @@ class Action:
     topic: str
     channel: str = ""
     nodes: tuple[str, ...] = ()  # the nsqds to act on, empty for all; for a creation, the nsqds to create it on now
-    place: str = ""  # the target of moving a channel
+    place: str = ""  # where to move a channel
     reader: str = ""  # the name of the reader to forget
-    into: str = ""  # the reader's target
+    into: str = ""  # where the reader puts the messages
 
     @property
     def name(self) -> str:
@@ -260,7 +260,7 @@ class Step:
     address: str
     is_lookupd: bool
     target: str
-    error: str = ""  # in the node's words; empty on success
+    error: str = ""  # the error in the node's words; empty on success
     why: str = ""  # the likely meaning of the error
     may_follow: bool = False  # the node got the request and hasn't confirmed it: it may have done it, or still do it
 
@@ -431,7 +431,7 @@ def _consequences(
 def _who_is_silent(
     snapshot: Snapshot, action: Action, topic: Topic | None, channel: Channel | None, meant: Sequence[str]
 ) -> Iterable[Consequence]:
-    """Warn about unreachable nodes: those to call, and those that already have the topic or channel to create."""
+    """Warn about unreachable nodes: the targets, and nodes that already have the topic or channel to create."""
     having = () if topic is None else channel.silent if channel is not None else topic.silent
     for address in dict.fromkeys((*meant, *having)):
         if not _is_unreachable(snapshot, address) or (address not in meant and action.kind not in _CREATIONS):

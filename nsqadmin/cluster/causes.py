@@ -1,6 +1,6 @@
 """Finds the user behind an event: one of this nsqadmin, or someone outside.
 
-The words are those of actions (`pause_channel`), which nsqd's record of changes uses, too.
+The words are the names of actions (`pause_channel`), which nsqd's record of changes uses, too.
 """
 
 from __future__ import annotations

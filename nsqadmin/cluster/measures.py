@@ -164,12 +164,12 @@ class ChannelNumbers:
     )
     buried_count: int = number(
         "Buried",
-        "Messages that have failed for good. They stay in the channel with the reason, are delivered to nobody, and are no part of the depth, until somebody kicks them back into the channel or discards them. Only a Python nsqd buries messages.",
+        "Messages that have failed for good. They stay in the channel with the reason. They aren't delivered, and don't count in the depth, until you kick them back into the channel or discard them. Only a Python nsqd buries messages.",
         column="buried",
         counted=Counted.HELD,
         cell="buried",
         metric="buried",
-        help="Messages that have failed for good and are delivered to nobody.",
+        help="Messages that have failed for good and are no longer delivered.",
     )
 
     @property
@@ -205,7 +205,7 @@ class TopicNumbers:
     message_bytes: int = number(
         "Data", column="data", word="", is_nsqs=True, counted=Counted.ARRIVED, unit="size", is_live=False
     )
-    repeat_count: int = number(  # publishes with a known key, which weren't published again
+    repeat_count: int = number(  # repeats, recognized by their keys and dropped
         "Repeats",
         "Publishes since this nsqd started whose key it knew: a producer sent them again, and they were not made again.",
         word="repeats",

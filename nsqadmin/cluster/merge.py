@@ -40,7 +40,7 @@ class Directory:
 class _Registered(NamedTuple):
     """The registrations of one topic."""
 
-    lookupds: tuple[str, ...]  # those that know it
+    lookupds: tuple[str, ...]  # the nsqlookupds that know it
     channels: tuple[str, ...]
     tombstones: tuple[bool, ...]  # for each part, True if a tombstone hides its node
 

@@ -154,7 +154,7 @@ class Node:
     since: float = 0.0  # when its health last changed
     answered_in: float | None = None  # duration of its last answer
     answered_at: float | None = None  # when that answer came; None: it has never answered
-    error: str = ""  # the error in its own words
+    error: str = ""  # original text of the error
     explanation: str = ""  # meaning of the error, and what to try
     not_read: str = ""  # why its answer couldn't be used
     token_withheld: str = ""  # why we don't send it the token; empty if we do, or there is none
@@ -331,7 +331,7 @@ class Channel(ChannelNumbers):
     topic: str
     name: str
     nodes: tuple[ChannelNode, ...] = ()
-    silent: tuple[str, ...] = ()  # those of its nodes that don't answer now
+    silent: tuple[str, ...] = ()  # its nodes that don't answer now
     paused: Paused = Paused.NO
     latency: Latency | None = None
     rates: Rates = UNKNOWN_RATES
@@ -416,7 +416,7 @@ class Reader:
     """A program that reads the topic's logs without a channel. `name` and `into` together identify it."""
 
     name: str
-    into: str  # the reader's target
+    into: str  # where the reader puts the messages
     format: str = ""
     hosts: tuple[str, ...] = ()
     nodes: tuple[ReaderNode, ...] = ()
@@ -456,13 +456,13 @@ class Untold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic(TopicNumbers):
-    """A topic on all of its nodes. The numbers are sums, like those of `Channel`."""
+    """A topic on all of its nodes. The numbers are sums, as in `Channel`."""
 
     NUMBERS_AFTER = ("channels", "channels")
 
     name: str
     nodes: tuple[TopicNode, ...] = ()
-    silent: tuple[str, ...] = ()  # those of its nodes that don't answer now
+    silent: tuple[str, ...] = ()  # its nodes that don't answer now
     channels: tuple[Channel, ...] = ()
     paused: Paused = Paused.NO
     latency: Latency | None = None
@@ -549,7 +549,7 @@ class Unanswered:
     what: str  # the failed request, or the part left out
     where: str  # the address of the nsqd or nsqlookupd
     advice: str  # what to try
-    raw: str  # the error in its own words
+    raw: str  # original text of the error
 
     def without_quote(self) -> Unanswered:
         return replace(self, raw="")
@@ -699,14 +699,14 @@ class Activity:
     at: float
     what: str  # word for an action or an event: "node_down", "nsqd_restarted", "topic_appeared", ...
     text: str  # one sentence
-    user: str = ""  # empty if unknown
+    user: str = ""  # who did it; empty if unknown
     remote: str = ""
     topic: str = ""
     channel: str = ""
     nodes: tuple[str, ...] = ()
     result: str = ""  # "ok", "partly", "failed", "refused"; empty for events
     took: float | None = None
-    is_outside: bool = False  # made without this nsqadmin; `user` is the name that the node recorded
+    is_outside: bool = False  # done without this nsqadmin; `user` is the name that the node recorded
     undo: str = ""  # id for undoing the action; empty if that isn't possible
     also: tuple[str, ...] = ()  # further topics that the text may name
 

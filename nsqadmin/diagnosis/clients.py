@@ -1,4 +1,4 @@
-"""Judges each consumer of a channel, by its own figures and by those of its peers. This is the only place that does.
+"""Judges each consumer of a channel, by its own figures and by its peers'. This is the only place that does.
 
     stuck     it has as many messages as it may have, and has finished none for half a minute or lets them time out
     RDY 0     it asks for nothing, although messages wait
@@ -8,7 +8,7 @@
     unknown   its node is silent
     OK        none of these; "new" until its rates are known
 
-Rates are those of the last minute (`nsqadmin.cluster.pace`). `judged` uses the order above, worst first.
+Rates are averages over the last minute (`nsqadmin.cluster.pace`). `judged` uses the order above, worst first.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ def diagnose(
 ) -> tuple[Finding, ...]:
     """Return all findings, worst first.
 
-    `before` are those of the previous snapshot: while a node is silent, they don't end. `beginnings` remembers when
-    each finding began.
+    `before` are the findings of the previous snapshot: while a node is silent, they don't end. `beginnings` remembers
+    when each finding began.
     """
     found = [
         *(finding for topic in snapshot.topics for finding in _about(topic, snapshot, trends)),

@@ -110,7 +110,7 @@ class Book:
         return self._open
 
     def seen_by(self, user: Identity) -> tuple[Open, ...]:
-        """Return the incidents, reduced to what the user may see. Skips those that are only about hidden topics."""
+        """Return the incidents, reduced to what the user may see. Skips incidents that are only about hidden topics."""
         if user.sees_everything:
             return self.open()
         hidden = {topic for it in self.open() for topic in it.incident.topics if not user.sees(topic)}
@@ -118,7 +118,7 @@ class Book:
         return tuple(sorted(seen, key=_order))
 
     def counts(self, user: Identity | None = None) -> Counts:
-        """Count the incidents, or those that a user sees. Remarks don't count."""
+        """Count the incidents, or only the ones a user sees. Remarks don't count."""
         if user is not None:
             shown = self.seen_by(user)
             return _counted((it.incident.severity, bool(it.acknowledged), bool(it.muted)) for it in shown)
@@ -210,7 +210,7 @@ class Book:
 
 
 def in_view(incidents: Sequence[Open]) -> tuple[list[Open], list[Open], list[Open]]:
-    """Split the incidents into those that need attention, muted ones, and remarks."""
+    """Split the incidents into urgent ones, muted ones, and remarks."""
     wrong = [it for it in incidents if it.incident.severity is not Severity.INFO]
     remarks = [it for it in incidents if it.incident.severity is Severity.INFO]
     return [it for it in wrong if not it.muted], [it for it in wrong if it.muted], remarks

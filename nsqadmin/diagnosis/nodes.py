@@ -103,7 +103,7 @@ def _without_token(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
             node,
             Severity.WARNING,
             f"{node.address} is asked without the token",
-            "If the node is yours, add it to --nsqd-token-to and enable HTTPS on it; if nobody knows it, find out who "
+            "If the node is yours, add it to --nsqd-token-to and enable HTTPS on it; if it isn't, find out who "
             "registers it with nsqlookupd.",
             say("why", node.token_withheld),
         )
@@ -198,7 +198,7 @@ def _twice(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
             node,
             Severity.WARNING,
             f"{node.broadcast_address} is announced by {len(twins) + 1} nodes with the same TCP port",
-            "They cannot be told apart: give each a --broadcast-address of its own.",
+            "nsqadmin can't tell them apart: give each its own --broadcast-address.",
             say("also announced by", ", ".join(twins)),
         )
 

@@ -130,12 +130,12 @@ def ending(it: Topic | Channel, case: Case) -> Iterator[Finding]:
     first, node = min((at, row.node) for at, row in rows)
     held = it.total_depth if isinstance(it, Topic) else it.depth + it.deferred_count + it.buried_count
     where = f" on {node}" if len(rows) < len(it.nodes) else ""
-    unless = "somebody publishes or subscribes" if isinstance(it, Topic) else "a consumer connects"
+    unless = "someone publishes or subscribes" if isinstance(it, Topic) else "a consumer connects"
     yield case.finding(
         "D24",
         Severity.WARNING if held else Severity.INFO,
         f"It is deleted{where} in {numbers.duration(max(first - now, 0.0))} unless {unless}",
-        "Nobody uses it, and the policy file deletes idle ones (expire_after). If you need it, raise that time.",
+        "It is unused, and the policy file deletes idle ones (expire_after). If you need it, raise that time.",
         number("messages in it", held),
         say("deleted on", ", ".join(f"{row.node} in {numbers.duration(max(at - now, 0.0))}" for at, row in rows)),
     )
@@ -171,7 +171,7 @@ def refuses_its_file(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
         if node.policy_is_copy
         else f"{node.address} refuses its policy file: what held before still holds",
         # The text of the error may quote names of topics that a viewer may not see.
-        advice="The page of the node has the mistakes. Correct the file there: nsqd looks for changes every second.",
+        advice="The node's page lists the mistakes. Correct the file there: nsqd looks for changes every second.",
         node=node.address,
         evidence=(say("in force", _named(node.policy_digest)),),
     )

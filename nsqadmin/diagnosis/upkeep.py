@@ -19,7 +19,7 @@ _BLIP: Final = 4  # snapshots; a finding that is missing from fewer hasn't ended
 
 
 def with_frozen(found: Sequence[Finding], before: Iterable[Finding], snapshot: Snapshot) -> Sequence[Finding]:
-    """Return the findings, plus those of the previous snapshot that rest on a silent node and aren't found now.
+    """Return the findings, plus findings of the previous snapshot that rest on a silent node and aren't found now.
 
     If one was worse before, it stays worse. D17, which says that we know nothing, doesn't stay: it gives way to new
     findings.
@@ -54,7 +54,7 @@ class Beginnings:
         self._known = {finding.key: (finding.since, 0) for finding in before}  # its time, and the last snapshot with it
 
     def dated(self, findings: Iterable[Finding], snapshot: Snapshot) -> Iterator[Finding]:
-        """Yield the findings with their times; those that already have one, such as those about a node, keep it."""
+        """Yield the findings with their times; findings that already have one, for example about a node, keep it."""
         for finding in findings:
             since, _ = self._known.get(finding.key, (snapshot.taken_at, 0))
             self._known[finding.key] = since, snapshot.index

@@ -309,7 +309,7 @@ def parse_picks(words: Iterable[str]) -> tuple[tuple[str, str], ...]:
         raise BadRequest(f"at most {MOST_NAMED} messages can be named at once")
     found = [_pick(word) for word in picks]
     if not all(found):
-        raise BadRequest("these are no messages of this page")
+        raise BadRequest("these aren't messages of this page")
     return tuple((it[2], it[1]) for it in found if it is not None)
 
 
@@ -317,7 +317,7 @@ def parse_kicks(words: Iterable[str]) -> tuple[tuple[str, int], ...]:
     """Parse names of kicks, `NUMBER@NODE`. Raise BadRequest."""
     found = [_kick(word) for word in dict.fromkeys(words)]
     if not found or not all(found):
-        raise BadRequest("this is no kick that could be taken back")
+        raise BadRequest("this isn't a kick that can be taken back")
     return tuple((it[2], int(it[1])) for it in found if it is not None)
 
 
@@ -418,10 +418,10 @@ def _consequences(
         yield Consequence(text=f"{it.node} {it.why}. It is not asked.{had}", severity=Severity.WARNING)
     count = sum(it.count for it in shares)
     if not count:
-        yield Consequence(text="Nothing that fits is buried on the other nodes.", severity=Severity.WARNING)
+        yield Consequence(text="No matching message is buried on the other nodes.", severity=Severity.WARNING)
         return
     if wanted.reason and summary.others:
-        text = "This is the most that it can be: not every reason is listed."
+        text = "This is an upper limit: not every reason is listed."
         yield Consequence(text=text)
     if wanted.verb is Verb.DISCARD:
         yield Consequence(text="They are finished forever. This cannot be undone.", severity=Severity.PROBLEM)

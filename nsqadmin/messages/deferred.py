@@ -59,7 +59,7 @@ class Deferred(ListKind[NodeDeferred, Deferral]):
         {
             "NOT_FOUND": "it cannot list deferred messages: it is NSQ's nsqd, or an older version of ours",
             "STARTED_ANEW": "it was restarted, so its list has to be read from the start again",
-            "INVALID_ARG_AFTER": "this is no place in its list",
+            "INVALID_ARG_AFTER": "this isn't a place in its list",
         }
     )
 

@@ -1,6 +1,6 @@
 """Jobs: messages published by a job queue, recognized by their headers. We don't read their bodies for that.
 
-The names of the headers are those of nsqjobs/headers.py. Other publishers may use them, too.
+The names of the headers come from nsqjobs/headers.py. Other publishers may use them, too.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def job_in(headers: Mapping[str, str]) -> QueuedJob | None:
 
 
 def without_job(headers: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the headers without those of the job."""
+    """Return the headers that aren't about the job."""
     if job_in(headers) is None:
         return headers
     return {name: value for name, value in headers.items() if name not in _ALL}

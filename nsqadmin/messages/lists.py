@@ -202,7 +202,7 @@ class ListKind(ABC, Generic[N, M]):
 def merged(parts: Mapping[str, Part[M]], after: Mapping[str, str], limit: int) -> ListPage[M]:
     """Return the next `limit` matching lines of all nodes. `after` is where each part begins.
 
-    The page ends where a node's part ends although its list continues: the next line there may come before those of
+    The page ends where a node's part ends although its list continues: the next line there may come before lines of
     other nodes. A node whose list couldn't be read to the end doesn't delay the others.
     """
     shown: list[M] = []
@@ -241,7 +241,7 @@ def parse_places(text: str) -> dict[str, str]:
     """Parse the output of `written`. Raise ValueError."""
     found = [_place(word) for word in text.split()]
     if not all(found):
-        raise ValueError(f"{text[:100]!r} is no place in these lists")
+        raise ValueError(f"{text[:100]!r} isn't a place in these lists")
     return {it[2]: it[1] for it in found if it is not None}
 
 

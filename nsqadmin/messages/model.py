@@ -38,7 +38,7 @@ class Message:
 
     @property
     def other_headers(self) -> Mapping[str, str]:
-        """The headers without those of the job."""
+        """The headers that aren't about the job."""
         return without_job(self.headers)
 
 

@@ -121,7 +121,7 @@ class _IncidentMarkPages:
     def _why_not(self, request: Request, it: Open) -> str:
         """Return why the user may not mark the incident, or "".
 
-        You need the right to all of its topics, including those that you can't see.
+        You need the right to all of its topics, including the ones you can't see.
         """
         identity = identity_of(request)
         if reason := identity.why_not(Right.OPERATE):

@@ -44,7 +44,7 @@ class Disagreement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookupPage:
-    lookupds: tuple[str, ...]  # those that answer
+    lookupds: tuple[str, ...]  # the ones that answer
     disagreements: tuple[Disagreement, ...]
     left_out: int
     inactive: tuple[Topic, ...]

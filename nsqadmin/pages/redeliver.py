@@ -63,7 +63,7 @@ class _RedeliverPages:
             to = values.get("to", "")
             problem = ""
             if to == _ALL and chosen.selection.count > _TYPED_FROM and values.get("typed") != topic.name:
-                problem = f"Nothing was replayed: to publish so many again, type “{topic.name}”."
+                problem = f"Nothing was replayed: to publish this many again, type “{topic.name}”."
             elif to:
                 return await self._redeliver(request, topic, chosen.selection, to)
             return await self._redeliver_page(request, topic, chosen, values.get("channel", ""), problem)

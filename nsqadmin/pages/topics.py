@@ -72,7 +72,7 @@ class TopicRow:
     path: str
     states: frozenset[str]
     channels: tuple[ChannelRow, ...]
-    worst: ChannelRow | None = None  # of all its channels, including those that a filter hides
+    worst: ChannelRow | None = None  # of all its channels, including the ones a filter hides
     left_out: int = 0
 
     @property
@@ -220,7 +220,7 @@ def _worst_state(row: TopicRow) -> float:
 
 
 def _cut(row: TopicRow, sort: str) -> TopicRow:
-    """Sort the row's channels in the same way, and leave out those that don't fit."""
+    """Sort the row's channels in the same way, and drop the ones that don't fit."""
     name = sort.removeprefix("-")
     channels = list(row.channels)
     if name in SORTS:

@@ -100,7 +100,7 @@ def _term(term: str) -> _Test:
     if colon and name == "ephemeral":
         return _ephemeral_test(value)
     if re.search(r"[<>=:]", term):
-        raise BadTopicFilter(f"“{term}” is no condition. Try depth>1000, consumers=0, state:paused or ephemeral:no.")
+        raise BadTopicFilter(f"“{term}” isn't a condition. Try depth>1000, consumers=0, state:paused or ephemeral:no.")
     return lambda row: term in row.path.lower()
 
 

@@ -127,7 +127,7 @@ def _change(entry: Activity) -> Moment:
 
 def _who(entry: Activity) -> str:
     if entry.is_outside:
-        return f"{entry.user or 'somebody'}, outside nsqadmin"
+        return f"{entry.user or 'someone'}, outside nsqadmin"
     return (entry.user or "anybody") if entry.is_action else ""
 
 

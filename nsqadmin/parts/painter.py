@@ -139,7 +139,7 @@ class Painter:
 
     def _who_title(self, identity: Identity) -> str:
         if not identity.user:
-            return "No rights are configured: everybody may do everything"
+            return "No rights are configured: everyone may do everything"
         return "Roles: " + (", ".join(role.name for role in identity.roles) or "none")
 
 

@@ -74,7 +74,7 @@ def lines_of_channel(channel: Channel) -> tuple[CauseLine, ...]:
 
 
 def lines_of_topic(topic: Topic) -> tuple[CauseLine, ...]:
-    """Return the topic's own lines and those of its channels."""
+    """Return the lines of the topic and of its channels."""
     return _ordered(
         [*_lines(topic, ""), *(line for channel in topic.channels for line in _lines(channel, channel.name))]
     )

@@ -1,4 +1,4 @@
-"""The HTTP client for nsqd and nsqlookupd. Its errors read like those of NSQ's client.
+"""The HTTP client for nsqd and nsqlookupd. Its errors read like NSQ's.
 
 A single client, on trio, queries all nodes: connections are kept alive, and each request has its own deadline. An nsqd
 that only speaks TLS refuses a plain request and names its HTTPS port; we then repeat the request there.
@@ -510,13 +510,14 @@ def explain(address: str, error: UpstreamError) -> str:
         return "TLS failed: check --http-client-tls-root-ca-file and the node's certificate."
     if error.not_read:
         return (
-            "nsqadmin stopped reading the answer, as it could take all memory. If this node really has so much, raise "
-            "--max-answer-size or --max-cluster-size; if it is unknown to you, find out what registers it with nsqlookupd."
+            "nsqadmin stopped reading the answer, because it could take all memory. If this node really has that much, "
+            "raise --max-answer-size or --max-cluster-size; if you don't know it, find out what registers it with "
+            "nsqlookupd."
         )
     if error.status in _REFUSED and error.withheld:
         return f"It requires a token, and nsqadmin does not send it the token: {error.withheld}."
     if error.status == _NOT_FOUND:
-        return "It does not have what the request is about (HTTP 404), or does not know this request."
+        return "It doesn't have the topic or channel (HTTP 404), or doesn't know this request."
     if error.status:
         return f"It refused the request (HTTP {error.status}): it may require a token or a certificate."
     return "It could not be reached."

@@ -1,4 +1,4 @@
-"""Parses which nodes and topics exist from answers of nsqlookupd and nsqd, and merges those of several nsqlookupds."""
+"""Finds existing nodes and topics in answers of nsqlookupd and nsqd, and merges the answers of several nsqlookupds."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Decides for which topics we request clients.
 
-In a cluster with few clients these are all topics; with many, those that someone looks at and those with a backlog.
+In a cluster with few clients these are all topics; with many, topics that someone looks at and topics with a backlog.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class Stats:
     def start(
         self, nursery: trio.Nursery, nodes: Iterable[AskedNode], *, has_clients: bool, topics: Sequence[str]
     ) -> Round:
-        """Start querying all nodes: with all their clients, or with those of `topics` only."""
+        """Start querying all nodes: with all their clients, or only with the clients of `topics`."""
         asked = Round()
         for node in nodes:
             if node.not_before > trio.current_time():
@@ -107,8 +107,8 @@ class Stats:
         previous answer's size counts again.
 
         Anyone can register with nsqlookupd, so nodes that we have known for longer take precedence: we drop the answer
-        of a newer node when they need the space. Raise UpstreamError if the answer, together with those of nodes known
-        for longer, is too large, and after the block if it was dropped meanwhile.
+        of a newer node when they need the space. Raise UpstreamError if the answer, together with the answers of nodes
+        known for longer, is too large, and after the block if it was dropped meanwhile.
         """
         address = node.announced.address
         share = self._shares.setdefault(address, _Share(node))
