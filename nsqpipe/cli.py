@@ -39,7 +39,7 @@ EPILOG: Final = (
     "3 doctor or quality found something, lag is above --at-most, nodes were missing for lag or --until-now, or "
     "--until-now was stopped before it had read everything."
 )
-OFFSETS: Final = "Show where a checkpoint stands, or make a new checkpoint that begins where you say."
+OFFSETS: Final = "Show a checkpoint's position, or make a new checkpoint at a given position."
 
 
 def land(job: jobs.Land) -> None:

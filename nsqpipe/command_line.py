@@ -78,7 +78,7 @@ def _first(commands: Commands) -> Callable[..., None]:
     def configure(
         context: typer.Context,
         config: Annotated[Path | None, typer.Option(help=ABOUT_CONFIG)] = None,
-        version: Annotated[bool, typer.Option("--version", help="say which version this is")] = False,
+        version: Annotated[bool, typer.Option("--version", help="show the version")] = False,
     ) -> None:
         if version:
             typer.echo(f"nsqpipe v{suite_version()}")
@@ -149,7 +149,7 @@ def _parameter(it: Setting) -> inspect.Parameter:
 
 
 def _parser(it: Setting) -> Callable[[Any], Any] | None:
-    """Return the function that parses a word, if the type isn't enough. Its errors say what is expected."""
+    """Return the function that parses a word, if the type isn't enough. Its errors say which values are valid."""
     convert: Callable[[str], Any]
     if it.parse is not None:
         convert = it.parse

@@ -90,7 +90,7 @@ def by_key(settings: Iterable[Setting]) -> dict[str, Setting]:
 
 
 def value_of(it: Setting, given: Any) -> Any:
-    """Convert a TOML value to the setting's type. Raises ValueError, which says what is expected."""
+    """Convert a TOML value to the setting's type. Raises ValueError, which names the valid values."""
     if not it.repeats:
         return _one(it, given)
     if isinstance(given, dict) and it.parse is pair:

@@ -51,7 +51,7 @@ class Lags:
 
     @property
     def behind(self) -> int:
-        """Number of unread messages, without those of missing nodes."""
+        """Number of unread messages, without missing nodes."""
         return sum(it.behind or 0 for it in self.lanes)
 
     @property

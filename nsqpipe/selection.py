@@ -33,7 +33,7 @@ def check_selects(table: Table, select: str) -> None:
     """Raise PipeFailed if the table was filled with --select and this job has none, which would add omitted fields."""
     if not select and _is_selected(table):
         raise PipeFailed(
-            f"the table at {table.path} has what --select has made of messages: give the same --select, or name another table"
+            f"the table at {table.path} was filled with --select: give the same --select, or name another table"
         )
 
 

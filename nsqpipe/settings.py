@@ -4,7 +4,7 @@
     class Compact(Job):
         "Joins a Delta table's small files."
         table: str = setting("the table's folder")
-        target_mb: int = setting("megabytes that a file should have", 128, at_least=1)
+        target_mb: int = setting("target size of a file, in megabytes", 128, at_least=1)
 
 The command line, the `--config` file, `--help` and the reference page are generated from it. A field without a default
 is required. Its type limits its values: a tuple means that the option may be repeated, an enum that it takes one of its
@@ -29,7 +29,7 @@ _SETTING: Final = "setting"
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """The settings of a command. Jobs that share settings inherit them; those of the last base come first."""
+    """The settings of a command. Jobs that share settings inherit them; the settings of the last base come first."""
 
     def problems(self) -> Iterator[str]:
         """Yield problems with the combination of settings, each of which may be valid."""

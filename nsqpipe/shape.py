@@ -40,7 +40,7 @@ class Shape:
         return hashlib.sha256(repr((self.decoder.identity, rules)).encode()).hexdigest()
 
     def judged(self, rows: DataFrame) -> DataFrame:
-        """Return all rows, with an error in those that fail. Broken rules are counted on the way."""
+        """Return all rows, with an error in each failed one. Broken rules are counted on the way."""
         found = judged(observed(self._decoded(rows), self.rules), self.rules)
         return with_selected(found, self.select) if self.select else found
 
