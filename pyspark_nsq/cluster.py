@@ -284,7 +284,7 @@ class KnownNodes:
 
     registered: Mapping[str, Iterable[str] | None]  # the topics at each address; None: to be requested for each name
     departed: Iterable[Departed] = ()
-    with_state: frozenset[str] = frozenset()  # those that should get no messages: draining, full or unhealthy
+    with_state: frozenset[str] = frozenset()  # nsqds that should get no messages: draining, full or unhealthy
 
 
 def nodes(where: Where, http: Http, topics: Topics | None = None) -> list[str]:

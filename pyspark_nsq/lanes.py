@@ -480,5 +480,5 @@ def removed_by_retention(head: Head, place: int) -> DataLoss:
 
 def unreadable(lane: Lane, place: int, why: str, *, end: int | None = None) -> str:
     """Say which messages of a lane can't be read, why, and how to continue without them."""
-    what = f"what begins at {place}" if end is None else f"{end - place:,} messages [{place}, {end})"
+    what = f"everything from {place} on" if end is None else f"{end - place:,} messages [{place}, {end})"
     return f"lane {lane}: {what} cannot be read: {why}; failOnDataLoss=false leaves the lane out"

@@ -100,7 +100,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Which nsqds to use: the named ones, or else those that nsqlookupd knows."""
+    """Which nsqds to use: the named ones, or else the ones nsqlookupd knows."""
 
     lookupd: tuple[str, ...]
     nsqd: tuple[str, ...]
@@ -225,7 +225,7 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
     for is_wanted, name in ((options.exactly_once, "exactlyOnce"), (options.has_keys, "keys")):
         if is_wanted and not options.where.nsqd:
             raise BadOption(
-                f"{name} needs the option nsqd, the same list in every run: what is sent again must go to the same nsqd"
+                f"{name} needs the option nsqd, the same list in every run: repeats must go to the same nsqd"
             )
     return options
 

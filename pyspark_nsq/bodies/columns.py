@@ -420,7 +420,7 @@ def _build_typed(part: Column, values: Sequence[Any], tally: Tally) -> Built:
 
 
 def _of_type(values: Sequence[Any], wanted: type, kind: pa.DataType) -> tuple[Sequence[Any], list[Fault]]:
-    """Return the values, with None for those of another type, and a fault for each of these."""
+    """Return the values, with None for values of another type, and a fault for each of these."""
     if set(map(type, values)) <= {wanted, NoneType}:
         return values, []
     found: list[object] = []

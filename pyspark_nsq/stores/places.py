@@ -9,7 +9,6 @@ disagree about where a table lies or who may write it. Settings take precedence 
 All keys come from the first of these that has any, because a session token of the environment doesn't go with a secret
 from the options. The driver's keys travel to the executors inside a `Place`. If there are no keys at all, each process
 looks for its own (a profile, or the role of an instance or a pod). Keys are never part of a `repr`.
-process looks for its own (a profile, or the role of an instance or a pod). Keys are never part of a `repr`.
 """
 
 from __future__ import annotations

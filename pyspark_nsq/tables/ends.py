@@ -130,7 +130,7 @@ def new_end(span: Span, end: int | None) -> int:
     if end is None and not span.opens:
         raise Refused(
             f"lane {span.lane}: the batch goes on at {span.begin}, but the table has nothing of this lane: "
-            "what came before was landed somewhere else, or the table was removed"
+            "earlier messages were landed somewhere else, or the table was removed"
         )
     if end is not None and end < span.begin:
         raise Refused(

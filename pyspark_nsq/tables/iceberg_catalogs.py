@@ -7,8 +7,8 @@ Settings take precedence in this order:
 Keys of the environment are only used if the others have none, because a session token from one source doesn't go with a
 secret from another.
 
-We only know a table's store once the catalog is open. So pyiceberg gets the properties of all stores, and uses those of
-the table's store.
+We only know a table's store once the catalog is open. So pyiceberg gets the properties of all stores, and uses the ones
+of the table's store.
 """
 
 from __future__ import annotations

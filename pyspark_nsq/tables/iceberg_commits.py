@@ -191,8 +191,8 @@ def _fault(table: Table, named: int | None, order: int | None) -> str:
     if there is None:
         return ""  # it has expired, like all others before the oldest remaining ancestor
     return (
-        f"has lost the snapshots that lead from {named}, which set its ends, to the current one, so nobody can tell "
-        f"whether it was rolled back. If it was not, expire {named} too; otherwise name another table"
+        f"has lost the snapshots that lead from {named}, which set its ends, to the current one, so there is no way to "
+        f"tell whether it was rolled back. If it was not, expire {named} too; otherwise name another table"
     )
 
 

@@ -89,8 +89,8 @@ def _check(job: Reland) -> None:
         raise PipeFailed("raw bodies never fail: choose the --decoder that the quarantined rows need")
     if _existing(job.table).transaction_version(SELECTS) is not None:
         raise PipeFailed(
-            f"the table {job.table} has what --select has made of messages, and reland cannot run SQL: "
-            "`nsqpipe backfill` with the corrected --schema and the same --select adds what it lacks"
+            f"the table {job.table} was filled with --select, and reland cannot run SQL: "
+            "`nsqpipe backfill` with the corrected --schema and the same --select adds the missing rows"
         )
     came = [it for it in pa.schema(_existing(job.quarantine).schema().to_arrow()) if it.name != ERROR]
     try:

@@ -1,4 +1,4 @@
-"""Converts a Parquet file's statistics to those of the table's log, by which readers skip files."""
+"""Converts a Parquet file's statistics for the table's log, by which readers skip files."""
 
 from __future__ import annotations
 
