@@ -1,4 +1,4 @@
-"""`nsqpipe lag` and `offsets`: compare a checkpoint with the logs, and show its position. Don't start Spark."""
+"""`nsqpipe lag` and `offsets`: compare a checkpoint with the logs, and show its position. Neither starts Spark."""
 
 from __future__ import annotations
 
