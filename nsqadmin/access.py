@@ -1,4 +1,4 @@
-"""Roles and rights: decides what a user may do. Where names of users and groups come from is up to `http.login`."""
+"""Roles and rights: decides what a user may do. `http.login` finds out the names of users and groups."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Right(StrEnum):
 
 
 _CHANGING: Final = frozenset((Right.PUBLISH, Right.OPERATE, Right.ADMIN))
-# The right to delete includes the right to pause, and every right includes seeing what it is about.
+# The right to delete includes the right to pause, and every right includes seeing the topic.
 _INCLUDED: Final[Mapping[Right, frozenset[Right]]] = {
     Right.VIEW: frozenset((Right.VIEW,)),
     Right.PAYLOAD: frozenset((Right.VIEW, Right.PAYLOAD)),
@@ -35,7 +35,7 @@ _WITHHELD: Final = "an error, whose words are shown to users who see all topics"
 
 
 class BadRoles(ValueError):
-    """The file of roles cannot be used; the message says why."""
+    """The roles file is invalid; the message says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Role:
     can: frozenset[Right]
     users: tuple[str, ...] = ()  # names or patterns (`*`)
     groups: tuple[str, ...] = ()  # names or patterns
-    topics: tuple[str, ...] = (EVERYTHING,)  # patterns of the topics where it holds
+    topics: tuple[str, ...] = (EVERYTHING,)  # patterns of the topics where the role applies
 
     def is_of(self, user: str, groups: Iterable[str]) -> bool:
         return _matches(user, self.users) or any(_matches(group, self.groups) for group in groups)
@@ -54,19 +54,19 @@ class Role:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """A user, with the roles that the user has."""
+    """A user with their roles."""
 
     user: str = ""
     groups: tuple[str, ...] = ()
     roles: tuple[Role, ...] = ()
-    refusal: str = ""  # why changes are refused to everybody; empty if they are not
+    refusal: str = ""  # why changes are refused to everyone; empty if they aren't
     can_publish: bool = False  # --enable-publish was given
 
     def may(self, right: Right, topic: str = "") -> bool:
         return not self.why_not(right, topic)
 
     def why_not(self, right: Right, topic: str = "") -> str:
-        """Return why the user lacks the right, or "". Without a topic, the right to any topic is enough."""
+        """Return why the user lacks the right, or "". Without a topic, having the right to any topic is enough."""
         if right in _CHANGING and self.refusal:
             return self.refusal
         if right is Right.PUBLISH and not self.can_publish:
@@ -93,41 +93,41 @@ class Identity:
 
     @property
     def sees_everything(self) -> bool:
-        """Whether no topic is hidden from this user, also none that is created later."""
+        """True if this user sees all topics, including those created later."""
         return any(EVERYTHING in role.topics and Right.VIEW in role.can for role in self.roles)
 
     def quoted(self, text: str) -> str:
-        """Return what this user may read of an error in the words of a node or nsqlookupd, which may name any topic."""
+        """Return an error in the words of a node or nsqlookupd, or a placeholder if it may name hidden topics."""
         return text if not text or self.sees_everything else _WITHHELD
 
 
 ALL_RIGHTS: Final = Role(name="everybody", can=frozenset(Right), users=(EVERYTHING,))
 ADMINS: Final = Role(name="admin", can=frozenset(Right))
-# If no roles are configured, users who are not admins may see numbers and messages.
+# Without configured roles, users who aren't admins may see numbers and messages.
 READERS: Final = Role(name="reader", can=frozenset((Right.VIEW, Right.PAYLOAD)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """What is configured about access."""
+    """The configuration of access."""
 
     roles: tuple[Role, ...] = ()
     admin_users: tuple[str, ...] = ()
-    refusal: str = ""  # why changes are refused to everybody; empty if they are not
+    refusal: str = ""  # why changes are refused to everyone; empty if they aren't
     can_publish: bool = False  # --enable-publish was given
 
     @property
     def is_open(self) -> bool:
-        """Whether everybody may do everything, as in NSQ without `--admin-user`."""
+        """True if everyone may do everything, as in NSQ without `--admin-user`."""
         return not self.roles and not self.admin_users
 
     @property
     def shows_payload_to_all(self) -> bool:
-        """Whether every user has the right `payload` for every topic."""
+        """True if every user has the right `payload` for every topic."""
         return not self.roles
 
     def identity(self, user: str, groups: Iterable[str] = ()) -> Identity:
-        """Return the user with the roles that the user has."""
+        """Return the user with their roles."""
         groups = tuple(groups)
         return Identity(
             user=user,
@@ -148,7 +148,7 @@ class Policy:
 
 
 def parse_roles(text: str) -> tuple[Role, ...]:
-    """Read the file of roles, which is TOML.
+    """Parse the roles file, which is TOML.
 
         [[role]]
         name = "oncall"
@@ -157,7 +157,7 @@ def parse_roles(text: str) -> tuple[Role, ...]:
         can = ["viewer", "operator"]
         topics = ["orders*"]
 
-    Raise BadRoles for anything that is not understood: it may be there to keep somebody out.
+    Raise BadRoles for anything unknown: it may have been meant to keep someone out.
     """
     try:
         document = tomllib.loads(text)
@@ -209,12 +209,12 @@ def _matches(word: str, patterns: Iterable[str]) -> bool:
 
 
 def networks(texts: Iterable[str]) -> tuple[Network, ...]:
-    """Parse networks such as `10.0.0.0/8`; bits of the host part may be set. Raise ValueError."""
+    """Parse networks such as `10.0.0.0/8`; host bits may be set. Raise ValueError."""
     return tuple(ip_network(text, strict=False) for text in texts)
 
 
 def is_within(address: str, allowed: Iterable[Network]) -> bool:
-    """Return whether an address is in one of the networks. Raise ValueError if it is not an address.
+    """Return True if an address is in one of the networks. Raise ValueError if it isn't an address.
 
     An IPv4 address that came over an IPv6 socket counts as IPv4.
     """

@@ -19,11 +19,11 @@ _N: Final = 1 << 14
 _R: Final = 8
 _P: Final = 1
 _MOST_MEMORY: Final = 64 << 20
-_KEPT: Final = 1000  # correct passwords that are remembered, so that they need not be hashed again
+_KEPT: Final = 1000  # correct passwords to remember, so that we needn't hash them again
 
 
 class BadAccounts(ValueError):
-    """The file cannot be used. The message says why, without quoting a hash."""
+    """The file is invalid. The message says why, without quoting a hash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Secret:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read what `str(secret)` returns. Raise ValueError."""
+        """Parse the output of `str(secret)`. Raise ValueError."""
         word, n, r, p, salt, key = text.split("$")
         if word != "scrypt":
             raise ValueError("not scrypt")
@@ -53,7 +53,7 @@ class Secret:
         return f"scrypt${self.n}${self.r}${self.p}${b64encode(self.salt).decode()}${b64encode(self.key).decode()}"
 
     def is_of(self, password: str) -> bool:
-        """Return whether this is the password. It takes some 50 ms, so it must not run on the event loop."""
+        """Return True if this is the password. This takes about 50 ms, so don't call it on the event loop."""
         return hmac.compare_digest(self.key, _derived(password, self.salt, self.n, self.r, self.p))
 
 
@@ -62,7 +62,7 @@ def _derived(password: str, salt: bytes, n: int, r: int, p: int) -> bytes:
 
 
 def parse_accounts(text: str) -> Mapping[str, Secret]:
-    """Read the users and their secrets. Raise BadAccounts."""
+    """Parse the users and their secrets. Raise BadAccounts."""
     accounts: dict[str, Secret] = {}
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.startswith("#"):
@@ -99,13 +99,13 @@ class Accounts:
         self._right: dict[bytes, str] = {}
 
     def known(self, user: str, password: str) -> bool:
-        """Return whether this very pair was correct before, which takes hardly any time."""
+        """Return True if this pair was correct before. Takes hardly any time."""
         return self._right.get(self._digest(user, password)) == user
 
     def check(self, user: str, password: str) -> bool:
-        """Return whether the password is correct. Call it in a thread, as it hashes.
+        """Return True if the password is correct. Call it in a thread, because it hashes.
 
-        It takes as long for a user that does not exist, so that its time does not tell which users do.
+        It takes just as long for an unknown user, so that its time doesn't reveal which users exist.
         """
         right = self._accounts.get(user, self._nobody).is_of(password) and user in self._accounts
         if right:

@@ -8,7 +8,7 @@ from nsqcommon.entry import hold_signals, needs_extra
 
 
 def main() -> None:
-    # First of all, before the slow imports: a signal that comes during them must wait until its handlers are there.
+    # First, before the slow imports, so that a signal during them waits until its handlers exist.
     hold_signals()
     with needs_extra("nsqadmin", "admin"):
         from nsqadmin.daemon import run

@@ -1,4 +1,4 @@
-"""nsqadmin as one tree of tasks: its parts, the order in which they start, and how they stop."""
+"""nsqadmin as one tree of tasks: its parts, and the order in which they start and stop."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def run(
     wait_for_shutdown: Callable[[], Awaitable[object]] = wait_for_signal,
     task_status: trio.TaskStatus[socket.socket] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve until `wait_for_shutdown` returns. Raise StartupError if an address or a file cannot be used."""
+    """Serve until `wait_for_shutdown` returns. Raise StartupError if an address or a file can't be used."""
     policy = read_policy(options)
     settings = Settings(options)
     activity = ActivityLog(options.audit_file)
@@ -112,7 +112,7 @@ async def _live_services(
     hub = Hub(sampler, book)
     sampler.on_snapshot(hub.send_snapshot)
     activity.on_activity(hub.send_activity)
-    if settings.options.notification_http_endpoint:  # its HTTP client loads certificates, half the time of a start
+    if settings.options.notification_http_endpoint:  # its HTTP client loads certificates, half the startup time
         nursery.start_soon(notifier.run)
     if path := settings.options.history_file:
         kept: dict[str, Part] = {"charts": sampler.store, "nodes": sampler.kept_nodes, "incidents": book}
@@ -137,7 +137,7 @@ async def _live_services(
 
 
 def routes_of(services: Services) -> list[Route]:
-    """Return all routes, those of the APIs and those of pages."""
+    """Return all routes of the APIs and of pages."""
     options = services.options
     of_nsq = [*config.routes(services.settings), *graphite.routes(options)]
     if services.queries is not None and services.executor is not None:
@@ -180,7 +180,7 @@ def _masking_of(options: Options) -> Masking:
 
 
 def _image_source(options: Options) -> str:
-    """Return where pages load graphite's pictures from; "" if there are none, or we proxy them."""
+    """Return the origin of graphite's images for pages; "" if there are none, or we proxy them."""
     if not options.graphite_url or options.proxy_graphite:
         return ""
     parts = urlsplit(options.graphite_url)

@@ -1,4 +1,4 @@
-"""Numbers as people read them. An unknown number is a dash, never a zero.
+"""Numbers for people to read. An unknown number is a dash, never a zero.
 
 `web/static/app.js` has the same functions for live updates; `tests/browser` checks both against one table.
 """
@@ -43,7 +43,7 @@ def rate(value: float | None) -> str:
 
 
 def per_minute(value: float | None) -> str:
-    """Write a rate per minute, which reads better for small ones. `value` is per second."""
+    """Write a rate per minute, which reads better if it is small. `value` is per second."""
     if value is None:
         return UNKNOWN
     by_minute = value * _MINUTE
@@ -51,7 +51,7 @@ def per_minute(value: float | None) -> str:
 
 
 def net(value: float | None) -> str:
-    """Write how fast something grows or shrinks, with an arrow up or down."""
+    """Write a growth rate, with an arrow up or down."""
     if value is None:
         return UNKNOWN
     if abs(value) < 0.05:
@@ -127,7 +127,7 @@ def several(number: int, one: str, many: str = "") -> str:
     return f"{exact(number)} {one if number == 1 else many or one + 's'}"
 
 
-# By the names that templates, charts and app.js use.
+# By the names used in templates, charts and app.js.
 FORMS: Final[Mapping[str, Callable[[float | None], str]]] = {
     "count": count,
     "exact": exact,

@@ -1,4 +1,4 @@
-"""The settings of nsqadmin: NSQ's, under their own names and with their own defaults, and a few of ours."""
+"""The settings of nsqadmin: NSQ's, with their names and defaults, and a few of ours."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Options(BaseOptions):
     nsqd_token_to: tuple[str, ...] = option(
         (),
         "network (10.0.0.0/8) or name (nsqd-*.example.com) of nsqds to send the token to, "
-        "besides those of --nsqd-http-address",
+        "in addition to --nsqd-http-address",
     )
     nsqd_token_over_http: bool = option(
         False, "send the token also over plain HTTP, and where certificates are not verified"
@@ -55,21 +55,26 @@ class Options(BaseOptions):
         16 << 20, "largest answer to read from one node, in bytes once unpacked", at_least=1 << 16
     )
     max_cluster_size: int = option(128 << 20, "largest size of all nodes' answers together, in bytes", at_least=1 << 16)
-    max_nodes: int = option(1000, "how many of the nodes that nsqlookupd lists to ask", at_least=1)
+    max_nodes: int = option(1000, "maximum number of listed nodes to poll", at_least=1)
     sample_interval: Nanoseconds = option(
-        5 * SECOND, "how often to ask all nodes; less often if that is much work", kind=DURATION, at_least=1
+        5 * SECOND,
+        "how often to poll all nodes; less often if that takes too much processor time",
+        kind=DURATION,
+        at_least=1,
     )
     discovery_interval: Nanoseconds = option(
         15 * SECOND,
-        "how often to ask every nsqlookupd for the list of nodes; ours also reports changes of the nodes at once",
+        "how often to poll every nsqlookupd for the list of nodes; ours also reports changes at once",
         kind=DURATION,
         at_least=1,
     )
     sample_clients: int = option(
-        2000, "up to this many consumers, each sample asks for all of them; beyond, only where it matters", at_least=0
+        2000,
+        "with up to this many consumers, each sample requests all of them; with more, only where it matters",
+        at_least=0,
     )
     history_series: int = option(
-        1000, "how many topics and channels, the busiest ones, have hours and days of charts in memory", at_least=0
+        1000, "number of topics and channels, busiest first, with charts of hours and days in memory", at_least=0
     )
     history_file: str = option("", "file that keeps the charts, and the nodes with their last answers, across restarts")
 
@@ -82,11 +87,11 @@ class Options(BaseOptions):
     allow_config_from_cidr: str = option("127.0.0.1/8", "network from which /config may be used; empty: any")
     trusted_proxy: tuple[str, ...] = option(
         (),
-        "network of proxies whose headers about the user are trusted; without it, anybody's headers are",
+        "network of proxies whose headers about the user are trusted; without it, any client's headers are",
         toml="trusted_proxies",
     )
-    auth_file: str = option("", "file of users and their password hashes; if given, everybody has to log in")
-    roles_file: str = option("", "TOML file that says who may do what")
+    auth_file: str = option("", "file of users and their password hashes; if given, everyone has to log in")
+    roles_file: str = option("", "TOML file with roles and their users")
     read_only: bool = option(False, "refuse all changes")
     enable_publish: bool = option(False, "let users who have the right publish messages")
     mask: tuple[str, ...] = option(
@@ -98,7 +103,7 @@ class Options(BaseOptions):
     audit_file: str = option("", "file to append each action to, as a line of JSON")
 
     # other sources and receivers
-    pipeline_results: str = option("", "file that nsqpipe aggregate --results writes; the topics' pages draw it")
+    pipeline_results: str = option("", "file that nsqpipe aggregate --results writes; shown on the topics' pages")
     graphite_url: str = option("", "URL of graphite")
     proxy_graphite: bool = option(False, "proxy requests for /render to graphite")
     statsd_counter_format: str = option("stats.counters.%s.count", "name that statsd gives to a counter")
@@ -151,7 +156,7 @@ class Options(BaseOptions):
 
 
 def clean_base_path(path: str) -> str:
-    """Write the path with a slash in front and none behind: `nsqadmin/` becomes `/nsqadmin`."""
+    """Write the path with a leading and without a trailing slash: `nsqadmin/` becomes `/nsqadmin`."""
     return "/" + normpath("/" + path).lstrip("/")
 
 

@@ -1,4 +1,4 @@
-"""What request handlers may use: pages, both APIs and metrics get this one object and nothing else."""
+"""The services for request handlers: pages, both APIs and metrics get this one object and nothing else."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """The services. Those that ask the cluster are None if nsqadmin shows a snapshot file."""
+    """The services. Those that query the cluster are None if nsqadmin shows a snapshot file."""
 
     settings: Settings
     view: View
@@ -38,5 +38,5 @@ class Services:
 
     @property
     def options(self) -> Options:
-        """The current options: some can be changed at run time."""
+        """The current options: some can change at run time."""
         return self.settings.options

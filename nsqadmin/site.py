@@ -1,4 +1,4 @@
-"""The pages and their routes: complete HTML from the newest picture, which needs no script."""
+"""The pages and their routes: complete HTML from the newest snapshot, without scripts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from nsqadmin.services import Services
 
-# In the order in which their routes are tried: `/nodes/drain` is before `/nodes/{node}`.
+# In the order of matching: `/nodes/drain` is before `/nodes/{node}`.
 _PAGES: Final = (
     overview,
     topics,
@@ -75,7 +75,7 @@ def routes(services: Services) -> list[Route]:
     painter = Painter(services)
 
     async def find(request: Request) -> Response:
-        """Send what the palette finds for `q=`."""
+        """Send the palette's results for `q=`."""
         snapshot = await painter.picture(request)
         found = jump.find(snapshot, painter.links, request.query_params.get("q", ""))
         return json_answer({"found": [{"name": it.name, "kind": it.kind, "href": it.href} for it in found]})
@@ -90,5 +90,5 @@ def routes(services: Services) -> list[Route]:
 
 
 def missing(services: Services) -> Handler:
-    """Return the handler for paths that do not exist."""
+    """Return the handler for unknown paths."""
     return error.missing(Painter(services))

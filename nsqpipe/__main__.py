@@ -1,4 +1,4 @@
-"""`python -m nsqpipe`, and what spark-submit runs."""
+"""`python -m nsqpipe`, and the script for spark-submit."""
 
 from nsqpipe.entry import main
 

@@ -29,8 +29,8 @@ class Aggregate:
     window_seconds: int
     watermark_seconds: int
     checkpoint: str
-    results: Place | None  # the file that nsqadmin charts; windows that are still open are in it, and grow
-    keep: int  # how many windows of each topic the results have
+    results: Place | None  # the file that nsqadmin charts; it includes open windows, which still grow
+    keep: int  # number of windows per topic in the results
     table: Table | None  # gets each window once, when it is closed
     every: str
     until_now: bool

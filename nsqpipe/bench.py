@@ -1,4 +1,4 @@
-"""`nsqpipe bench`: how fast this Spark reads this cluster's topics.
+"""`nsqpipe bench`: measures how fast this Spark reads this cluster's topics.
 
 The project's own figures are from `python -m bench spark`.
 """
@@ -32,7 +32,7 @@ class Figure:
 def measure(
     spark: SparkSession, source: queries.From, clock: Callable[[], float] = time.perf_counter
 ) -> Iterator[Figure]:
-    """Time several jobs, each of which reads the topics completely. A count before them starts the Python workers."""
+    """Time several jobs, each reading all of the topics. We count first, to start the Python workers."""
     rows = queries.batch(spark, source)
     total = rows.count()
     with TemporaryDirectory(prefix="nsqpipe-bench-") as folder:

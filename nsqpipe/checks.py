@@ -1,7 +1,7 @@
 """Checks of a job before Spark is started: each function checks one thing, and raises one line if the job cannot work.
 
-What costs nothing is checked first, then this machine's disk, then the nodes. Checks leave nothing behind. What they
-cannot find out in time is left to the job itself, which has more patience: a check refuses only what it has seen to be
+The cheap checks come first, then this machine's disk, then the nodes. Checks leave nothing behind. If a check can't get
+an answer in time, it leaves the question to the job, which has more patience: a check only refuses what it knows to be
 wrong.
 """
 
@@ -44,17 +44,17 @@ if TYPE_CHECKING:
 _PATIENCE: Final = 1.0  # seconds for all nodes together
 _CONNECT_PATIENCE: Final = 0.4  # seconds for a master or a Connect server, so that all checks take 1.5 s at most
 _MASTER: Final = re.compile(r"local(-cluster)?(\[[^\]]+\])?|yarn|spark://(.+)|k8s://.+")
-_TCP_PORT: Final = "E_BAD_PROTOCOL"  # how the port of the TCP protocol answers a GET
+_TCP_PORT: Final = "E_BAD_PROTOCOL"  # the answer of a TCP protocol port to a GET
 
 
 def check(job: Job) -> None:
-    """Check all that can be known without Spark. Raises PipeFailed or WrongUsage."""
+    """Check everything that can be checked without Spark. Raises PipeFailed or WrongUsage."""
     check_session(job)
     check_work(job)
 
 
 def check_session(job: Job) -> None:
-    """Check what jobs in one session share: Spark's master or server, and the port for metrics."""
+    """Check the shared parts of jobs in one session: Spark's master or server, and the port for metrics."""
     if isinstance(job, OnSpark):
         _spark(job)
     if isinstance(job, OfStreams) and job.metrics_address:
@@ -62,7 +62,7 @@ def check_session(job: Job) -> None:
 
 
 def check_work(job: Job) -> None:
-    """Check what a job reads, and where it writes."""
+    """Check a job's sources and targets."""
     if not getattr(job, "remote", ""):  # with Spark Connect, paths are the server's
         _paths(job)
     if isinstance(job, (Decoding, Quality)) and job.rules is not None:
@@ -161,7 +161,7 @@ def _paths(job: Job) -> None:
 
 
 def import_for(jobs: Iterable[Job]) -> None:
-    """Import what only some of these jobs need. Raises PipeFailed if it is not installed."""
+    """Import the modules that only some of these jobs need. Raises PipeFailed if one isn't installed."""
     if any(isinstance(job, Land) and job.is_iceberg for job in jobs):
         if find_spec("pyiceberg") is None:
             raise PipeFailed(f"--format iceberg needs pyiceberg: {GET_PYICEBERG}")
@@ -169,7 +169,7 @@ def import_for(jobs: Iterable[Job]) -> None:
 
 
 def _iceberg(job: Land) -> None:
-    """Check that the catalog answers, and that the ends of tables that exist account for their rows."""
+    """Check that the catalog answers, and that the ends of existing tables account for their rows."""
     import_for([job])
     from nsqpipe.job_tables import tables_of
     from pyspark_nsq.tables.iceberg_tables import standing
@@ -189,7 +189,7 @@ def _local(path: str) -> Path | None:
 
 
 def _new_table(flag: str, path: str, format: Format) -> None:
-    """Check a place for a table. A table that exists there must have this format."""
+    """Check a path for a table. An existing table must have this format."""
     _folder(flag, path)
     found = _format_at(path)
     if found not in (None, format):
@@ -238,7 +238,7 @@ def _file(flag: str, path: str | Path) -> None:
 
 
 def _stored(job: Stored, path: str) -> None:
-    """Check that an object store can be reached and written to; disks have been checked already."""
+    """Check that an object store can be reached and written to. Disks were checked before."""
     if _local(path) is None:
         from nsqpipe.job_places import place_for
         from pyspark_nsq.stores.storage import check_place
@@ -255,7 +255,7 @@ def _checkpoint(job: Land | Aggregate, path: str) -> None:
         check_checkpoint(place_for(job, path), known_conf(dict(job.conf)))
 
 
-# What bodies and rows are
+# Bodies and rows
 
 
 def _rules(path: Path) -> None:
@@ -276,7 +276,7 @@ def _decoder(job: Bodies) -> None:
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """Translate a wrong option into wrong usage, and what a node answers, or does not answer, into a failure."""
+    """Translate a wrong option into wrong usage, and a node's error or silence into a failure."""
     from pyspark_nsq.errors import BadOption, NsqError
 
     try:
@@ -306,7 +306,7 @@ def _source(job: Land | Aggregate | Backfill | Bench) -> None:
     cluster = Cluster(options, Http(replace(options.access, timeout=min(options.access.timeout, _PATIENCE))))
 
     def look() -> None:
-        # Nodes that may be left out are no reason to refuse the job, but something has to tell which nodes there are.
+        # Optional nodes are no reason to refuse the job, but we need at least one list of nodes.
         if options.lossless:
             cluster.heads(for_stream=isinstance(job, OfStreams))
         else:
@@ -338,7 +338,7 @@ def _sink(job: Replay) -> None:
         _within(_PATIENCE, look)
 
 
-# What is there already
+# Existing tables
 
 
 def _checkpoints(job: AtCluster) -> Sequence[str]:
@@ -365,7 +365,7 @@ def _checkpoints_are_of(options: SourceOptions, checkpoints: Sequence[str]) -> N
 
 
 def _rows_fit(job: Land, options: SourceOptions) -> None:
-    """Check that the rows fit into tables that exist, if their format has a schema."""
+    """Check that the rows fit into existing tables, if their format has a schema."""
     if job.format is Format.PARQUET:
         return
     from nsqpipe.decoders import decoder_of
@@ -374,17 +374,17 @@ def _rows_fit(job: Land, options: SourceOptions) -> None:
 
     good, bad = landing.schemas(options, decoder_of(job), drops_body=job.drop_body)
     table, quarantine = tables_of(job)
-    if not job.select:  # only Spark knows the columns that a SELECT makes
+    if not job.select:  # only Spark knows the columns of a SELECT
         table.check_rows(good)
     if job.can_fail:
         quarantine.check_rows(bad)
 
 
 def _within(seconds: float, look: Callable[[], object]) -> None:
-    """Look, but do not wait longer than this: resolving a name has no timeout of its own, so it takes a thread.
+    """Look, but don't wait longer than this: resolving a name has no timeout, so it takes a thread.
 
-    `look` must not import anything. Where it takes too long, we go on while its thread still imports, and may see half
-    of a module.
+    `look` must not import anything. After the time is up its thread would still be importing, and we could see half of
+    a module.
     """
     failed: list[Exception] = []
 

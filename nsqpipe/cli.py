@@ -1,7 +1,7 @@
-"""The commands of `nsqpipe`, and what each of them does with its job.
+"""The commands of `nsqpipe`, and how each of them runs its job.
 
-Imports stand inside the functions where they are slow: Spark and pyarrow take a second that `--help`, and a command
-line that is wrong, should not cost.
+Slow imports are inside the functions: Spark and pyarrow take a second, and `--help` or a wrong command line shouldn't
+have to wait for that.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ EPILOG: Final = (
     "3 doctor or quality found something, lag is above --at-most, nodes were missing for lag or --until-now, or "
     "--until-now was stopped before it had read everything."
 )
-OFFSETS: Final = "Show where a checkpoint stands, or make a new checkpoint that begins where you say."
+OFFSETS: Final = "Show a checkpoint's position, or make a new checkpoint at a given position."
 
 
 def land(job: jobs.Land) -> None:
@@ -71,7 +71,7 @@ def run_file(job: jobs.Run) -> None:
         pipeline = read_pipeline(job)
     with running(pipeline.run) as run:
         run.check()
-        # All that the jobs' checks import: threads that import the same module at once may see half of it.
+        # Everything that the jobs' checks import: threads that import the same module at once may see half of it.
         import nsqpipe.session  # noqa: F401
         from nsqpipe.checks import check_work, import_for
         from nsqpipe.pipeline import for_each
@@ -275,7 +275,7 @@ app: Final = command_line.root(ABOUT, EPILOG, {"offsets": OFFSETS}, COMMANDS)
 
 def _places(job: jobs.Doctor) -> list[Place]:
     if not job.table:
-        return []  # without the import below, doctor itself can report that pyarrow is missing
+        return []  # doctor can then report a missing pyarrow, which the import below needs
     from nsqpipe.job_places import place_for
 
     return [place_for(job, path) for path in job.table]

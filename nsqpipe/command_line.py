@@ -1,8 +1,8 @@
 """Makes a command line from tables of settings: the options of each job, the file of `--config`, and one-line errors.
 
-Typer reads a command's options from the signature of its function. This module makes that signature from the job's
-table, so each setting is written down once, in `jobs.py`. It uses only typer's public names, because typer contains its
-own copy of click, which does not accept the classes of an installed click.
+Typer reads a command's options from the signature of its function. This module builds that signature from the job's
+table, so each setting is written once, in `jobs.py`. We only use typer's public names, because typer contains its own
+copy of click, which doesn't accept the classes of an installed click.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from nsqpipe.settings import Job, Setting, settings_of
 ABOUT_CONFIG: Final = "TOML file with options: a table for each command, as in [land] topic = ['clicks']"
 WRONG: Final = 2  # the exit status of a wrong command line
 
-Commands = Mapping[str, tuple[type[Job], Callable[[Any], None]]]  # by name; the first of two words is a group
+Commands = Mapping[str, tuple[type[Job], Callable[[Any], None]]]  # by name; a group is its first word
 
 
 class _OneLine(TyperGroup):
@@ -48,13 +48,13 @@ class _OneLine(TyperGroup):
         try:
             release_signals()
             return super().invoke(ctx)
-        except KeyboardInterrupt:  # it came before there was anything to stop
+        except KeyboardInterrupt:  # before there was anything to stop
             typer.echo("nsqpipe: stopped", err=True)
             raise typer.Exit from None
 
 
 def root(about: str, epilog: str, groups: Mapping[str, str], commands: Commands) -> typer.Typer:
-    """Return the command line of all commands; `groups` says what each group of them is about."""
+    """Return the command line with all commands; `groups` has the help text of each group."""
     top = _group(cls=_OneLine, help=about, epilog=epilog, context_settings={"help_option_names": ["-h", "--help"]})
     top.callback(invoke_without_command=True)(_first(commands))
     within = {name: _group(help=text, callback=_help_if_alone) for name, text in groups.items()}
@@ -67,18 +67,18 @@ def root(about: str, epilog: str, groups: Mapping[str, str], commands: Commands)
 
 
 def _group(**about: Any) -> typer.Typer:
-    # Help is plain text, because rich would read the [tables] of a TOML file in it as markup.
+    # Help is plain text, because rich would parse the [tables] of a TOML file in it as markup.
     return typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, **about)
 
 
 def _first(commands: Commands) -> Callable[..., None]:
-    """Return the callback that handles the options in front of a command."""
+    """Return the callback for the options before a command."""
     jobs = {name: job for name, (job, _) in commands.items()}
 
     def configure(
         context: typer.Context,
         config: Annotated[Path | None, typer.Option(help=ABOUT_CONFIG)] = None,
-        version: Annotated[bool, typer.Option("--version", help="say which version this is")] = False,
+        version: Annotated[bool, typer.Option("--version", help="show the version")] = False,
     ) -> None:
         if version:
             typer.echo(f"nsqpipe v{suite_version()}")
@@ -100,7 +100,7 @@ def _help_if_alone(context: typer.Context) -> None:
 
 
 def _nested(said: Mapping[str, Values]) -> dict[str, Any]:
-    """Return the values as typer expects them: the commands of a group are in a dictionary of that group."""
+    """Return the values in typer's form: the commands of a group are in a dictionary of that group."""
     found: dict[str, Any] = {}
     for name, values in said.items():
         *group, last = name.split()
@@ -129,13 +129,13 @@ def _add(to: typer.Typer, name: str, job: type[Job], run: Callable[[Any], None])
 
 
 def ordered(job: type[Job]) -> list[Setting]:
-    """Return the settings in the order of `--help`: required ones, then those that only this job has, then the rest."""
+    """Return the settings in the order of `--help`: required ones, then this job's own, then the rest."""
     own = vars(job).get("__annotations__", {})
     return sorted(settings_of(job), key=lambda it: (not it.is_required, it.name not in own))
 
 
 def _parameter(it: Setting) -> inspect.Parameter:
-    # Help shows the default from the table of settings, as the value from the file of --config may be a password.
+    # Help shows the default from the table of settings, because a value from the --config file may be a password.
     about: Any = {"help": it.help, "parser": _parser(it), "show_default": it.shown_default() or False}
     if it.repeats:
         about |= {"metavar": f"<{it.type.__name__}>"}  # typer would show a list
@@ -149,7 +149,7 @@ def _parameter(it: Setting) -> inspect.Parameter:
 
 
 def _parser(it: Setting) -> Callable[[Any], Any] | None:
-    """Return the function that parses a word, if the type alone is not enough. Its errors name what is expected."""
+    """Return the function that parses a word, if the type isn't enough. Its errors say which values are valid."""
     convert: Callable[[str], Any]
     if it.parse is not None:
         convert = it.parse

@@ -1,7 +1,7 @@
-"""Reads all of a job's files, which are TOML: their tables, names and values of options, and the file of `--config`.
+"""Reads the TOML files of jobs: their tables, names and values of options, and the `--config` file.
 
-That file has a table for each command, with values for options that are not given. The file of `nsqpipe run` has a
-table for each job (`pipeline.py`), and that of `--rules` one for each rule (`quality.py`).
+That file has a table for each command, with values for missing options. The file of `nsqpipe run` has a table for each
+job (`pipeline.py`), and the `--rules` file has one for each rule (`quality.py`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def read_tables(path: Path) -> dict[str, Any]:
 
 
 def read_config(path: Path, jobs: Jobs) -> dict[str, Values]:
-    """Return the values for each command. Raises ValueError, which names the file and what is wrong."""
+    """Return the values for each command. Raises ValueError with the file and the error."""
     try:
         found = read_tables(path)
         stored = found.pop(STORAGE, {})
@@ -90,7 +90,7 @@ def by_key(settings: Iterable[Setting]) -> dict[str, Setting]:
 
 
 def value_of(it: Setting, given: Any) -> Any:
-    """Convert a value of a TOML file to the setting's. Raises ValueError, whose text says what was expected."""
+    """Convert a TOML value to the setting's type. Raises ValueError, which names the valid values."""
     if not it.repeats:
         return _one(it, given)
     if isinstance(given, dict) and it.parse is pair:
@@ -111,7 +111,7 @@ def _one(it: Setting, given: Any) -> Any:
 
 
 def _number(it: Setting, given: Any) -> Any:
-    """Check a boolean or a number. TOML tells true, 1 and 1.0 apart; only 1 is accepted for 1.0."""
+    """Check a boolean or a number. TOML distinguishes true, 1 and 1.0; we only accept 1 for 1.0."""
     if it.type is bool:
         if not isinstance(given, bool):
             raise ValueError(f"expected true or false, not {given!r}")
@@ -125,7 +125,7 @@ def _number(it: Setting, given: Any) -> Any:
 
 
 def _text(value: Any) -> str:
-    """Return the text of a value for Spark or a store, whose options we do not know."""
+    """Return the text of a value for Spark or a store, whose options we don't know."""
     if isinstance(value, bool):
         return str(value).lower()
     if not isinstance(value, (str, int, float)):

@@ -1,4 +1,4 @@
-"""Makes the decoder of bodies that a job's options describe. Wrong options are found before Spark starts."""
+"""Builds the decoder for a job's options. Wrong options are found before Spark starts."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def make_decoder(
     message: str = "",
     confluent: bool = False,
 ) -> Decoder:
-    """Return the decoder for these options. Raises PipeFailed. It does not ask a registry yet.
+    """Return the decoder for these options. Raises PipeFailed. Doesn't query a registry yet.
 
-    `schema` is spelled as in SQL: `user string, amount double`. `avro_schema` and `descriptors` are paths of files.
+    `schema` is written as in SQL: `user string, amount double`. `avro_schema` and `descriptors` are file paths.
     """
     _check_combination(
         kind,
@@ -58,7 +58,7 @@ def make_decoder(
 
 
 def decoder_of(job: Bodies) -> Decoder:
-    """Return the decoder that the job's options describe. Raises PipeFailed."""
+    """Return the decoder for the job's options. Raises PipeFailed."""
     return make_decoder(
         job.decoder,
         job.schema,
@@ -71,7 +71,7 @@ def decoder_of(job: Bodies) -> Decoder:
 
 
 def check_registry(registry: str) -> None:
-    """Ask the registry of --registry, if one is named. Raises PipeFailed."""
+    """Query the registry of --registry, if given. Raises PipeFailed."""
     if registry:
         from nsqcommon.bodies.registry import RegistryFailed
 
@@ -136,13 +136,13 @@ def _registry(url: str) -> Registry:
 
     try:
         parts = urlsplit(url)
-        # An @ behind the host means that the password has a slash, and the rest of it would be taken for a path.
+        # An @ after the host means that the password has a slash, and its second part would look like a path.
         good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
         good = good and "@" not in url.rpartition(parts.netloc)[2]
-    except ValueError:  # the port is not a number
+    except ValueError:  # the port isn't a number
         good = False
     if not good:
-        # The address may hold a password, so it is not shown.
+        # The address may contain a password, so we don't show it.
         raise PipeFailed("--registry: expected an address like http://registry:8081")
     return Registry(url)
 

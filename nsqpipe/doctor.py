@@ -1,4 +1,4 @@
-"""`nsqpipe doctor`: reports what keeps a pipeline from running, one line for each finding. Spark is not started."""
+"""`nsqpipe doctor`: reports problems that keep a pipeline from running, one line each. Doesn't start Spark."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def java(run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run) 
 
 
 def spark_home() -> Finding:
-    """Check SPARK_HOME: if it is set, Spark is taken from there and not from the package."""
+    """Check SPARK_HOME: if it is set, Spark comes from there instead of the package."""
     home = os.environ.get("SPARK_HOME")
     if not home:
         return Finding(True, "Spark comes with pyspark")
@@ -130,8 +130,8 @@ def pyiceberg() -> Finding:
 def data_sources() -> Iterator[Finding]:
     """Check that Spark can find our sources.
 
-    It imports every top-level module whose name begins with `pyspark_`, and asks it for its `DefaultSource`, which a
-    module may load only then. If one of them fails, Spark finds none.
+    Spark imports every top-level module whose name begins with `pyspark_` and asks it for its `DefaultSource`, which
+    may import more. If one of them fails, Spark finds none.
     """
     broken = False
     for module in pkgutil.iter_modules():

@@ -1,4 +1,4 @@
-"""The entry point of `nsqpipe`. SIGINT or SIGTERM ends the command with status 0 and a line, however early it comes."""
+"""The entry point of `nsqpipe`. SIGINT or SIGTERM ends the command with status 0 and a line, even during startup."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ def main() -> None:
     with needs_extra("nsqpipe", "spark"):
         from nsqpipe.cli import app
 
-    # Until there are queries to stop, SIGTERM ends a command as Ctrl-C does.
+    # Until there are queries to stop, SIGTERM ends a command like Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    app(prog_name="nsqpipe")  # releases the signals as soon as it can report that one has come
+    app(prog_name="nsqpipe")  # releases the signals once it can report them

@@ -1,4 +1,4 @@
-"""The places that a job's options name."""
+"""The places named in a job's options."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def place_for(job: Stored, name: str) -> Place:
-    """Return the place of a table or file that a job's options name."""
+    """Return the place of a table or file named in a job's options."""
     return place_of(name, options_for(job, name))
 
 
 def options_for(job: Stored, name: str) -> dict[str, str]:
-    """Return the options of the store: the command line's, and below them those of Spark's configuration."""
+    """Return the options of the store: from the command line, or else from Spark's configuration."""
     if "://" not in name:
         return {}
     from nsqpipe.session import known_conf  # it imports Spark

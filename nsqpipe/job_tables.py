@@ -1,4 +1,4 @@
-"""The tables that a job's options name. This module imports Spark."""
+"""The tables named in a job's options. This module imports Spark."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 def table_for(job: Stored, path: str, format: Format | None = None, checkpoint: str = "") -> Table:
-    """Return a table that a job's options name. Without a format, the table's own is used."""
+    """Return a table named in a job's options. Without a format, use the table's own."""
     return replace(table_at(path, format, options_for(job, path)), checkpoint_path=checkpoint)
 
 
 def tables_of(job: Land) -> tuple[Table, Table]:
-    """Return the table that a landing fills, and its quarantine."""
+    """Return a landing's table and quarantine."""
     if job.format is Format.ICEBERG:
         catalog = CatalogName(job.catalog, job.catalog_properties)
         storage = {f"storage.{word}": text for word, text in job.storage}

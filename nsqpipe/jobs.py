@@ -1,4 +1,4 @@
-"""The settings of each command, with their defaults and the values that they accept.
+"""The settings of each command, with their defaults and accepted values.
 
 The docstring of a command's class is its help text.
 """
@@ -42,7 +42,7 @@ class Printed(Job):
 
 @dataclass(frozen=True, kw_only=True)
 class OfStreams(Job):
-    until_now: bool = setting("read what is there now, and end", False)
+    until_now: bool = setting("read to the present end, then stop", False)
     metrics_address: str = setting("serve Prometheus metrics of the streams here, host:port", "", parse=listening)
 
 
@@ -69,10 +69,10 @@ class OfTopics(AtCluster):
 
 @dataclass(frozen=True, kw_only=True)
 class OfAllNodes(OfTopics):
-    """Jobs that may require nodes to be there."""
+    """Jobs that may require all nodes to be present."""
 
-    require_all: bool = setting("do not start while a node is missing that nsqlookupd knows", False)
-    nodes: int = setting("do not start while fewer nodes than this are there", 0, at_least=0)
+    require_all: bool = setting("start only if all nodes that nsqlookupd knows are present", False)
+    nodes: int = setting("start only if at least this many nodes are present", 0, at_least=0)
 
     def required_nodes(self) -> dict[str, str]:
         """Return these settings as options of the source."""
@@ -105,7 +105,7 @@ class Reading(OfAllNodes):
 
 @dataclass(frozen=True, kw_only=True)
 class Stored(Job):
-    """Jobs whose tables and files may lie in an object store."""
+    """Jobs whose tables and files may be in an object store."""
 
     storage: tuple[tuple[str, str], ...] = setting(
         "NAME=VALUE for an object store, as in endpoint=https://minio:9000; may be repeated",
@@ -160,7 +160,7 @@ class Bodies(OfTable):
 
 @dataclass(frozen=True, kw_only=True)
 class Decoding(Bodies):
-    rules: Path | None = setting("TOML file with rules that rows must keep", None)
+    rules: Path | None = setting("TOML file with rules that rows must follow", None)
     select: str = setting(
         "columns that the table gets instead of body and value, as SQL: 'sha2(value.email, 256) as email, value.amount'",
         "",
@@ -176,7 +176,7 @@ class Decoding(Bodies):
         if self.decoder is Kind.RAW and self.drop_body:
             yield "--drop-body would leave nothing of raw bodies: choose a --decoder"
         if self.select and self.drop_body:
-            yield "--select already determines what the table gets: leave --drop-body out"
+            yield "--select already determines the table's columns: leave out --drop-body"
 
 
 # One for each command
@@ -197,13 +197,13 @@ class Land(OnSpark, Streaming, Decoding, Reading):
         "NAME=VALUE for pyiceberg, as in warehouse=s3://lake; may be repeated", (), parse=pair, is_secret=True
     )
     checkpoint: str = setting(
-        "folder where the stream stores how far it has come (default: TABLE.checkpoint; Iceberg has no default)", ""
+        "folder for the stream's progress (default: TABLE.checkpoint; Iceberg has no default)", ""
     )
     no_upkeep: bool = setting("leave small files and leftovers to `nsqpipe compact`", False)
     closed_after: int = setting(
         "seconds without a new row after which the files of an hour are joined", 600, at_least=0
     )
-    target_mb: int = setting("megabytes that a file should have", 128, at_least=1)
+    target_mb: int = setting("target size of a file, in megabytes", 128, at_least=1)
     vacuum_hours: int = setting(
         "remove files that no version of the last N hours needs; -1: remove none", 168, at_least=-1
     )
@@ -247,11 +247,11 @@ class Aggregate(OnSpark, Streaming, Reading, Stored):
     results: str = setting("JSON file with the last windows, which nsqadmin charts", "")
     table: str = setting("table of closed windows", "")
     format: Format = setting("delta or parquet", Format.DELTA)
-    checkpoint: str = setting("folder where the streams store how far they have come", "aggregate.checkpoint")
+    checkpoint: str = setting("folder for the streams' progress", "aggregate.checkpoint")
     window: int = setting("length of a window, in seconds", 60, at_least=1)
     watermark: int = setting("seconds that a message may be late", 60, at_least=0)
     late: Late = setting("what to do about messages whose window is closed: count or error", Late.COUNT)
-    keep: int = setting("how many windows of each topic the results keep", 1440, at_least=1)
+    keep: int = setting("number of windows per topic in the results", 1440, at_least=1)
 
     def problems(self) -> Iterator[str]:
         yield from super().problems()
@@ -266,16 +266,16 @@ class Run(OnSpark, OfStreams):
     """Run all land and aggregate jobs of a TOML file in one Spark session. Options given here override its [run]."""
 
     file: Path = argument("TOML file with [land.NAME] and [aggregate.NAME]")
-    master: str = setting("Spark's master (default: what the file says, or local[*])", "")
+    master: str = setting("Spark's master (default: from the file, or local[*])", "")
     on_failure: OnFailure | None = setting(
-        "what the other jobs do when one fails: stop or go-on (default: what the file says, or stop)", None
+        "what the other jobs do when one fails: stop or go-on (default: from the file, or stop)", None
     )
     dry_run: bool = setting("only check the file and everything that it names; do not start Spark", False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Replay(Printed, OnSpark, AsItIs, AtCluster):
-    """Publish a range of a table to a topic again. It can be slow, and go on where it was interrupted."""
+    """Publish a range of a table to a topic again. You can limit its rate, and resume it after an interruption."""
 
     destination_topic: str = setting("topic to publish to")
     topic: str = setting("only messages that came from this topic", "")
@@ -283,16 +283,14 @@ class Replay(Printed, OnSpark, AsItIs, AtCluster):
     until: str = setting("only messages before this time", "", parse=moment)
     where: str = setting("only messages that meet this SQL condition on the table's columns", "")
     rate: float = setting("messages a second, at most; 0: as fast as possible", 0.0, at_least=0)
-    progress_file: str = setting("file that stores how far the replay has come; the next run goes on from there", "")
+    progress_file: str = setting("file for the replay's progress; the next run continues from there", "")
     name: str = setting("name of this replay, for --exactly-once (default: the progress file's path)", "")
-    exactly_once: bool = setting(
-        "have nsqd remember what it has, so that nothing is published twice; needs --nsqd", False
-    )
+    exactly_once: bool = setting("make nsqd remember messages, so that none is published twice; needs --nsqd", False)
     dry_run: bool = setting("only print what would be replayed", False)
 
     @property
     def what(self) -> str:
-        """A description by which a progress file is recognized as this replay's."""
+        """A description for checking that a progress file belongs to this replay."""
         chosen = f"topic={self.topic!r} since={self.since!r} until={self.until!r} where={self.where!r}"
         return f"{self.table} to {self.destination_topic}, {chosen}"
 
@@ -308,7 +306,7 @@ class Replay(Printed, OnSpark, AsItIs, AtCluster):
 class Compact(Printed, OfTable):
     """Join a Delta table's small files, without disturbing readers and writers."""
 
-    target_mb: int = setting("megabytes that a file should have", 128, at_least=1)
+    target_mb: int = setting("target size of a file, in megabytes", 128, at_least=1)
     vacuum_hours: int | None = setting(
         "remove files that no version of the last N hours needs, and leftovers of crashes that are a day old",
         None,
@@ -318,7 +316,7 @@ class Compact(Printed, OfTable):
 
 @dataclass(frozen=True, kw_only=True)
 class Dedupe(Printed, OnSpark, OfTable):
-    """Remove messages that a Delta table has twice, as when another writer has added rows that were already landed."""
+    """Remove duplicate messages from a Delta table, for example if another writer has added landed rows again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -333,7 +331,7 @@ class Reland(Printed, Bodies):
 
 @dataclass(frozen=True, kw_only=True)
 class Backfill(Printed, OnSpark, Decoding, Reading):
-    """Append what a Delta table lacks of a time range of the logs, up to where landing has come. It can be repeated."""
+    """Append missing messages of a time range to a Delta table from the logs, up to where landing is. Repeatable."""
 
     since: str = setting("only messages from this time on, as in 2026-03-01T12:00:00Z")  # the source checks it
     until: str = setting("only messages before this time")
@@ -349,7 +347,7 @@ class Backfill(Printed, OnSpark, Decoding, Reading):
 class Quality(Printed, OnSpark, AsItIs):
     """Count the rows of a table that break rules. Exit status 3 if there are any."""
 
-    rules: Path = setting("TOML file with rules that rows must keep")
+    rules: Path = setting("TOML file with rules that rows must follow")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -387,7 +385,7 @@ class Doctor(Printed, Stored):
     """Report what would keep a pipeline from running, one line each. Does not start Spark."""
 
     topic: tuple[str, ...] = setting("also look at this topic's logs; may be repeated", ())
-    table: tuple[str, ...] = setting("also try whether this table's place can be written to; may be repeated", ())
+    table: tuple[str, ...] = setting("also check that this table's location is writable; may be repeated", ())
     lookupd: tuple[str, ...] = setting("nsqlookupd's HTTP address, host:port; may be repeated", ())
     nsqd: tuple[str, ...] = setting("nsqd's HTTP address instead; may be repeated", ())
 
@@ -417,4 +415,4 @@ class Submit(Job):
     def problems(self) -> Iterator[str]:
         yield from super().problems()
         if not self.job:
-            yield "which job? As in: nsqpipe submit --master spark://host:7077 -- land --topic clicks ..."
+            yield "which job? For example: nsqpipe submit --master spark://host:7077 -- land --topic clicks ..."

@@ -1,4 +1,4 @@
-"""`nsqpipe lag` and `offsets`: how far a checkpoint is behind the logs, and where it stands. Spark is not started."""
+"""`nsqpipe lag` and `offsets`: compare a checkpoint with the logs, and show its position. Neither starts Spark."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class LaneLag:
     lane: str
-    reached: int | None  # the next sequence to read; None: the checkpoint does not have the lane yet
+    reached: int | None  # next sequence to read; None: the checkpoint doesn't have the lane yet
     first: int | None  # None: no nsqd has the lane any more, or its node is missing
     next: int | None
     is_known: bool = True  # false: its node is missing
 
     @property
     def behind(self) -> int | None:
-        """How many messages are still to be read; None if that is not known."""
+        """Number of unread messages; None if unknown."""
         if not self.is_known:
             return None
         if self.next is None:
@@ -40,18 +40,18 @@ class LaneLag:
 
     @property
     def lost(self) -> int:
-        """How many messages retention has removed before they were read."""
+        """Number of messages that retention removed before they were read."""
         return 0 if self.first is None or self.reached is None else max(0, self.first - self.reached)
 
 
 @dataclass(frozen=True, slots=True)
 class Lags:
     lanes: Sequence[LaneLag]
-    missing: Mapping[str, str]  # nodes that do not answer, and why
+    missing: Mapping[str, str]  # nodes that don't answer, and why
 
     @property
     def behind(self) -> int:
-        """How many messages are still to be read, without those of missing nodes."""
+        """Number of unread messages, without missing nodes."""
         return sum(it.behind or 0 for it in self.lanes)
 
     @property
@@ -93,10 +93,10 @@ def cluster_of(source: From) -> Cluster:
 
 
 def set_offsets(checkpoint: Place, lanes: Mapping[str, int]) -> None:
-    """Make a new checkpoint as if a batch had ended at these offsets. Raises PipeFailed.
+    """Create a checkpoint as if a batch had ended at these offsets. Raises PipeFailed.
 
     An existing checkpoint is never changed: its sink knows the numbers of its batches, and would take batches with
-    these numbers for repetitions.
+    these numbers for repeats.
     """
     if names_in(checkpoint):
         raise PipeFailed(f"{checkpoint} already exists: name a new folder, and a new table or query to go with it")

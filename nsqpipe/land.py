@@ -1,8 +1,8 @@
 """`nsqpipe land`: lands topics in a table, each message exactly once.
 
-For Delta and Iceberg there is one query of ranges: the sink reads them, and writes good rows and those that fail into
-two tables (`pyspark_nsq.tables.landing`). If Spark has to see the rows, for rules or a SELECT, they pass through it
-between marks.
+For Delta and Iceberg there is one query of ranges: the sink reads them, and writes good rows and failed ones into two
+tables (`pyspark_nsq.tables.landing`). If Spark has to see the rows, for rules or a SELECT, they pass through it between
+marks.
 
 For Parquet, Spark's own file sink writes. It can write only one table, so if rows may fail there are two queries, each
 with its own checkpoint.
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from pyspark_nsq.tables.table import Table
 
 
-# Options of the source, unless they are given or --every says how often there is to be a batch. Each batch adds a file
-# to every partition that it touches, so a batch waits for this many rows, or this long.
+# Options of the source, unless the user sets them, or sets an interval with --every. Each batch adds a file to every
+# partition that it touches, so a batch waits for this many rows, or this long.
 SOURCE_OPTIONS: Final[Mapping[str, str]] = {"minRowsPerTrigger": "100000", "maxTriggerDelay": "60s"}
 
 
@@ -44,14 +44,14 @@ class Land:
     table: Table
     quarantine: Table
     shape: Shape = field(default_factory=Shape)
-    every: str = ""  # the interval between batches; empty: as fast as possible
-    until_now: bool = False  # read what is there, and end
-    is_remote: bool = False  # over Spark Connect: paths are the server's, and nothing there can be checked from here
+    every: str = ""  # interval between batches; empty: as fast as possible
+    until_now: bool = False  # read to the present end, then stop
+    is_remote: bool = False  # over Spark Connect: paths are on the server, where we can't check them
     prefix: str = ""  # of the names of its queries
 
 
 def prepare_landing(job: Land) -> Land:
-    """Return the job with the offsets where it goes on. Raises PipeFailed if tables and checkpoint disagree.
+    """Return the job with its starting offsets. Raises PipeFailed if tables and checkpoint disagree.
 
     This does not need Spark.
     """
@@ -65,7 +65,7 @@ def prepare_landing(job: Land) -> Land:
 
 
 def start_landing(spark: SparkSession, job: Land) -> Iterator[StreamingQuery]:
-    """Start the queries of a job that `prepare_landing` has returned, one after another."""
+    """Start the queries of a job from `prepare_landing`, one after another."""
     if not job.every:
         job = replace(job, source=queries.with_defaults(job.source, SOURCE_OPTIONS))
     source = _reporting(job, job.table, "land")
@@ -118,9 +118,9 @@ def _by_ranges(spark: SparkSession, job: Land) -> DataStreamWriter:
 
 
 def tasks_for(spark: SparkSession) -> dict[str, str]:
-    """Return the option that gives a large batch two tasks for each core, so that no core is idle for long at its end.
+    """Return the option that gives a large batch two tasks per core, so that no core is idle for long at its end.
 
-    There is none on a cluster: it may not have all its executors when a stream starts, and adds more when tasks wait.
+    Nothing on a cluster: it may not have all its executors when a stream starts, and adds more when tasks wait.
     """
     context = spark.sparkContext
     return {"tasksPerBatch": str(2 * context.defaultParallelism)} if (context.master or "").startswith("local") else {}

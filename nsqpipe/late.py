@@ -1,10 +1,10 @@
-"""Counts messages that came after a watermark had closed their window.
+"""Counts messages that arrived after a watermark had closed their window.
 
 Spark drops them, and a job may treat that as an error.
 
-Spark counts the rows that reach its state, and before that each task has summed up its own rows. So of all messages
-that one task has for one window, at most one is counted. The number is 0 only if no message was dropped; otherwise it
-is a lower bound.
+Spark counts the rows that reach its state, and each task has summed its own rows before that. So of all messages that
+one task has for one window, at most one is counted. The number is 0 only if no message was dropped; otherwise it is a
+lower bound.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class LateRows:
 
     @property
     def rows(self) -> dict[str, int]:
-        """How many rows were dropped, for each query that had late rows."""
+        """Number of dropped rows, for each query with late rows."""
         with self._lock:
             return dict(self._rows)
 
@@ -45,7 +45,7 @@ class LateRows:
         return self._policy is Late.ERROR and bool(self.rows)
 
     def summary(self) -> str:
-        """Return `aggregate: at least 12 late rows were dropped`; an empty text if there are none."""
+        """Return `aggregate: at least 12 late rows were dropped`; empty if there are none."""
         return ", ".join(f"{query}: at least {rows:,} late rows were dropped" for query, rows in self.rows.items())
 
     def check(self) -> None:

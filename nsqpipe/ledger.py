@@ -1,4 +1,4 @@
-"""Makes the last line of a job: how many rows it has read, where they are, and what happened to the rest."""
+"""Builds the last line of a job: the number of rows read, where they are, and what happened to the rest."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a table has."""
+    """The content of a table."""
 
-    rows: int | None  # None: its log does not say
+    rows: int | None  # None: its log doesn't say
     files: frozenset[str]
 
 
 class Ledger:
-    """Counts what the queries of a job report. How many rows came into the tables, it reads from the tables."""
+    """Counts the rows in reports of a job's queries. The number of landed rows comes from the tables."""
 
     def __init__(self, name: str, where: str) -> None:
         self._name = name
@@ -39,7 +39,7 @@ class Ledger:
         self._tallies.setdefault(query, Tally()).add(report)
 
     def summary(self, seconds: float) -> str:
-        """Return the last line of a job that took so many seconds.
+        """Return the last line of a job that took this many seconds.
 
         `land: 1,200 rows read in 3.1 s, 1,199 landed in 4 files, 1 quarantined in 1 file, 0 late, 0 behind; table
         /data/t`
@@ -66,7 +66,7 @@ class Ledger:
 class _Watched:
     what: str
     table: Table
-    before: Contents | str  # a text: why it is not known
+    before: Contents | str  # a text: why it is unknown
 
     def summary(self) -> str:
         after = _contents(self.table)
@@ -80,7 +80,7 @@ class _Watched:
 
 
 def _contents(table: Table) -> Contents | str:
-    """Return what the table has, or a text that says why that is not known."""
+    """Return the table's content, or a text that says why it is unknown."""
     try:
         match table.format:
             case Format.DELTA:
@@ -106,7 +106,7 @@ def _delta(table: Table) -> Contents:
 
 
 def _parquet(path: str) -> Contents:
-    """Count the files that are there; only Spark knows which of them count as rows of the table."""
+    """Count the existing files; only Spark knows which of them belong to the table."""
     if "://" in path:
         raise ValueError("Parquet files are counted on local disks only")
     return Contents(None, frozenset(str(it) for it in Path(path).rglob("*.parquet")))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def compact(table: Table, *, target_bytes: int, keep: timedelta | None) -> dict[str, int]:
-    """Join small files. With `keep`, remove files that no version since then needs, and leftovers of crashes.
+    """Join small files. With `keep`, remove files that no later version needs, and leftovers of crashes.
 
     This disturbs neither readers, nor streams that write to the table, nor the upkeep of such a stream.
     """
@@ -40,7 +40,7 @@ def compact(table: Table, *, target_bytes: int, keep: timedelta | None) -> dict[
 
 
 def dedupe(spark: SparkSession, table: Table) -> dict[str, int]:
-    """Rewrite the partitions that have a message twice, each in one commit and in the driver's memory."""
+    """Rewrite partitions with repeated messages, each in one commit and in the driver's memory."""
     rows = table.read(spark)
     repeated = rows.groupBy(*KEY, *PARTITIONS[1:]).count().where("count > 1")
     found = repeated.select(*PARTITIONS).distinct().collect()
@@ -49,9 +49,9 @@ def dedupe(spark: SparkSession, table: Table) -> dict[str, int]:
 
 
 def _dedupe_partition(spark: SparkSession, table: Table, values: dict[str, Any]) -> int:
-    """Replace what this version has in the partition.
+    """Replace this version's content of the partition.
 
-    Rows that a stream appends meanwhile stay: a later version has them.
+    Rows appended by a stream in the meantime stay, because they are in a later version.
     """
     version = table.delta()
     here = table.read_version(spark, version)
@@ -64,13 +64,13 @@ def _dedupe_partition(spark: SparkSession, table: Table, values: dict[str, Any])
 
 
 def backfill(spark: SparkSession, source: From, shape: Shape, table: Table, quarantine: Table) -> dict[str, int]:
-    """Append the messages of a range of the logs that the table and its quarantine lack, by their keys.
+    """Append messages of a range of the logs that the table and its quarantine lack, by their keys.
 
-    Messages that landing has not come to yet are left to it, as it would otherwise add them a second time.
+    Messages that landing hasn't reached yet are left to it, because it would add them a second time.
     """
     check_selects(table, shape.select)
-    # The order matters, as a landing may begin after any step: turns first, so that its first commit is noticed; then
-    # the ends; then the tables' rows, which go at least as far as these ends.
+    # The order matters, because a landing may begin after any step: turns first, so that we notice its first commit;
+    # then the ends; then the tables' rows, which go at least as far as these ends.
     turns = {it.path: _turn(it) for it in (table, quarantine)}
     within, left = up_to_the_end(source, table)
     found = {"added": 0, **({"quarantined": 0} if shape.can_fail else {}), "left_to_land": left}
@@ -93,7 +93,7 @@ def _append_missing(spark: SparkSession, rows: DataFrame, table: Table, turn: in
     if table.exists():
         there = table.read_version(spark, table.delta()).select(*KEY)
         rows = rows.join(there, list(KEY), "left_anti").select(*rows.columns)
-    # Cached: the rows that are counted are the rows that are written, even if a stream goes on meanwhile.
+    # Cached, so that we write the same rows that we count, even if a stream adds more.
     missing = rows.cache()
     try:
         count = missing.count()

@@ -1,4 +1,4 @@
-"""The metrics about tables. This module does not need Spark, as the reference pages are made from it, too."""
+"""The metrics of tables. This module doesn't need Spark, because the reference pages are generated from it, too."""
 
 from __future__ import annotations
 

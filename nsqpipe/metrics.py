@@ -1,4 +1,4 @@
-"""The page of `--metrics-address`: metrics of the queries of this process, and of the tables that they fill."""
+"""The page at `--metrics-address`: metrics of this process's queries, and of their tables."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class Quarantined:
-    """Counts rows that could not be parsed, by the table's log: Spark does not know of them if the sink decodes."""
+    """Counts rows that couldn't be parsed, from the table's log: if the sink decodes, Spark doesn't know about them."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -35,7 +35,7 @@ class Quarantined:
     def since_last(self, query: str) -> int:
         """Count the rows in this query's commits since the last call.
 
-        If the log cannot be read, they count the next time.
+        If the log can't be read, they count the next time.
         """
         try:
             if not self._table.exists():
@@ -66,7 +66,7 @@ class States(QueryStates):
 
 
 class Page:
-    """The page with all metrics. Spark's thread and that of the upkeep write it; the server's threads read it."""
+    """The page with all metrics. Spark's thread and the upkeep's thread write it; the server's threads read it."""
 
     def __init__(self, states: QueryStates) -> None:
         self._states = states
@@ -100,7 +100,7 @@ def serving(
 ) -> Iterator[Page]:
     """Serve the metrics of the session's queries while the block runs, if there is an address.
 
-    `landed` has the Delta tables, by query, whose logs count rows that could not be parsed. `look` reports on idle
+    `landed` has the Delta tables, by query, whose logs count rows that couldn't be parsed. `look` reports on idle
     queries.
     """
     if not address:

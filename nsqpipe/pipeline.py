@@ -38,11 +38,11 @@ DEFAULTS: Final = "defaults"
 _KNOWN: Final = (RUN, DEFAULTS, STORAGE, *KINDS)
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 _LOCAL: Final = "local[*]"
-# Settings of a job's command that its section does not have: those of the session, and those that would print between
+# Settings of a job's command that its section doesn't have: settings of the session, and those that would print between
 # the lines of other jobs.
 _OF_THE_SESSION: Final = frozenset(it.name for kind in (OnSpark, OfStreams) for it in fields(kind))
 _ALONE: Final = frozenset({"show"})
-_ONLY_SAID: Final = frozenset({"file", "dry_run"})  # settings of `run` that are options only, not in its file
+_ONLY_SAID: Final = frozenset({"file", "dry_run"})  # settings of `run` that are only options, not in its file
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def read_pipeline(asked: Run) -> Pipeline:
 
 @dataclass
 class _Reader:
-    """Reads the file. It goes on after mistakes, so that all of them can be reported at once."""
+    """Reads the file. It continues after mistakes, so that we can report all of them at once."""
 
     found: Mapping[str, Any]
     wrong: list[str] = field(default_factory=list)
@@ -104,7 +104,7 @@ class _Reader:
         said = self._values(f"[{RUN}]", self._table(RUN), known)
         for it in known.values():
             if given := getattr(asked, it.name):
-                # If a name occurs twice, the last one counts.
+                # If a name occurs twice, the last one wins.
                 said[it.name] = (*said.get(it.name, ()), *given) if it.repeats else given
         run = replace(asked, **said)
         return replace(run, master=run.master or _LOCAL)
@@ -129,7 +129,7 @@ class _Reader:
                         yield name, job
 
     def _defaults(self) -> dict[type[StreamJob], dict[str, Any]]:
-        """Return the part of [defaults] that each kind of job has.
+        """Return the part of [defaults] for each kind of job.
 
         A setting that two kinds have means the same in both.
         """
@@ -188,7 +188,7 @@ def _unknown(where: str, spelled: str, known: Mapping[str, Setting]) -> str:
 
 
 def _shared(jobs: Mapping[str, StreamJob]) -> Iterator[str]:
-    """Yield a complaint for each place that two jobs write to. They would hinder each other at best."""
+    """Yield a complaint for each place that two jobs write to."""
     owners: dict[str, str] = {}
     for name, job in jobs.items():
         here = section(job, name)
@@ -220,11 +220,11 @@ def _absolute(path: str) -> str:
     return abspath(path)
 
 
-# What is done for each job
+# Work for each job
 
 
 def for_each(pipeline: Pipeline, work: Callable[[str, StreamJob], T]) -> dict[str, T]:
-    """Do this work for all jobs at the same time. Raises SeveralFailed, with a line for each job for which it fails."""
+    """Do this work for all jobs at the same time. Raises SeveralFailed, with a line for each job that fails."""
     with ThreadPoolExecutor(min(len(pipeline.jobs), 16), "jobs") as pool:
         begun = {name: pool.submit(work, name, job) for name, job in pipeline.jobs.items()}
     done, failures = {}, []

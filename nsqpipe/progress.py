@@ -1,4 +1,4 @@
-"""Shows what a job does: a line that is rewritten on a terminal, a line now and then elsewhere, and a last line."""
+"""Shows a job's progress: a line that is rewritten on a terminal, a line now and then elsewhere, and a last line."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from pyspark_nsq.tables.upkeep import Tended
 
 _ERASE: Final = "\r\x1b[2K"
-_ELSEWHERE: Final = 10.0  # seconds between two lines where there is no terminal
-_TICK: Final = 1.0  # seconds between two looks at the tasks of a batch
-_RECENT: Final = 0.3  # the weight of the last batch in the average speed
+_ELSEWHERE: Final = 10.0  # seconds between lines without a terminal
+_TICK: Final = 1.0  # seconds between checks of a batch's tasks
+_RECENT: Final = 0.3  # weight of the last batch in the average speed
 
 
 @dataclass(slots=True)
 class Tally:
-    """What a query has reported so far."""
+    """A query's reports so far."""
 
-    batch: int = 0  # the number of the last one
+    batch: int = 0  # number of the last one
     rows: int = 0
-    late: int = 0  # rows that came after their window was closed; a lower bound, see `late`
+    late: int = 0  # rows that arrived after their window was closed; a lower bound, see `late`
     behind: int = 0
     speed: float = 0.0  # rows a second, an average that favours recent batches
     missing: dict[str, str] = field(default_factory=dict)  # nodes, and why they count as missing
@@ -53,13 +53,13 @@ class Tally:
 
     @property
     def seconds_left(self) -> float | None:
-        """How long it will take to read what is there now; None if that is not known."""
+        """Time needed to read the present messages; None if unknown."""
         return self.behind / self.speed if self.behind and self.speed else None
 
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """How many tasks the stages have that run now, and how many of these are done."""
+    """The number of tasks in the running stages, and how many of these are done."""
 
     done: int
     all: int
@@ -71,16 +71,16 @@ class Tasks:
 
 @dataclass(slots=True)
 class Status:
-    """What is known about a job now; `line` puts it into words."""
+    """The status of a job; `line` puts it into words."""
 
     stage: str = ""
-    since: float = 0.0  # when the stage, or the batch, began
+    since: float = 0.0  # start of the stage, or of the batch
     tallies: dict[str, Tally] = field(default_factory=dict)
     tasks: Tasks | None = None
-    failed: list[str] = field(default_factory=list)  # names of jobs that failed while others go on
+    failed: list[str] = field(default_factory=list)  # names of failed jobs while others continue
 
     def line(self, now: float) -> str:
-        """Return the status in one line. If there are several queries, it shows the one that is furthest behind."""
+        """Return the status in one line. If there are several queries, show the one that is furthest behind."""
         query = max(self.tallies, key=lambda it: self.tallies[it].behind, default=None)
         parts = [self.stage if query is None else _query_line(query, self.tallies[query])]
         if len(self.tallies) > 1:
@@ -116,7 +116,7 @@ def _spelled(seconds: float) -> str:
 
 
 class Progress:
-    """Shows a status. A thread renews it, so that a long stage or batch does not look as if the job hung."""
+    """Shows a status. A thread refreshes it, so that a long stage or batch doesn't look as if the job hung."""
 
     def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
@@ -124,7 +124,7 @@ class Progress:
         self._on_terminal = stream.isatty()
         self._lock = threading.RLock()
         self._status = Status(since=clock())
-        self._last = clock()  # when a line was written
+        self._last = clock()  # time of the last line
         self._is_open = False
         self._look: Callable[[], Tasks | None] = lambda: None
         self._ended = threading.Event()
@@ -136,12 +136,12 @@ class Progress:
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         with self._lock:
-            if self._is_open:  # the job failed: its last status is of no interest any more
+            if self._is_open:  # the job failed, so its last status is no longer interesting
                 self._put(_ERASE)
                 self._is_open = False
 
     def stage(self, text: str, look: Callable[[], Tasks | None] = lambda: None, *, is_news: bool = True) -> None:
-        """Show that a stage begins; `look` returns how far it is. Without a terminal, only news are shown at once."""
+        """Show that a stage begins; `look` returns its progress. Without a terminal, only news is shown at once."""
         with self._lock:
             self._look = look
             self._status.stage, self._status.since = text, self._clock()
@@ -149,7 +149,7 @@ class Progress:
             self._show(is_news=is_news)
 
     def tell(self, text: str) -> None:
-        """Show this text as the status of a job without queries. Its tasks are still looked at."""
+        """Show this text as the status of a job without queries. Its tasks are still tracked."""
         with self._lock:
             self._status.stage = text
             self._show(is_news=False)
@@ -163,20 +163,20 @@ class Progress:
             self._show(is_news=is_first)
 
     def observe_upkeep(self, done: Tended) -> None:
-        """Show what an upkeep has done, if it has done anything."""
+        """Show the results of an upkeep, if there are any."""
         if done.failed or done.joined or done.removed:
             self.note(str(done))
 
     def note(self, text: str) -> None:
-        """Write a line that stays, while the job goes on."""
+        """Write a line that stays, while the job continues."""
         with self._lock:
             if not self._ended.is_set():
                 self._write(text, is_last=True)
-                if self._is_open:  # the next line does not take its place
+                if self._is_open:  # the next line doesn't replace it
                     self._put("\n")
 
     def give_up(self, prefix: str) -> None:
-        """Show that the queries whose names have this prefix have failed, and do not count as behind any more."""
+        """Mark the queries with this prefix as failed, so that they no longer count as behind."""
         with self._lock:
             self._status.failed.append(prefix.rstrip("."))
             for query in [it for it in self._status.tallies if it.startswith(prefix)]:
@@ -192,10 +192,10 @@ class Progress:
                 self._is_open = False
 
     def renew(self) -> None:
-        """Look how far the tasks are, and show that."""
+        """Check the progress of the tasks, and show it."""
         try:
             tasks = self._look()
-        except Exception:  # Spark has ended: the job itself reports that, and until then the line goes on
+        except Exception:  # Spark has ended: the job itself reports that, and until then the line stays
             tasks = None
         with self._lock:
             if not self._ended.is_set():

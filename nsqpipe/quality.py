@@ -1,4 +1,4 @@
-"""`nsqpipe land --rules`: reads rules from a small TOML file. Rows that break one go to the quarantine or are counted.
+"""`nsqpipe land --rules`: reads rules from a small TOML file. Rows that break one are quarantined or counted.
 
 [[rule]]
 name = "amount is positive"
@@ -69,7 +69,7 @@ def _rule(path: Path, number: int, entry: dict[str, Any]) -> Rule:
 
 
 def judged(rows: DataFrame, rules: Sequence[Rule]) -> DataFrame:
-    """Set `error` of rows without an error to the rule that they break. Rules that only count change nothing."""
+    """Set `error` of good rows to the rule that they break. Rules that only count change nothing."""
     if rules and "error" not in rows.columns:
         rows = rows.withColumn("error", F.lit(None).cast("string"))
     for rule in rules:
@@ -80,9 +80,9 @@ def judged(rows: DataFrame, rules: Sequence[Rule]) -> DataFrame:
 
 
 def observed(rows: DataFrame, rules: Sequence[Rule]) -> DataFrame:
-    """Count the rows that break rules as they pass, without another job: Spark reports the counts with each batch.
+    """Count the rows that break rules on the way, without another job: Spark reports the counts with each batch.
 
-    A row that could not be parsed is counted as such, and breaks no rule.
+    A row that couldn't be parsed is counted as such, and breaks no rule.
     """
     is_row = F.col(MARK).isNull() if MARK in rows.columns else F.lit(True)
     parsed = F.col("error").isNull() if "error" in rows.columns else F.lit(True)
@@ -93,7 +93,7 @@ def observed(rows: DataFrame, rules: Sequence[Rule]) -> DataFrame:
 
 
 def broken_counts(rows: DataFrame, rules: Sequence[Rule]) -> dict[str, int]:
-    """Return how many rows break each rule, and under `ROWS` how many there are."""
+    """Return how many rows break each rule, and under `ROWS` the total."""
     counts = [F.count(F.when(_breaks(rule), 1)).alias(rule.name) for rule in rules]
     found = rows.agg(F.count("*").alias(ROWS), *counts).first()
     return {} if found is None else {name: int(count) for name, count in found.asDict().items()}

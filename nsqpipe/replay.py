@@ -1,8 +1,8 @@
-"""`nsqpipe replay`: publishes a range of a table to a topic, in slices, so that it can be slow, watched and resumed.
+"""`nsqpipe replay`: publishes a range of a table to a topic, in slices, so that you can throttle, watch and resume it.
 
-A slice is a range of sequences of a topic at a node. The progress file names a slice before it is sent; once it is
-sent, the file says how far this topic and node have come. An interrupted slice is sent again, from the same rows; with
-`exactly_once`, nsqd recognizes the parts of it that it already has.
+A slice is a range of sequences of a topic at a node. The progress file names a slice before it is sent; afterwards, it
+has the progress of this topic and node. An interrupted slice is sent again, from the same rows; with `exactly_once`,
+nsqd recognizes the parts that it already has.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark_nsq.stores.places import Place
 
 _SLICE: Final = 200_000  # rows of a slice, if there is no rate
-_SLICE_SECONDS: Final = 2.0  # how long a slice should take, if there is a rate
+_SLICE_SECONDS: Final = 2.0  # duration of a slice, if there is a rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +46,20 @@ class Slice:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
     sink: Mapping[str, str]  # options of format("nsq")
-    rate: float  # messages a second; 0: as fast as it goes
+    rate: float  # messages a second; 0: as fast as possible
     exactly_once: bool
     name: str  # the same in each run that continues this replay
 
 
 @dataclass(slots=True)
 class Reached:
-    """How far a replay has come; kept in a file, if there is one."""
+    """The progress of a replay; saved in a file, if there is one."""
 
     place: Place | None
     name: str
-    what: str  # the range that is replayed; the file does not serve another range
-    reached: dict[str, int] = field(default_factory=dict)  # for each origin: everything before this sequence is sent
-    sending: Slice | None = None  # begun, but not finished
+    what: str  # the replayed range; the file is not for another range
+    reached: dict[str, int] = field(default_factory=dict)  # for each origin: everything before this sequence was sent
+    sending: Slice | None = None  # started but not finished
 
     @classmethod
     def load(cls, place: Place | None, name: str, what: str) -> Reached:
@@ -89,9 +89,9 @@ class Reached:
 
 
 def chosen(rows: DataFrame, *, topic: str, since: str, until: str, where: str) -> DataFrame:
-    """Return the rows to replay: those that meet all conditions.
+    """Return the rows to replay, which meet all conditions.
 
-    Rows without a body stand for gaps, and are left out.
+    Rows without a body stand for gaps, and are skipped.
     """
     if "body" not in rows.columns:
         raise PipeFailed("the table has no column body: it was landed with --drop-body, and cannot be replayed")
@@ -106,7 +106,7 @@ def chosen(rows: DataFrame, *, topic: str, since: str, until: str, where: str) -
 
 
 def plan(rows: DataFrame, rate: float, reached: Reached) -> list[Slice]:
-    """Return the slices that are still to be sent, in the order of the logs, each about as large as the rate allows."""
+    """Return the remaining slices, in the order of the logs, each about as large as the rate allows."""
     size = max(1, int(rate * _SLICE_SECONDS)) if rate else _SLICE
     counted = _left(rows, reached).groupBy("node", "topic", F.floor(F.col("sequence") / size).alias("part"))
     found = counted.agg(F.count("*").alias("rows"), F.min("sequence").alias("first"), F.max("sequence").alias("last"))
@@ -119,7 +119,7 @@ def plan(rows: DataFrame, rate: float, reached: Reached) -> list[Slice]:
 
 
 def _joined(slices: Iterable[Slice], size: int) -> list[Slice]:
-    """Join small neighbouring slices, because each slice costs a Spark job."""
+    """Join small adjacent slices, because each slice costs a Spark job."""
     found: list[Slice] = []
     for part in slices:
         last = found[-1] if found else None
@@ -131,7 +131,7 @@ def _joined(slices: Iterable[Slice], size: int) -> list[Slice]:
 
 
 def _left(rows: DataFrame, reached: Reached) -> DataFrame:
-    """Return the rows that belong to no slice that was sent or begun."""
+    """Return the rows outside of slices that were sent or started."""
     ends = dict(reached.reached)
     if reached.sending:
         ends[reached.sending.origin] = reached.sending.end
@@ -142,7 +142,7 @@ def _left(rows: DataFrame, reached: Reached) -> DataFrame:
 
 
 def run(rows: DataFrame, slices: list[Slice], job: Replay, reached: Reached, show: Callable[[str], None]) -> int:
-    """Send the slices, and return how many messages were sent."""
+    """Send the slices, and return the number of messages sent."""
     total = sum(part.rows for part in slices)
     sent = 0
     began = time.monotonic()

@@ -3,8 +3,8 @@
     {"v": 1, "window_seconds": 60, "updated": "2026-03-01T12:00:03Z",
      "topics": {"clicks": [{"start": "2026-03-01T11:59:00Z", "messages": 1200, "rate": 20.0, ...}]}}
 
-Until the watermark has passed its end, a window may come again with higher counts; the last values count. The rate of a
-window that is still open is that of its part before `updated`.
+Until the watermark has passed its end, a window may appear again with higher counts; the last values count. The rate of
+an open window is for its part before `updated`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark_nsq.stores.places import Place
 
 FORMAT: Final = 1
-_SHORTEST: Final = 1.0  # seconds for which a rate is computed at least: a moment would give absurd ones
+_SHORTEST: Final = 1.0  # shortest time for computing a rate: over a moment it would be absurd
 
 
 class Results:
@@ -47,14 +47,14 @@ class Results:
         return {"v": FORMAT, "window_seconds": self._window_seconds, "updated": _spelled(now), "topics": topics}
 
     def _rated(self, window: dict[str, Any], now: datetime) -> dict[str, Any]:
-        """Return the window with its rate. A window that is still open has had less time for its messages."""
+        """Return the window with its rate. An open window has had less time for its messages."""
         open_for = (now - datetime.fromisoformat(window["start"])).total_seconds()
         seconds = max(_SHORTEST, min(self._window_seconds, open_for))
         return {**window, "rate": window.get("messages", 0) / seconds}
 
     @classmethod
     def from_json(cls, text: str, window_seconds: int, keep: int) -> Results:
-        """Read the file of an earlier run. Windows of another length are forgotten."""
+        """Read the file of an earlier run. Windows of another length are dropped."""
         results = cls(window_seconds, keep)
         found = json.loads(text)
         if found.get("v") == FORMAT and found.get("window_seconds") == window_seconds:

@@ -1,4 +1,4 @@
-"""Runs streams: passes on their reports, stops them when asked to, and fails with one clear line when a query dies."""
+"""Runs streams: passes on their reports, stops them on request, and fails with one clear line when a query dies."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from pyspark_nsq.idle import Look
 
 _LOOK_EVERY: Final = 0.2  # seconds
-_STARTING: Final = 30.0  # seconds after which the next job is started in any case
-_PLANNING: Final = ("Initializing", "Getting offsets")  # Spark's status begins so until a query knows what to read
-_LAST_WORDS: Final = 5.0  # seconds that the reports of the last batch may take
+_STARTING: Final = 30.0  # seconds after which to start the next job in any case
+_PLANNING: Final = ("Initializing", "Getting offsets")  # Spark's status until a query knows what to read
+_LAST_WORDS: Final = 5.0  # seconds for the reports of the last batch to arrive
 
 Observer = Callable[[str, dict[str, Any]], None]  # takes a query's name, and Spark's report on a batch
 OnFailed = Callable[[str, PipeFailed], None]  # takes the prefix of a job's queries, and why the job failed
@@ -69,13 +69,13 @@ def run_groups(
     on_failure: OnFailed = lambda _prefix, _failure: None,
     look: Look | None = None,
 ) -> bool:
-    """Run until all queries have ended by themselves, or a signal stops them. Return whether all have ended.
+    """Run until all queries have ended on their own, or a signal stops them. Return True if all have ended.
 
-    A group ends when one of its queries fails, or when late rows are an error and there are some. The other groups go
-    on if `goes_on`, and are stopped otherwise. Raises PipeFailed at the end, with a line for each group that failed;
-    `on_failure` is called at once.
+    A group ends when one of its queries fails, or when late rows are an error and there are some. With `goes_on` the
+    other groups continue, otherwise they are stopped. Raises PipeFailed at the end, with a line for each group that
+    failed; `on_failure` is called at once.
 
-    Interrupting a batch loses nothing: the next run does the batch again, and the table takes it once.
+    Interrupting a batch loses nothing: the next run repeats the batch, and the table takes it once.
     """
     running = [_Running(spark, group) for group in groups]
     with _signals() as asked, _listening(spark, [*(it.observe for it in running), *observers], look) as listener:
@@ -101,7 +101,7 @@ def _watch(
     goes_on: bool,
     on_failure: OnFailed,
 ) -> bool:
-    """Return whether all have ended by themselves."""
+    """Return True if all have ended on their own."""
     for it in running:
         it.start()
         it.wait_for_plans(asked)
@@ -110,7 +110,7 @@ def _watch(
     active = list(running)
     while active:
         for it in list(active):
-            may_go_on = it.is_active  # before `has_failed`: else one that fails in between seems to have ended well
+            may_go_on = it.is_active  # before `has_failed`: or a query that fails in between seems done
             if it.has_failed():
                 it.stop()
                 if not goes_on:
@@ -125,7 +125,7 @@ def _watch(
 
 
 class _Running:
-    """A group while it runs. The listener's thread calls `observe`, the job's thread the rest."""
+    """A running group. The listener's thread calls `observe`, the job's thread the rest."""
 
     def __init__(self, spark: SparkSession, group: Group) -> None:
         self._spark = spark
@@ -137,7 +137,7 @@ class _Running:
     def start(self) -> None:
         try:
             for query in self._group.start():
-                self.queries.append(query)  # at once: if a later query cannot be started, this one has to be stopped
+                self.queries.append(query)  # at once: if a later query can't start, we have to stop this one
         except Exception as error:
             if not self.prefix:
                 raise
@@ -145,7 +145,7 @@ class _Running:
             self.failure.__cause__ = error
 
     def wait_for_plans(self, asked: threading.Event) -> None:
-        """Wait until the queries know what to read, before more jobs are started.
+        """Wait until the queries know what to read, before starting more jobs.
 
         Each source starts a Python worker to plan, and Spark gives it ten seconds. Many at the same time might need
         longer.
@@ -162,11 +162,11 @@ class _Running:
 
     @property
     def is_active(self) -> bool:
-        """Whether any query still runs."""
+        """True if any query is still running."""
         return any(query.isActive for query in self.queries)
 
     def has_failed(self) -> bool:
-        """Return whether the group has failed, and keep the reason in `failure`."""
+        """Return True if the group has failed, and keep the reason in `failure`."""
         if self.failure is None:
             self.failure = next(self._failures(), None)
         return self.failure is not None
@@ -181,14 +181,14 @@ class _Running:
             yield error
 
     def stop(self) -> None:
-        """Stop all queries, also one that Spark has started without returning it, as an error came between."""
+        """Stop all queries, including one that Spark has started without returning it because of an error."""
         started = self._spark.streams.active if self.prefix else ()
         for query in (*self.queries, *(it for it in started if (it.name or "").startswith(self.prefix))):
             query.stop()
 
 
 def tasks_of(spark: SparkSession) -> Callable[[], Tasks | None]:
-    """Return a function that counts the tasks of the stages that run now. With Spark Connect that is not known."""
+    """Return a function that counts the tasks of the running stages. With Spark Connect the number is unknown."""
     try:
         tracker = spark.sparkContext.statusTracker()
     except (AttributeError, NotImplementedError):  # what Spark Connect raises, depending on its version
@@ -202,7 +202,7 @@ def tasks_of(spark: SparkSession) -> Callable[[], Tasks | None]:
 
 
 class _Listener(StreamingQueryListener):
-    """Passes Spark's reports to observers. Spark calls it from one thread, with one event after another."""
+    """Passes Spark's reports to observers. Spark calls it from one thread, one event after another."""
 
     def __init__(self, observers: Sequence[Observer], look: Look | None = None) -> None:
         self._observers = observers
@@ -219,7 +219,7 @@ class _Listener(StreamingQueryListener):
         tell(self._observers, name, report)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Report which nodes are missing now, so that the last line of a job does not claim to have read everything."""
+        """Report missing nodes, so that the last line of a job doesn't claim to have read everything."""
         name, last = self._last.get(str(event.id), ("", None))
         if self._look is not None and last is not None and (report := self._look(name, last)) is not None:
             tell(self._observers, name, dict(report))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark_nsq.idle import Look
     from pyspark_nsq.reports import Report
 
-INCOMPLETE: Final = 3  # the exit status if nothing failed, but not everything was read
+INCOMPLETE: Final = 3  # exit status if nothing failed, but not everything was read
 STOPPED: Final = "nsqpipe: stopped before everything was read: the next run goes on"
 
 
@@ -38,9 +38,9 @@ class Run:
         self.progress = resources.enter_context(Progress(sys.stderr)) if is_shown else None
 
     def check(self) -> None:
-        """Raise PipeFailed if it can be known without Spark that the job cannot work.
+        """Raise PipeFailed if we can tell without Spark that the job can't work.
 
-        `session` calls this if nobody has.
+        `session` calls this unless it was called before.
         """
         self._is_checked = True
         if self.progress is not None:
@@ -77,9 +77,9 @@ class Run:
             raise PipeFailed(f"--log {job.log}: {error.strerror}") from None
 
     def queries(self, spark: SparkSession, jobs: Sequence[Streams], *, goes_on: bool = False) -> None:
-        """Run the queries of these jobs until they end, and tend their tables meanwhile. Then print what was done.
+        """Run the queries of these jobs until they end, and tend their tables meanwhile. Then print the results.
 
-        With `goes_on`, the other jobs go on when one of them fails.
+        With `goes_on`, the other jobs continue when one of them fails.
         """
         from nsqpipe.late import LateRows
         from nsqpipe.metrics import serving
@@ -101,7 +101,7 @@ class Run:
                 upkeep_observers.append(self.progress.observe_upkeep)
             try:
                 with ExitStack() as upkeep:
-                    for it in () if job.remote else jobs:  # with Spark Connect, the tables are the server's
+                    for it in () if job.remote else jobs:  # with Spark Connect, the tables are on the server
                         upkeep.enter_context(tended(it.tables, it.policy, upkeep_observers))
                     have_ended = run_groups(
                         spark, groups, observers=observers, goes_on=goes_on, on_failure=self._failed, look=look
@@ -120,7 +120,7 @@ class Run:
             self.progress.note(f"{failure}; the others go on")
 
     def show(self, text: str) -> None:
-        """Show how far the job is."""
+        """Show the job's progress."""
         if self.progress is not None:
             self.progress.tell(text)
 
@@ -137,7 +137,7 @@ def running(job: Job) -> Iterator[Run]:
             _keep_traceback(job)
         except typer.Exit:
             raise
-        except KeyboardInterrupt:  # it came before there was a query to stop
+        except KeyboardInterrupt:  # before there was a query to stop
             if isinstance(job, OfStreams) and job.until_now:
                 typer.echo(STOPPED, err=True)
                 raise typer.Exit(INCOMPLETE) from None
@@ -165,7 +165,7 @@ def _look_at(jobs: Sequence[Streams]) -> Look:
 
 
 def _check_complete(have_ended: bool, missing: Mapping[str, str]) -> None:
-    """Exit with a status of its own if not everything was read, so that a scheduler does not take the run for done."""
+    """Exit with a special status if not everything was read, so that a scheduler doesn't take the run for complete."""
     if not have_ended:
         typer.echo(STOPPED, err=True)
     if missing:

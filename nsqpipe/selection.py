@@ -1,8 +1,8 @@
-"""`--select`: SQL that determines which columns a table gets, so that fields can be masked, left out or derived.
+"""`--select`: SQL for a table's columns, so that you can mask, omit or derive fields.
 
-The columns that say where a message came from always stay, because landing exactly once depends on them. The selected
-columns are fields of a struct until the sink writes them, as one may have the name of a column that the quarantine
-needs unchanged: `sha2(body, 256) as body`.
+The columns for a message's origin always stay, because landing exactly once depends on them. The selected columns are
+fields of a struct until the sink writes them, because one may have the name of a column that the quarantine needs
+unchanged: `sha2(body, 256) as body`.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     from pyspark_nsq.tables.table import Table
 
 _BODY: Final = "body"
-_REPLACED: Final = (_BODY, VALUE)  # by what is selected
+_REPLACED: Final = (_BODY, VALUE)  # replaced by the selected columns
 
 
 def check_selects(table: Table, select: str) -> None:
-    """Raise PipeFailed if the table was filled with --select and this job has none: it would add what was left out."""
+    """Raise PipeFailed if the table was filled with --select and this job has none, which would add omitted fields."""
     if not select and _is_selected(table):
         raise PipeFailed(
-            f"the table at {table.path} has what --select has made of messages: give the same --select, or name another table"
+            f"the table at {table.path} was filled with --select: give the same --select, or name another table"
         )
 
 
 def _is_selected(table: Table) -> bool:
-    """Return whether the table says that it was filled with --select. A Parquet table cannot say so."""
+    """Return True if the table says that it was filled with --select. A Parquet table can't say so."""
     match table.format:
         case Format.DELTA:
             return table.exists() and table.delta().transaction_version(SELECTS) is not None
@@ -64,7 +64,7 @@ def with_selected(rows: DataFrame, select: str) -> DataFrame:
 
 
 def unfolded(rows: DataFrame) -> DataFrame:
-    """Return the columns of the table, if Spark itself writes it."""
+    """Return the table's columns if Spark itself writes it."""
     kept = [it for it in rows.columns if it not in (_BODY, SELECTED)]
     return rows.select(*kept, f"{SELECTED}.*")
 

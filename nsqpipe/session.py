@@ -41,8 +41,8 @@ _LOCAL_ONLY: Final[Mapping[str, str]] = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "4",
-    # The default manager renames files, which takes a third of a micro-batch's latency, and which only object stores
-    # need.
+    # The default manager renames files, which takes a third of a micro-batch's latency and is only needed in object
+    # stores.
     "spark.sql.streaming.checkpointFileManagerClass": _LOCAL_CHECKPOINTS,
 }
 _EVENT_LOG_FOLDER: Final = "spark.eventLog.dir"
@@ -58,7 +58,7 @@ def open_session(
 ) -> SparkSession:
     """Start a session, or return the active one. `conf`, spark-submit and `spark-defaults.conf` override our defaults.
 
-    The JVM's output goes into `log`, so that it does not mix with our own lines.
+    The JVM's output goes into `log`, so that it doesn't mix with our own lines.
     """
     cloudpickle.register_pickle_by_value(worker)  # so workers need not have nsqpipe installed
     given = dict(conf or {})
@@ -74,7 +74,7 @@ def open_session(
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     spark = _start(f"nsqpipe {name}", given, log)
     if not is_local(spark.sparkContext.master or ""):
-        # Spark does not look for sources in packages that come by --py-files, so they are registered here.
+        # Spark doesn't search packages from --py-files for sources, so we register them here.
         spark.dataSource.register(pyspark_nsq.DefaultSource)
         spark.dataSource.register(pyspark_nsqtable.DefaultSource)
     return spark
@@ -101,17 +101,18 @@ def _start(name: str, given: Mapping[str, str], log: IO[bytes] | None) -> SparkS
 def defaults_for(said: Mapping[str, str]) -> dict[str, str]:
     """Return our defaults.
 
-    On one machine there are more, as we know there how large Spark is, and who can see its pages.
+    There are more on one machine, because we know there how large Spark is, and who can see its pages.
     """
     if is_local(said.get("spark.master", "")):
         return {**_DEFAULTS, **_LOCAL_ONLY}
-    # Without a folder for the event log Spark would not start; and a stream fills the folder, so we do not choose one.
+    # Without a folder for the event log Spark wouldn't start; and because a stream fills the folder, we don't choose
+    # one.
     event_log = {"spark.eventLog.enabled": "true"} if _EVENT_LOG_FOLDER in said else {}
     return {**_DEFAULTS, "spark.ui.enabled": "true", **event_log}
 
 
 def known_conf(conf: Mapping[str, str]) -> dict[str, str]:
-    """Return Spark's settings as known before it starts: its file of defaults or spark-submit's, then `conf`."""
+    """Return Spark's settings before it starts: its file of defaults or spark-submit's, then `conf`."""
     if is_submitted():
         SparkContext._ensure_initialized()
         return {**dict(SparkConf().getAll()), **conf}
@@ -123,7 +124,7 @@ def known_conf(conf: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_submitted() -> bool:
-    """Return whether spark-submit runs us: it has then started the JVM, and chosen the master."""
+    """Return True if spark-submit runs us: then it has started the JVM and chosen the master."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
@@ -137,9 +138,9 @@ def _need_java() -> None:
 
 
 def _point_workers_here(*, local: bool) -> None:
-    """Have Spark's Python workers use this environment, with this source tree on their path.
+    """Make Spark's Python workers use this environment, with this source tree on their path.
 
-    An editable install is an import hook, and Spark does not use it when it looks for data sources.
+    An editable install is an import hook, and Spark doesn't use it to find data sources.
     """
     os.environ.setdefault("PYSPARK_PYTHON", worker_python() if local else sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)

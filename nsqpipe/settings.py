@@ -1,13 +1,13 @@
-"""One table for each job: a frozen dataclass whose fields are made by `setting()`.
+"""One table for each job: a frozen dataclass with fields from `setting()`.
 
     @dataclass(frozen=True, kw_only=True)
     class Compact(Job):
         "Joins a Delta table's small files."
         table: str = setting("the table's folder")
-        target_mb: int = setting("megabytes that a file should have", 128, at_least=1)
+        target_mb: int = setting("target size of a file, in megabytes", 128, at_least=1)
 
-The command line, the file of `--config`, `--help` and the reference page are made from it. A field without a default is
-required. Its type says what it accepts: a tuple means that the option may be repeated, an enum that it takes one of its
+The command line, the `--config` file, `--help` and the reference page are generated from it. A field without a default
+is required. Its type limits its values: a tuple means that the option may be repeated, an enum that it takes one of its
 words.
 """
 
@@ -29,10 +29,10 @@ _SETTING: Final = "setting"
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """The settings of a command. Jobs that share settings inherit them; those of the last base come first."""
+    """The settings of a command. Jobs that share settings inherit them; the settings of the last base come first."""
 
     def problems(self) -> Iterator[str]:
-        """Yield what is wrong with the combination of settings, though each alone may be right."""
+        """Yield problems with the combination of settings, each of which may be valid."""
         yield from ()
 
 
@@ -55,11 +55,11 @@ class Setting:
 
     @property
     def key(self) -> str:
-        """Its name in the TOML file."""
+        """The key in the TOML file."""
         return self.flag.removeprefix("--").replace("-", "_")
 
     def shown_default(self) -> str:
-        """Return the default for `--help`: nothing if the default is empty or off."""
+        """Return the default for `--help`: nothing if it is empty or off."""
         if self.default in (MISSING, None, "", (), False):
             return ""
         return str(self.default)
@@ -83,12 +83,12 @@ def setting(
 
 
 def rest(help: str) -> Any:
-    """Make a field that takes all words that are not options."""
+    """Make a field for all words that aren't options."""
     return field(default=(), metadata={_SETTING: {"help": help, "flag": None, "at_least": None, "parse": None}})
 
 
 def argument(help: str) -> Any:
-    """Make a field that takes one word that is not an option. It is required."""
+    """Make a field for one word that isn't an option. It is required."""
     return field(metadata={_SETTING: {"help": help, "flag": None, "at_least": None, "parse": None}})
 
 
@@ -102,12 +102,12 @@ def _setting(name: str, annotation: Any, default: Any, *, flag: str | None, **ab
     choices = [it for it in get_args(annotation) if it not in (NoneType, Ellipsis)]
     kind = choices[0] if choices else annotation
     if kind not in (str, int, float, bool, Path) and not (isinstance(kind, type) and issubclass(kind, StrEnum)):
-        kind = str  # `parse` makes something else of it
+        kind = str  # `parse` converts it
     shown = "" if flag is None else flag or f"--{name.replace('_', '-')}"
     return Setting(name=name, flag=shown, type=kind, repeats=repeats, default=default, **about)
 
 
-# What words mean
+# Parsers
 
 
 def pair(text: str) -> tuple[str, str]:

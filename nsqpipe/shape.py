@@ -1,4 +1,4 @@
-"""What is done to messages before they are in a table, in a stream and in a batch alike."""
+"""The processing of messages before they land in a table, the same for streams and batches."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class Shape:
     decoder: Decoder = field(default_factory=RawDecoder)
     rules: tuple[Rule, ...] = ()
-    select: str = ""  # SQL for the columns that the table gets instead of body and value
-    drops_body: bool = False  # the table gets no bodies; the quarantine always has them
+    select: str = ""  # SQL for the columns that replace body and value in the table
+    drops_body: bool = False  # the table gets no bodies; the quarantine always does
 
     @property
     def can_fail(self) -> bool:
@@ -30,17 +30,17 @@ class Shape:
 
     @property
     def needs_sql(self) -> bool:
-        """Whether Spark has to see the messages."""
+        """True if Spark has to see the messages."""
         return bool(self.rules or self.select)
 
     @property
     def judge(self) -> str:
-        """A fingerprint of what decides which rows fail. Tables keep it, so it does not depend on names of classes."""
+        """A fingerprint of the rules for failing rows. Tables keep it, so it must not depend on class names."""
         rules = [(rule.name, rule.check, rule.then.value) for rule in self.rules]
         return hashlib.sha256(repr((self.decoder.identity, rules)).encode()).hexdigest()
 
     def judged(self, rows: DataFrame) -> DataFrame:
-        """Return all rows, with an error in those that fail. Broken rules are counted on the way."""
+        """Return all rows, with an error in each failed one. Broken rules are counted on the way."""
         found = judged(observed(self._decoded(rows), self.rules), self.rules)
         return with_selected(found, self.select) if self.select else found
 
@@ -54,7 +54,7 @@ class Shape:
         return found.drop("body") if self.drops_body else found
 
     def bad(self, rows: DataFrame) -> DataFrame:
-        """Return the rows for the quarantine: messages as they came, with what is wrong with them."""
+        """Return the rows for the quarantine: the original messages, with their errors."""
         found = judged(self._decoded(rows), self.rules).where(F.col("error").isNotNull())
         return found.drop("value")
 

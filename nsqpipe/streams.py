@@ -1,6 +1,6 @@
-"""Makes streams from the settings of a job: where they read and write, and what belongs to them.
+"""Builds streams from a job's settings: their sources and targets, and the parts around them.
 
-Each function looks at tables and nodes as they are now. Spark is needed only when the streams are started.
+Each function looks at the present tables and nodes. Spark is only needed to start the streams.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Streams:
-    """The streams of one job, ready to be started."""
+    """The streams of one job, ready to start."""
 
-    prefix: str  # of the names of its queries; empty if there is only one job
+    prefix: str  # prefix of the names of its queries; empty if there is only one job
     start: Callable[[SparkSession], Iterable[StreamingQuery]]
     ledger: Ledger
-    # Options of the source; empty: nodes are not asked from here.
+    # Options of the source; empty: we don't query nodes.
     source: Mapping[str, str] = field(default_factory=dict)
-    table: Table | None = None  # where rows land
-    tables: Sequence[Table] = ()  # those that upkeep tends
-    policy: Policy | None = None  # of the upkeep; None: there is none
+    table: Table | None = None  # target of rows
+    tables: Sequence[Table] = ()  # tables that upkeep tends
+    policy: Policy | None = None  # of the upkeep; None: no upkeep
     late: Late = Late.COUNT
-    # Tables, by query, whose logs have to be read to know how many rows failed.
+    # Tables, by query, whose logs have the number of failed rows.
     landed: Mapping[str, Table] = field(default_factory=dict)
 
     def observe(self, query: str, report: dict[str, object]) -> None:
@@ -50,7 +50,7 @@ class Streams:
 
 
 def streams_of(job: jobs.Land | jobs.Aggregate, name: str = "") -> Streams:
-    """Return the streams of a job. Its name, if it has one, begins the names of its queries. Raises PipeFailed."""
+    """Return the streams of a job. Its queries' names begin with its name, if any. Raises PipeFailed."""
     return landing(job, name) if isinstance(job, jobs.Land) else aggregating(job, name)
 
 

@@ -1,4 +1,4 @@
-"""`nsqpipe submit`: runs jobs on a cluster with spark-submit. Jobs do not need a disk that they share with nsqd."""
+"""`nsqpipe submit`: runs jobs on a cluster with spark-submit. They don't need to share a disk with nsqd."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _DRIVER_PYTHON: Final = "spark.pyspark.driver.python"
 
 
 def command_for(job: Submit, archive: Path) -> list[str]:
-    """Return the command line of spark-submit. Workers get our packages as an archive, but not what these import."""
+    """Return spark-submit's command line. Workers get our packages as an archive, but not their dependencies."""
     settings = dict(job.conf)
     if job.deploy_mode is DeployMode.CLIENT:
-        # Also if spark.pyspark.python names another Python for the workers: the driver runs here, and must find us.
+        # Even if spark.pyspark.python names another Python for the workers: the driver runs here, and must find us.
         settings.setdefault(_DRIVER_PYTHON, sys.executable)
     return [
         str(_SPARK / "bin" / "spark-submit"),
@@ -39,7 +39,8 @@ def command_for(job: Submit, archive: Path) -> list[str]:
 
 
 def environment(job: Submit, archive: Path, given: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the environment in which spark-submit finds Spark, and workers the same Python. `given` overrides ours.
+    """Return the environment in which spark-submit finds Spark, and workers use the same Python. `given` overrides
+    ours.
 
     `spark.pyspark.python`, on the command line or in `spark-defaults.conf`, overrides the environment. On the driver,
     Spark plans with the workers' Python too, but without `--py-files`, so the archive has to be on its path.
@@ -52,7 +53,7 @@ def environment(job: Submit, archive: Path, given: Mapping[str, str] = os.enviro
 
 
 def pack(archive: Path) -> None:
-    """Write our packages' sources into one file, which Spark sends to each worker."""
+    """Pack our packages' sources into one file, which Spark sends to each worker."""
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
         for package in _PACKAGES:
             folder = Path(*import_module(package).__path__)

@@ -1,4 +1,4 @@
-"""Shows a person what has landed: a sample of rows, and a bar for each of the last minutes."""
+"""Shows landed messages to a person: a sample of rows, and a bar for each of the last minutes."""
 
 from __future__ import annotations
 

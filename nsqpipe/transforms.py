@@ -1,4 +1,4 @@
-"""Transforms frames, of streams and of batches alike. Nothing is read or written here."""
+"""Transforms frames of streams and of batches. Doesn't read or write anything."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def decoded(rows: DataFrame, decoder: Decoder) -> DataFrame:
 
 
 def with_partitions(rows: DataFrame) -> DataFrame:
-    """Add the columns that tables are partitioned by. Hours are UTC in jobs, whose sessions are in UTC."""
+    """Add the partition columns. Hours are UTC in jobs, because their sessions use UTC."""
     return rows.withColumn("date", F.to_date("timestamp")).withColumn("hour", F.hour("timestamp"))
 
 
 def with_gaps_between(rows: DataFrame) -> DataFrame:
-    """Add the microseconds since the message before in the same log; null where a task begins."""
+    """Add the microseconds since the previous message in the same log; null at the start of a task."""
     schema = rows.select("topic", "node", "sequence", "timestamp", F.length("body").alias("size"))
     return schema.mapInArrow(
         worker.add_gaps, f"topic string, timestamp timestamp, size int, {worker.GAP_COLUMN} bigint"
@@ -78,5 +78,5 @@ def _named(column: str, name: str) -> list[Column]:
 
 
 def without_repeats(rows: DataFrame) -> DataFrame:
-    """Drop rows with the same `KEY`: a message is identified by where it lay, never by its time."""
+    """Drop rows with the same `KEY`: a message is identified by its position, never by its time."""
     return rows.dropDuplicates(list(KEY))

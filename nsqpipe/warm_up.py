@@ -1,6 +1,6 @@
-"""`python -m nsqpipe.warm_up`: makes the archive with which Spark starts faster here (`nsqpipe.shared_classes`).
+"""`python -m nsqpipe.warm_up`: creates the archive with which Spark starts faster here (`nsqpipe.shared_classes`).
 
-This takes a minute and 170 MB. Repeat it after Java or pyspark were replaced.
+This takes a minute and 170 MB. Repeat it when Java or pyspark was replaced.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _PATIENCE: Final = 600.0  # seconds; it takes a quarter of a minute on a quiet m
 
 
 def make_archive(log: IO[bytes] | None, archive: Path = ARCHIVE) -> None:
-    """Run the kinds of queries that jobs have, and archive the classes that they need. Raises PipeFailed.
+    """Run the kinds of queries that jobs run, and archive their classes. Raises PipeFailed.
 
-    An archive that exists stays in use until the new one is complete.
+    An existing archive stays in use until the new one is complete.
     """
     try:
         archive.parent.mkdir(parents=True, exist_ok=True)
@@ -55,7 +55,7 @@ def make_archive(log: IO[bytes] | None, archive: Path = ARCHIVE) -> None:
 
 
 def _end_jvm() -> None:
-    """End the JVM, which then writes the archive. It ends when its standard input is closed."""
+    """End the JVM by closing its standard input; it then writes the archive."""
     gateway: Any = SparkContext._gateway
     gateway.proc.stdin.close()
     try:
@@ -66,7 +66,7 @@ def _end_jvm() -> None:
 
 
 def _run_queries(spark: SparkSession, folder: Path) -> None:
-    """Run a query that lands, with source and sink in Python, and one that counts windows."""
+    """Run a landing query, with source and sink in Python, and a query that counts windows."""
     spark.dataSource.register(_Example)
     rows = spark.readStream.format(_Example.name()).load()
     windows = counted(rows, window_seconds=60, watermark_seconds=60)

@@ -1,8 +1,8 @@
 """The Python of Spark's workers on this machine, as a command of its own: `nsqpipe-worker -m pyspark.daemon ...`.
 
 Spark puts `pyspark.zip` at the front of the path of each Python that it starts. Modules in it have no bytecode, so each
-process compiles them again, which takes 0.9 s of the 1.2 s that it needs to start. The installed modules are the same,
-and have bytecode, so this command removes the archive from the path.
+process compiles them again, which takes 0.9 s of its 1.2 s of startup. The installed modules are the same, and have
+bytecode, so this command removes the archive from the path.
 """
 
 from __future__ import annotations
@@ -32,6 +32,6 @@ def _is_of_spark(name: str) -> bool:
 
 
 def worker_python() -> str:
-    """Return the command for PYSPARK_PYTHON: plain Python if we are not installed, as with --py-files."""
+    """Return the command for PYSPARK_PYTHON: plain Python if we aren't installed, for example with --py-files."""
     command = Path(sys.executable).with_name(COMMAND)
     return str(command if command.exists() else sys.executable)

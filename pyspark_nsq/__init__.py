@@ -4,19 +4,19 @@ Spark finds `DefaultSource` by itself, because the package is installed and its 
 comes everything that an executor needs to read and publish: see docs/how-to/spark.md. `format("nsqtable")` is in the
 room `tables`, and Spark finds it through the package `pyspark_nsqtable`. The command `nsqpipe` runs jobs on both.
 
-`DefaultSource` is loaded when it is asked for, because the command line, its help and its checks need rooms that work
-without Spark.
+`DefaultSource` is loaded on request, because the command line, its help and its checks need rooms that work without
+Spark.
 
 Where to look:
 
-    what Spark calls        data_source.py, then a room: source/, sink/ or tables/
+    called by Spark         data_source.py, then a room: source/, sink/ or tables/
     options                 options.py, and source/schema.py for the columns
     offsets and batches     lanes.py decides; source/ reads
-    which nodes there are   cluster.py asks, missing.py decides who is missing; http.py
+    nodes                   cluster.py finds them, missing.py decides which are missing; http.py
     bodies as Arrow         bodies/
     object stores           stores/
-    errors                  errors.py; failures.py makes one line of those that end a job
-    what people see         listener.py with reports.py and idle.py (metrics); source/announcing.py (to nsqd)
+    errors                  errors.py; failures.py makes one line of an error that ends a job
+    for people              listener.py with reports.py and idle.py (metrics); source/announcing.py (to nsqd)
 """
 
 from typing import TYPE_CHECKING

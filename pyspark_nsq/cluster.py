@@ -1,4 +1,4 @@
-"""Finds lanes: asks each nsqd for its logs and, where nsqlookupd is given, asks that for the nsqd first."""
+"""Finds lanes: queries each nsqd for its logs, and nsqlookupd, if given, for the nsqds first."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from pyspark_nsq.options import SourceOptions, Topics, Where
 log = logging.getLogger(__name__)
 
 _PATIENCE_FOR_POINTS: Final = 10.0  # seconds; short, because the other lanes of the batch wait for the answer
-GLANCE: Final = 2.0  # seconds that a node which is probably down has for an answer
-_AT_ONCE: Final = 16  # nodes that are asked at the same time
+GLANCE: Final = 2.0  # seconds for an answer of a node that is probably down
+_AT_ONCE: Final = 16  # nodes to query at the same time
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,9 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class NoLog:
-    """A node's answer that it does not have the topic, or has only a lane that the option `lanes` leaves out."""
+    """A node's answer that it doesn't have the topic, or only has a lane that the option `lanes` excludes."""
 
-    node: str  # its id; empty where the answer does not name it
+    node: str  # its id; empty if the answer doesn't name it
 
 
 class Cluster:
@@ -51,9 +51,9 @@ class Cluster:
         self.departed: tuple[Departed, ...] = ()
 
     def heads(self, *, for_stream: bool = False) -> dict[Lane, Head]:
-        """Return all lanes as they are now. Raises when a node does not answer, or when no topic is found.
+        """Return all lanes as they are now. Raises when a node doesn't answer, or when no topic is found.
 
-        A stream may begin without nodes that are no longer registered: it reads them when they are back.
+        A stream may start without nodes that aren't registered any more: it reads them when they are back.
         """
         heads, there = self._look(Offsets({}), left_out=None)
         self.check_nodes(there)
@@ -68,7 +68,7 @@ class Cluster:
     def look(self, offsets: Offsets) -> tuple[dict[Lane, Head], Presence]:
         """Return the lanes of all nodes that answer, and which nodes are missing for a query at these offsets.
 
-        Raises when a node is missing that the options require, or when no node has a topic that is asked for by name.
+        Raises when a node is missing that the options require, or when no node has a topic requested by name.
         """
         heads, there = self._look(offsets, left_out=[])
         self.check_nodes(there)
@@ -76,9 +76,9 @@ class Cluster:
         return {head.lane: head for head in heads}, there
 
     def _look(self, offsets: Offsets, left_out: list[Unreachable] | None) -> tuple[list[Head], Presence]:
-        """Ask every node.
+        """Query every node.
 
-        One that is registered and does not answer is put into `left_out`, if given, or else raises.
+        A registered node that doesn't answer goes into `left_out`, if given, or else raises.
         """
         heads: list[Head] = []
         for place in self.places(left_out=left_out):
@@ -100,20 +100,20 @@ class Cluster:
         return heads, presence(self._seen(silent, heads), offsets)
 
     def missing(self, offsets: Offsets | None = None) -> dict[str, str]:
-        """Return the reason for each known node that does not answer, by its address.
+        """Return the reason for each known node that doesn't answer, by its address.
 
-        Nodes that have lanes in the offsets, but no known address, are among them as `node ID`.
+        Nodes with lanes in the offsets, but without a known address, are included as `node ID`.
         """
         return dict(self.presence(offsets).missing)
 
     def presence(self, offsets: Offsets | None = None) -> Presence:
-        """Return how many nodes are there, and which are missing for a query at these offsets."""
+        """Return how many nodes are present, and which are missing for a query at these offsets."""
         return self.glance(offsets if offsets is not None else Offsets({}))[1]
 
     def glance(self, offsets: Offsets) -> tuple[list[Head], Presence]:
         """Ask all known nodes for their logs at the same time, each for `GLANCE` seconds at most.
 
-        Raises when no nsqlookupd answers. Unlike `look`, it does not check what the options require.
+        Raises when no nsqlookupd answers. Unlike `look`, it doesn't check the options' requirements.
         """
         left_out: list[Unreachable] = []
         places: dict[str, list[Place]] = defaultdict(list)
@@ -132,14 +132,14 @@ class Cluster:
     def visit(
         self, nodes: Iterable[Departed]
     ) -> Iterator[tuple[Departed, list[tuple[Place, Head | NoLog]] | NsqError]]:
-        """Ask nodes that are probably down for their logs; some of them answer, as they are merely not registered.
+        """Ask nodes that are probably down for their logs; some of them answer, because they are only unregistered.
 
-        Only `NoLog` means that a node does not have the topic. A node that refuses to answer, or whose answer makes no
-        sense, counts as silent, like one that is down: it may have messages that nobody can see.
+        Only `NoLog` means that a node doesn't have the topic. A node that refuses to answer, or gives a senseless
+        answer, counts as silent, like one that is down: it may have messages that we can't see.
         """
 
         def ask(it: Departed) -> tuple[Departed, list[tuple[Place, Head | NoLog]] | NsqError]:
-            # The silence of a retired node means loss, so it has as long for an answer as any other question.
+            # The silence of a retired node means loss, so it has as much time for an answer as any other query.
             timeout = None if it.is_retired else GLANCE
             try:
                 places = [Place(it.address, name) for name in self._names_at(it, timeout)]
@@ -155,7 +155,7 @@ class Cluster:
     def _names_at(self, it: Departed, timeout: float | None) -> list[str]:
         """Return the topics to ask a node for.
 
-        If its topics are not known and there is a pattern, ask the node for them.
+        If its topics are unknown and there is a pattern, ask the node for them.
         """
         topics = self._options.topics
         if it.topics is not None:
@@ -176,18 +176,18 @@ class Cluster:
 
     @property
     def knows_all_nodes(self) -> bool:
-        """Whether nodes that are down are known as well: nsqlookupd lists only those that are registered."""
+        """True if nodes that are down are known, too: nsqlookupd only lists registered ones."""
         return bool(self._options.where.nsqd)
 
     def _wants(self, lane: Lane) -> bool:
-        """Return whether the option `lanes` includes this lane: it lists lanes, or `<node>`, or `<node>/<topic>`."""
+        """Return True if the option `lanes` includes this lane: it lists lanes, or `<node>`, or `<node>/<topic>`."""
         wanted = self._options.lanes
         return not wanted or any(f"{lane}/".startswith(f"{start.rstrip('/')}/") for start in wanted)
 
     def check_found(self, heads: Iterable[Head], missing: Mapping[str, str] | None = None) -> None:
-        """Raise when no head has a topic that is asked for by name, or when there is no head at all.
+        """Raise when no head has a topic requested by name, or when there is no head at all.
 
-        The error names the `missing` nodes, as they may have the topic.
+        The error names the `missing` nodes, because they may have the topic.
         """
         found = {head.lane.topic for head in heads}
         asked = ", ".join(self._options.where.lookupd + self._options.where.nsqd)
@@ -209,10 +209,9 @@ class Cluster:
                     raise NsqError(no_retention_text(head))
 
     def places(self, *, left_out: list[Unreachable] | None = None) -> list[Place]:
-        """Return where to look for lanes, and take note of `registered` and `departed` nodes.
+        """Return where to look for lanes, and remember `registered` and `departed` nodes.
 
-        Raises when no nsqlookupd answers. An nsqd that does not answer is put into `left_out`, if given, or else
-        raises.
+        Raises when no nsqlookupd answers. An nsqd that doesn't answer goes into `left_out`, if given, or else raises.
         """
         topics = self._options.topics
         places: list[Place] = []
@@ -227,7 +226,7 @@ class Cluster:
     def head(
         self, place: Place, *, known: Head | None = None, wait: float = 0, timeout: float | None = None
     ) -> Head | NoLog:
-        """Return the log of a topic at a node. With `known`, wait up to `wait` seconds for it to differ from that."""
+        """Return the log of a topic at a node. With `known`, wait up to `wait` seconds for it to change."""
         target = f"/topic/log?topic={quote(place.topic)}"
         if known is not None:
             target += f"&log={known.lane.log}&next={known.next}&closed={str(known.closed).lower()}&wait={wait:g}s"
@@ -271,7 +270,7 @@ class Cluster:
     def points(self, head: Head, begin: int, end: int, most: int) -> list[tuple[int, int, int]] | None:
         """Return (sequence, time, bytes since `begin`) of up to `most` messages in [begin, end].
 
-        None: this nsqd cannot tell.
+        None: this nsqd can't tell.
         """
         target = f"/topic/log?topic={quote(head.lane.topic)}&log={head.lane.log}&from={begin}&to={end}&points={most}"
         timeout = min(self._options.access.timeout, _PATIENCE_FOR_POINTS)
@@ -281,22 +280,22 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class KnownNodes:
-    """The nsqd that the options name, or that nsqlookupd lists or remembers."""
+    """The nsqds named in the options, or listed or remembered by nsqlookupd."""
 
-    registered: Mapping[str, Iterable[str] | None]  # the topics at each address; None: to be asked for each name
+    registered: Mapping[str, Iterable[str] | None]  # the topics at each address; None: to be requested for each name
     departed: Iterable[Departed] = ()
-    with_state: frozenset[str] = frozenset()  # those that should get no messages: they drain, are full or unhealthy
+    with_state: frozenset[str] = frozenset()  # nsqds that should get no messages: draining, full or unhealthy
 
 
 def nodes(where: Where, http: Http, topics: Topics | None = None) -> list[str]:
-    """Return the address of each nsqd that the options name or nsqlookupd lists."""
+    """Return the address of each nsqd named in the options or listed by nsqlookupd."""
     return list(known_nodes(where, http, topics).registered)
 
 
 def nodes_to_publish_to(where: Where, http: Http) -> list[str]:
-    """Return the address of each nsqd that the options name or nsqlookupd lists.
+    """Return the address of each nsqd named in the options or listed by nsqlookupd.
 
-    Those that nsqlookupd lists with a state are left out, unless there are no others.
+    Nsqds listed with a state are left out, unless there are no others.
     """
     known = known_nodes(where, http, None)
     return [address for address in known.registered if address not in known.with_state] or list(known.registered)
@@ -305,10 +304,10 @@ def nodes_to_publish_to(where: Where, http: Http) -> list[str]:
 def known_nodes(
     where: Where, http: Http, topics: Topics | None, *, left_out: list[Unreachable] | None = None
 ) -> KnownNodes:
-    """Find all nsqd, by the address of their HTTP API.
+    """Find all nsqds, by the address of their HTTP API.
 
-    One of several nsqlookupd has to answer. Every nsqd that is asked for its topics has to answer, unless there is a
-    list `left_out` to put it into.
+    Of several nsqlookupds, one has to answer. Every nsqd that we ask for its topics has to answer, unless there is a
+    list `left_out` for it.
     """
     if where.nsqd:
         if topics is None or not topics.patterns:
@@ -320,7 +319,7 @@ def known_nodes(
     failures: list[NsqError] = []
     for lookupd in where.lookupd:
         try:
-            # NSQ's own nsqlookupd ignores the argument, and does not remember nodes that have left.
+            # NSQ's own nsqlookupd ignores the argument, and doesn't remember nodes that have left.
             answer = http.json(lookupd, "/nodes?missing=true", is_lookupd=True)
         except (Unreachable, Refused) as error:
             failures.append(error)
@@ -370,7 +369,7 @@ def _topics_of(http: Http, address: str, *, timeout: float | None = None) -> lis
 
 
 def no_retention_text(head: Head) -> str:
-    """Say that messages of this topic may be gone before they are read, and what to do about it."""
+    """Say that messages of this topic may be removed before they are read, and how to prevent that."""
     return (
         f"retention is off for topic {head.lane.topic} at {head.address}: messages go as soon as its channels have finished "
         "them, read here or not. Start nsqd with --retention-time or --retention-bytes; or set requireRetention=false"

@@ -1,4 +1,4 @@
-"""The data source that Spark finds under the name `nsq`."""
+"""The data source with the name `nsq` in Spark."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from pyspark_nsq.source.stream_source import NsqStreamReader
 
 
 class DefaultSource(DataSource):
-    """Makes readers and writers. Until Spark asks for one, nothing but the options is checked, and no node is asked.
+    """Makes readers and writers. Until Spark requests one, we only check the options, and query no node.
 
-    Spark passes arguments by name, so these names are Spark's.
+    Spark passes arguments by name, so these are Spark's names.
     """
 
     @classmethod
@@ -54,8 +54,8 @@ class DefaultSource(DataSource):
         if overwrite:
             raise BadOption('a topic cannot be overwritten: use mode("append")')
         options = self._sink_options(schema)
-        # The id makes up the keys of `exactlyOnce`. A random one serves tasks that are run again within this write; for
-        # a write that is itself run again, the user has to give a `writeId`.
+        # The id is used for the keys of `exactlyOnce`. A random one is enough for tasks that are repeated within this
+        # write; if the write itself is repeated, the user has to give a `writeId`.
         return NsqWriter(options, options.write_id or uuid4().hex)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:

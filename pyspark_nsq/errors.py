@@ -1,4 +1,4 @@
-"""Errors of the source and the sink, worded for the person who runs the query: Spark shows nothing but their text."""
+"""Errors of the source and the sink, worded for the person who runs the query: Spark only shows their text."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ class NsqError(Exception):
 
 
 class BadOption(NsqError):
-    """An option is unknown or has a value that cannot be used."""
+    """An unknown option, or an invalid value."""
 
 
 class Unreachable(NsqError):
-    """No answer came: nothing listens, the answer took too long, or the connection broke."""
+    """No answer: nothing listens, the answer took too long, or the connection broke."""
 
     def __init__(self, text: str, address: str = "") -> None:
         super().__init__(text)
@@ -30,4 +30,4 @@ class Refused(NsqError):
 
 
 class DataLoss(NsqError):
-    """Messages that were to be read cannot be read any more."""
+    """Requested messages can't be read any more."""

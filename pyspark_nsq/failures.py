@@ -15,13 +15,13 @@ _MOST: Final = 500  # characters of a line
 
 
 class PipeFailed(Exception):
-    """The job cannot go on; the text says why and, where we know, what to do."""
+    """The job can't continue; the text says why and, if we know, what to do."""
 
     exit_status = 1
 
 
 class WrongUsage(PipeFailed):
-    """The command line is wrong, so that it has to be changed."""
+    """The command line is wrong and has to be changed."""
 
     exit_status = 2
 
@@ -63,7 +63,7 @@ def first_cause(error: BaseException) -> str:
 
 
 def _texts(error: BaseException) -> Iterator[str]:
-    """Yield all texts about an error: its own, the trace of the Java exception behind it, and those of its causes."""
+    """Yield all texts about an error: its own, the trace of its Java exception, and the texts of its causes."""
     yield str(error)
     trace = getattr(error, "_stackTrace", None) or getattr(error, "_stacktrace", None)  # the latter with Connect
     if isinstance(trace, str):

@@ -1,4 +1,4 @@
-"""Asks nsqd and nsqlookupd over HTTP, in Spark's Python workers and in threads of the driver: with TLS and the token."""
+"""HTTP requests to nsqd and nsqlookupd, from Spark's Python workers and driver threads: with TLS and the token."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ class Http:
         self._access = access
         self._context: ssl.SSLContext | None = None
         self._secure: dict[str, str] = {}  # the HTTPS URL of each address that has refused plain HTTP
-        self._withheld: set[str] = set()  # nsqd of which the log says that they are asked without the token
+        self._withheld: set[str] = set()  # nsqds for which we have logged that they don't get the token
         self._kept: dict[str, BlockingHttp] = {}  # for the next `post` to each address
 
     def __getstate__(self) -> Access:
         return self._access  # neither connections nor keys travel
 
     def __setstate__(self, access: Access) -> None:
-        # Spark pickles readers and writers. The copy starts afresh, as __getstate__ hands over nothing but `access`.
+        # Spark pickles readers and writers. The copy starts from scratch, because __getstate__ only passes on `access`.
         self.__init__(access)  # type: ignore[misc]
 
     def actual_address(self, address: str) -> str:
-        """Return the HTTPS URL that requests for this address go to, if one is known; otherwise the address itself."""
+        """Return the HTTPS URL for this address, if known; otherwise the address itself."""
         return self._secure.get(address, address)
 
     def json(self, address: str, target: str, *, timeout: float | None = None, is_lookupd: bool = False) -> Any:
@@ -81,10 +81,9 @@ class Http:
         is_lookupd: bool = False,
         body: bytes | None = None,
     ) -> Iterator[HTTPResponse]:
-        """Yield an answer with status 200, on a connection of its own.
+        """Yield an answer with status 200, on a new connection.
 
-        Raises Refused for any other status. Errors of the connection, inside the block as well, are raised as
-        Unreachable.
+        Raises Refused for any other status. Errors of the connection, also inside the block, are raised as Unreachable.
         """
         ask = _Asking(method, address, target, (("Accept", accept),), body, timeout, is_lookupd)
         place = self.actual_address(address)
@@ -96,7 +95,7 @@ class Http:
             yield response
 
     def post(self, address: str, target: str, body: bytes) -> None:
-        """Post a body to an nsqd, on a connection that is kept for the next one. Raises as `request` does."""
+        """Post a body to an nsqd, on a connection that is kept for the next post. Raises like `request`."""
         place = self.actual_address(address)
         if place not in self._kept:
             self._kept[place] = self._connect(place)
@@ -109,14 +108,14 @@ class Http:
             raise
 
     def close(self) -> None:
-        """Close the connections that are kept."""
+        """Close the kept connections."""
         for http in self._kept.values():
             http.close()
         self._kept.clear()
 
     @contextmanager
     def _response_to(self, ask: _Asking, place: str, http: BlockingHttp) -> Iterator[HTTPResponse]:
-        """Yield a response with status 200 from this place, or from the HTTPS port that it names.
+        """Yield a response with status 200 from this address, or from the HTTPS port that it names.
 
         Raises Refused and OSError.
         """
@@ -135,8 +134,8 @@ class Http:
     def _token_for(self, place: str, http: BlockingHttp) -> list[tuple[str, str]]:
         """Return the header with the token if this nsqd may see it. Connects first, to learn the peer's address.
 
-        Anybody can register with nsqlookupd, so an nsqd that it lists is shown the token only if `tokenTo` names it.
-        Over plain HTTP the token is sent on loopback only, unless `tokenOverHttp` allows more.
+        Anyone can register with nsqlookupd, so a listed nsqd only gets the token if `tokenTo` names it. Over plain HTTP
+        we only send the token on loopback, unless `tokenOverHttp` allows more.
         """
         access = self._access
         if not access.token:
@@ -177,7 +176,7 @@ class Http:
         return self._context
 
     def _learn_secure(self, address: str, refused: Refused) -> bool:
-        """Return whether the refusal names an HTTPS port that was not known yet; if so, use that port from now on."""
+        """Return True if the refusal names a new HTTPS port; if so, use that port from now on."""
         port = refused.details.get("https_port")
         if refused.status != 403 or not isinstance(port, int) or address in self._secure:
             return False

@@ -1,4 +1,4 @@
-"""Reports on idle queries. Spark reports on batches only, and a query whose only node is down has no batches."""
+"""Reports on idle queries. Spark only reports on batches, and a query has none while its only node is down."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pyspark_nsq.lanes import Lane, Offsets
 from pyspark_nsq.options import source_options
 from pyspark_nsq.reports import Report, ends_in, lanes_of, reached_by
 
-# Takes a query's name and its last report on a batch. Returns a report in the same form that describes the cluster as
-# it is now, or None if it does not know the query's source.
+# Takes a query's name and its last report on a batch. Returns a report in the same form about the present state of the
+# cluster, or None if it doesn't know the query's source.
 Look = Callable[[str, Report | None], Report | None]
 
 
@@ -30,9 +30,9 @@ class ClusterLook:
         self._clock = clock
 
     def __call__(self, _query: str, last: Report | None) -> Report:
-        """Return what Spark would report on a batch without a message; before the first batch, from the cluster alone.
+        """Return Spark's report on a batch without messages; before the first batch, from the cluster alone.
 
-        A lane that cannot be seen keeps the end that it had when it was last seen, and its node is listed as missing.
+        A lane that can't be seen keeps its last known end, and its node is listed as missing.
         """
         last = last or {}
         reached, ends = reached_by(last), dict(ends_in(last))

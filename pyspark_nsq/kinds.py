@@ -1,4 +1,4 @@
-"""The closed sets of words that options accept. They have a module of their own because their users import slowly."""
+"""The closed sets of words for options. They have their own module because their users are slow to import."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class DeployMode(StrEnum):
 
 
 class Late(StrEnum):
-    """What to do about messages that come after their window was closed."""
+    """What to do about messages that arrive after their window was closed."""
 
     COUNT = "count"
     ERROR = "error"

@@ -1,21 +1,22 @@
-"""Lanes, offsets, and what is to be read next: all decisions of the source, without a socket or a clock.
+"""Lanes, offsets, and what to read next: all decisions of the source, without a socket or a clock.
 
 A lane is one log of one topic on one nsqd, `<node>/<topic>/<log>`. Within a lane a sequence always means the same
 message, so an offset is the next sequence of each lane, and a micro-batch is a range of sequences of each lane.
 
 Spark stores where a batch ends, but not where the first batch begins. After a crash it asks for the initial offset
 again, and by then `latest` would be a different one: the messages in between would be lost. So the end offset of a
-batch also stores where those lanes begin that its start offset does not have (`begins`). For the first batch these are
-all lanes. Where the start offset and `begins` differ, `begins` is right. For example, a first batch that was planned at
+batch also stores where new lanes begin, which its start offset doesn't have (`begins`). For the first batch these are
+all lanes. If the start offset and `begins` differ, `begins` is right. For example, a first batch that was planned at
 100 ends with
 
     {"v": 1, "lanes": {"a/orders/1": 150}, "begins": {"a/orders/1": 100}}
 
-If it is run again and `latest` has become 130 by then, it still reads from 100.
+If it is repeated when `latest` has become 130, it still reads from 100.
 
 A node that has drained reports its lanes as *closed*: nothing is appended any more, and their next sequence is their
-last end. The offsets store that end. A lane that is read up to it is complete, and may disappear without a loss. Its
-sequence stays in the offsets all the same, because the node may be started again, and then the lane goes on from there.
+last end. The offsets store that end. Once a lane is read up to it, it is complete, and may disappear without a loss.
+Its sequence stays in the offsets all the same, because the node may start again, and then the lane continues from
+there.
 """
 
 from __future__ import annotations
@@ -64,26 +65,26 @@ class Head:
     first: int
     next: int
     kept: bool = True  # retention is on: messages stay after all channels have finished them
-    closed: bool = False  # the node has drained: `next` is the lane's last end, unless the node is started again
-    last_time: int | None = None  # when the last message was published, in nanoseconds
+    closed: bool = False  # the node has drained: `next` is the lane's last end, unless the node starts again
+    last_time: int | None = None  # publish time of the last message, in nanoseconds
     bytes: int | None = None  # the size of the whole log
 
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """How far every lane is read."""
+    """The progress in every lane."""
 
     lanes: Mapping[Lane, int]  # the next sequence of each lane
     begins: Mapping[Lane, int] = field(default_factory=dict)  # where the batch that ends here began new lanes
-    initial: bool = False  # this is where the query begins, before its first batch
-    closed: Mapping[Lane, int] = field(default_factory=dict)  # the last end of lanes whose node has drained
+    initial: bool = False  # the start of the query, before its first batch
+    closed: Mapping[Lane, int] = field(default_factory=dict)  # last end of lanes whose node has drained
 
     def is_complete(self, lane: Lane) -> bool:
-        """Return whether the lane is read to its last end, so that nothing is lost if it disappears."""
+        """Return True if the lane is read to its last end, so that nothing is lost if it disappears."""
         return lane in self.closed and self.lanes.get(lane, -1) >= self.closed[lane]
 
     def to_json(self) -> dict[str, Any]:
-        """Return what Spark stores. Equal offsets give equal text."""
+        """Return the text that Spark stores. Equal offsets give equal text."""
         written: dict[str, Any] = {"v": VERSION, "lanes": _written(self.lanes)}
         if self.begins:
             written["begins"] = _written(self.begins)
@@ -118,7 +119,7 @@ def _read(written: object) -> dict[Lane, int]:
     return {Lane.parse(lane): sequence for lane, sequence in written.items()}
 
 
-# Where to begin and to end
+# Start and end
 
 
 class Edge(StrEnum):
@@ -128,22 +129,22 @@ class Edge(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """The first message that was published at this time or later; if there is none, the end of the lane."""
+    """The first message published at this time or later; if there is none, the end of the lane."""
 
     time: str  # RFC 3339
-    required: bool = False  # no such message is an error
+    required: bool = False  # it is an error if there is no such message
 
 
 @dataclass(frozen=True, slots=True)
 class LaneBounds:
-    """A bound for each of these lanes, and `others` for lanes that are not named."""
+    """A bound for each of these lanes, and `others` for unnamed lanes."""
 
     lanes: Mapping[Lane, int | Edge | At]
     others: Edge
     closed: Mapping[Lane, int] = field(default_factory=dict)  # as in `Offsets`
 
     def complete(self, heads: Container[Lane]) -> dict[Lane, int]:
-        """Return the ends of lanes that no node has any more, and that the offsets say were read to their last end."""
+        """Return the ends of lanes that no node has any more, and that were read to their last end by the offsets."""
         return {lane: end for lane, end in self.closed.items() if lane not in heads and self.lanes.get(lane) == end}
 
 
@@ -155,7 +156,7 @@ FindTime = Callable[[Head, str], int]  # see `Cluster.sequence_at`
 def parse_bound(text: str, *, others: Edge, option: str, required: bool = False) -> Bound:
     """Parse `earliest`, `latest`, or JSON: offsets as Spark stores them, or only their lanes.
 
-    `required` applies to times: a lane without a message of that time or later is then an error.
+    `required` applies to times: then a lane without a message of that time or later is an error.
     """
     if text.strip().lower() in tuple(Edge):
         return Edge(text.strip().lower())
@@ -203,7 +204,7 @@ def parse_times(text: str, *, others: Edge, option: str, required: bool = False)
 
 
 def parse_time(text: str, option: str) -> str:
-    """Return a time as nsqd reads it, RFC 3339. The text is that, or a number of milliseconds since 1970."""
+    """Return a time in nsqd's form, RFC 3339. The text is the same, or a number of milliseconds since 1970."""
     if re.fullmatch(r"[0-9]{1,16}", text):
         return datetime.fromtimestamp(int(text) / 1000, UTC).isoformat()
     try:
@@ -220,7 +221,7 @@ def parse_time(text: str, option: str) -> str:
 def resolve(
     bound: Bound, heads: Mapping[Lane, Head], find_time: FindTime, *, option: str, lossless: bool
 ) -> dict[Lane, int]:
-    """Return the sequence that the bound means in each lane.
+    """Return the bound's sequence in each lane.
 
     Raises BadOption when a lane is unknown or ends before its bound. Raises DataLoss when retention has already removed
     the message there, if `lossless`.
@@ -253,14 +254,14 @@ def _resolve_one(bound: Bound, head: Head, find_time: FindTime, option: str, los
 
 
 class Span(NamedTuple):
-    """Messages [begin, end) of a lane that are waiting to be read."""
+    """Unread messages [begin, end) of a lane."""
 
     begin: int
     end: int
 
 
-# Decides how many of the waiting messages of each lane a batch takes. None: no batch for now, as it is not worth one
-# yet.
+# Decides how many of the waiting messages of each lane a batch takes. None: no batch for now, because it isn't
+# worthwhile yet.
 ChooseRows = Callable[[Mapping[Lane, Span]], Mapping[Lane, int] | None]
 
 
@@ -277,11 +278,11 @@ def advance(
     targets: Mapping[Lane, int] | None = None,
     lossless: bool = True,
 ) -> Offsets:
-    """Return where a batch ends that begins at `start`; `start` itself when there is nothing to read or to store.
+    """Return the end of a batch that begins at `start`; `start` itself when there is nothing to read or to store.
 
-    Lanes that `start` does not have begin with their first message. With `targets`, no lane is read beyond its target,
-    and lanes without one are not read. `vanished` holds lanes that are certainly gone, and why: they leave the offsets,
-    or raise DataLoss if `lossless`. A lane that merely has no head keeps its sequence.
+    Lanes that `start` doesn't have begin with their first message. With `targets`, no lane is read beyond its target,
+    and lanes without one aren't read. `vanished` has lanes that are certainly gone, and why: they leave the offsets, or
+    raise DataLoss if `lossless`. A lane without a head that isn't among them keeps its sequence.
     """
     lost = [lane for lane in start.lanes if lane in vanished and lane not in heads and not start.is_complete(lane)]
     if lost and lossless:
@@ -294,7 +295,7 @@ def advance(
     waiting = _waiting(places, heads, targets, lossless=lossless)
     closed = last_ends(start, heads, places)
     taken = choose_rows(waiting) if waiting else {}
-    # New begins, losses and closed lanes are stored at once, in a batch without rows if need be.
+    # New begins, losses and closed lanes are stored at once, if necessary in a batch without rows.
     if taken is None and not (start.initial or lost or new or closed != start.closed):
         return start
     taken = taken or {}
@@ -311,7 +312,7 @@ def advance(
 def _waiting(
     places: Mapping[Lane, int], heads: Mapping[Lane, Head], targets: Mapping[Lane, int] | None, *, lossless: bool
 ) -> dict[Lane, Span]:
-    """Return what each lane has from its place on, up to its target if there are any."""
+    """Return each lane's unread messages, up to its target if there are any."""
     waiting: dict[Lane, Span] = {}
     for lane, place in places.items():
         head = heads.get(lane)
@@ -326,9 +327,9 @@ def _waiting(
 
 
 def last_ends(start: Offsets, heads: Mapping[Lane, Head], lanes: Container[Lane]) -> dict[Lane, int]:
-    """Return the last end of those of these lanes that are closed.
+    """Return the last end of the closed lanes among these.
 
-    Once its node is started again, a lane is not closed.
+    Once its node starts again, a lane isn't closed.
     """
     known = {lane: end for lane, end in start.closed.items() if lane not in heads}
     known |= {lane: head.next for lane, head in heads.items() if head.closed}
@@ -338,7 +339,7 @@ def last_ends(start: Offsets, heads: Mapping[Lane, Head], lanes: Container[Lane]
 def skipped(start: Offsets, end: Offsets, heads: Mapping[Lane, Head]) -> int:
     """Count the messages between two offsets that are known to be gone.
 
-    A lane that has vanished counts up to its last end, if it was closed, and otherwise as one message.
+    A vanished lane counts up to its last end, if it was closed, and otherwise as one message.
     """
     count = 0
     for lane, begin in {**start.lanes, **end.begins}.items():
@@ -357,8 +358,8 @@ def skipped(start: Offsets, end: Offsets, heads: Mapping[Lane, Head]) -> int:
 class Range:
     """Messages [begin, end) of a lane.
 
-    A range without an address cannot be read, because the lane has vanished. Without an end, it stands for all that was
-    left of the lane.
+    A range without an address can't be read, because the lane has vanished. Without an end, it stands for the whole
+    rest of the lane.
     """
 
     lane: Lane
@@ -372,7 +373,7 @@ class Range:
 
 
 class NotThere(DataLoss):
-    """A lane is to be read, and none of the nsqd that answer has it."""
+    """No nsqd that answers has a lane that we have to read."""
 
     def __init__(self, lane: Lane, place: int, end: int | None = None) -> None:
         super().__init__(unreadable(lane, place, "none of the nsqd that answer has it", end=end))
@@ -385,9 +386,9 @@ def plan(start: Offsets, end: Offsets, addresses: Mapping[Lane, str], *, lost: C
     Raises DataLoss when the offsets do not belong together, and NotThere when a lane has no address and is not `lost`.
     """
     ranges: list[Range] = []
-    if start == end:  # a batch without data; its `begins` are those of the batch before
+    if start == end:  # a batch without data; its `begins` belong to the previous batch
         return []
-    # An initial offset may differ from the one for which the batch was first planned, so only the end counts.
+    # An initial offset may differ from the one in the batch's first plan, so only the end counts.
     lanes = end.lanes.keys() if start.initial else start.lanes.keys() | end.lanes.keys()
     for lane in sorted(lanes):
         begin = end.begins.get(lane, start.lanes.get(lane))
@@ -410,7 +411,7 @@ def plan(start: Offsets, end: Offsets, addresses: Mapping[Lane, str], *, lost: C
     return ranges
 
 
-# (sequence, bytes since the beginning) along a range, from its beginning to its end. Empty: the sizes are not known.
+# (sequence, bytes since the beginning) along a range, from its beginning to its end. Empty: the sizes are unknown.
 Marks = Sequence[tuple[int, int]]
 
 
@@ -421,7 +422,7 @@ def split_into_tasks(
     bytes_per_task: int | None = None,
     marks: Mapping[Range, Marks] = MappingProxyType({}),
 ) -> list[tuple[Range, ...]]:
-    """Divide ranges among tasks: a long range is cut into parts of about the same work, short ones share a task."""
+    """Divide ranges among tasks: a long range is split into parts of about the same work, short ones share a task."""
     tasks: list[tuple[Range, ...]] = []
     small: list[Range] = []
     together = 0.0
@@ -461,13 +462,13 @@ def _parts(whole: Range, works: Sequence[tuple[int, float]]) -> Sequence[Range]:
 
 
 def _place_of(work: float, works: Sequence[tuple[int, float]]) -> int:
-    """Return the sequence up to which that much work is done, as if work were even between two marks."""
+    """Return the sequence at which that much work is done, as if work were even between two marks."""
     at = max(1, bisect_left(works, work, key=lambda mark: mark[1]))
     (begin, before), (end, then) = works[at - 1], works[at]
     return begin + int((end - begin) * (work - before) / (then - before) + _ROUNDING) if then > before else end
 
 
-# What to say
+# Messages
 
 
 def removed_by_retention(head: Head, place: int) -> DataLoss:
@@ -478,6 +479,6 @@ def removed_by_retention(head: Head, place: int) -> DataLoss:
 
 
 def unreadable(lane: Lane, place: int, why: str, *, end: int | None = None) -> str:
-    """Say which messages of a lane cannot be read, why, and how to go on without them."""
-    what = f"what begins at {place}" if end is None else f"{end - place:,} messages [{place}, {end})"
+    """Say which messages of a lane can't be read, why, and how to continue without them."""
+    what = f"everything from {place} on" if end is None else f"{end - place:,} messages [{place}, {end})"
     return f"lane {lane}: {what} cannot be read: {why}; failOnDataLoss=false leaves the lane out"

@@ -1,10 +1,10 @@
-"""Metrics of streaming queries, collected by a listener of Spark's and served as a page for Prometheus.
+"""Metrics of streaming queries, collected by a Spark listener and served as a page for Prometheus.
 
     listener = NsqListener(look=ClusterLook(options))
     spark.streams.addListener(listener)
     serve(listener.states, "127.0.0.1:9108")
 
-`QueryStates` holds what is known and uses neither Spark nor sockets; `NsqListener` hands Spark's events on to it.
+`QueryStates` has the data and uses neither Spark nor sockets; `NsqListener` passes Spark's events on to it.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ _LOCAL: Final = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class QueryState:
-    """What is known about one query. Totals are since the listener was added."""
+    """The state of one query. Totals are since the listener was added."""
 
     is_active: bool = True
     starts: int = 0
     failures: int = 0
-    failed_starts: int = 0  # those of the failures that came before any batch: a restart did not help
+    failed_starts: int = 0  # failures before any batch: a restart didn't help
     error: str = ""  # the text of the last failure
     batches: int = 0
     rows: int = 0
     late_rows: int = 0
-    gap: int = 0  # messages that were left out: removed by retention, or of a lane that is gone
-    bytes: int | None = None  # None: the query does not observe them
+    gap: int = 0  # messages left out: removed by retention, or of a lane that is gone
+    bytes: int | None = None  # None: the query doesn't observe them
     lag: int = 0  # messages in the logs that no batch has taken yet
     lag_seconds: float | None = None
     state_rows: int = 0
@@ -57,8 +57,8 @@ class QueryState:
     commit_seconds: float = 0.0
     # When the last batch ended, or the last look that found nothing to do and no node missing; in seconds since 1970.
     last_success: float | None = None
-    lanes: Mapping[str, int] = field(default_factory=dict)  # the next sequence of each
-    missing: Mapping[str, str] = field(default_factory=dict)  # nodes that do not answer, and why
+    lanes: Mapping[str, int] = field(default_factory=dict)  # next sequence of each
+    missing: Mapping[str, str] = field(default_factory=dict)  # nodes that don't answer, and why
     broken: Mapping[str, int] = field(default_factory=dict)  # rows, by the rule that they broke
 
 
@@ -104,8 +104,8 @@ class QueryStates:
     def idle(self, query: str, report: reports.Report | None = None) -> None:
         """Record that the query had nothing to do, with the report of a look at the cluster (`idle.Look`).
 
-        If no node is missing, this counts as a success, like a batch. Without a report it does not, as the query may be
-        idle because its only node is down.
+        If no node is missing, this counts as a success, like a batch. Without a report it doesn't, because the query
+        may be idle because its only node is down.
         """
         with self._lock:
             self._has_run.add(query)
@@ -139,7 +139,7 @@ class QueryStates:
             return {
                 query: replace(
                     state,
-                    # Nobody knows how old the messages of a missing node are.
+                    # We don't know how old the messages of a missing node are.
                     lag_seconds=None
                     if state.missing
                     else reports.longest(it.lag(now) for it in self._times.get(query, {}).values()),
@@ -167,7 +167,7 @@ def _broken(state: QueryState, report: Mapping[str, Any]) -> dict[str, int]:
 # Prometheus
 
 Kind = Literal["counter", "gauge"]
-# name: kind, meaning, value. A value of None is not known and gives no sample. docs/reference/metrics.md has the same
+# name: kind, meaning, value. A value of None is unknown and gives no sample. docs/reference/metrics.md has the same
 # table.
 _EACH: Final[Mapping[str, tuple[Kind, str, Callable[[QueryState], float | None]]]] = {
     "active": ("gauge", "1 while the query runs.", lambda it: it.is_active),
@@ -230,14 +230,14 @@ def _metric(name: str, kind: Kind, meaning: str, samples: list[Sample]) -> Metri
 
 
 class NsqListener(StreamingQueryListener):
-    """Hands Spark's events to `states`. Spark calls it from one thread, with one event after another."""
+    """Passes Spark's events to `states`. Spark calls it from one thread, one event after another."""
 
     def __init__(self, states: QueryStates | None = None, *, look: Look | None = None) -> None:
         """`look` reports on idle queries: `ClusterLook` with the options of their source."""
         self.states = states or QueryStates()
         self._look = look
         self._names: dict[str, str] = {}  # of queries, by id
-        self._last: dict[str, reports.Report] = {}  # the last report on a batch of each query, by its id
+        self._last: dict[str, reports.Report] = {}  # last report on a batch of each query, by its id
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         self.states.started(self._name(event.id, event.name))
@@ -256,7 +256,7 @@ class NsqListener(StreamingQueryListener):
         self.states.ended(self._name(event.id, None), event.exception)
 
     def _name(self, id: object, name: str | None) -> str:
-        """Return the query's name, or its id if it has none. Only some events carry the name, so it is remembered."""
+        """Return the query's name, or its id if it has none. Only some events have the name, so we remember it."""
         if name:
             self._names[str(id)] = name
         return self._names.get(str(id), str(id))
@@ -268,7 +268,7 @@ class HasPage(Protocol):
 
 
 def serve(states: HasPage, address: str) -> ThreadingHTTPServer:
-    """Serve `/metrics` until `shutdown()`, in a daemon thread. Raises BadOption if the address cannot be used."""
+    """Serve `/metrics` until `shutdown()`, in a daemon thread. Raises BadOption if the address can't be used."""
     host, _, port = address.rpartition(":")
 
     class Page(BaseHTTPRequestHandler):
@@ -282,7 +282,7 @@ def serve(states: HasPage, address: str) -> ThreadingHTTPServer:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Log nothing: nobody needs a line for each scrape."""
+            """Log nothing: a line for each scrape would only be noise."""
 
     try:
         server = ThreadingHTTPServer((host or _LOCAL, int(port)), Page)

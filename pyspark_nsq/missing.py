@@ -1,9 +1,9 @@
 """Decides which nodes are missing: known, but without an answer. Pure, like lanes.py.
 
-The nodes that are registered now may not be all: one that is down may have messages that nobody can see. A node is
-known because the options list it, because nsqlookupd lists or remembers it, or because the offsets have lanes of it. A
-node that has drained, and whose lanes were read to their end, is not missing: it has nothing to read before it is back.
-Nor is a retired node of which the offsets have no lane.
+The registered nodes may not be all: one that is down may have messages that we can't see. A node is known because the
+options list it, because nsqlookupd lists or remembers it, or because the offsets have lanes of it. A node that has
+drained, and whose lanes were read to their end, isn't missing: it has nothing to read until it is back. The same is
+true for a retired node without lanes in the offsets.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _NAMED: Final = 3  # nodes, in one line of text
 
 @dataclass(frozen=True, slots=True)
 class Departed:
-    """What nsqlookupd remembers of a node that is no longer registered."""
+    """A node that isn't registered any more, as remembered by nsqlookupd."""
 
     address: str
-    node: str  # the id of its data path; empty for NSQ's own nsqd
-    topics: tuple[str, ...] | None  # None: not known
+    node: str  # id of its data path; empty for NSQ's own nsqd
+    topics: tuple[str, ...] | None  # None: unknown
     has_drained: bool  # it left with its lanes closed
     is_retired: bool = False  # it left for good
 
@@ -34,17 +34,17 @@ class Presence:
     """Which nodes answer a query, and which are missing."""
 
     there: int  # how many registered nodes answer
-    missing: Mapping[str, str]  # why, by address, or by `node ID` where the address is not known
+    missing: Mapping[str, str]  # why, by address, or by `node ID` if the address is unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What a look at the cluster has found."""
+    """The result of a look at the cluster."""
 
     registered: Collection[str] = ()  # addresses
     departed: Collection[Departed] = ()
-    silent: Mapping[str, str] = field(default_factory=dict)  # addresses that do not answer, and why
-    lanes: Mapping[str, Collection[Lane]] = field(default_factory=dict)  # those that are, or were, at each address
+    silent: Mapping[str, str] = field(default_factory=dict)  # addresses that don't answer, and why
+    lanes: Mapping[str, Collection[Lane]] = field(default_factory=dict)  # present and former lanes at each address
 
 
 def presence(seen: Seen, offsets: Offsets) -> Presence:
@@ -58,7 +58,7 @@ def presence(seen: Seen, offsets: Offsets) -> Presence:
     present = {lane for lanes in seen.lanes.values() for lane in lanes}
     absent = {lane.node for lane in offsets.lanes.keys() - present if not offsets.is_complete(lane)}
     known = {at[address].node for address in missing if address in at}
-    # A silent node whose id is not known may well be the one that has the lane.
+    # A silent node with an unknown id may be the one that has the lane.
     nameless = sum(not (address in at and at[address].node) for address in missing)
     if len(absent - known) > nameless:
         for node in sorted(absent - known):
@@ -67,7 +67,7 @@ def presence(seen: Seen, offsets: Offsets) -> Presence:
 
 
 def _owes(departed: Departed | None, lanes: Collection[Lane], offsets: Offsets) -> bool:
-    """Return whether a silent node that is not registered may have messages that the query has not read."""
+    """Return True if a silent node that isn't registered may have messages that the query hasn't read."""
     if departed is not None and not departed.has_drained:
         return True
     owed = {*lanes}
@@ -79,12 +79,12 @@ def _owes(departed: Departed | None, lanes: Collection[Lane], offsets: Offsets) 
 
 
 def waited_for(departed: Iterable[Departed]) -> set[str]:
-    """Return the ids of nodes that have left and may come back, so that their lanes do not count as gone."""
+    """Return the ids of nodes that have left and may come back, so that their lanes don't count as gone."""
     return {it.node for it in departed if it.node and not it.is_retired}
 
 
 def check(found: Presence, *, require_all: bool, require: int) -> None:
-    """Raise when a node is missing that has to be there."""
+    """Raise when a required node is missing."""
     if require_all and found.missing:
         raise NsqError(f"all nodes have to be there: {in_one_line(found.missing)}")
     if found.there < require:

@@ -1,6 +1,6 @@
 """Passes reports of a job to its observers.
 
-One that fails neither ends the job nor keeps the report from the others.
+A failing observer neither ends the job nor keeps the report from the others.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ News = TypeVarTuple("News")
 
 
 def tell(observers: Iterable[Callable[[*News], object]], *news: *News) -> None:
-    """Call all observers in their order. What one raises is logged."""
+    """Call all observers in their order. Their errors are logged."""
     for observe in observers:
         _tell_one(observe, *news)
 
@@ -22,5 +22,5 @@ def tell(observers: Iterable[Callable[[*News], object]], *news: *News) -> None:
 def _tell_one(observe: Callable[[*News], object], *news: *News) -> None:
     try:
         observe(*news)
-    except Exception as error:  # of any kind, like a closed standard error: the other observers still need the report
+    except Exception as error:  # of any kind, like a closed stderr: the other observers still need the report
         log.warning("an observer failed, and the others are called all the same: %r", error)

@@ -1,4 +1,4 @@
-"""The options of `format("nsq")`, of `format("nsqtable")` and of object stores: one table, by which they are checked."""
+"""The options of `format("nsq")`, of `format("nsqtable")` and of object stores: one table for checking them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SINK: Final = ("sink",)
 _TABLE: Final = ("nsqtable",)
 _STORE: Final = ("nsqtable", "store")
 
-# name: (what takes it, default). docs/reference/spark.md says what each means; a test compares names and defaults.
+# name: (what takes it, default). docs/reference/spark.md explains each option; a test compares names and defaults.
 OPTIONS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "lookupd": (_BOTH, ""),
     "nsqd": (_BOTH, ""),
@@ -76,7 +76,7 @@ OPTIONS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "storage.pathStyle": (_STORE, ""),
     "storage.anonymous": (_STORE, ""),
 }
-# Spark itself hands these to sources and sinks, so they are no mistake of the user's.
+# Spark itself passes these to sources and sinks, so they aren't a user's mistake.
 _SPARKS_OWN: Final = frozenset(("path", "checkpointlocation", "queryname"))
 
 Taker = Literal["source", "sink", "nsqtable", "store"]
@@ -93,14 +93,14 @@ class Access:
     key_file: str = ""
     token: str = field(default="", repr=False)
     timeout: float = 30.0
-    token_to: tuple[str, ...] = ()  # networks and names of the nsqd that may see the token
-    token_over_http: bool = False  # the token may be sent over plain HTTP, not only on loopback
-    are_named: bool = True  # the option `nsqd` names all nsqd, so each of them may see the token
+    token_to: tuple[str, ...] = ()  # networks and names of the nsqds that may see the token
+    token_over_http: bool = False  # True to send the token over plain HTTP, not only on loopback
+    are_named: bool = True  # the option `nsqd` names all nsqds, so each of them may see the token
 
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Which nsqd to use: those that are named, or else those that nsqlookupd knows."""
+    """Which nsqds to use: the named ones, or else the ones nsqlookupd knows."""
 
     lookupd: tuple[str, ...]
     nsqd: tuple[str, ...]
@@ -121,18 +121,18 @@ class Topics:
         return tuple(filter(_has_wildcard, self.words))
 
     def among(self, topics: Iterable[str]) -> set[str]:
-        """Return those of these topics that a name or pattern matches; never ephemeral ones."""
+        """Return the topics among these that match a name or pattern; never ephemeral ones."""
         durable = (topic for topic in topics if not topic.endswith("#ephemeral"))
         return {topic for topic in durable if any(fnmatchcase(topic, word) for word in self.words)}
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """How a stream introduces itself when it reports to nsqd how far it has come."""
+    """A stream's name for its reports to nsqd about its progress."""
 
     name: str
-    into: str  # where its rows go
-    format: str  # of what it writes there
+    into: str  # target of its rows
+    format: str  # format of the target
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class SourceOptions:
     min_rows: int
     max_delay: float  # seconds
     rows_per_task: int | None
-    tasks_per_batch: int | None  # how many tasks a large batch of a stream has at least
+    tasks_per_batch: int | None  # minimum number of tasks of a large batch in a stream
     bytes_per_task: int
     lossless: bool
     skip_corrupt: bool
@@ -159,7 +159,7 @@ class SourceOptions:
     discovery_seconds: float
     require_all_nodes: bool
     require_nodes: int
-    reader: Reader | None  # None: it does not report
+    reader: Reader | None  # None: it doesn't report
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,14 +168,14 @@ class SinkOptions:
     access: Access
     topic: str  # empty: the column `topic` names it
     exactly_once: bool
-    has_keys: bool  # each row is published under a key of its own
+    has_keys: bool  # each row is published under its own key
     write_id: str
     most_messages: int
     most_bytes: int
 
 
 def source_options(given: Mapping[str, str]) -> SourceOptions:
-    """Check and parse the options of a query that reads. Raises BadOption."""
+    """Check and parse the options of a reading query. Raises BadOption."""
     words = _Words(given, "source")
     return SourceOptions(
         where=_where(words),
@@ -205,7 +205,7 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
 
 
 def sink_options(given: Mapping[str, str]) -> SinkOptions:
-    """Check and parse the options of a query that writes. Raises BadOption."""
+    """Check and parse the options of a writing query. Raises BadOption."""
     words = _Words(given, "sink")
     topic = words.text("topic")
     if topic and not is_valid_name(topic):
@@ -225,18 +225,18 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
     for is_wanted, name in ((options.exactly_once, "exactlyOnce"), (options.has_keys, "keys")):
         if is_wanted and not options.where.nsqd:
             raise BadOption(
-                f"{name} needs the option nsqd, the same list in every run: what is sent again must go to the same nsqd"
+                f"{name} needs the option nsqd, the same list in every run: repeats must go to the same nsqd"
             )
     return options
 
 
 def names_for(taker: Taker) -> list[str]:
-    """Return the names of the options that it takes, as they are written in the documents."""
+    """Return the names of its options, in the documented spelling."""
     return [name for name, (takers, _) in OPTIONS.items() if taker in takers]
 
 
 def unknown_in(given: Iterable[str], taker: Taker) -> str | None:
-    """Return the first of these names that it does not take. Case does not matter in them, as everywhere in Spark."""
+    """Return the first of these names that it doesn't take. Case doesn't matter, as everywhere in Spark."""
     known = {*map(str.lower, names_for(taker)), *(() if taker == "store" else _SPARKS_OWN)}
     return next((name for name in given if name.lower() not in known), None)
 

@@ -1,1 +1,1 @@
-"""Actions: what users change in the cluster. They are planned, confirmed, carried out on every node, and recorded."""
+"""Actions: users' changes to the cluster. They are planned, confirmed, carried out on every node, and recorded."""

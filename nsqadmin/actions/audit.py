@@ -1,4 +1,4 @@
-"""The log of events and of users' actions: the newest in memory, actions also in a file, one line of JSON each."""
+"""The log of events and of users' actions: the newest in memory, actions also in a file of JSON lines."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ class ActivityLog:
                 raise StartupError(f"failed to open --audit-file ({audit_file}) - {error}") from error
 
     def newest(self) -> tuple[Activity, ...]:
-        """Return what is kept, the newest first."""
+        """Return the kept entries, newest first."""
         return tuple(reversed(self._newest))
 
     @contextmanager
     def under_way(self, topic: str) -> Iterator[None]:
-        """Note that an action changes this topic inside the block, which also records the action."""
+        """Mark the topic as being changed by an action inside the block, and record the action at the end."""
         self._under_way[topic] += 1
         try:
             yield
         finally:
             self._under_way[topic] -= 1
-            self._under_way += Counter()  # forgets topics with none
+            self._under_way += Counter()  # drops topics with a count of 0
 
     def is_under_way(self, topic: str) -> bool:
-        """Return whether an action changes this topic now, so that what is seen of it may be the action's doing."""
+        """Return True if an action is changing this topic now, so that the sampler may see its effects."""
         return topic in self._under_way
 
     def on_activity(self, callback: Callable[[Activity], None]) -> None:
@@ -76,7 +76,7 @@ class ActivityLog:
         undo: str = "",
         also: tuple[str, ...] = (),
     ) -> None:
-        """Add what this user did or was refused, by default now. Only who sees `topic` and `also` may read the entry."""
+        """Add an action or refusal of this user, by default now. Readers must see `topic` and all of `also`."""
         self.add_action(
             Activity(
                 at=time() if at is None else at,
@@ -95,7 +95,7 @@ class ActivityLog:
         )
 
     def add_action(self, activity: Activity) -> None:
-        """Add what a user did or was refused. It is in the audit file before the user gets an answer."""
+        """Add an action or refusal. It is in the audit file before the user gets an answer."""
         log.info(
             'AUDIT: %s topic=%s channel=%s nodes=%s user="%s" remote=%s result=%s',
             activity.what,

@@ -1,4 +1,4 @@
-"""Carries out an action: looks up which nodes have the topic, asks each of them, and reports what each one answered."""
+"""Carries out an action: looks up which nodes have the topic, calls each of them, and reports each node's answer."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _SERVER_ERROR: Final = 500
-_NOT_CONNECTED: Final = "dial tcp"  # in errors of Go's words, before anything was sent
+_NOT_CONNECTED: Final = "dial tcp"  # in Go's errors before anything was sent
 _STILL_TO_COME: Final = "Asked, no answer in time: it hangs or is overloaded, and may still do so when it goes on."
 _CREATIONS: Final = frozenset((Kind.CREATE_TOPIC, Kind.CREATE_CHANNEL))
-# NSQ sends notifications of these even if no node could be asked.
+# NSQ sends notifications of these even if no node could be called.
 _ALWAYS_NOTIFIED: Final = frozenset(
     (
         Kind.EMPTY_TOPIC,
@@ -57,20 +57,20 @@ def _nobody(_: Step) -> None:
 
 
 class _Steps(list[Step]):
-    """The steps of one action, and who is told of each one as soon as it is made."""
+    """The steps of one action, and a callback for each new step."""
 
     def __init__(self, told: Callable[[Step], None]) -> None:
         super().__init__()
         self.told = told
         self.look: Callable[[str], Awaitable[UndoState | None]] | None = None  # asks a node what can be undone there
-        self.states: list[UndoState] = []  # of the nodes that have carried out the action, or may still do so
+        self.states: list[UndoState] = []  # of the nodes that have carried out the action, or still may
 
 
 class Executor:
     def __init__(
         self, queries: Queries, activity: ActivityLog, notifier: Notifier, *, lost_by: Callable[[Action], int]
     ) -> None:
-        """`lost_by` returns how many messages an action loses, as far as that is known before it is carried out."""
+        """`lost_by` returns how many messages an action loses, as far as we know in advance."""
         self._lost_by = lost_by
         self._queries = queries
         self._activity = activity
@@ -86,12 +86,12 @@ class Executor:
         *,
         before: Snapshot | None = None,
     ) -> Receipt:
-        """Carry out an action that has been checked and that the caller has the right to; for callers on asyncio.
+        """Carry out an action that was checked and that the caller has the right to. For callers on asyncio.
 
-        `also` are nodes to ask even if discovery does not name them now, such as those that the plan has listed and
-        that are silent. `told` is called with each step when it is made. With `before`, the picture from before the
-        action, nodes are first asked for what an undo needs. Once begun, the action is carried out to the end, even if
-        the caller disconnects.
+        `also` are nodes to call even if discovery doesn't list them now, for example silent nodes that the plan has
+        listed. `told` is called with each step. With `before`, the snapshot from before the action, nodes are first
+        asked for the state that an undo needs. Once started, the action runs to the end, even if the caller
+        disconnects.
         """
         return await run_trio(partial(self.perform, before=before), action, caller, also, told)
 
@@ -104,7 +104,7 @@ class Executor:
         *,
         before: Snapshot | None = None,
     ) -> Receipt:
-        """Do what `execute` does; for callers on trio."""
+        """Do the work of `execute`; for callers on trio."""
         began, at = trio.current_time(), time()
         user = caller.identity.user or caller.basic_user
         with self._activity.under_way(action.topic):
@@ -147,7 +147,7 @@ class Executor:
         )
 
     async def change_node(self, address: str, target: str, caller: Caller, what: str, words: str) -> Step:
-        """Send a node a POST that is about the node itself, and record it; for callers on asyncio."""
+        """Send a node a POST about the node itself, and record it; for callers on asyncio."""
 
         async def post() -> Step:
             call = Call(address=address, is_lookupd=False, target=target)
@@ -159,11 +159,11 @@ class Executor:
         return step
 
     def note_node(self, address: str, caller: Caller, what: str, words: str, result: str) -> None:
-        """Record in the audit log what became of a change of a whole node."""
+        """Record the outcome of a change to a whole node in the audit log."""
         self._activity.note(caller, what, words, result, nodes=(address,))
 
     async def _carry_out(self, action: Action, also: Sequence[str], steps: _Steps) -> tuple[str, list[str]]:
-        """Return the reason for not finishing ("": finished), and discovery's errors. `steps` get what was tried."""
+        """Return why it wasn't finished ("": it was), and discovery's errors. Adds each attempt to `steps`."""
         try:
             if action.kind is Kind.REMOVE_FROM_NODE:
                 await self._at_lookupds(action, steps)
@@ -171,7 +171,7 @@ class Executor:
             if action.kind in _CREATIONS:
                 return await self._create(action, steps)
             found = await self._queries.topic_producers(action.topic)
-            if not action.nodes:  # a deletion on some nodes only leaves the directory alone
+            if not action.nodes:  # a deletion on some nodes only doesn't change the directory
                 await self._at_lookupds(action, steps)
             meant = nodes_meant(action, list(dict.fromkeys((*(it.address for it in found.value), *also))))
             await self._at_nodes(node_calls(action, meant), steps)
@@ -189,16 +189,16 @@ class Executor:
                 producers, errors = [producer.address for producer in found.value], list(found.errors)
             elif not action.nodes:
                 raise TotalFailure(f"failed to query any {LOOKUPD}: ")
-            # A node creates a channel only in a topic that it has.
+            # A node only creates a channel in a topic that it has.
             without = [address for address in action.nodes if address not in producers]
             await self._at_nodes(node_calls(replace(action, kind=Kind.CREATE_TOPIC, channel=""), without), steps)
         await self._at_nodes(node_calls(action, nodes_meant(action, producers)), steps)
         return "", errors
 
     async def _remove(self, action: Action, steps: _Steps) -> str:
-        """Remove the topic from one node, at the address that the node itself reports. Return why that failed, or "".
+        """Remove the topic from one node, at the address that the node itself reports. Return the error, or "".
 
-        As in NSQ, the text of such a failure is the whole answer to the client.
+        As in NSQ, this error text is the whole answer to the client.
         """
         address = action.nodes[0]
         try:
@@ -211,10 +211,10 @@ class Executor:
 
     async def _at_lookupds(self, action: Action, steps: _Steps) -> None:
         for call in lookupd_calls(action, self._queries.lookupds):
-            steps.append(await self._called(call, steps.told))  # a later failure must not lose the steps before
+            steps.append(await self._called(call, steps.told))  # a later failure must not lose the earlier steps
 
     async def _at_nodes(self, calls: Sequence[Call], steps: _Steps) -> None:
-        """Make all calls at the same time, so that a node that hangs does not delay the others."""
+        """Make all calls at the same time, so that a hanging node doesn't delay the others."""
         made: dict[int, Step] = {}
 
         async def make(number: int) -> None:
@@ -228,7 +228,7 @@ class Executor:
         steps.states.sort(key=lambda state: order[state.node])  # they have answered in any order
 
     async def _made(self, call: Call, steps: _Steps) -> Step:
-        """Make a call to a node, after asking the node for what an undo needs."""
+        """Call a node, after asking it for the state that an undo needs."""
         try:
             state = await steps.look(call.address) if steps.look is not None else None
         except UpstreamError as error:
@@ -237,7 +237,7 @@ class Executor:
             steps.told(step)
             return step
         step = await self._called(call, steps.told)
-        if state is not None and (step.is_done or step.may_follow):  # what was not carried out needs no undo
+        if state is not None and (step.is_done or step.may_follow):  # without a change there is nothing to undo
             steps.states.append(state)
         return step
 
@@ -285,10 +285,10 @@ def _step(call: Call, error: UpstreamError | None) -> Step:
 
 
 def may_follow(error: UpstreamError) -> bool:
-    """Return whether the node may do what it was asked although it has failed to say so.
+    """Return True if the node may still carry out the request although it hasn't confirmed it.
 
-    The request of a connection that was made waits in the node's socket, also while the node is stopped. After a 500 of
-    nsqd the change is in effect, and is only not on disk yet.
+    Once the connection is made, the request waits in the node's socket, even while the node is stopped. After a 500 of
+    nsqd the change is in effect; only saving it to disk failed.
     """
     return error.status >= _SERVER_ERROR or not (error.status or _NOT_CONNECTED in str(error))
 
@@ -305,7 +305,7 @@ def _words(action: Action) -> str:
 
 
 def _words_done(action: Action, lost: int) -> str:
-    """Return the words for what was done, with the number of messages that it has cost."""
+    """Return the words for a finished action, with the number of messages lost."""
     count = f"{lost:,} message{'' if lost == 1 else 's'}"
     match action.kind:
         case Kind.EMPTY_TOPIC | Kind.EMPTY_CHANNEL:

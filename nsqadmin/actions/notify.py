@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_WAITING: Final = 1000  # notifications; if more come while the endpoint hangs, they are dropped, and the log says so
+_WAITING: Final = 1000  # notifications; if the endpoint hangs, we drop further ones and log that
 
 
 class Notifier:
@@ -46,7 +46,7 @@ class Notifier:
             log.error("failed to POST notification - %d are waiting already", _WAITING)
 
     async def run(self) -> None:
-        """Send notifications until cancelled. An endpoint that fails only causes a line in the log."""
+        """Send notifications until cancelled. A failing endpoint only causes a log line."""
         async with httpx.AsyncClient(trust_env=False, timeout=self._timeout, follow_redirects=True) as client:
             async for body in self._get:
                 log.info("POSTing notification to %s", self._url)
@@ -58,7 +58,7 @@ class Notifier:
 
 
 def notification(kind: Kind, action: Action, caller: Caller, via: str, *, channel: str) -> bytes:
-    """Return the notification as JSON. Empty values of channel, node and user are left out, as in NSQ."""
+    """Return the notification as JSON. As in NSQ, an empty channel, node or user is left out."""
     node = action.nodes[0] if kind is Kind.REMOVE_FROM_NODE else ""
     fields: dict[str, object] = {"action": kind.value, "topic": action.topic}
     fields |= {name: value for name, value in (("channel", channel), ("node", node)) if value}

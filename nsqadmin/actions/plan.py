@@ -1,9 +1,9 @@
-"""What users can do to the cluster: the requests that an action makes to each node, and its consequences.
+"""Actions on the cluster: the requests that an action makes to each node, and its consequences.
 
-    action ──► plan(snapshot, action)          what it would do, for the user to confirm
+    action ──► plan(snapshot, action)          its consequences, for the user to confirm
            └─► execution.execute(action)  ──►  Receipt, one step for each node
 
-Nothing is sent from here.
+This module sends nothing.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from nsqadmin.access import Right
 from nsqadmin.cluster.model import Channel, Node, Severity, Snapshot, Topic
 from nsqcommon.wire.names import is_ephemeral, is_valid_name
 
-MOST_WITHOUT_TYPING: Final = 1000  # messages; to lose more of them, the user has to type the name
+MOST_WITHOUT_TYPING: Final = 1000  # messages; to lose more, the user has to type the name
 
 
 class Kind(StrEnum):
-    """The kinds of actions, by their words in NSQ's notifications."""
+    """The kinds of actions, named as in NSQ's notifications."""
 
     CREATE_TOPIC = "create_topic"
     CREATE_CHANNEL = "create_channel"
@@ -47,19 +47,19 @@ class Danger(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
-    """What a user wants to do."""
+    """The action that a user asks for."""
 
     kind: Kind
     topic: str
     channel: str = ""
     nodes: tuple[str, ...] = ()  # the nsqds to act on, empty for all; for a creation, the nsqds to create it on now
-    place: str = ""  # where a channel is moved to
+    place: str = ""  # where to move a channel
     reader: str = ""  # the name of the reader to forget
-    into: str = ""  # where that reader puts the messages
+    into: str = ""  # where the reader puts the messages
 
     @property
     def name(self) -> str:
-        """The topic or channel that it acts on."""
+        """The topic or channel to act on."""
         return f"{self.topic}/{self.channel}" if self.channel else self.topic
 
     @property
@@ -67,7 +67,7 @@ class Action:
         return Right.ADMIN if self.kind in _FOR_ADMINS else Right.OPERATE
 
 
-# What loses messages, whether by the name of deleting or of emptying, or delivers them again.
+# Actions that lose messages or deliver them again.
 _FOR_ADMINS: Final = frozenset(
     (
         Kind.DELETE_TOPIC,
@@ -78,7 +78,7 @@ _FOR_ADMINS: Final = frozenset(
         Kind.SEEK_CHANNEL,
     )
 )
-# What nodes that keep history can take back.
+# Actions that nodes with history can undo.
 UNDOABLE: Final = frozenset((Kind.EMPTY_CHANNEL, Kind.SEEK_CHANNEL, Kind.DELETE_CHANNEL))
 _OF_CHANNELS: Final = frozenset(
     (
@@ -135,7 +135,7 @@ _VERBS: Final = {
 
 
 def can_be_undone(action: Action) -> bool:
-    """Return whether nodes that keep history can take the action back."""
+    """Return True if nodes with history can undo the action."""
     return action.kind in UNDOABLE and not is_ephemeral(action.topic) and not is_ephemeral(action.channel)
 
 
@@ -201,7 +201,7 @@ def node_target(action: Action) -> str:
 
 
 def nodes_meant(action: Action, producers: Sequence[str]) -> tuple[str, ...]:
-    """Return the nodes to ask. `producers` have the topic; a creation may name further nodes."""
+    """Return the nodes to call. `producers` have the topic; a creation may name other nodes."""
     if action.kind is Kind.CREATE_TOPIC:
         return action.nodes
     if action.kind is Kind.CREATE_CHANNEL:
@@ -237,32 +237,32 @@ class Consequence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What an action would do, for the user to confirm. However bad its consequences, it may be executed."""
+    """The consequences of an action, for the user to confirm. However bad they are, the action may be executed."""
 
     action: Action
     title: str  # "Empty channel orders/fraud (65,190 messages on 2 nodes)"
     danger: Danger
     consequences: tuple[Consequence, ...]
     calls: tuple[Call, ...]
-    unreachable: tuple[str, ...]  # nodes that `calls` would ask but that cannot be reached now
+    unreachable: tuple[str, ...]  # nodes in `calls` that can't be reached now
     must_type: str = ""  # the name that the user has to type as a confirmation; empty: none
 
     @property
     def is_of_directory(self) -> bool:
-        """Whether this deletes a channel from the directory that has no page, as no node has it."""
+        """True if this deletes a channel that only the directory knows. Such a channel has no page."""
         return self.action.kind is Kind.DELETE_CHANNEL and all(call.is_lookupd for call in self.calls)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What one node answered."""
+    """One node's answer."""
 
     address: str
     is_lookupd: bool
     target: str
-    error: str = ""  # as it came; empty if the step was carried out
-    why: str = ""  # what the error most likely means, in words
-    may_follow: bool = False  # it was asked, and may have done it or still do it, although it has not said so
+    error: str = ""  # the error in the node's words; empty on success
+    why: str = ""  # the likely meaning of the error
+    may_follow: bool = False  # the node got the request and hasn't confirmed it: it may have done it, or still do it
 
     @property
     def is_done(self) -> bool:
@@ -271,16 +271,16 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """What has become of an action."""
+    """The outcome of an action."""
 
     action: Action
     at: float
     took: float
     steps: tuple[Step, ...]
-    failure: str = ""  # why the action was not begun or not finished, such as no answer to where the topic is
-    discovery_errors: tuple[str, ...] = ()  # of the nodes that did not tell where the topic is, while others did
-    undo: str = ""  # the id with which it can be undone; empty if it cannot
-    no_undo: tuple[str, ...] = ()  # sentences: on which nodes it cannot be undone, and why
+    failure: str = ""  # why the action didn't start or finish, for example if we couldn't look up the topic's nodes
+    discovery_errors: tuple[str, ...] = ()  # of servers that didn't say where the topic is, while others did
+    undo: str = ""  # id for undoing it; empty if that isn't possible
+    no_undo: tuple[str, ...] = ()  # sentences: on which nodes it can't be undone, and why
 
     @property
     def result(self) -> str:
@@ -292,18 +292,18 @@ class Receipt:
 
     @property
     def may_follow(self) -> bool:
-        """Whether a node that has not answered may still do it."""
+        """True if a node that hasn't answered may still do it."""
         return any(step.may_follow for step in self.steps)
 
     @property
     def retry(self) -> Action | None:
-        """The same action for the nsqds where it failed; None if it failed on none."""
+        """The same action for the nsqds where it failed; None if there are none."""
         failed = tuple(step.address for step in self.steps if step.error and not step.is_lookupd)
         return replace(self.action, nodes=failed) if failed else None
 
 
 def plan(snapshot: Snapshot, action: Action) -> Plan:
-    """Return what the action would do. Raise BadAction if it is impossible."""
+    """Return the consequences of the action. Raise BadAction if it is impossible."""
     checked(action)
     topic = snapshot.topic(action.topic)
     if topic is None and action.kind not in _CREATIONS:
@@ -330,19 +330,19 @@ def plan(snapshot: Snapshot, action: Action) -> Plan:
 
 
 def _is_only_registered(topic: Topic | None, action: Action) -> bool:
-    """Return whether this deletes a channel from the directory that is on no node."""
+    """Return True if this deletes a channel from the directory that no node has."""
     if topic is None or action.kind is not Kind.DELETE_CHANNEL or _is_partial_deletion(action):
         return False
     return action.channel in topic.registered_channels
 
 
 def _is_partial_deletion(action: Action) -> bool:
-    """Return whether this is a deletion on some nodes only, which leaves the directory alone."""
+    """Return True if this deletes on some nodes only. The directory then stays as it is."""
     return bool(action.nodes) and action.kind in (Kind.DELETE_TOPIC, Kind.DELETE_CHANNEL)
 
 
 def holders(snapshot: Snapshot, action: Action) -> tuple[str, ...]:
-    """Return the nodes to ask that have what the action is about, or had it when they last answered."""
+    """Return the target nodes that have this topic or channel, or had it when they last answered."""
     topic = snapshot.topic(action.topic)
     channel = topic.channel(action.channel) if topic is not None and action.channel else None
     return nodes_meant(action, _producers(topic, channel, action))
@@ -357,7 +357,7 @@ def _producers(topic: Topic | None, channel: Channel | None, action: Action) -> 
 
 
 def messages_lost(snapshot: Snapshot, action: Action) -> int:
-    """Return how many messages the action would lose on the nodes that it means; 0 for what the picture lacks."""
+    """Return how many messages the action would lose on its nodes; 0 if the snapshot lacks the topic or channel."""
     topic = snapshot.topic(action.topic)
     channel = topic.channel(action.channel) if topic is not None and action.channel else None
     return _messages_lost(action, topic, channel, nodes_meant(action, _producers(topic, channel, action)))
@@ -431,7 +431,7 @@ def _consequences(
 def _who_is_silent(
     snapshot: Snapshot, action: Action, topic: Topic | None, channel: Channel | None, meant: Sequence[str]
 ) -> Iterable[Consequence]:
-    """Warn of nodes that cannot be reached: those that are asked, and those that have what is to be created."""
+    """Warn about unreachable nodes: the targets, and nodes that already have the topic or channel to create."""
     having = () if topic is None else channel.silent if channel is not None else topic.silent
     for address in dict.fromkeys((*meant, *having)):
         if not _is_unreachable(snapshot, address) or (address not in meant and action.kind not in _CREATIONS):
@@ -467,7 +467,7 @@ def _what_is_lost(action: Action, topic: Topic | None, lost: int) -> Iterable[Co
 def _what_can_be_undone(
     snapshot: Snapshot, action: Action, topic: Topic | None, meant: Sequence[str], lost: int
 ) -> Iterable[Consequence]:
-    """Say on which nodes an undo is possible. For how long, the nodes say when the action is carried out."""
+    """Say on which nodes an undo is possible. The nodes say for how long when the action runs."""
     having = {row.node for row in topic.nodes if row.has_log} if topic is not None else set()
     lasting = can_be_undone(action)
     keeping = [address for address in meant if lasting and address in having and _has_history(snapshot, address)]
@@ -475,7 +475,7 @@ def _what_can_be_undone(
         yield Consequence(text="Can be undone for as long as the nodes keep the messages.")
     if not lost or action.kind is Kind.SEEK_CHANNEL:  # without history, a channel does not move
         return
-    # Where a node cannot be reached, nothing changes that one would want to undo.
+    # On an unreachable node nothing changes, so there is nothing to undo.
     without = [address for address in meant if address not in keeping and not _is_unreachable(snapshot, address)]
     if not keeping:
         yield Consequence(text="This cannot be undone.", severity=Severity.PROBLEM)

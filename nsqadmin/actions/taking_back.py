@@ -1,4 +1,4 @@
-"""What takes an action back: after a pause, the opposite on exactly those nodes that the pause has changed."""
+"""Takes actions back: the opposite of a pause, on exactly the nodes that the pause changed."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _PAUSES: Final = frozenset((Kind.PAUSE_TOPIC, Kind.PAUSE_CHANNEL))
 
 
 def is_light(kind: Kind, topic: str, channel: str = "") -> bool:
-    """Return whether the action is so easily taken back that it needs no confirmation.
+    """Return True if the action is so easy to take back that it needs no confirmation.
 
-    A paused ephemeral topic or channel drops what does not fit into memory, so that its pause is confirmed first.
+    A paused ephemeral topic or channel drops messages that don't fit into memory, so we ask before pausing it.
     """
     if kind in _PAUSES and (is_ephemeral(topic) or is_ephemeral(channel)):
         return False
@@ -32,10 +32,10 @@ def is_light(kind: Kind, topic: str, channel: str = "") -> bool:
 
 
 def opposite(snapshot: Snapshot, receipt: Receipt, activity: Iterable[Activity] = ()) -> Action | None:
-    """Return what takes back a pause or unpause, or None if there is nothing to take back.
+    """Return the opposite of a pause or unpause, or None if there is nothing to take back.
 
-    `snapshot` is from before it, and `activity`, the newest first, is what was done: who presses Undo at once may be
-    faster than the next snapshot.
+    `snapshot` is from before it; `activity` has the newest actions first. If you press Undo at once, the next snapshot
+    may not be there yet.
     """
     action = receipt.action
     kind = _OPPOSITES.get(action.kind)
@@ -64,7 +64,7 @@ def opposite(snapshot: Snapshot, receipt: Receipt, activity: Iterable[Activity] 
 
 
 def _is_newer(entry: Activity, node: Node | None) -> bool:
-    """Return whether the action may have changed the node after the node was asked for what the snapshot shows."""
+    """Return True if the action may have changed the node after the snapshot was taken."""
     if node is None or node.answered_at is None:
         return True
     return entry.at + (entry.took or 0) > node.answered_at - (node.answered_in or 0)

@@ -1,9 +1,9 @@
-"""What an undo needs: what each node's channel had before an action that loses messages, and the words for the result.
+"""Records for undoing: the state of each node's channel before an action that loses messages, and the undo's result.
 
     action ──► state of the channel on each node ──► action ──► record in Undos ──► undo, node by node
 
-A record has the nodes that have carried out the action, and those that were asked and may still do so: a node can stop
-after it has told its state, and do what it was asked when it goes on. A node that was not asked has lost nothing.
+A record has the nodes that have carried out the action, and the nodes that may still do so: a node can stop after it
+has reported its state, and handle the request when it resumes. A node that never got the request has lost nothing.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from nsqadmin.actions.plan import Action, Kind
 from nsqadmin.cluster.causes import is_number
 
 _MOST: Final = 64 << 20  # bytes of all records
-_LONGEST: Final = 1 << 20  # bytes of a state; nsqd does not accept a longer one
-_LONGEST_ANSWER: Final = 64 << 10  # bytes of an answer that is two numbers
-_FOREVER: Final = 10_000_000_000.0  # seconds; a longer retention, which nobody means, has no date any more
+_LONGEST: Final = 1 << 20  # bytes of a state; nsqd doesn't accept a longer one
+_LONGEST_ANSWER: Final = 64 << 10  # bytes of an answer with two numbers
+_FOREVER: Final = 10_000_000_000.0  # seconds; a longer retention can't be a real one, and would overflow a date
 _VERBS: Final = {Kind.EMPTY_CHANNEL: "emptied", Kind.DELETE_CHANNEL: "deleted", Kind.SEEK_CHANNEL: "moved"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UndoState:
-    """What the channel had on one node before the action."""
+    """The state of the channel on one node before the action."""
 
     node: str
-    document: bytes = b""  # as the node has told it; empty if it could not be had
-    count: int = 0  # messages that were not finished
-    complete_until: float | None = None  # the node keeps all of these messages at least until then; None: not known
-    kept_until: float | None = None  # after that, retention promises none of these messages; None: not known
+    document: bytes = b""  # as the node sent it; empty if we couldn't get it
+    count: int = 0  # unfinished messages
+    complete_until: float | None = None  # the node keeps all of these messages at least until then; None: unknown
+    kept_until: float | None = None  # after that, retention may have removed all of these messages; None: unknown
     why_not: str = ""  # why nothing can be undone on this node
 
 
 @dataclass(slots=True)
 class UndoRecord:
-    """One action that can be undone."""
+    """An action that can be undone."""
 
     id: str
     action: Action
@@ -57,7 +57,7 @@ class UndoRecord:
 
     @property
     def complete_until(self) -> float | None:
-        """Until when an undo gives back everything; None if nobody knows."""
+        """How long an undo can restore everything; None if unknown."""
         times = [state.complete_until for state in self.states if state.document]
         return None if None in times else min(time for time in times if time is not None)
 
@@ -75,13 +75,13 @@ class UndoRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undone:
-    """What an undo has given back on one node."""
+    """The result of an undo on one node."""
 
     node: str
     count: int = 0  # messages that waited there before the action
     restored: int = 0
     gone: int = 0
-    error: str = ""  # why nothing was undone there; empty: it was
+    error: str = ""  # why nothing was undone there; empty on success
     can_retry: bool = False
 
     @property
@@ -95,7 +95,7 @@ class Undone:
 
 
 class Undos:
-    """The records, within a bound of memory: the oldest ones go first."""
+    """The records, within a memory limit: the oldest go first."""
 
     def __init__(self, most: int = _MOST) -> None:
         self._most = most
@@ -103,7 +103,7 @@ class Undos:
         self._size = 0
 
     def add(self, action: Action, states: Sequence[UndoState]) -> str:
-        """Keep what the channel had, and return the record's id; "" if the action can be undone on no node."""
+        """Keep the state and return the record's id; "" if the action can't be undone on any node."""
         record = UndoRecord(token_hex(8), action, tuple(states))
         if not record.left or record.size > self._most:
             return ""
@@ -118,10 +118,10 @@ class Undos:
 
 
 def read_state(node: str, document: bytes, *, at: float, oldest_at: float | None) -> UndoState:
-    """Read a node's answer to `/channel/state` at the time `at`. It may answer anything.
+    """Read a node's answer to `/channel/state` at the time `at`. The answer isn't trusted.
 
-    nsqd removes finished messages by their age. So it keeps all of them until the oldest, published at `oldest_at`,
-    reaches the topic's retention, and may drop every one of them when the newest does.
+    nsqd removes finished messages by age. It keeps all of them until the oldest, published at `oldest_at`, reaches the
+    topic's retention, and may drop all of them once the newest does.
     """
     if len(document) > _LONGEST:
         return UndoState(node=node, why_not="its description of the channel cannot be used: it is too long")
@@ -163,7 +163,7 @@ def result_of(rows: Sequence[Undone]) -> str:
 
 
 def words_undone(record: UndoRecord, rows: Sequence[Undone]) -> str:
-    """Return one sentence for Activity."""
+    """Return one sentence for the Activity page."""
     restored, gone = sum(row.restored for row in rows), sum(row.gone for row in rows)
     words = f"undid: {record.words}, {restored:,} message{'' if restored == 1 else 's'} back"
     if gone:

@@ -1,4 +1,4 @@
-"""Asks nodes what a channel has before an action that loses messages, and gives it back on request."""
+"""Asks nodes for a channel's state before an action that loses messages, and restores it on request."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class Undoer:
         self._activity = activity
 
     async def look(self, action: Action, before: Snapshot, node: str) -> UndoState | None:
-        """Ask a node what the channel has; on trio. None if this action can never be undone.
+        """Ask a node for the channel's state; on trio. None if this action can never be undone.
 
-        That a node does not tell is no reason to refuse the action. But raise UpstreamError if it is silent: it would
-        carry out the action whenever it goes on, when nobody expects it, and nothing of it could be undone.
+        A node that can't report it doesn't block the action. But raise UpstreamError if the node is silent: it would
+        run the action at some later time, when no user expects it, and none of it could be undone.
         """
         if not can_be_undone(action):
             return None
@@ -58,7 +58,7 @@ class Undoer:
         return read_state(node, document, at=time(), oldest_at=_oldest_at(before, action, node))
 
     async def undo(self, record: UndoRecord, caller: Caller) -> tuple[Undone, ...]:
-        """Give back what is left of the record on all nodes, and note it in the audit log; for callers on asyncio."""
+        """Restore the channel on the record's remaining nodes, and note it in the audit log; for callers on asyncio."""
         states = record.left
         record.done.update(state.node for state in states)  # a second undo at the same time finds nothing left
         return await run_trio(self._undo, record, states, caller)

@@ -1,6 +1,6 @@
-"""Finds who has caused what the sampler has seen: a user of this nsqadmin, or somebody outside of it.
+"""Finds the user behind an event: one of this nsqadmin, or someone outside.
 
-Words are those of actions (`pause_channel`), which nsqd uses for its record of changes as well.
+The words are the names of actions (`pause_channel`), which nsqd's record of changes uses, too.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from nsqadmin.cluster.model import Activity
 
-# The actions that can be the cause of an event.
+# The actions that can cause an event.
 _CAUSES: Final[Mapping[str, frozenset[str]]] = {
     "paused": frozenset(("pause_topic", "pause_channel")),
     "unpaused": frozenset(("unpause_topic", "unpause_channel")),
@@ -20,9 +20,9 @@ _CAUSES: Final[Mapping[str, frozenset[str]]] = {
     "topic_vanished": frozenset(("delete_topic", "tombstone_topic_producer")),
     "channel_vanished": frozenset(("delete_channel", "delete_topic", "tombstone_topic_producer")),
 }
-# What somebody must have done. Topics and channels also appear because a client publishes or subscribes.
+# Changes that only people make. Topics and channels also appear when a client publishes or subscribes.
 _BY_SOMEBODY: Final = frozenset(("paused", "unpaused", "topic_vanished", "channel_vanished"))
-# Changes that leave no event: what waits goes down, or up, as it does all the time.
+# Changes without an event, because the depth goes up and down all the time anyway.
 UNSEEN: Final[Mapping[str, str]] = {
     "empty_topic": "was emptied",
     "empty_channel": "was emptied",
@@ -39,15 +39,15 @@ _OUR_AGENT: Final = "nsqadmin"
 
 
 def is_by_somebody(event: Activity) -> bool:
-    """Return whether somebody must have caused this. What is ephemeral goes when its last client goes."""
+    """Return True if a person must have caused this. Ephemeral topics and channels go with their last client."""
     return event.what in _BY_SOMEBODY and not (event.channel or event.topic).endswith("#ephemeral")
 
 
 def cause_of(event: Activity, recent: Iterable[Activity]) -> Activity | None:
-    """Return the user's action that has caused an event, or None.
+    """Return the user's action that caused an event, or None.
 
-    `recent` is what else was recorded lately, the newest first. The newest entry of the same kind about the same topic
-    or channel decides: an action that somebody has reversed since is not the cause of what came after that.
+    `recent` are other recent entries, newest first. The newest entry of the same kind about the same topic or channel
+    decides: if an action was reversed in the meantime, it didn't cause later events.
     """
     causes = _CAUSES.get(event.what, frozenset())
     kind = _PAUSING if event.what in _PAUSING else _COMING_AND_GOING
@@ -67,27 +67,27 @@ def _is_about(what: str, topic: str, channel: str, event: Activity) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change as a node has recorded it. Everything in it is what the node says."""
+    """A change recorded by a node. The whole content comes from the node and isn't trusted."""
 
     at: float  # by our clock
     what: str
     topic: str
     channel: str
-    who: str  # the name in the node's file of rights; "" without one
+    who: str  # name in the node's rights file; "" without one
     remote: str
-    user: str  # the user of an nsqadmin, as that nsqadmin said
+    user: str  # user of an nsqadmin, as that nsqadmin said
     is_from_nsqadmin: bool
 
 
 def read_changes(document: object, *, clock_skew: float) -> list[Change]:
-    """Read a node's answer to `/changes`. What is not understood is left out: a node may answer anything."""
+    """Read a node's answer to `/changes`. Skips anything it doesn't understand, because the node isn't trusted."""
     entries = document.get("changes") if isinstance(document, Mapping) else None
     found = [_change(entry, clock_skew) for entry in entries] if isinstance(entries, list) else []
     return [change for change in found if change is not None]
 
 
 def is_number(value: object) -> bool:
-    """Return whether a node's number is whole, and small enough to calculate with."""
+    """Return True if a node's number is whole, and small enough to calculate with."""
     return isinstance(value, int) and 0 <= value < 1 << 63
 
 
@@ -109,7 +109,7 @@ def _change(entry: Any, clock_skew: float) -> Change | None:
 
 
 def change_behind(event: Activity, changes: Iterable[Change], *, within: float) -> Change | None:
-    """Return the newest change on a node that has caused an event and was not longer before it than `within`."""
+    """Return the newest change on a node that caused an event, and is at most `within` seconds older."""
     causes = _CAUSES.get(event.what, frozenset())
     fitting = [
         change
@@ -122,7 +122,7 @@ def change_behind(event: Activity, changes: Iterable[Change], *, within: float) 
 
 
 def with_cause(event: Activity, change: Change | None) -> Activity:
-    """Return the event as somebody's doing outside of this nsqadmin, naming that one if a node has recorded it."""
+    """Return the event as caused outside of this nsqadmin, with the name of the user if a node has recorded it."""
     if change is None:
         return replace(event, is_outside=True)
     through = ", through an nsqadmin" if change.is_from_nsqadmin else ""
@@ -136,7 +136,7 @@ def with_cause(event: Activity, change: Change | None) -> Activity:
 
 
 def event_of(change: Change, node: str) -> Activity:
-    """Return the event of a change that a node has recorded, made outside of this nsqadmin."""
+    """Return the event for a change that a node has recorded and that was made outside of this nsqadmin."""
     name = f"channel {change.topic}/{change.channel}" if change.channel else f"topic {change.topic}"
     event = Activity(
         at=change.at,
@@ -150,6 +150,6 @@ def event_of(change: Change, node: str) -> Activity:
 
 
 def is_made_by(action: Activity, node: str, change: Change, *, within: float) -> bool:
-    """Return whether an action of this nsqadmin has made the change on a node."""
+    """Return True if an action of this nsqadmin made the change on a node."""
     is_same = (action.what, action.topic, action.channel) == (change.what, change.topic, change.channel)
     return is_same and change.is_from_nsqadmin and node in action.nodes and abs(action.at - change.at) <= within

@@ -13,7 +13,7 @@ from nsqadmin.cluster.sane import MOST_CLIENTS, Json, check_count, check_numbers
 if TYPE_CHECKING:
     from nsqadmin.upstream.slices import Slices
 
-ClientKey = tuple[str, float]  # its remote address, and when it connected
+ClientKey = tuple[str, float]  # remote address, and when it connected
 
 _OF_CLIENTS: Final = (
     "state",

@@ -1,4 +1,4 @@
-"""The copies that nodes keep of their data paths in an object store (nsqd's --remote), and which node goes on with one."""
+"""The copies that nodes keep of their data paths in an object store (nsqd's --remote), and which node takes over."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ADOPTED: Final = "adopt"
 
 
 class Answer(Protocol):
-    """What a node has said last."""
+    """A node's last report."""
 
     @property
     def remote(self) -> RemoteCopy | None: ...
@@ -49,10 +49,10 @@ def read_copy(raw: Any) -> RemoteCopy | None:
 
 
 def successors_of(answers: Mapping[str, Answer]) -> dict[str, str]:
-    """Return the node that goes on with the copy of each silent one, by address.
+    """Return the successor of each silent node, by address: the node that took over its copy.
 
-    If the machine of a:4151 is lost, b:4151 has its messages from then on, so the last numbers of a:4151 must not be
-    counted any more.
+    For example, if the machine of a:4151 is lost, b:4151 has its messages from then on, so we must not count the last
+    numbers of a:4151 any more.
     """
     owners = {
         answer.remote.key: address

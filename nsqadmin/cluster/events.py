@@ -1,4 +1,4 @@
-"""Finds what has happened between two pictures."""
+"""Finds events: the differences between two snapshots."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ PAUSED_ITSELF: Final = "paused_itself"
 
 
 def events_between(before: Snapshot, now: Snapshot, *, restarted: frozenset[str] = frozenset()) -> list[Activity]:
-    """Return the events between two pictures, all with the later one's time; none before the first picture."""
+    """Return the events between two snapshots, all with the later one's time; none before the first snapshot."""
     if not before.index:
         return []
     events = [*_nodes(before, now, restarted), *_lookupds(before, now)]
-    # Topics come and go with their node, also with a silent one that is forgotten. That is one event and not thousands.
+    # Topics come and go with their node, also when we forget a silent one. That is one event, not thousands.
     if _known(before) == _known(now):
         events += _topics(before, now)
     return events
@@ -33,7 +33,7 @@ def _nodes(before: Snapshot, now: Snapshot, restarted: frozenset[str]) -> Iterat
         if old is None:
             yield Activity(at=at, what="node_appeared", text=f"nsqd {node.address} has appeared", nodes=(node.address,))
         elif old.is_reachable and not node.is_reachable:
-            # Everybody reads this, and the error may name any topic; it is on the node's page.
+            # Everyone can read this, and the error may name any topic; the node's page shows it.
             text = f"nsqd {node.address} no longer answers"
             yield Activity(at=at, what="node_down", text=text, nodes=(node.address,))
         elif node.is_reachable and not old.is_reachable:
@@ -57,7 +57,7 @@ def _taken_over(node: Node, successor: str, at: float) -> Activity:
 
 
 def _successor(node: Node, now: Snapshot) -> str:
-    """Return the node that goes on with the copy of one that is gone, or "" if none does."""
+    """Return the node that took over the copy of a lost one, or ""."""
     copy = node.remote
     if copy is None:
         return ""

@@ -1,11 +1,11 @@
-"""The numbers of topics and channels that nsqd tells: one field for each, from which everything else follows.
+"""The numbers of topics and channels that nsqd reports: one field each, from which everything else follows.
 
-A field is in the records of the model, and so in `/api/v2`. Its measure says what `/stats` calls the number, and what it
-is in the table of nodes, in the glossary, among the live cells and in `/metrics`. Reading and adding up go by these
-fields as well, so a new number of nsqd's is a field here, and nothing else.
+The fields are in the records of the model, and therefore in `/api/v2`. A field's measure has its name in `/stats` and
+its texts for the nodes table, the glossary, the live cells and `/metrics`. Reading and summing use these fields, too,
+so to add a number of nsqd's you only add a field here.
 
-What is computed (rates, ages, ready counts) is not here, and neither is what adds up in a way of its own: `paused` and
-latencies.
+Computed values (rates, ages, ready counts) aren't here, and neither are `paused` and latencies, which aren't simple
+sums.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Unit = Literal["count", "size"]  # the form in which pages show it
 
 
 class Counted(IntEnum):
-    """What a measure counts. Columns and metrics are in this order."""
+    """How a measure counts. Columns and metrics are in this order."""
 
-    HELD = 0  # messages that are there now
-    HAPPENED = 1  # what has become of messages since nsqd started
+    HELD = 0  # messages there now
+    HAPPENED = 1  # outcomes of messages since nsqd started
     ARRIVED = 2  # messages since nsqd started
     CONSUMERS = 3
 
@@ -34,17 +34,17 @@ class Counted(IntEnum):
 class Measure:
     name: str = ""  # of its field
     key: str = ""  # in /stats; a foreign or older nsqd may not send it, which counts as 0
-    is_nsqs: bool  # every nsqd has it, so its column is always there; ours are there where they are not 0
+    is_nsqs: bool  # every nsqd has it, so its column is always shown; ours are shown if they aren't 0
     counted: Counted
     unit: Unit
-    label: str  # of its column, and its title in the glossary
-    column: str  # by which tables are sorted; empty: it is in none
+    label: str  # label of its column, and its title in the glossary
+    column: str  # sort key in tables; empty: no table has it
     word: str  # its entry in the glossary
-    words: str  # the text of that entry; empty: glossary.py or another measure has it
+    words: str  # text of that entry; empty: glossary.py or another measure has it
     is_live: bool
-    cell: str  # the last part of its key among the live cells
+    cell: str  # last part of its key among the live cells
     metric: str  # nsq_topic_<metric> or nsq_channel_<metric>; empty: it has none
-    help: str  # the metric's text
+    help: str  # help text of the metric
     read: Callable[[Any], int]  # from a record that has the field
 
 
@@ -63,8 +63,8 @@ def number(
     metric: str = "",
     help: str = "",
 ) -> int:
-    """Declare the field of a measure. Unless you say otherwise, its `key` and `cell` have the name of the field, and its
-    `word` that of the column.
+    """Declare the field of a measure. By default, `key` and `cell` are the name of the field, and `word` is that of the
+    column.
     """
     measure = Measure(
         key=key,
@@ -85,7 +85,7 @@ def number(
 
 
 def measures_of(record: type[ChannelNumbers | TopicNumbers]) -> Sequence[Measure]:
-    """Return the measures of a record, in the order of columns."""
+    """Return the measures of a record, in column order."""
     found = [_named(it.name, it.metadata["measure"]) for it in fields(record) if "measure" in it.metadata]
     return sorted(found, key=lambda it: it.counted)
 
@@ -105,7 +105,7 @@ _MESSAGES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ChannelNumbers:
-    """What is counted of a channel on a node, and their sums over nodes."""
+    """The counts of a channel on a node, and their sums over nodes."""
 
     NUMBERS_AFTER: ClassVar[tuple[str, str]]  # see `members_of` in recording.py
 
@@ -164,12 +164,12 @@ class ChannelNumbers:
     )
     buried_count: int = number(
         "Buried",
-        "Messages that have failed for good. They stay in the channel with the reason, are delivered to nobody, and are no part of the depth, until somebody kicks them back into the channel or discards them. Only a Python nsqd buries messages.",
+        "Messages that have failed for good. They stay in the channel with the reason. They aren't delivered, and don't count in the depth, until you kick them back into the channel or discard them. Only a Python nsqd buries messages.",
         column="buried",
         counted=Counted.HELD,
         cell="buried",
         metric="buried",
-        help="Messages that have failed for good and are delivered to nobody.",
+        help="Messages that have failed for good and are no longer delivered.",
     )
 
     @property
@@ -179,11 +179,11 @@ class ChannelNumbers:
 
 @dataclass(frozen=True, slots=True)
 class TopicNumbers:
-    """What is counted of a topic on a node, and their sums over nodes."""
+    """The counts of a topic on a node, and their sums over nodes."""
 
     NUMBERS_AFTER: ClassVar[tuple[str, str]]
 
-    depth: int = number(  # messages that wait for a first channel, or for the end of the topic's pause
+    depth: int = number(  # messages waiting for a first channel, or for the end of the topic's pause
         "Waiting in topic",
         "Messages that no channel has got yet, because the topic has no channel or is paused. Messages in a channel are counted there.",
         column="depth",
@@ -205,7 +205,7 @@ class TopicNumbers:
     message_bytes: int = number(
         "Data", column="data", word="", is_nsqs=True, counted=Counted.ARRIVED, unit="size", is_live=False
     )
-    repeat_count: int = number(  # publishes whose key was known, so that they were not made again
+    repeat_count: int = number(  # repeats, recognized by their keys and dropped
         "Repeats",
         "Publishes since this nsqd started whose key it knew: a producer sent them again, and they were not made again.",
         word="repeats",

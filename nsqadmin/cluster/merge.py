@@ -1,4 +1,4 @@
-"""Merges the answers of all nodes into one picture."""
+"""Merges the answers of all nodes into one snapshot."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ _STANDSTILL: Final = 0.01  # messages a second; a channel that shrinks more slow
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """What the nsqlookupds know."""
+    """The topics and channels registered with the nsqlookupds."""
 
-    topics: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # the nsqlookupds that know a topic, by name
-    channels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # the channels of inactive topics
+    topics: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by topic: the nsqlookupds that know it
+    channels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # channels of inactive topics
     tombstones: frozenset[tuple[str, str]] = frozenset()  # (topic, node)
 
 
 class _Registered(NamedTuple):
-    """What the nsqlookupds say about one topic."""
+    """The registrations of one topic."""
 
-    lookupds: tuple[str, ...]  # those that know it
+    lookupds: tuple[str, ...]  # the nsqlookupds that know it
     channels: tuple[str, ...]
-    tombstones: tuple[bool, ...]  # for each part, whether a tombstone hides its node
+    tombstones: tuple[bool, ...]  # for each part, True if a tombstone hides its node
 
 
 @dataclass(frozen=True, slots=True)
 class _Merged:
-    """A topic, and what it was made from."""
+    """A topic, and its sources."""
 
     parts: tuple[TopicPart, ...]
     registered: _Registered
@@ -55,7 +55,7 @@ class _Merged:
 
 
 class _Sums:
-    """Adds up numbers over nodes, in the order in which the model's records take them."""
+    """Adds up numbers over nodes, in the order of the model's fields."""
 
     def __init__(self, numbers: type[TopicNumbers | ChannelNumbers]) -> None:
         self._read = attrgetter(*(it.name for it in fields(numbers)))
@@ -74,7 +74,7 @@ _OF_CHANNELS: Final = _Sums(ChannelNumbers)
 
 
 class Merger:
-    """Merges sweep after sweep. A topic about which no node has said anything new is the same object as before."""
+    """Merges sweep after sweep. If no node has said anything new about a topic, the same object is used again."""
 
     def __init__(self) -> None:
         self._before: dict[str, _Merged] = {}
@@ -83,10 +83,10 @@ class Merger:
     def merge(
         self, answers: Sequence[NodeAnswer], directory: Directory, *, now: float, wall: float = 0.0
     ) -> tuple[Topic, ...]:
-        """Return all topics. `answers` have the order in which nodes are shown; `now` is on the clock of their `at`.
-        `wall` is the same moment in seconds since 1970.
+        """Return all topics. `answers` are in display order; `now` is on the clock of their `at`. `wall` is the same
+        moment in seconds since 1970.
 
-        The last answers of silent nodes are among them, so that no sum falls because a node does not answer.
+        Includes the last answers of silent nodes, so that no sum drops because a node doesn't answer.
         """
         self._ages.begin(now, wall)
         names = set(directory.topics)
@@ -185,7 +185,7 @@ def _added_up(parts: Iterable[Counts]) -> Counts:
 
 
 def drain_time(depth: int, rates: Rates) -> float | None:
-    """Return the seconds until a channel is empty at these rates; None: not known, or it does not shrink."""
+    """Return the seconds until a channel is empty at these rates; None: unknown, or it doesn't shrink."""
     if not depth:
         return 0.0
     if rates.incoming is None or rates.finished is None:
@@ -195,7 +195,7 @@ def drain_time(depth: int, rates: Rates) -> float | None:
 
 
 def summed_rates(parts: Sequence[Rates]) -> Rates:
-    """Add up the rates of the nodes where they are known; the sum is unknown if no node's rate is."""
+    """Add up the nodes' known rates; the sum is unknown if all are."""
     if len(parts) == 1:
         return parts[0]
     if not parts:
@@ -216,9 +216,9 @@ def _summed(values: Iterable[float | None]) -> float | None:
 
 
 def merged_latency(parts: Iterable[Latency | None]) -> Latency | None:
-    """Merge percentiles as NSQ does: by their means, weighted by count.
+    """Merge percentiles the way NSQ does: by their means, weighted by count.
 
-    Such a mean is not a percentile of the whole, so the minimum and the maximum are kept beside it.
+    Such a mean isn't a percentile of the whole, so we also keep the minimum and the maximum.
     """
     known = [part for part in parts if part is not None]
     if not known:
@@ -239,7 +239,7 @@ def merged_latency(parts: Iterable[Latency | None]) -> Latency | None:
 
 
 def _joined(before: Percentile, added: Percentile, share: float) -> Percentile:
-    """Merge two percentiles; `share` is the weight of the added one."""
+    """Merge two percentiles; `share` is the weight of the second one."""
     return Percentile(
         quantile=added.quantile,
         average=before.average + (added.average - before.average) * share,
@@ -283,7 +283,7 @@ def is_out_of_date(version: str, newest: tuple[int, int, int]) -> bool:
 
 
 def version_key(version: str) -> tuple[int, int, int]:
-    """Return the version as numbers to compare. A pre-release counts as its release, an unreadable version as 0.0.0."""
+    """Return the version as comparable numbers. A pre-release counts as its release, an unreadable version as 0.0.0."""
     core = version.removeprefix("v").partition("-")[0].partition("+")[0].split(".")
     try:
         major, minor, patch = (int(number) for number in core)

@@ -1,18 +1,18 @@
-"""The cluster at one moment: the model that pages, both APIs, diagnosis, metrics and the snapshot file share.
+"""The cluster at one moment: the model shared by pages, both APIs, diagnosis, metrics and the snapshot file.
 
-    Recording                       the content of a snapshot file, which the sampler offers live as well
+    Recording                       the content of a snapshot file, also available live from the sampler
       ├─ Snapshot                   replaced as a whole by each sweep, never changed
-      │    ├─ Node, Lookupd         a process that was asked: its health, and what it said about itself
+      │    ├─ Node, Lookupd         a polled process: its health, and its reports about itself
       │    ├─ Topic ─ TopicNode     sums over the nodes, and each node's own numbers
-      │    │    ├─ Reader ─ ReaderNode   a program that reads its log without a channel, and how far behind it is
+      │    │    ├─ Reader ─ ReaderNode   a program that reads the log without a channel, and its lag
       │    │    └─ Channel ─ ChannelNode ─ Client
       │    ├─ Producer              a connection that publishes
-      │    ├─ Finding               something wrong or worth knowing, in words and with its evidence
-      │    ├─ Silent                a node that does not answer now: its last known numbers are in all sums
-      │    ├─ Unanswered            something that could not be asked, so that the picture lacks it
-      │    └─ PausedBy             who has paused a topic or a channel
+      │    ├─ Finding               a problem or remark, in words and with its evidence
+      │    ├─ Silent                a node that doesn't answer now: its last known numbers are in all sums
+      │    ├─ Unanswered            a failed request, so that the snapshot lacks something
+      │    └─ PausedBy             who paused a topic or a channel
       ├─ Series                     the history of some numbers
-      └─ Activity                   what users did with nsqadmin, and what happened in the cluster
+      └─ Activity                   actions of users, and events in the cluster
 
 Times are seconds since 1970, durations are seconds, rates are per second. `None` means unknown, never zero.
 """
@@ -29,11 +29,11 @@ from nsqcommon.wire.names import is_ephemeral
 
 Counts = tuple[tuple[str, int], ...]  # by cause
 
-TAIL_PREFIX: Final = "nsqadmin_tail_"  # of the names of nsqadmin's own channels, through which viewers tail a topic
+TAIL_PREFIX: Final = "nsqadmin_tail_"  # of nsqadmin's own channels, which tail a topic for viewers
 
 
 def dropped_among(counts: Counts) -> int:
-    """Return how many messages the policy has dropped. nsqd ends each such cause with the same word."""
+    """Return how many messages the policy has dropped. In nsqd, each such cause ends with the same word."""
     return sum(count for cause, count in counts if cause.endswith(", dropped"))
 
 
@@ -47,7 +47,7 @@ class Health(StrEnum):
 
 
 class Severity(StrEnum):
-    """How much a finding matters. Only problems and warnings count as something being wrong."""
+    """How much a finding matters. Only problems and warnings mean that something is wrong."""
 
     PROBLEM = "problem"
     WARNING = "warning"
@@ -64,7 +64,7 @@ class Paused(StrEnum):
 class Percentile:
     """A percentile of the time from publishing to finishing, in nanoseconds.
 
-    Over several nodes `average` is only the mean of their percentiles.
+    Over several nodes, `average` is only the mean of their percentiles.
     """
 
     quantile: float
@@ -83,7 +83,7 @@ class Latency:
 class Rates:
     """Events per second between the last two samples, except `failed`.
 
-    nsqd does not count what is finished: it is what came in and is neither waiting, in flight nor deferred.
+    nsqd doesn't count finished messages. We derive them: they came in and aren't waiting, in flight or deferred.
     """
 
     incoming: float | None = None  # published, for a topic; handed over, for a channel
@@ -102,7 +102,7 @@ UNKNOWN_RATES = Rates()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """What a node reports about its own memory."""
+    """A node's report about its own memory."""
 
     heap_in_use: int  # bytes
     heap_objects: int
@@ -111,19 +111,19 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteCopy:
-    """A node's copy of its data path in an object store, with which another machine can go on if this one is lost."""
+    """A node's copy of its data path in an object store. If this machine is lost, another one goes on with it."""
 
     store: str = ""  # its URL
-    name: str = ""  # of the node in the store: other machines with the same one wait for it, or have taken it over
+    name: str = ""  # the node's name in the store: other machines with the same name are its standbys or successors
     state: str = ""  # "owner", "down" (the store does not answer), "fenced" (taken over by another) or "standby"
     refusal: str = ""  # why publishes that wait for the store are refused
-    behind_seconds: float = 0.0  # the age of the oldest change that the store has not confirmed
+    behind_seconds: float = 0.0  # age of the oldest change that the store hasn't confirmed
     behind_bytes: int = 0
     waiting_publishes: int = 0
-    is_adopted: bool = False  # at its start, the node went on with what another machine had stored
-    asides: tuple[str, ...] = ()  # folders with files that went aside at a start
-    wants_standby: bool = False  # it was started with --standby, so that another machine should wait for its end
-    standbys: tuple[str, ...] = ()  # the addresses of those that have asked it lately how it is
+    is_adopted: bool = False  # at its start, the node continued with the data stored by another machine
+    asides: tuple[str, ...] = ()  # folders with files that were set aside at a start
+    wants_standby: bool = False  # started with --standby, so another machine should be its standby
+    standbys: tuple[str, ...] = ()  # addresses of the standbys that polled it lately
 
     @property
     def key(self) -> tuple[str, str]:
@@ -151,23 +151,23 @@ class Node:
     region: str = ""
     zone: str = ""
     health: Health = Health.NEVER
-    since: float = 0.0  # when its health became this
-    answered_in: float | None = None  # how long its last answer took
+    since: float = 0.0  # when its health last changed
+    answered_in: float | None = None  # duration of its last answer
     answered_at: float | None = None  # when that answer came; None: it has never answered
-    error: str = ""  # the text of the error as it came
-    explanation: str = ""  # what the error means, and what to try
-    not_read: str = ""  # why its answer could not be used, although it answers
-    token_withheld: str = ""  # why the token is not sent to it; empty if the token is sent, or there is none
-    own_health: str = ""  # what it reports about itself: "OK", or what is wrong
-    policy_digest: str | None = None  # of its policy file; empty: it has none; None: it does not tell
-    policy_error: str = ""  # why it still goes by an earlier policy file
-    policy_is_copy: bool = False  # it was started with a copy of an earlier policy file, as the file was broken
-    state: str = ""  # by which nsqlookupd lists it: "draining", "full" or "unhealthy"; empty: it accepts messages
-    unreachable: tuple[str, ...] = ()  # why nsqlookupds cannot connect to it: "<nsqlookupd>: <why>"
-    draining: bool = False  # it refuses publishes and delivers what waits, to be stopped then
-    worker: int | None = None  # its number, if one `nsqd --workers` runs it and others on its machine
-    remote: RemoteCopy | None = None  # None: it keeps no copy, or does not tell
-    successor: str = ""  # it is silent, and the node with this address goes on with its messages
+    error: str = ""  # original text of the error
+    explanation: str = ""  # meaning of the error, and what to try
+    not_read: str = ""  # why its answer couldn't be used
+    token_withheld: str = ""  # why we don't send it the token; empty if we do, or there is none
+    own_health: str = ""  # its report about itself: "OK", or the problem
+    policy_digest: str | None = None  # of its policy file; empty: it has none; None: it doesn't say
+    policy_error: str = ""  # why it still uses an earlier policy file
+    policy_is_copy: bool = False  # it started with a copy of an earlier policy file, because the file was broken
+    state: str = ""  # its state in nsqlookupd: "draining", "full" or "unhealthy"; empty: it accepts messages
+    unreachable: tuple[str, ...] = ()  # why nsqlookupds can't connect to it: "<nsqlookupd>: <why>"
+    draining: bool = False  # it refuses publishes and delivers its waiting messages before a stop
+    worker: int | None = None  # its number, if it is one of the workers of `nsqd --workers`
+    remote: RemoteCopy | None = None  # None: it keeps no copy, or doesn't say
+    successor: str = ""  # it is silent, and the node with this address has taken over its messages
     start_time: float | None = None
     memory: Memory | None = None
     has_history: bool = False  # its history can be read: peek, browse, seek, replay
@@ -175,7 +175,7 @@ class Node:
     remote_addresses: tuple[str, ...] = ()  # NSQ's spelling: "<nsqlookupd>/<address it connects from>"
     tombstones: tuple[str, ...] = ()  # topics for which some nsqlookupd hides this node now
     out_of_date: bool = False
-    clock_skew: float | None = None  # how far its clock is ahead of ours
+    clock_skew: float | None = None  # seconds that its clock is ahead of ours
     topic_count: int = 0
     channel_count: int = 0
     client_count: int = 0
@@ -190,16 +190,16 @@ class Node:
 
     @property
     def is_standby(self) -> bool:
-        """Whether it waits for the end of the node that has its name, and accepts nothing until then."""
+        """True if it is the standby of another node, and accepts nothing until it takes over."""
         return self.remote is not None and self.remote.state == "standby"
 
     @property
     def is_known(self) -> bool:
-        """Whether it has told its numbers, if only before it fell silent."""
+        """True if we have its numbers, if only from before it fell silent."""
         return self.is_reachable or self.answered_at is not None
 
     def seen_by(self, sees: Callable[[str], bool]) -> Node:
-        """Return the node without the topics that a viewer may not see, and without texts that may name them."""
+        """Return the node without the topics that a viewer may not see, and without texts that could name them."""
         return replace(
             self,
             tombstones=tuple(topic for topic in self.tombstones if sees(topic)),
@@ -213,27 +213,27 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Silent:
-    """A node that has topics and does not answer now. Its last answer stays in all sums, so that none falls."""
+    """A node that has topics and doesn't answer now. Its last answer stays in all sums, so that none drops."""
 
     node: str
-    since: float  # when it was first found not to answer
+    since: float  # when it first failed to answer
     answered_at: float  # when its last answer came
-    depth: int = 0  # messages that waited there by that answer, in topics and in channels
+    depth: int = 0  # messages that waited in its topics and channels by that answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lookupd:
     """One nsqlookupd."""
 
-    address: str  # as it is configured
+    address: str  # as configured
     health: Health = Health.NEVER
     since: float = 0.0
     answered_in: float | None = None
     error: str = ""
     explanation: str = ""
-    not_read: str = ""  # why its answer could not be used, although it answers
-    nodes_left_out: int = 0  # how many nodes it lists beyond --max-nodes; they are not asked
-    topics_left_out: int = 0  # how many topics it lists beyond the bound; they are not shown
+    not_read: str = ""  # why its answer couldn't be used
+    nodes_left_out: int = 0  # number of listed nodes beyond --max-nodes; we don't poll them
+    topics_left_out: int = 0  # number of listed topics beyond our limit; we don't show them
     version: str = ""
     topics: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
@@ -243,7 +243,7 @@ class Lookupd:
         return self.health in (Health.OK, Health.SLOW)
 
     def seen_by(self, sees: Callable[[str], bool]) -> Lookupd:
-        """Return it without the topics that a viewer may not see, and without texts that may name them."""
+        """Return it without the topics that a viewer may not see, and without texts that could name them."""
         return replace(self, topics=tuple(topic for topic in self.topics if sees(topic)), error="")
 
 
@@ -282,8 +282,8 @@ class Client:
     tls_negotiated_protocol_is_mutual: bool = False
     finish_rate: float | None = None  # over the last minute
     requeue_rate: float | None = None  # over the last minute
-    timeout_rate: float | None = None  # over the last minute: what it got and neither has nor has answered
-    oldest_in_flight: float | None = None  # for how long it has had its oldest message; None: not told, or it has none
+    timeout_rate: float | None = None  # over the last minute: messages that it let time out
+    oldest_in_flight: float | None = None  # how long it has had its oldest message; None: unknown, or it has none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,17 +311,17 @@ class ChannelNode(ChannelNumbers):
     global_count: int = number(key="global_msg_count", is_live=False)
     paused: bool = False
     latency: Latency | None = None
-    oldest_at: float | None = None  # when its oldest waiting message was published, if the node tells it (ours does)
+    oldest_at: float | None = None  # publish time of its oldest waiting message, if the node reports it (ours does)
     paused_why: str = ""  # if it has paused itself
     policy_counts: Counts = ()
     policy_recent: Counts = ()  # of the last five minutes
-    expires_at: float | None = None  # when the policy deletes it, if nobody uses it until then
-    clients: tuple[Client, ...] | None = None  # None: not asked for in this sweep
+    expires_at: float | None = None  # when the policy deletes it, if it stays unused
+    clients: tuple[Client, ...] | None = None  # None: not requested in this sweep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Channel(ChannelNumbers):
-    """A channel on all of its nodes. The numbers are sums; those of `silent` nodes are their last known ones.
+    """A channel on all of its nodes. The numbers are sums; for `silent` nodes they are the last known ones.
 
     Rates of a silent node are unknown, so a sum of rates with such a node is a lower bound.
     """
@@ -331,19 +331,20 @@ class Channel(ChannelNumbers):
     topic: str
     name: str
     nodes: tuple[ChannelNode, ...] = ()
-    silent: tuple[str, ...] = ()  # those of its nodes that do not answer now
+    silent: tuple[str, ...] = ()  # its nodes that don't answer now
     paused: Paused = Paused.NO
     latency: Latency | None = None
     rates: Rates = UNKNOWN_RATES
     policy_counts: Counts = ()
     policy_recent: Counts = ()
-    ready_count: int | None = None  # the sum of its consumers' ready counts; None where clients were not asked for
-    # Lag as time: how long the oldest message has waited. Our nsqd tells it, for others it is estimated from samples.
+    ready_count: int | None = None  # sum of its consumers' ready counts; None if clients weren't requested
+    # Lag in seconds: the age of the oldest waiting message. Our nsqd reports it; for others we estimate it from
+    # samples.
     oldest_age: float | None = None
     oldest_is_older: bool = (
-        False  # `oldest_age` is a lower bound: some node does not tell, or we have not watched enough
+        False  # `oldest_age` is a lower bound: some node doesn't report it, or we haven't watched long enough
     )
-    drain_time: float | None = None  # until it is empty at the present rates; None: not known, or it does not shrink
+    drain_time: float | None = None  # until it is empty at the present rates; None: unknown, or it doesn't shrink
 
     @property
     def is_ephemeral(self) -> bool:
@@ -351,14 +352,14 @@ class Channel(ChannelNumbers):
 
     @property
     def clients(self) -> tuple[Client, ...] | None:
-        """The clients on all nodes; None if some node was not asked for them."""
+        """The clients on all nodes; None if they weren't requested from some node."""
         if any(row.clients is None for row in self.nodes):
             return None
         return tuple(client for row in self.nodes for client in row.clients or ())
 
     @property
     def paused_why(self) -> str:
-        """Why it has paused itself, on the first node where it has."""
+        """Why it has paused itself, on the first such node."""
         return next((row.paused_why for row in self.nodes if row.paused_why), "")
 
     @property
@@ -368,7 +369,7 @@ class Channel(ChannelNumbers):
 
     @property
     def net_rate(self) -> float | None:
-        """By how many messages a second it grows; negative when it empties. Unknown while a node is silent."""
+        """Growth in messages a second; negative when it shrinks. Unknown while a node is silent."""
         if self.silent or self.rates.incoming is None or self.rates.finished is None:
             return None
         return self.rates.incoming - self.rates.finished
@@ -382,32 +383,32 @@ class TopicNode(TopicNumbers):
 
     node: str
     paused: bool = False
-    ack: str = ""  # the topic's --ack there; empty: the node keeps no copy in a store, and so does not tell
+    ack: str = ""  # the topic's --ack there; empty: the node keeps no copy in a store, and doesn't say
     tombstoned: bool = False
     latency: Latency | None = None
-    policy_counts: Counts = ()  # of what no channel had
+    policy_counts: Counts = ()  # of messages without a channel
     policy_recent: Counts = ()  # of the last five minutes
-    expires_at: float | None = None  # when the policy deletes it, if nobody uses it until then
-    has_log: bool = False  # this node keeps the topic's history, and it can be read
+    expires_at: float | None = None  # when the policy deletes it, if it stays unused
+    has_log: bool = False  # this node has the topic's history, and it can be read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderNode:
-    """How far a reader has committed the topic's log on one node, by the reader's last report to that node."""
+    """A reader's progress in the topic's log on one node, by the reader's last report to that node."""
 
     node: str
-    as_of: float  # when the node told us
+    as_of: float  # time of the node's answer
     heard: float  # when the reader last reported to the node
     committed: float  # when the reader last reported progress
-    behind: int = 0  # messages on this node that the reader has not committed
+    behind: int = 0  # messages on this node that the reader hasn't committed
     behind_bytes: int | None = None
-    behind_time: float | None = None  # how long ago the first of these messages was published
+    behind_time: float | None = None  # age of the first of these messages
     missed: int = 0  # messages that the node removed before the reader had committed them
-    rate: float | None = None  # messages that the reader commits
+    rate: float | None = None  # messages a second that the reader commits
     is_new_log: bool = False  # the reader's report was about an earlier log, which is gone
     retention_time: float = 0.0  # how long the node keeps messages that all channels have finished
     retention_bytes: int = 0  # how many bytes of these it keeps; with both 0 it keeps none
-    reason: str = ""  # why the node does not answer now; the other fields are then its last answer
+    reason: str = ""  # why the node doesn't answer now; the other fields are then its last answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -415,7 +416,7 @@ class Reader:
     """A program that reads the topic's logs without a channel. `name` and `into` together identify it."""
 
     name: str
-    into: str  # where it puts the messages
+    into: str  # where the reader puts the messages
     format: str = ""
     hosts: tuple[str, ...] = ()
     nodes: tuple[ReaderNode, ...] = ()
@@ -427,7 +428,7 @@ class Reader:
 
     @property
     def behind_time(self) -> float | None:
-        """The time on the node where it is furthest behind; None if some node cannot tell."""
+        """The lag on the node where it is furthest behind; None if some node can't tell."""
         times = [row.behind_time if row.behind else 0.0 for row in self.nodes]
         return None if None in times else max(time for time in times if time is not None)
 
@@ -447,7 +448,7 @@ class Reader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Untold:
-    """A node that does not tell who reads its log of the topic."""
+    """A node that doesn't report who reads its log of the topic."""
 
     node: str
     reason: str
@@ -455,22 +456,22 @@ class Untold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic(TopicNumbers):
-    """A topic on all of its nodes. The numbers are sums, as those of `Channel` are."""
+    """A topic on all of its nodes. The numbers are sums, as in `Channel`."""
 
     NUMBERS_AFTER = ("channels", "channels")
 
     name: str
     nodes: tuple[TopicNode, ...] = ()
-    silent: tuple[str, ...] = ()  # those of its nodes that do not answer now
+    silent: tuple[str, ...] = ()  # its nodes that don't answer now
     channels: tuple[Channel, ...] = ()
     paused: Paused = Paused.NO
     latency: Latency | None = None
     rates: Rates = UNKNOWN_RATES
-    policy_counts: Counts = ()  # of what no channel had
+    policy_counts: Counts = ()  # of messages without a channel
     policy_recent: Counts = ()
     lookupds: tuple[str, ...] = ()  # the nsqlookupds that know its name
-    registered_channels: tuple[str, ...] = ()  # channels that an nsqlookupd lists; asked for inactive topics only
-    readers: tuple[Reader, ...] | None = None  # asked for only while a viewer looks at the topic; None: not asked for
+    registered_channels: tuple[str, ...] = ()  # channels listed by an nsqlookupd; only requested for inactive topics
+    readers: tuple[Reader, ...] | None = None  # only requested while someone looks at the topic; None: not requested
     readers_untold: tuple[Untold, ...] = ()
 
     @property
@@ -479,12 +480,12 @@ class Topic(TopicNumbers):
 
     @property
     def is_inactive(self) -> bool:
-        """Whether an nsqlookupd knows it, but no node has it, nor had it when it last answered."""
+        """True if an nsqlookupd knows it, but no node has it, or had it when it last answered."""
         return not self.nodes
 
     @property
     def total_depth(self) -> int:
-        """The messages that wait in the topic and in all of its channels; each channel has its own copies."""
+        """Messages waiting in the topic and in all of its channels; each channel has its own copies."""
         return self.depth + sum(channel.depth for channel in self.channels)
 
     @property
@@ -506,28 +507,28 @@ class Evidence:
     value: str  # for example `0`
 
 
-# The labels of evidence that quotes a node or nsqlookupd in its own words, which may name any topic.
+# Labels of evidence that quotes a node or nsqlookupd, which can name any topic.
 QUOTES: Final = frozenset(("error", "it says", "nsqlookupd says"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What a rule has found. Those of `topic`, `channel` and `node` that are not empty say what it is about."""
+    """A rule's result. Its subject is in `topic`, `channel` and `node`."""
 
     rule: str  # "D1" to "D33"
     severity: Severity
     verdict: str  # one sentence
-    advice: str  # what to do about it
+    advice: str  # how to fix it
     topic: str = ""
     channel: str = ""
     node: str = ""  # the address of an nsqd or an nsqlookupd
     evidence: tuple[Evidence, ...] = ()
-    window: float = 0.0  # the time that the rule looked back; 0: it looked at this moment only
+    window: float = 0.0  # seconds that the rule looked back; 0: only at this moment
     since: float = 0.0  # when it was first found
     is_inferred: bool = False  # likely, not certain
     is_frozen: bool = False  # found before a node fell silent, and kept until that node answers
-    action: str = ""  # the kind of action that may help
-    weight: float = 0.0  # orders findings of one severity, the heaviest first
+    action: str = ""  # kind of action that may help
+    weight: float = 0.0  # orders findings of the same severity, heaviest first
 
     @property
     def key(self) -> str:
@@ -535,7 +536,7 @@ class Finding:
         return "/".join((self.rule, self.topic, self.channel, self.node))
 
     def without_quotes(self) -> Finding:
-        """Return the finding without texts of nodes, for viewers who may not see all topics."""
+        """Return the finding without texts of nodes, for viewers who don't see all topics."""
         if not any(it.label in QUOTES for it in self.evidence):
             return self
         return replace(self, evidence=tuple(it for it in self.evidence if it.label not in QUOTES))
@@ -543,12 +544,12 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unanswered:
-    """Something that the picture lacks, because a request has failed or a bound was reached."""
+    """Something that the snapshot lacks, because a request failed or a limit was reached."""
 
-    what: str  # what has failed or was left out
+    what: str  # the failed request, or the part left out
     where: str  # the address of the nsqd or nsqlookupd
     advice: str  # what to try
-    raw: str  # the text of the error as it came
+    raw: str  # original text of the error
 
     def without_quote(self) -> Unanswered:
         return replace(self, raw="")
@@ -556,19 +557,19 @@ class Unanswered:
 
 class PausedHow(StrEnum):
     HERE = "here"  # by an action of this nsqadmin
-    OUTSIDE = "outside"  # by something else; `who` is whom the node has recorded
-    BEFORE = "before"  # it was so when nsqadmin first looked, at `at`
-    ITSELF = "itself"  # the channel has stopped itself; its rows say why
+    OUTSIDE = "outside"  # by something else; `who` is the name that the node recorded
+    BEFORE = "before"  # already so when nsqadmin first looked, at `at`
+    ITSELF = "itself"  # the channel has paused itself; its rows say why
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PausedBy:
-    """Who has paused a topic, or a channel of it, and when."""
+    """Who paused a topic, or a channel of it, and when."""
 
     topic: str
     channel: str = ""  # empty: the topic itself
     at: float
-    who: str = ""  # empty: unknown, or nobody has logged in
+    who: str = ""  # empty: unknown, or without a login
     how: PausedHow
 
 
@@ -577,7 +578,7 @@ class Totals:
     topic_count: int = 0
     channel_count: int = 0
     client_count: int = 0
-    depth: int = 0  # messages that wait in topics and in channels
+    depth: int = 0  # messages waiting in topics and in channels
     in_flight_count: int = 0
     deferred_count: int = 0
     buried_count: int = 0
@@ -586,12 +587,12 @@ class Totals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The whole picture.
+    """The whole cluster at one moment.
 
-    Its order is fixed: everything by name, except nodes by hostname and address, and findings with the worst first.
+    The order is fixed: everything by name, but nodes by hostname and address, and findings by severity.
     """
 
-    index: int  # goes up with each sweep; 0: nothing has been asked yet
+    index: int  # goes up with each sweep; 0: no sweep yet
     taken_at: float
     interval: float  # until the next sweep
     has_lookupds: bool  # False: nsqadmin was given a fixed list of nsqd
@@ -599,13 +600,13 @@ class Snapshot:
     nodes: tuple[Node, ...] = ()
     lookupds: tuple[Lookupd, ...] = ()
     topics: tuple[Topic, ...] = ()
-    producers: tuple[Producer, ...] | None = ()  # None: not asked for in this sweep
+    producers: tuple[Producer, ...] | None = ()  # None: not requested in this sweep
     findings: tuple[Finding, ...] = ()
     unanswered: tuple[Unanswered, ...] = ()
     silent: tuple[Silent, ...] = ()  # the nodes whose last known numbers are in the sums
     pauses: tuple[PausedBy, ...] = ()
     totals: Totals = Totals()
-    # False: clients are known only for topics that a viewer looks at, or that are in trouble.
+    # False: clients are only known for topics that someone looks at, or that are in trouble.
     has_all_clients: bool = True
     _by_name: dict[str, Topic] = field(default_factory=dict, repr=False, compare=False)
     _by_address: dict[str, Node] = field(default_factory=dict, repr=False, compare=False)
@@ -628,7 +629,7 @@ class Snapshot:
         return next((it for it in self.pauses if (it.topic, it.channel) == (topic, channel)), None)
 
     def findings_about(self, *, topic: str = "", channel: str = "", node: str = "") -> tuple[Finding, ...]:
-        """Return the findings about exactly this; those about a topic leave out those about its channels."""
+        """Return the findings about exactly this. Findings about a topic don't include those about its channels."""
         about = (topic, channel, node)
         return tuple(found for found in self.findings if (found.topic, found.channel, found.node) == about)
 
@@ -640,7 +641,7 @@ NOTHING_YET = Snapshot(index=0, taken_at=0.0, interval=0.0, has_lookupds=False)
 
 
 class Metric(StrEnum):
-    """What a series shows. A rate is named after what happens."""
+    """The metric of a series. A rate is named after its event."""
 
     DEPTH = "depth"
     BACKEND_DEPTH = "backend_depth"
@@ -652,7 +653,7 @@ class Metric(StrEnum):
     REQUEUED = "requeued"
     TIMED_OUT = "timed_out"
     BYTES = "bytes"
-    FINDINGS = "findings"  # of the cluster only: the number of problems and warnings
+    FINDINGS = "findings"  # only for the cluster: the number of problems and warnings
 
 
 class Span(StrEnum):
@@ -665,12 +666,12 @@ class Span(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """Equally spaced points, the newest last."""
+    """Equally spaced points, newest last."""
 
     end: float  # the time of the newest point
     step: float
-    values: Mapping[str, tuple[float | None, ...]]  # by metric; None: not known at that time
-    points: int = 0  # how many it has when it looks back over its whole span; 0: as many as there are
+    values: Mapping[str, tuple[float | None, ...]]  # by metric; None: unknown at that time
+    points: int = 0  # number of points over its whole span; 0: as many as there are
 
 
 CLUSTER_SERIES = "cluster"
@@ -693,20 +694,20 @@ def node_series(address: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
-    """What a user did with nsqadmin, or what the sampler saw happen."""
+    """An action of a user, or an event in the cluster."""
 
     at: float
-    what: str  # the word for an action or an event: "node_down", "nsqd_restarted", "topic_appeared", ...
+    what: str  # word for an action or an event: "node_down", "nsqd_restarted", "topic_appeared", ...
     text: str  # one sentence
-    user: str = ""  # who did it; empty if that is unknown
+    user: str = ""  # who did it; empty if unknown
     remote: str = ""
     topic: str = ""
     channel: str = ""
     nodes: tuple[str, ...] = ()
     result: str = ""  # "ok", "partly", "failed", "refused"; empty for events
     took: float | None = None
-    is_outside: bool = False  # somebody did it without this nsqadmin; `user` is whom the node has recorded
-    undo: str = ""  # the id with which the action can be undone; empty if it cannot
+    is_outside: bool = False  # done without this nsqadmin; `user` is the name that the node recorded
+    undo: str = ""  # id for undoing the action; empty if that isn't possible
     also: tuple[str, ...] = ()  # further topics that the text may name
 
     @property
@@ -714,13 +715,13 @@ class Activity:
         return bool(self.result)
 
     def is_for(self, sees: Callable[[str], bool]) -> bool:
-        """Return whether a user may read it, who sees these topics."""
+        """Return True if a user who sees these topics may read it."""
         return all(sees(topic) for topic in (self.topic, *self.also) if topic)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """A snapshot with everything that is shown beside it."""
+    """A snapshot with everything that pages show beside it."""
 
     snapshot: Snapshot
     series: Mapping[str, Series] = field(default_factory=dict)  # by `<key>@<span>`

@@ -1,7 +1,7 @@
-"""Reads one nsqd's answer to /stats into the model, with rates since its answer before.
+"""Parses one nsqd's answer to /stats into the model, with rates since its previous answer.
 
-Foreign and older nodes leave fields out or send null: such a field counts as zero or empty. A topic whose part of the
-answer has not changed is not read again, so that idle topics cost next to nothing.
+Foreign and older nodes leave out fields or send null, which counts as zero or empty. If a topic's part of the answer
+hasn't changed, we don't parse it again, so idle topics cost next to nothing.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from nsqadmin.cluster.sane import (
 )
 from nsqadmin.upstream.slices import Slices, at_once
 
-_PLAIN: Final = 0  # the version of marshal's format without references: equal values give equal bytes
+_PLAIN: Final = 0  # marshal's version without references: equal values give equal bytes
 _NANOSECONDS: Final = 1_000_000_000
-_LEAST_SKEW: Final = 2.0  # seconds; less cannot be told, as nodes send their time in whole seconds
-# Bounds on one answer, several times what the largest node has. Each entry takes about a kilobyte while it is shown.
+_LEAST_SKEW: Final = 2.0  # seconds; we can't detect less, because nodes send their time in whole seconds
+# Limits for one answer, several times the size of the largest node. Each entry takes about a kilobyte while shown.
 _MOST_TOPICS: Final = 50_000
 _MOST_CHANNELS: Final = 200_000
 _MOST_PERCENTILES: Final = 100
@@ -57,7 +57,7 @@ _STILL: Final = Rates(incoming=0.0, finished=0.0, requeued=0.0, timed_out=0.0, f
 _SILENT: Final = Rates(incoming=0.0, bytes=0.0)
 
 
-_NO_CLIENTS: Final[Mapping[ClientKey, Pace]] = {}  # one for all, as most channels of a big cluster have none
+_NO_CLIENTS: Final[Mapping[ClientKey, Pace]] = {}  # one for all, because most channels of a big cluster have none
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class ChannelPart:
     row: ChannelNode
     rates: Rates
     failures: Pace | None = None  # of its requeues and timeouts together
-    clients: Mapping[ClientKey, Pace] = field(default_factory=dict)  # of what each has finished, requeued, let time out
+    clients: Mapping[ClientKey, Pace] = field(default_factory=dict)  # finished, requeued and timed out messages of each
     readings: Readings = ()  # of its policy counts, if there are any
 
     @property
@@ -86,8 +86,8 @@ class TopicPart:
     row: TopicNode
     rates: Rates
     channels: Mapping[str, ChannelPart]
-    packed: bytes  # its part of the answer, kept only to be compared with the next one; packed to save memory
-    is_silent: bool = False  # the node does not answer now: these are its last known numbers
+    packed: bytes  # its part of the answer, kept to compare with the next one, and packed to save memory
+    is_silent: bool = False  # the node doesn't answer now: these are its last known numbers
     readings: Readings = ()  # of its policy counts, if there are any
 
 
@@ -97,35 +97,35 @@ class NodeAnswer:
 
     at: float  # when it came, on our monotonic clock
     topics: Mapping[str, TopicPart]
-    producers: tuple[Producer, ...] | None  # None: not asked for
-    has_clients: bool  # clients and producers were asked for
+    producers: tuple[Producer, ...] | None  # None: not requested
+    has_clients: bool  # clients and producers were requested
     version: str = ""
     own_health: str = ""
     policy_digest: str | None = None
     policy_error: str = ""
     policy_is_copy: bool = False
     draining: bool = False
-    worker: int | None = None  # its number, if one `nsqd --workers` runs it and others
+    worker: int | None = None  # its number, if it is one of the workers of `nsqd --workers`
     remote: RemoteCopy | None = None
     start_time: float | None = None
     memory: Memory | None = None
-    restarted: bool = False  # since its answer before
-    is_silent: bool = False  # the node has not answered since: its numbers are the last known ones, its rates unknown
+    restarted: bool = False  # since its previous answer
+    is_silent: bool = False  # the node has been silent since: its numbers are the last known ones, its rates unknown
 
     @property
     def depth(self) -> int:
-        """The messages that wait in its topics and in its channels."""
+        """Messages waiting in its topics and channels."""
         topics = self.topics.values()
         return sum(topic.row.depth + sum(part.row.depth for part in topic.channels.values()) for topic in topics)
 
 
 def standby_answer(document: Any, *, at: float) -> NodeAnswer:
-    """Return the answer of a standby, which has no /stats, from its /remote. Raise NotUnderstood."""
+    """Return the answer of a standby, built from its /remote because it has no /stats. Raise NotUnderstood."""
     return NodeAnswer(at=at, topics={}, producers=(), has_clients=True, remote=read_copy(_opened(document)))
 
 
 def silenced(answer: NodeAnswer) -> NodeAnswer:
-    """Return a node's last answer as it is shown while the node does not answer: its rates are unknown."""
+    """Return a node's last answer as shown while the node doesn't answer: its rates are unknown."""
     if answer.is_silent:
         return answer
     producers = tuple(
@@ -146,7 +146,7 @@ def silenced(answer: NodeAnswer) -> NodeAnswer:
 
 
 def _silenced(part: ChannelPart) -> ChannelPart:
-    """Return the part with unknown rates. Clients that were not asked for count as none: nobody can ask now."""
+    """Return the part with unknown rates. Missing clients count as none, because we can't request them now."""
     clients = tuple(
         replace(client, finish_rate=None, requeue_rate=None, timeout_rate=None, oldest_in_flight=None)
         for client in part.row.clients or ()
@@ -164,7 +164,7 @@ def read_stats(
     has_history: bool = False,
     skew: float = 0.0,
 ) -> NodeAnswer:
-    """Read the answer in one go, as tests do; see `stats_in_slices`."""
+    """Parse the answer in one go, as tests do; see `stats_in_slices`."""
     return at_once(
         stats_in_slices(
             node, document, at=at, before=before, has_clients=has_clients, has_history=has_history, skew=skew
@@ -182,10 +182,10 @@ def stats_in_slices(
     has_history: bool = False,
     skew: float = 0.0,
 ) -> Slices[NodeAnswer]:
-    """Read the answer, with a pause after each topic, channel and producer. Raise NotUnderstood.
+    """Parse the answer, with a pause after each topic, channel and producer. Raise NotUnderstood.
 
-    Rates are counted since `before`, the same node's previous answer. `has_clients` tells whether clients were asked
-    for, and `has_history` whether the node's history can be read. `skew` is how many seconds its clock is ahead of ours.
+    Rates are counted since `before`, the same node's previous answer. `has_clients` says if clients were requested, and
+    `has_history` if the node's history can be read. `skew` is how many seconds its clock is ahead of ours.
     """
     document = _opened(document)
     start_time = moment(document.get("start_time")) or None
@@ -235,7 +235,7 @@ def _opened(document: Any) -> dict[str, Any]:
 @dataclass(slots=True)
 class _TopicReader:
     node: str
-    basis: NodeAnswer | None  # the answer since which rates are counted
+    basis: NodeAnswer | None  # the answer since which we count rates
     seconds: float  # since that answer
     at: float  # when this answer came
     has_clients: bool
@@ -289,7 +289,7 @@ class _TopicReader:
         check_count(self._channels, _MOST_CHANNELS, "channels")
         check_count(self._clients, MOST_CLIENTS, "clients")
         row = self._channel_row(raw)
-        # A node that was not asked for clients sends null; without clients nobody needs to ask for them.
+        # If we didn't request clients the node sends null; without clients the difference doesn't matter.
         paces: Mapping[ClientKey, Pace] = _NO_CLIENTS
         if self.has_clients or raw.get("clients") is not None or raw.get("client_count") == 0:
             known = before.clients if before is not None else {}
@@ -305,7 +305,7 @@ class _TopicReader:
         return ChannelPart(row, rates, pace_after(pace, self.at, failures), paces or _NO_CLIENTS, readings)
 
     def _channel_row(self, raw: Json) -> ChannelNode:
-        """Read the channel's own numbers, without its clients and what is counted since the answer before."""
+        """Parse the channel's own numbers, without its clients and the counts since the previous answer."""
         numbers: dict[str, Any] = {name: raw.get(key) or 0 for name, key in _CHANNEL_NUMBERS}
         check_numbers(*numbers.values())
         return ChannelNode(
@@ -321,7 +321,7 @@ class _TopicReader:
 
 
 def _name(raw: Json, key: str) -> str:
-    """Return the name, which need not be valid in NSQ: it is shown all the same."""
+    """Return the name. It needn't be valid in NSQ: we show it all the same."""
     name = raw[key]
     if not isinstance(name, str):
         raise TypeError(f"{key} is not text")
@@ -331,9 +331,9 @@ def _name(raw: Json, key: str) -> str:
 
 
 def _unchanged(before: TopicPart, at: float) -> TopicPart:
-    """Return the part with rates of zero, but for those over a minute, which fall to zero within that minute.
+    """Return the part with rates of zero. Rates over a minute fall to zero within that minute.
 
-    It is the very same object if they were zero before, as `Merger` tests identity.
+    If they were zero before, this is the very same object, because `Merger` tests identity.
     """
     is_at_rest = before.rates is _SILENT and not before.row.policy_recent
     if is_at_rest and all(part.is_at_rest for part in before.channels.values()):
@@ -347,7 +347,7 @@ def _unchanged(before: TopicPart, at: float) -> TopicPart:
 
 
 def _moment(timestamp: Any, skew: float) -> float | None:
-    """Return a time in nanoseconds, by the node's clock, as seconds by ours; None if the node does not tell it."""
+    """Convert a time in nanoseconds by the node's clock to seconds by ours; None if the node doesn't send it."""
     if timestamp is None or not (seconds := moment(timestamp / _NANOSECONDS)):
         return None
     return seconds - (skew if abs(skew) >= _LEAST_SKEW else 0.0)
@@ -389,9 +389,9 @@ def _channel_rates(
     requeued, timed_out = now.requeue_count - before.requeue_count, now.timeout_count - before.timeout_count
     if incoming < 0 or requeued < 0 or timed_out < 0:
         return UNKNOWN_RATES
-    # Finished are the messages that came in, are not there any more, and were not dropped by a rule; emptying a channel
-    # or discarding what is buried looks like finishing. nsqd may count a message that moves meanwhile twice or not at
-    # all, so the difference may fall a little below zero.
+    # Finished are the messages that came in, aren't there any more, and weren't dropped by a rule; emptying a channel
+    # or discarding buried messages looks like finishing. While a message moves, nsqd may count it twice or not at all,
+    # so the difference can fall a little below zero.
     dropped = max(dropped_among(now.policy_counts) - dropped_among(before.policy_counts), 0)
     finished = max(incoming + _held(before) - _held(now) - dropped, 0)
     if not (incoming or finished or requeued or timed_out or (failed and failed[0])):
@@ -406,7 +406,7 @@ def _channel_rates(
 
 
 def failures_of(row: ChannelNode) -> tuple[int]:
-    """Return how many deliveries have failed, as the one counter of a pace."""
+    """Return the number of failed deliveries, as the one counter of a pace."""
     return (row.requeue_count + row.timeout_count,)
 
 
@@ -418,7 +418,7 @@ def _held(row: ChannelNode) -> int:
 
 
 def read_latency(raw: Any) -> Latency | None:
-    """Read one node's percentiles; None where it sends none."""
+    """Parse one node's percentiles; None if it sends none."""
     if not isinstance(raw, dict):
         return None
     count = raw.get("count") or 0

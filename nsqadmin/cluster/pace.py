@@ -1,7 +1,7 @@
 """Rates over about a minute, from counters that are read every few seconds.
 
-Something that happens once in ten seconds has, between two readings of five seconds, a rate of 12 a minute or of 0, by
-chance. A `Pace` keeps two earlier readings of some counters, and rates are counted since the older one:
+For example, something that happens once in ten seconds has, between two readings of five seconds, a rate of 12 a minute
+or of 0, by chance. A `Pace` keeps two earlier readings of some counters, and counts rates since the older one:
 
     older ──────── newer ──────── now      once the newer reading is half a minute old, it becomes the older one
 
@@ -24,7 +24,7 @@ class Pace(NamedTuple):
     newer: Counts
 
     def rates(self, at: float, counts: Counts) -> tuple[float, ...] | None:
-        """Return the rate of each counter until now; None right at the start."""
+        """Return each counter's rate until now; None right at the start."""
         seconds = at - self.older_at
         if seconds <= 0:
             return None
@@ -32,7 +32,7 @@ class Pace(NamedTuple):
 
 
 def pace_after(pace: Pace | None, at: float, counts: Counts) -> Pace:
-    """Return the pace with this reading. If the first counter has gone down, it has begun anew, and so does the pace."""
+    """Return the pace with this reading. If the first counter has gone down, it was reset, and so is the pace."""
     if pace is None or counts[0] < pace.newer[0]:
         return Pace(at, counts, at, counts)
     if at - pace.newer_at < _HALF:

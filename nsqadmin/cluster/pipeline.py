@@ -26,7 +26,7 @@ class TopicWindows:
 
 
 def parse(text: str) -> dict[str, TopicWindows]:
-    """Read the file's windows by topic. Raise ValueError, KeyError, TypeError or AttributeError for any other text."""
+    """Parse the file's windows by topic. Raise ValueError, KeyError, TypeError or AttributeError for any other text."""
     found = json.loads(text)
     if found["v"] != FORMAT:
         raise ValueError(f"expected results of version {FORMAT}, not {found['v']!r}")
@@ -41,7 +41,7 @@ def parse(text: str) -> dict[str, TopicWindows]:
 
 
 def _series(windows: Iterable[Mapping[str, Any]], length: float) -> Series:
-    """Space the windows equally: the file leaves out those in which no message came."""
+    """Space the windows equally: the file leaves out those without messages."""
     by_start = {_moment(window["start"]): window for window in windows}
     last = max(by_start)
     first = max(min(by_start), last - (LONGEST - 1) * length)

@@ -1,4 +1,4 @@
-"""Reads the file that `nsqpipe aggregate --results` writes, again whenever it has changed."""
+"""Reads the file that `nsqpipe aggregate --results` writes, whenever it changes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class PipelineResults:
         self._topics: Mapping[str, TopicWindows] = {}
 
     def of_topic(self, topic: str) -> TopicWindows | None:
-        """Return what the file says about the topic now; None without a file, or if it cannot be read."""
+        """Return the file's windows for the topic; None without a file, or if it can't be read."""
         try:
             found = os.stat(self._path)
             stamp = found.st_ino, found.st_mtime_ns, found.st_size

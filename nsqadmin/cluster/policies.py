@@ -1,4 +1,4 @@
-"""What the policy files of nodes demand of a topic and of a channel: read from `/config/policy`, and compared."""
+"""The policies of topics and channels, read from the nodes' `/config/policy` and compared."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ _ODD: Final = (TypeError, ValueError, AttributeError, KeyError)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """A key that holds, and where it comes from."""
+    """A key in force, and its source."""
 
     key: str
     value: str  # as in the file
     line: int  # of its entry
-    is_dry: bool  # it only counts what it would do
+    is_dry: bool  # only counts, without acting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePolicy:
-    """What one node told about its policy file."""
+    """One node's report about its policy file."""
 
     node: str
     path: str = ""
     digest: str = ""  # empty: it has no policy file
-    read_at: float = 0.0  # when that content came into force, by our clock
+    read_at: float = 0.0  # when that content took effect, by our clock
     error: str = ""  # why a later content was refused
     of_topic: tuple[Demand, ...] = ()
     of_channel: tuple[Demand, ...] = ()
-    untold: str = ""  # why it told nothing
+    untold: str = ""  # why we don't have it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,19 +45,19 @@ class Row:
 
     key: str
     demand: Demand | None  # None: these nodes have no such key
-    nodes: tuple[str, ...]  # where it is so; empty: on all nodes that tell
+    nodes: tuple[str, ...]  # where it applies; empty: on all nodes that report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class File:
-    """One content of a policy file, and the nodes where it is in force."""
+    """One content of a policy file, and the nodes that use it."""
 
     digest: str  # empty: no file
     nodes: tuple[NodePolicy, ...]
 
 
 def read_policy(node: str, document: Any, *, skew: float = 0.0) -> NodePolicy:
-    """Read a node's answer. Raise NotUnderstood."""
+    """Parse a node's answer. Raise NotUnderstood."""
     try:
         return NodePolicy(
             node=node,
@@ -91,9 +91,9 @@ def _demand(key: str, raw: Json) -> Demand:
 
 
 def rows_of(demands: Sequence[tuple[str, Sequence[Demand]]]) -> tuple[Row, ...]:
-    """Return what holds. `demands` are the nodes that tell, each with what it demands.
+    """Return the keys in force. `demands` are the reporting nodes with their keys.
 
-    Where all nodes agree about a key, it is one row; otherwise each of its values is one, and the nodes without the key.
+    If all nodes agree on a key, it is one row; otherwise each value is a row, and so are the nodes without the key.
     """
     by_node = {node: {it.key: it for it in told} for node, told in demands}
     keys = dict.fromkeys(it.key for _, told in demands for it in told)
@@ -108,7 +108,7 @@ def _rows_of_key(key: str, by_node: dict[str, Demand | None]) -> Iterator[Row]:
 
 
 def files_of(policies: Iterable[NodePolicy]) -> tuple[File, ...]:
-    """Return the files of the nodes that tell, the one that most nodes have first."""
+    """Return the files of the reporting nodes, the most frequent first."""
     by_digest: dict[str, list[NodePolicy]] = {}
     for policy in policies:
         if not policy.untold:

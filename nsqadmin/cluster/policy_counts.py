@@ -1,6 +1,6 @@
-"""What the rules of nodes' policy files have done to messages: counts by cause, and how much of that was lately.
+"""The effects of policy rules on messages: counts by cause, and how many of them are recent.
 
-What happens seldom and matters much, such as a message that a rule drops, is counted over five minutes, from a reading a
+Rare events that matter much, such as a rule dropping a message, are counted over five minutes, with one reading per
 minute:
 
     oldest ── minute ── minute ── minute ── minute ── now      the oldest one goes once it is more than five minutes old
@@ -30,7 +30,7 @@ Readings = tuple[Reading, ...]
 
 
 def read_counts(raw: Any) -> Counts:
-    """Read the counts that a node tells of a topic or a channel."""
+    """Read a node's counts for a topic or a channel."""
     if not raw:
         return ()
     check_count(len(raw), _MOST_CAUSES, "causes")
@@ -39,10 +39,10 @@ def read_counts(raw: Any) -> Counts:
 
 
 def counted_lately(readings: Readings, now: Reading) -> tuple[Readings, Counts]:
-    """Return the readings to keep, and what was counted since the oldest of the last five minutes.
+    """Return the readings to keep, and the counts since the oldest reading of the last five minutes.
 
-    `readings` are those before; without any, nobody knows when it was counted. Causes may appear. If a count has gone
-    down, counting has begun anew.
+    `readings` are the previous ones; without any, we don't know when a count happened. New causes may appear. If a
+    count has gone down, it was reset.
     """
     if not now.counts:
         return (), ()

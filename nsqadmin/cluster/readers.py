@@ -1,4 +1,4 @@
-"""Joins what nodes report about readers, which read a topic's logs without a channel, and sets it against retention."""
+"""Joins the nodes' reports about readers, which read a topic's logs without a channel, and checks retention."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from nsqadmin.cluster.model import Reader, ReaderNode, Untold
 from nsqadmin.cluster.sane import NotUnderstood
 
 SILENT_AFTER: Final = 180.0  # seconds; a running reader reports at least once a minute
-MOST: Final = 200  # readers that we take from one answer; nsqd keeps 64 for a topic
+MOST: Final = 200  # readers that we accept from one answer; nsqd keeps 64 for a topic
 _LONGEST_TEXT: Final = 2048
-_SKEW: Final = 2.0  # seconds; less cannot be told, as nodes send their time in whole seconds
+_SKEW: Final = 2.0  # seconds; we can't detect less, because nodes send their time in whole seconds
 _NANOSECOND: Final = 1e-9
 _MOST_NUMBER: Final = 1 << 64
 
@@ -21,12 +21,12 @@ Key = tuple[str, str]  # name and `into`
 
 
 class TellsNoReaders(NotUnderstood):
-    """The node is of a release that does not know readers yet."""
+    """The node's release doesn't know readers yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderReport:
-    """What one node says about one reader."""
+    """One node's report about one reader."""
 
     key: Key
     format: str
@@ -36,14 +36,14 @@ class ReaderReport:
 
 @dataclass(frozen=True, slots=True)
 class NodeReaders:
-    """What is known about the readers of one node."""
+    """The readers of one node."""
 
     reports: tuple[ReaderReport, ...] | None = None  # its last answer; None: it has never given one
-    reason: str = ""  # why it does not answer now; empty if it does
+    reason: str = ""  # why it doesn't answer now; empty if it does
 
 
 def read_readers(node: str, document: Any, *, as_of: float, skew: float | None) -> tuple[ReaderReport, ...]:
-    """Read the answer to `/topic/log?readers=true`. Raise NotUnderstood.
+    """Parse the answer to `/topic/log?readers=true`. Raise NotUnderstood.
 
     `skew` is how many seconds the node's clock is ahead of ours: the times in the answer are by the node's clock.
     """
@@ -99,7 +99,7 @@ def _text(value: Any) -> str:
 
 
 def joined(nodes: Mapping[str, NodeReaders]) -> tuple[tuple[Reader, ...], tuple[Untold, ...]]:
-    """Join the reports by reader. For a node that does not answer now, its last answer stands, with the reason."""
+    """Join the reports by reader. For a node that doesn't answer now, use its last answer, with the reason."""
     found: dict[Key, list[ReaderReport]] = {}
     telling = []
     for node in sorted(nodes):
@@ -130,13 +130,13 @@ def _reader(key: Key, reports: Sequence[ReaderReport], telling: Sequence[str]) -
 
 
 class ReaderDanger(StrEnum):
-    """How likely it is that messages are removed before a reader has committed them, in rising order."""
+    """How likely messages are removed before a reader has committed them, in rising order."""
 
     NONE = "none"
     UNKNOWN = "unknown"
     UNKEPT = "unkept"  # without retention, messages go as soon as all channels have finished them
     AHEAD = "ahead"  # retention will overtake the reader at the present rates
-    NEAR = "near"  # as AHEAD, and more than half of the time has passed
+    NEAR = "near"  # like AHEAD, and more than half of the time has passed
     LOST = "lost"  # it has happened
 
 
@@ -145,7 +145,7 @@ class Outlook:
     """Whether retention will overtake a reader on a node."""
 
     danger: ReaderDanger
-    seconds: float | None = None  # until then at the earliest; messages that a channel still needs stay for longer
+    seconds: float | None = None  # until then at the earliest; messages that a channel still needs stay longer
 
 
 _ORDER: Final = tuple(ReaderDanger)
@@ -156,7 +156,7 @@ def is_silent(row: ReaderNode) -> bool:
 
 
 def outlook(row: ReaderNode, *, has_channels: bool) -> Outlook:
-    """Foretell whether retention will overtake the reader.
+    """Predict whether retention will overtake the reader.
 
     With no retention set, a topic without channels keeps everything.
     """
@@ -175,9 +175,10 @@ def outlook(row: ReaderNode, *, has_channels: bool) -> Outlook:
 
 
 def _time_of_bytes(row: ReaderNode, lag: float) -> float:
-    """Return how old messages get under the limit in bytes, if bytes always came as fast as those behind; 0: no limit.
+    """Return how old messages get under the byte limit, if they always came as fast as the uncommitted ones; 0: no
+    limit.
 
-    A reader that is behind by no bytes, or by messages published just now, is far from any limit: it counts as none.
+    A reader with a lag of no bytes, or of messages published just now, is far from any limit: it counts as none.
     """
     if not row.retention_bytes or not row.behind_bytes:
         return 0.0
@@ -185,7 +186,7 @@ def _time_of_bytes(row: ReaderNode, lag: float) -> float:
 
 
 def _growth(row: ReaderNode, lag: float) -> float:
-    """Return by how many seconds the reader's lag grows each second: 1 if it has stopped, below 0 if it catches up."""
+    """Return the growth of the reader's lag in seconds per second: 1 if it has stopped, below 0 if it catches up."""
     if not row.rate or is_silent(row) or not lag:
         return 1.0
     return 1.0 - row.rate * lag / row.behind

@@ -1,6 +1,6 @@
 """The snapshot file: a `Recording` as JSON and back.
 
-Absent fields get their defaults and unknown ones are ignored, so that the file of another release can be opened.
+Missing fields get their defaults and unknown ones are ignored, so that you can open the file of another release.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def encode(recording: Recording) -> bytes:
 
 
 def decode(text: bytes) -> Recording:
-    """Read what `encode` has written. Raise NotASnapshot for anything else."""
+    """Parse the output of `encode`. Raise NotASnapshot for anything else."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -41,7 +41,7 @@ def decode(text: bytes) -> Recording:
 
 
 def to_json(value: Any) -> Any:
-    """Turn a value of the model into dicts, lists and plain values, for snapshot files and the answers of `api/v2`."""
+    """Convert a value of the model to dicts, lists and plain values, for snapshot files and the answers of `api/v2`."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {name: to_json(getattr(value, name)) for name in _shown(type(value))}
     if isinstance(value, Mapping):
@@ -52,7 +52,7 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(kind: type[T], value: object) -> T:
-    """Turn a value that `to_json` has made back into a `kind`. Raise NotASnapshot if it does not fit."""
+    """Convert the output of `to_json` back to a `kind`. Raise NotASnapshot if it doesn't fit."""
     decoded: T = _decoded(kind, value, kind.__name__)
     return decoded
 
@@ -70,7 +70,7 @@ def _hints(kind: type) -> Mapping[str, Any]:
 def members_of(kind: type) -> list[str]:
     """Return the names of a record's fields in the order of its JSON.
 
-    That is the order in which they are declared, but a record that inherits numbers says where these are: NSQ's come
+    That is the order of their declarations, but a record that inherits numbers says where to put these: NSQ's come
     after the first field of its NUMBERS_AFTER, and ours after the second.
     """
     fields = dataclasses.fields(kind)

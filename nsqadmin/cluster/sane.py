@@ -1,4 +1,4 @@
-"""What is refused of an answer before it comes into the merged picture: there, one odd number would fail all nodes."""
+"""Checks of answers before they are merged: in the merged picture, one odd number would fail all nodes."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any, Final
 
 Json = Mapping[str, Any]
 
-MOST_CLIENTS: Final = 100_000  # of one node's answer; also the bound on producers and their counts
+MOST_CLIENTS: Final = 100_000  # of one node's answer; also the limit on producers and their counts
 LONGEST_NAME: Final = 4096  # characters; NSQ allows 64
 _MOST: Final = 1 << 64  # every count is below this
 _END_OF_TIME: Final = 253_402_300_800  # the year 10000, in seconds since 1970
 
 
 class NotUnderstood(ValueError):
-    """The answer is not one that a node gives."""
+    """Not an answer that a node gives."""
 
 
 class TooMuch(NotUnderstood):
-    """The answer has more topics, channels, clients or producers than we take from one node."""
+    """The answer has more topics, channels, clients or producers than we accept from one node."""
 
 
 def check_count(count: int, most: int, what: str) -> None:
@@ -31,7 +31,7 @@ def text(value: Any) -> str:
 
 
 def check_numbers(*counts: float) -> None:
-    """Raise TypeError or ValueError for what is not a sane number.
+    """Raise TypeError or ValueError for an implausible number.
 
     Here such a number fails one node's answer; in the merged picture it would fail all nodes.
     """
@@ -40,12 +40,12 @@ def check_numbers(*counts: float) -> None:
 
 
 def whole(value: Any) -> int | None:
-    """Return the value if it is a number that something can be counted with, from 0."""
+    """Return the value if it is a plausible count, from 0."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST else None
 
 
 def moment(value: Any) -> float:
-    """Return the value as seconds since 1970, or 0 if it is not a time."""
+    """Return the value as seconds since 1970, or 0 if it isn't a time."""
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _END_OF_TIME:
         return float(value)
     return 0.0

@@ -2,14 +2,13 @@
 
     MINUTES   a row for each sample, the last 144     of everything
     HOURS     a row a minute, the last six hours      ┐ of the cluster, of nodes, and of a limited number
-    DAYS      a row every ten minutes, the last week  ┘ of topics and channels, those that were active last
+    DAYS      a row every ten minutes, the last week  ┘ of topics and channels: the most recently active
 
-Each key (the cluster, a node, a topic, a channel) has rings of its own. A row has one value for each metric; NaN stands
-for an unknown value. A key whose values have been zero all the time has no fine ring at all: that is most of a big
-cluster.
+Each key (the cluster, a node, a topic, a channel) has its own rings. A row has one value per metric; NaN means unknown.
+A key with nothing but zeros has no fine ring, which is the case for most keys of a big cluster.
 
-A row whose sums have last known numbers of a silent node is marked as partial: charts get a gap in place of its counts,
-while rules on trends (`recent`) see them.
+If a row's sums have last known numbers of a silent node, it is marked as partial: charts show a gap instead of its
+counts, while rules on trends (`recent`) use them.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from typing import Any, Final
 from nsqadmin.cluster.model import CLUSTER_SERIES, Metric, Series, Span
 
 METRICS: Final = tuple(Metric)
-_PARTIAL: Final = len(METRICS)  # the last column: 1 in a partial row; in a mean, the share of partial rows
+_PARTIAL: Final = len(METRICS)  # last column: 1 in a partial row; in a mean, the share of partial rows
 _WIDTH: Final = len(METRICS) + 1
 _COLUMN: Final = {metric: number for number, metric in enumerate(METRICS)}
 _COLUMN_OF_WORD: Final = {metric.value: number for number, metric in enumerate(METRICS)}
@@ -37,16 +36,16 @@ _ZEROS: Final = array("f", [0.0] * _WIDTH)
 _UNKNOWN: Final = array("f", [nan] * _WIDTH)
 _ALWAYS_KEPT: Final = (CLUSTER_SERIES, "node:")
 _MOSTLY: Final = 0.5
-_STEADY: Final = 1.5  # times the interval before; a longer one is a gap
-_STILL_FOR: Final = 60  # minutes without activity after which an active key may take another's place
-# The metrics of each kind of key. The other columns of its rows are zero, and are not shown.
+_STEADY: Final = 1.5  # times the previous interval; a longer one is a gap
+_STILL_FOR: Final = 60  # minutes without activity after which another key may take the place
+# The metrics of each kind of key. The other columns of its rows are zero, and not shown.
 _METRICS_OF: Final[Mapping[str, frozenset[Metric]]] = {
     "topic": frozenset((Metric.DEPTH, Metric.BACKEND_DEPTH, Metric.INCOMING, Metric.BYTES)),
     "channel": frozenset(Metric) - {Metric.BYTES, Metric.FINDINGS},
     "node": frozenset(Metric) - {Metric.FINDINGS},
     CLUSTER_SERIES: frozenset(Metric),
 }
-# Sums over nodes. Rates are not among them: a partial sum of rates has nothing old in it, it is only a lower bound.
+# Sums over nodes. Rates aren't among them: a partial sum of rates has no old part, it is only a lower bound.
 COUNTS: Final = frozenset((Metric.DEPTH, Metric.BACKEND_DEPTH, Metric.IN_FLIGHT, Metric.DEFERRED, Metric.CLIENTS))
 _FORMAT: Final = 2
 _FORMAT_WITHOUT_PARTIAL: Final = 1
@@ -55,7 +54,7 @@ Row = Sequence[float]
 
 
 def row_of(*, is_partial: bool = False, **values: float | None) -> array[float]:
-    """Return a row with these metrics, the others zero. None stands for an unknown value."""
+    """Return a row with these metrics, the others zero. None means unknown."""
     row = array("f", _ZEROS)
     row[_PARTIAL] = is_partial
     for word, value in values.items():
@@ -64,7 +63,7 @@ def row_of(*, is_partial: bool = False, **values: float | None) -> array[float]:
 
 
 class _Ring:
-    """The last `size` rows, numbered consecutively. Rows that were skipped are unknown."""
+    """The last `size` rows, numbered consecutively. Skipped rows are unknown."""
 
     __slots__ = ("_rows", "first", "last", "size")
 
@@ -90,7 +89,7 @@ class _Ring:
         return self._rows[number % self.size * _WIDTH + column]
 
     def shown(self, number: int, metric: Metric) -> float:
-        """Return what charts show: a gap where a count is partly old, for at least half of the row's time."""
+        """Return the values for charts: a gap where a count is partly old for at least half of the row's time."""
         if metric in COUNTS and self.value(number, _PARTIAL) >= _MOSTLY:
             return nan
         return self.value(number, _COLUMN[metric])
@@ -117,7 +116,7 @@ class _Ring:
 
 
 def _with_column(rows: array[float]) -> array[float]:
-    """Return the rows of a file of another release with the column that it lacks: no row is known to be partial."""
+    """Return the rows of another release's file with the missing column: no row is known to be partial."""
     widened = array("f")
     for at in range(0, len(rows), _PARTIAL):
         widened += rows[at : at + _PARTIAL]
@@ -133,16 +132,16 @@ class _Coarse:
     def __init__(self, minute: int) -> None:
         self.hours = _Ring(_HOURS_ROWS, minute)
         self.days = _Ring(_DAYS_ROWS, minute // 10)
-        self.lively = minute  # the last minute in which something happened
+        self.lively = minute  # the last minute with activity
 
 
 @dataclass(slots=True)
 class _Presence:
-    """The samples in which a key was present, by their numbers."""
+    """The samples that had a key, by number."""
 
     first: int
     last: int
-    lively: int = -1  # the last one in which something happened
+    lively: int = -1  # the last one with activity
 
 
 class SeriesStore:
@@ -152,10 +151,10 @@ class SeriesStore:
         self._times = array("d", [0.0] * _FINE_ROWS)
         self._fine: dict[str, _Ring] = {}
         self._present: dict[str, _Presence] = {}
-        self._coarse: OrderedDict[str, _Coarse] = OrderedDict()  # the key that was active last stands last
+        self._coarse: OrderedDict[str, _Coarse] = OrderedDict()  # most recently active last
         self._limited = 0  # how many of these count against `most_coarse`
-        self._minute = -1  # since 1970, that of the newest sample
-        self._minute_began = 0  # the number of the first sample in this minute
+        self._minute = -1  # of the newest sample, since 1970
+        self._minute_began = 0  # number of the first sample in this minute
 
     def __len__(self) -> int:
         return len(self._fine)
@@ -175,7 +174,7 @@ class SeriesStore:
         self._times[number % _FINE_ROWS] = now
         fine, present = self._fine, self._present
         for key, row in rows:
-            is_lively = any(value > 0 for value in row[:_PARTIAL])  # unknown values (NaN) do not count
+            is_lively = any(value > 0 for value in row[:_PARTIAL])  # unknown values (NaN) don't count
             known = present.get(key)
             if known is None:
                 if not is_lively and row != row:
@@ -195,15 +194,15 @@ class SeriesStore:
             self._forget()
 
     def _ring_of_zeros(self, presence: _Presence, number: int) -> _Ring:
-        """Return the ring of a key whose rows before this sample were all zeros, which is why it had none."""
+        """Return the ring of a key that had none, because all its rows before this sample were zeros."""
         ring = _Ring(_FINE_ROWS, presence.first, zeros=True)
         ring.last = min(presence.last, number - 1)
         return ring
 
     def _is_steady(self, now: float) -> bool:
-        """Return whether a sample now comes as long after the last one as that came after the one before.
+        """Return True if this sample comes as long after the last one as that came after the one before.
 
-        Then minutes without a sample are due to the interval, which is long in a large cluster, and are no gap.
+        Then minutes without a sample are due to the interval, which is long in a large cluster, and aren't a gap.
         """
         if self._number < 1:
             return False
@@ -211,9 +210,9 @@ class SeriesStore:
         return now - last <= _STEADY * (last - before)
 
     def _condense(self, through: int, *, is_end_of_ten: bool) -> None:
-        """Add the minute that is over to the coarse rings, and at the end of each ten minutes their mean.
+        """Add the finished minute to the coarse rings, and after every ten minutes their mean.
 
-        The minutes after it up to `through` had no sample and are as this one was. Later ones without a sample are
+        The following minutes up to `through` had no sample and repeat this one. Later minutes without a sample are
         never added, so the last one of the ten may be missing.
         """
         for key, presence in self._present.items():
@@ -238,7 +237,7 @@ class SeriesStore:
         return _ZEROS if self._present[key].last >= self._minute_began else _UNKNOWN
 
     def _new_coarse(self, key: str, is_lively: bool) -> _Coarse | None:
-        """Give an active key coarse rings if there is room, or a key that has been still for an hour makes room."""
+        """Give an active key coarse rings if there is room, or if a key that was still for an hour can make room."""
         if not key.startswith(_ALWAYS_KEPT):
             if not is_lively or not self._most_coarse:
                 return None
@@ -260,7 +259,7 @@ class SeriesStore:
         return False
 
     def _forget(self) -> None:
-        """Forget keys that were absent from all samples that are kept, and drop rings that are all zeros."""
+        """Forget keys that are in none of the kept samples, and drop rings of zeros."""
         oldest = self._number - _FINE_ROWS
         for key in [key for key, presence in self._present.items() if presence.last < oldest]:
             del self._present[key]
@@ -281,7 +280,7 @@ class SeriesStore:
         return _series_of(key, coarse.days, _TEN_MINUTES)
 
     def recent(self, key: str, metric: Metric, seconds: float) -> list[float]:
-        """Return the known values of the last `seconds`, the oldest first."""
+        """Return the known values of the last `seconds`, oldest first."""
         column = _COLUMN[metric]
         values = (self._fine_value(key, number, column) for number in self._numbers(seconds))
         return [value for value in values if not isnan(value)]
@@ -317,14 +316,14 @@ class SeriesStore:
     # Over a restart
 
     def dump(self) -> Mapping[str, Any]:
-        """Return hours and days, which are worth keeping, as what msgpack can pack."""
+        """Return hours and days, the part worth keeping, as values that msgpack can pack."""
         return {
             "format": _FORMAT,
             "coarse": {key: (coarse.hours.dump(), coarse.days.dump()) for key, coarse in self._coarse.items()},
         }
 
     def load(self, dumped: Any) -> None:
-        """Restore what `dump` returned. Raise ValueError for anything else."""
+        """Restore the output of `dump`. Raise ValueError for anything else."""
         try:
             if dumped["format"] not in (_FORMAT, _FORMAT_WITHOUT_PARTIAL):
                 raise ValueError("another format")
@@ -340,7 +339,7 @@ class SeriesStore:
 
 
 def _mean(ring: _Ring, first: int, last: int) -> array[float]:
-    """Return the mean of the known values of each column, unknown where a column has none."""
+    """Return the mean of the known values of each column, or unknown if there are none."""
     row = array("f", _UNKNOWN)
     numbers = range(max(first, ring.last - ring.size + 1, ring.first), min(last, ring.last) + 1)
     for column in range(_WIDTH):

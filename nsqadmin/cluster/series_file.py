@@ -1,7 +1,7 @@
-"""Keeps over a restart what is worth keeping: one file, replaced as a whole every five minutes and at the end.
+"""Keeps state over a restart: one file, replaced as a whole every five minutes and at the end.
 
-Several parts of nsqadmin keep something: the charts, the nodes with their last answers. Each has a name in the file, and
-a part that cannot be read only loses its own content.
+Several parts of nsqadmin have state to keep: the charts, the nodes with their last answers. Each part has a name in the
+file; if we can't read a part, it only loses its own content.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from nsqcommon.disk_sync import sync_all
 log = logging.getLogger(__name__)
 
 _EVERY: Final = 300.0  # seconds
-_AT_THE_END: Final = 5.0  # seconds that writing the file at the end may take
-_CHARTS: Final = "charts"  # a file of an earlier release has nothing else, and not under a name
+_AT_THE_END: Final = 5.0  # seconds for writing the file at the end
+_CHARTS: Final = "charts"  # name of the charts; a file of an earlier release has only these, and no names
 
 
 class Part(Protocol):
-    """What is kept. `SeriesStore` is one."""
+    """State to keep. `SeriesStore` is one."""
 
     def dump(self) -> Any:
-        """Return a value for msgpack. A function in it is called in another thread, and what it returns is kept."""
+        """Return a value for msgpack. A function in it is called in another thread, and its result is kept."""
         ...
 
     def load(self, dumped: Any) -> None:
-        """Restore what `dump` returned. Raise ValueError for anything else."""
+        """Restore the output of `dump`. Raise ValueError for anything else."""
         ...
 
 
 def load(path: str, **parts: Part) -> None:
-    """Load the file into these parts. What cannot be read only means that a part starts empty."""
+    """Load the file into these parts. If a part can't be read, it starts empty."""
     try:
         with open(path, "rb") as file:
             document = msgpack.unpackb(file.read(), strict_map_key=False)

@@ -1,8 +1,8 @@
-"""Finds out that a channel has consumers of another program or version: a deployment, which often explains what follows.
+"""Detects that a channel has consumers of another program or version: a deployment, which often explains later events.
 
-Consumers say what they are by their user agent, such as `shop-worker/1.5`. A deployment ends some and starts others,
-and for a moment there may be none. So a version is new if the channel had consumers before, and none of this version
-within the last minutes.
+Consumers identify themselves by their user agent, such as `shop-worker/1.5`. A deployment ends some and starts others,
+and for a moment there may be none. So a version is new if the channel had consumers before, but none of this version in
+the last minutes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 from nsqadmin.cluster.model import TAIL_PREFIX, Activity, Channel, Snapshot
 
 REMEMBERED: Final = 600.0  # seconds after which a version that left is new again
-_MOST: Final = 20  # versions of one channel that are remembered
+_MOST: Final = 20  # versions to remember for one channel
 _MOST_NAMED: Final = 3
 _LONGEST: Final = 100  # characters of a user agent, which clients choose
 
@@ -23,7 +23,7 @@ class Versions:
         self._seen: dict[tuple[str, str], dict[str, float]] = {}  # by channel: versions, and when each was last there
 
     def events(self, now: Snapshot) -> Iterator[Activity]:
-        """Yield an event for each channel that has a new version of its consumers, and remember the versions."""
+        """Yield an event for each channel with a new version of its consumers, and remember the versions."""
         known, self._seen = self._seen, {}
         for topic in now.topics:
             for channel in topic.channels:
@@ -48,7 +48,7 @@ def _versions(channel: Channel) -> list[str]:
 
 
 def _remembered(seen: dict[str, float], now: float) -> dict[str, float]:
-    """Return the versions of the last minutes, and the last ones in any case: a channel may be without consumers."""
+    """Return the versions of the last minutes, and always the last ones: a channel may be without consumers."""
     newest = max(seen.values())
     if len(seen) <= _MOST and min(seen.values()) >= now - REMEMBERED:
         return seen

@@ -1,4 +1,4 @@
-"""The view: the picture that pages and APIs show. The sampler is one, and so is a snapshot file."""
+"""The view: the snapshot that pages and APIs show. The sampler is one, and so is a snapshot file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class View(Protocol):
     @property
     def snapshot(self) -> Snapshot:
-        """The newest picture. Take it once for each answer, as the next access may return a newer one."""
+        """The newest snapshot. Take it once for each answer, because the next access may return a newer one."""
         ...
 
     def series(self, key: str, span: Span) -> Series | None:
@@ -27,15 +27,15 @@ class View(Protocol):
         ...
 
     def activity(self) -> tuple[Activity, ...]:
-        """Return what happened, the newest first."""
+        """Return the activity, newest first."""
         ...
 
     def look_at(self, topic: str = "") -> None:
-        """Note that a viewer looks at this topic, or at all consumers: for a while, sweeps ask for clients there."""
+        """Note that someone looks at this topic, or at all consumers: for a while, sweeps request their clients."""
         ...
 
     async def refreshed(self, topic: str = "") -> Snapshot:
-        """Ask all nodes now, with this topic's clients, and return the new picture. Called under asyncio."""
+        """Poll all nodes now, with this topic's clients, and return the new snapshot. Called under asyncio."""
         ...
 
 
@@ -56,7 +56,7 @@ class SavedView:
         return self._recording.activity
 
     def look_at(self, topic: str = "") -> None:
-        """Do nothing: a file is not asked for more."""
+        """Do nothing: a file has no more to offer."""
 
     async def refreshed(self, topic: str = "") -> Snapshot:
         return self.snapshot
@@ -70,7 +70,7 @@ def open_saved(path: str) -> SavedView:
 
 
 def recorded(view: View, keys: Callable[[Snapshot], list[str]]) -> Recording:
-    """Return what is seen now, with the series of `keys`, for a snapshot file."""
+    """Return the present state, with the series of `keys`, for a snapshot file."""
     snapshot = view.snapshot
     series = {
         f"{key}@{span}": found
@@ -82,10 +82,10 @@ def recorded(view: View, keys: Callable[[Snapshot], list[str]]) -> Recording:
 
 
 def seen_by(snapshot: Snapshot, user: Identity) -> Snapshot:
-    """Return the part of the picture that a user may see: without hidden topics, and without the words of nodes.
+    """Return the part of the snapshot that a user may see: without hidden topics, and without the words of nodes.
 
-    A node's own words, such as the text of an error, may name any topic. For most users nothing is hidden, and they get
-    the picture itself.
+    A node's own words, such as the text of an error, can name any topic. Most users see everything, and get the
+    snapshot itself.
     """
     if user.sees_everything:
         return snapshot
@@ -113,7 +113,7 @@ def _without_words(topic: Topic, user: Identity) -> Topic:
 
 
 def _seen_producers(producers: Iterable[Producer], sees: Callable[[str], bool]) -> Iterator[Producer]:
-    """Yield the producers with what a user sees of them. One that publishes only to hidden topics is left out."""
+    """Yield the producers, reduced to what the user may see. Skips producers that only publish to hidden topics."""
     for producer in producers:
         if counts := tuple(count for count in producer.counts if sees(count[0])):
             yield replace(producer, counts=counts)

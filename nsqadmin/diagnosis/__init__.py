@@ -1,17 +1,17 @@
-"""Says what is wrong, in words and with the numbers that show it: findings, and the incidents that they belong to.
+"""Diagnoses problems, in words and with numbers as evidence: findings, and the incidents that they belong to.
 
-Findings come from rules on a picture and on its history.
+Findings come from rules on a snapshot and on its history.
 
-Each rule is a function that yields findings. Some rules stand in groups: once a rule of a group finds something, the
-group's later rules are not asked. Every finding has its evidence, and is marked if it is an inference.
+Each rule is a function that yields findings. Some rules form groups: once a rule of a group finds something, the
+group's later rules are skipped. Every finding has its evidence, and is marked if it is an inference.
 
     delivery   one group: D20 paused itself, D1 paused, D2 partly paused, D3 no consumers, D4 none where messages wait, D5 none ready,
                D7 hanging handlers, D6 saturated
     handling   one group: D8 requeues, D18 a consumer that gives back much, D9 a slow or stuck consumer
     no group   D10 deferred, D12 sampling, D15 spilling to disk; D17 unknown in part, if nothing else is found and a
                node of the channel is silent
-    policy     no group: D21 publishes refused (topics), D22 messages dropped, D23 messages expire (channels), D24 soon
-               deleted, as nobody uses it; D25 a node refuses its policy file, D26 nodes have different ones
+    policy     no group: D21 publishes refused (topics), D22 messages dropped, D23 messages expire (channels),
+               D24 deleted soon because unused; D25 a node refuses its policy file, D26 nodes have different ones
     topic      one group: D1 and D2 paused, D13 no channel, D14 not handed over; D11 burst
     node       no group: D16 down, slow, not well, without token, not registered everywhere, old, twice, wrong clock;
                some of these for nsqlookupd, too; D27 clients cannot connect to the address that it announces
@@ -19,19 +19,19 @@ group's later rules are not asked. Every finding has its evidence, and is marked
                D32 one name in use by two nodes, D33 no standby
 
 `clients.py` judges each consumer of a channel; the rules and the pages show its verdicts.
-While a node is silent, what was found before does not end: see `upkeep.py`.
+While a node is silent, earlier findings don't end: see `upkeep.py`.
 
-A new rule is a function in `channels.py`, `topics.py`, `nodes.py`, `policy.py` or `remote.py`; it joins its group, or those without,
-in one of the first three. Where it also joins its group, or those without.
+To add a rule, write a function in `channels.py`, `topics.py`, `nodes.py`, `policy.py` or `remote.py`, and list it in
+one of the first three, in its group or among the rules without one.
 
-An incident is findings with one cause, so that one cause is one card and not a hundred:
+An incident collects findings with one cause, so that you see one card and not a hundred:
 
-    Snapshot.findings ─► grouping ─► Incident ─► incident_book ─► Open      what the pages, the API and /metrics show
+    Snapshot.findings ─► grouping ─► Incident ─► incident_book ─► Open      shown by pages, the API and /metrics
                             │                        │
                          suspects                 changes, marks
 
-`incident.py` has the records. `grouping.py` decides which findings have one cause, with `suspects.py` for causes that are
-a consumer's program; `wording.py` puts an incident into words. `incident_book.py` follows incidents over time: when each
-began, the numbers then, and whether it grows. `changes.py` looks up what changed just before, and `marks.py` has what
-people acknowledged or muted. All of these are cores: docs/decisions/0013-nsqadmin-that-does-not-guess.md.
+`incident.py` has the records. `grouping.py` decides which findings have one cause, and `suspects.py` finds causes in
+consumers' programs; `wording.py` puts an incident into words. `incident_book.py` follows incidents over time: when each
+began, the numbers then, and whether it grows. `changes.py` looks up earlier changes, and `marks.py` has acknowledged
+and muted incidents. All of these are cores: docs/decisions/0013-nsqadmin-that-does-not-guess.md.
 """

@@ -1,4 +1,4 @@
-"""A case: one topic or channel, with what the rules need to judge it."""
+"""A case: one topic or channel, with everything that the rules need to judge it."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Trends(Protocol):
     """The history of numbers; `SeriesStore` is one."""
 
     def recent(self, key: str, metric: Metric, seconds: float) -> Sequence[float]:
-        """Return the known values of the last `seconds`, the oldest first."""
+        """Return the known values of the last `seconds`, oldest first."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """The surroundings of one topic or channel, and what all findings about it have in common."""
+    """The context of one topic or channel, and the common parts of all findings about it."""
 
     snapshot: Snapshot
     trends: Trends
@@ -93,7 +93,7 @@ class Case:
 
 
 def first_that_speaks(answers: Iterable[Iterable[Finding]]) -> Iterable[Finding]:
-    """Return the findings of the first rule of a group that finds anything."""
+    """Return the findings of a group's first rule that finds anything."""
     for answer in answers:
         if found := list(answer):
             return found

@@ -1,4 +1,4 @@
-"""Looks up what changed just before an incident began: nodes that went, actions of people, bursts, new consumers."""
+"""Looks up changes just before an incident began: lost nodes, actions of people, bursts, new consumers."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from nsqadmin.cluster.model import Activity, Finding
 if TYPE_CHECKING:
     from nsqadmin.diagnosis.incident import Incident
 
-BEFORE: Final = 600.0  # seconds before the begin in which a change may be the reason
-AFTER: Final = 60.0  # and after it: what a sweep sees last may have come first
+BEFORE: Final = 600.0  # seconds before the start in which a change may be the reason
+AFTER: Final = 60.0  # and after it: the change may be older than the sweep that saw it
 MOST: Final = 8  # changes of one incident
-_MOST_TOPICS: Final = 20  # of an incident that are looked up
+_MOST_TOPICS: Final = 20  # of an incident to look up
 _BURST: Final = "D11"
 
-# Events that concern everything. Of the others, only those about the incident's own topics and nodes matter.
+# Events that concern everything. Other events only matter if they are about the incident's own topics and nodes.
 _EVERYWHERE: Final = frozenset(
     ("node_down", "node_gone", "node_up", "node_appeared", "nsqd_restarted", "taken_over", "lookupd_down", "lookupd_up")
 )
 
 
 class Recent:
-    """The newest activity, by what it is about."""
+    """The newest activity, by subject."""
 
     def __init__(self, activity: Iterable[Activity], findings: Iterable[Finding], *, since: float) -> None:
         """`activity` has the newest first, and is read back to `since`."""
@@ -43,7 +43,7 @@ class Recent:
                 self._by_topic.setdefault(finding.topic, []).append(entry)
 
     def before(self, incident: Incident, began: float) -> tuple[Activity, ...]:
-        """Return what may have led to the incident, the oldest first."""
+        """Return the possible reasons for the incident, oldest first."""
         channels: Mapping[str, set[str]] = {topic: set() for topic in incident.topics[:_MOST_TOPICS]}
         for finding in incident.findings:
             if finding.topic in channels:

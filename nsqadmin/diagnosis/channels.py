@@ -1,4 +1,4 @@
-"""Rules about one channel: D1 to D10, D12, D15, D17, D18. Those about the policy are in `policy.py`."""
+"""Rules about one channel: D1 to D10, D12, D15, D17, D18. Rules about the policy are in `policy.py`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _RECENT: Final = 5 * _MINUTE
 _FEW: Final = 2  # samples; fewer show no trend
 _STANDSTILL: Final = 0.05  # messages a second
 _REQUEUED: Final = 0.2  # share of deliveries
-_WORST: Final = 3  # consumers that a finding names
+_WORST: Final = 3  # consumers to name in a finding
 _MANY_DEFERRED: Final = 100
 
 
@@ -115,7 +115,7 @@ def _nobody_ready(channel: Channel, case: Case) -> Iterator[Finding]:
 
 def _hanging(channel: Channel, case: Case) -> Iterator[Finding]:
     if channel.silent or not _is_saturated(channel) or case.mean(Metric.FINISHED, _MINUTE) > _STANDSTILL:
-        return  # what a silent node finishes is not known
+        return  # we don't know what a silent node finishes
     timed_out = case.mean(Metric.TIMED_OUT, _RECENT)
     if not timed_out and not _all_stuck(channel, case):
         return
@@ -139,9 +139,9 @@ def _hanging(channel: Channel, case: Case) -> Iterator[Finding]:
 
 
 def _all_stuck(channel: Channel, case: Case) -> bool:
-    """Return whether messages wait while no consumer has finished any for half a minute.
+    """Return True if messages wait while no consumer has finished any for half a minute.
 
-    With a long msg_timeout, handlers that hang make no message time out.
+    With a long msg_timeout, hanging handlers don't make messages time out.
     """
     clients = [it for it in judged(channel, case.snapshot.taken_at) if it.client.ready_count]
     return bool(channel.depth and clients) and all(it.condition is Condition.STUCK for it in clients)
@@ -171,9 +171,9 @@ def _saturated(channel: Channel, case: Case) -> Iterator[Finding]:
 
 
 def _is_saturated(channel: Channel) -> bool:
-    """Return whether the consumers hold about as many messages as they ask for, on the nodes that answer.
+    """Return True if the consumers hold about as many messages as they ask for, on the nodes that answer.
 
-    nsqd does not count RDY down as it delivers, so the ready count includes the messages in flight.
+    nsqd doesn't decrease RDY as it delivers, so the ready count includes the messages in flight.
     """
     rows = _answering(channel)
     if channel.ready_count is None:
@@ -207,7 +207,7 @@ def _failing(channel: Channel, case: Case) -> Iterator[Finding]:
 
 
 def _one_failing(channel: Channel, case: Case) -> Iterator[Finding]:
-    """Find the consumers that give back much, where the channel as a whole gives back little."""
+    """Find consumers that requeue a lot, in a channel that as a whole requeues little."""
     failing = [it for it in judged(channel, case.snapshot.taken_at) if it.condition is Condition.FAILING]
     if not failing:
         return
@@ -230,7 +230,7 @@ def _one_slow(channel: Channel, case: Case) -> Iterator[Finding]:
     found = judged(channel, case.snapshot.taken_at)
     lagging = [it for it in found if it.condition in (Condition.STUCK, Condition.SLOW)]
     if not lagging or not any((it.client.finish_rate or 0.0) > _STANDSTILL for it in found if it not in lagging):
-        return  # if nobody finishes anything, the rules of delivery say so
+        return  # if nothing is finished at all, the delivery rules say so
     client, word = lagging[0].client, lagging[0].condition
     many = f"{len(lagging)} of {counted(len(found), 'consumer')} are slow or stuck, such as" if len(lagging) > 1 else ""
     yield case.finding(
@@ -339,7 +339,7 @@ def _answering(channel: Channel) -> list[ChannelNode]:
 
 
 def _worst(channel: Channel, case: Case) -> Iterator[Evidence]:
-    """Name the consumers that do worst, and how."""
+    """Name the worst consumers, and their problems."""
     bad = [it for it in judged(channel, case.snapshot.taken_at) if it.condition in NEEDS_ATTENTION]
     if bad:
         named = "; ".join(f"{name_of(it.client)} {it.word}" for it in bad[:_WORST])
@@ -347,7 +347,7 @@ def _worst(channel: Channel, case: Case) -> Iterator[Evidence]:
 
 
 def _held_for(case: Case, holds: Callable[[float, float], bool]) -> float:
-    """Return for about how many seconds `holds` has been true; 0 if it was not at the sample before."""
+    """Return for about how many seconds `holds` has been true; 0 if it was false at the previous sample."""
     depths = case.recent(Metric.DEPTH, _RECENT)
     in_flights = case.recent(Metric.IN_FLIGHT, _RECENT)
     held = 0

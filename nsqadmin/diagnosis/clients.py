@@ -1,14 +1,14 @@
-"""How each consumer of a channel does, judged by its own figures and by those of its peers: the one place that says so.
+"""Judges each consumer of a channel, by its own figures and by its peers'. This is the only place that does.
 
-    stuck     it has as many messages as it may have, has finished none for half a minute, or lets them time out
+    stuck     it has as many messages as it may have, and has finished none for half a minute or lets them time out
     RDY 0     it asks for nothing, although messages wait
-    failing   it gives back more than a fifth of what it gets
-    slow      it has as many as it may have, and finishes less than a quarter of what its peers do (their median)
+    failing   it requeues more than a fifth of its messages
+    slow      it has as many as it may have, and finishes less than a quarter of its peers' median
     idle      it has nothing to do
     unknown   its node is silent
     OK        none of these; "new" until its rates are known
 
-Rates are those of the last minute (`nsqadmin.cluster.pace`). The order above is the order of `judged`, the worst first.
+Rates are averages over the last minute (`nsqadmin.cluster.pace`). `judged` uses the order above, worst first.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from nsqadmin.cluster.model import Channel, Client
 
 FULL: Final = 0.9  # share of the ready count that is in flight
-FAILING: Final = 0.2  # share of what it gets that a consumer gives back
+FAILING: Final = 0.2  # share of its messages that a consumer requeues
 SLOW: Final = 0.25  # share of its peers' median rate
 STANDSTILL: Final = 0.05  # messages a second
-_PEERS: Final = 3  # consumers; among fewer no rate is the usual one
+_PEERS: Final = 3  # consumers; with fewer, no rate is typical
 _NO_PROGRESS: Final = 30.0  # seconds; a shorter time without a FIN says little
 
 
@@ -51,7 +51,7 @@ NEEDS_ATTENTION: Final = frozenset((Condition.STUCK, Condition.NOT_READY, Condit
 class Judged:
     client: Client
     condition: Condition
-    failing: float = 0.0  # share of what it gets that it gives back
+    failing: float = 0.0  # share of its messages that it requeues
     peers: float = 0.0  # the median rate of the other consumers
 
     @property
@@ -61,15 +61,15 @@ class Judged:
 
     @property
     def rank(self) -> tuple[int, float, float]:
-        """Orders consumers, the worst first: by condition, then by what they give back, then by what they hold."""
+        """Sort key, worst first: by condition, then by requeues, then by messages held."""
         return _RANK[self.condition], -self.failing, -self.client.in_flight_count
 
 
 def judged(channel: Channel, now: float) -> tuple[Judged, ...]:
-    """Judge the consumers that are known, the worst first. `now` is the time of the sample, in seconds since 1970."""
+    """Judge the known consumers, worst first. `now` is the time of the sample, in seconds since 1970."""
     clients = [client for row in channel.nodes for client in row.clients or ()]
     answering = [client for client in clients if client.node not in channel.silent]
-    # Sorted once: with thousands of consumers a median for each of them would take seconds.
+    # Sorted once: with thousands of consumers, a median for each of them would take seconds.
     rates = sorted(client.finish_rate for client in answering if client.finish_rate is not None and client.ready_count)
     waiting = channel.depth > 0
     found = [
@@ -103,10 +103,10 @@ def _condition(client: Client, failing: float, peers: float, waiting: bool, now:
 
 
 def _had_time(client: Client, now: float) -> bool:
-    """Return whether the consumer has had its messages for long enough to finish one.
+    """Return True if the consumer has had its messages long enough to finish one.
 
-    Messages that time out come back to it with an age of zero. NSQ's nsqd does not tell ages: there the time since it
-    connected has to do.
+    A message that times out comes back with an age of zero. NSQ's nsqd doesn't report ages, so there we use the time
+    since the consumer connected.
     """
     held = client.oldest_in_flight if client.oldest_in_flight is not None else now - client.connect_time
     return bool(client.timeout_rate) or held >= _NO_PROGRESS
@@ -118,7 +118,7 @@ def _share_given_back(client: Client) -> float:
 
 
 def _median_of_others(client: Client, rates: Sequence[float]) -> float:
-    """Return the median rate of the other consumers that ask for messages, or 0 if these are too few."""
+    """Return the median rate of the other consumers that ask for messages, or 0 if there are too few."""
     if len(rates) < _PEERS or client.finish_rate is None:
         return 0.0
     own = bisect_left(rates, client.finish_rate) if client.ready_count else len(rates)

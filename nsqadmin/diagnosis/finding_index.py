@@ -1,4 +1,4 @@
-"""What findings are about: the channels, topics and nodes, and the sums of their numbers."""
+"""The subjects of findings: channels, topics and nodes, and the sums of their numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Index:
-    """Finds channels by name. `Snapshot.channel` walks a topic's channels, which is too slow for thousands of them."""
+    """Finds channels by name. `Snapshot.channel` scans a topic's channels, which is too slow for thousands of them."""
 
     def __init__(self, snapshot: Snapshot, findings: Iterable[Finding]) -> None:
         self.snapshot = snapshot
@@ -26,7 +26,7 @@ class Index:
         return self._channels.get((finding.topic, finding.channel))
 
     def numbers(self, cause: Cause, findings: Sequence[Finding]) -> Numbers:
-        """Return the sums over the channels, topics and nodes that the findings are about, each counted once."""
+        """Return the sums over the findings' channels, topics and nodes, each counted once."""
         waiting, incoming, channels, is_known = 0, 0.0, 0, False
         for topic_name, channel_name in {(finding.topic, finding.channel) for finding in findings if finding.topic}:
             found = self._channels.get((topic_name, channel_name)) if channel_name else self.snapshot.topic(topic_name)

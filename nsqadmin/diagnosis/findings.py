@@ -1,4 +1,4 @@
-"""Applies all rules to a picture. The rules themselves are in `channels.py`, `topics.py` and `nodes.py`."""
+"""Applies all rules to a snapshot. The rules are in `channels.py`, `topics.py` and `nodes.py`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from nsqadmin.diagnosis.upkeep import SEVERITIES, Beginnings, with_frozen
 def diagnose(
     snapshot: Snapshot, trends: Trends, *, before: Iterable[Finding] = (), beginnings: Beginnings | None = None
 ) -> tuple[Finding, ...]:
-    """Return all findings, the worst first.
+    """Return all findings, worst first.
 
-    `before` are those of the previous picture: while a node is silent, they do not end. `beginnings` remembers since when
-    each is there, from picture to picture.
+    `before` are the findings of the previous snapshot: while a node is silent, they don't end. `beginnings` remembers
+    when each finding began.
     """
     found = [
         *(finding for topic in snapshot.topics for finding in _about(topic, snapshot, trends)),

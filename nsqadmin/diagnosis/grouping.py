@@ -1,14 +1,14 @@
-"""Groups the findings of a picture by cause. Each finding gets into the first group that it fits:
+"""Groups the findings of a snapshot by cause. Each finding goes into the first group that fits:
 
-    a node that does not answer     with the findings about it, and those of channels that only lack this node
+    a node that doesn't answer      with the findings about it, and about channels that only lack this node
     a consumer's program or hosts   whose clients hang or fail (`suspects.py`)
     one rule over similar names     `tenant_*.events/indexer`; one channel's name over many topics; one topic's channels
     one verdict about many nodes    "is not registered with l2:4161"
-    one node                        several findings about one that answers
+    one node                        several findings about a node that answers
     the finding alone
 
-Groups of names need a few members, so that two findings stay two. A group that is known already may shrink to one: its
-key would otherwise change, and with it all that people said about the incident.
+Groups of names need a few members, so that two findings stay separate. A known group may shrink to one member:
+otherwise its key would change, and its acknowledgement and notes would be lost.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _NOBODY_THERE: Final = "D4"  # on some nodes
 
 _CauseOf = Callable[[Finding], Cause | None]
 _NameOf = Callable[[Finding], str]  # "": the finding has no such name
-_Named = tuple[str, str, bool]  # a name, the rule, and whether the finding is a mere remark
+_Named = tuple[str, str, bool]  # a name, the rule, and True if the finding is only a remark
 _Groups = dict[Cause, list[Finding]]
 
 
 def group(snapshot: Snapshot, known: Collection[str] = ()) -> tuple[Incident, ...]:
-    """Return the incidents, in the order of their worst findings. `known` are the keys of those before."""
+    """Return the incidents, in the order of their worst findings. `known` are the keys of the previous ones."""
     groups: _Groups = {}
     index = Index(snapshot, snapshot.findings)
     rest = _taken(snapshot.findings, _by_dead_node(index), groups)
@@ -52,7 +52,7 @@ def group(snapshot: Snapshot, known: Collection[str] = ()) -> tuple[Incident, ..
 
 def incident_of(cause: Cause, findings: Sequence[Finding], index: Index) -> Incident:
     numbers = index.numbers(cause, findings)
-    if cause.kind is CauseKind.SINGLE and len(findings) == 1:  # ten thousand of them are a picture's worst case
+    if cause.kind is CauseKind.SINGLE and len(findings) == 1:  # in the worst case there are ten thousand of these
         return _single(cause, findings[0], numbers, index)
     return Incident(
         key=cause.key,
@@ -84,7 +84,7 @@ def _single(cause: Cause, finding: Finding, numbers: Numbers, index: Index) -> I
 
 
 def _taken(findings: Iterable[Finding], cause_of: _CauseOf, groups: _Groups) -> list[Finding]:
-    """Move findings into the groups of their causes, and return those that have none."""
+    """Move findings into the groups of their causes, and return the others."""
     left = []
     for finding in findings:
         if (cause := cause_of(finding)) is None:
@@ -97,9 +97,9 @@ def _taken(findings: Iterable[Finding], cause_of: _CauseOf, groups: _Groups) -> 
 def _taken_by_name(
     findings: Sequence[Finding], name_of: _NameOf, groups: _Groups, known: Collection[str]
 ) -> list[Finding]:
-    """Move findings of one rule that share a name into groups, and return those that are left.
+    """Move findings of one rule that share a name into groups, and return the others.
 
-    Most names of a picture with 10,000 findings may be unlike. So a cause, and its key, is made only of what is a group.
+    Most names of a snapshot with 10,000 findings may be unrelated, so we only build a cause and its key for a group.
     """
     named = [(name_of(finding), finding.rule, finding.severity is Severity.INFO) for finding in findings]
     causes: dict[_Named, Cause] = {}
@@ -133,7 +133,7 @@ def _by_dead_node(index: Index) -> _CauseOf:
 
 
 def _blamed(finding: Finding, index: Index) -> tuple[str, ...]:
-    """Return the nodes without which there would be no such finding about a channel."""
+    """Return the silent nodes that cause such a finding about a channel."""
     channel = index.channel(finding) if finding.rule in (_NOBODY_THERE, UNKNOWN_IN_PART) else None
     if channel is None:
         return ()

@@ -1,4 +1,4 @@
-"""The records of incidents: what causes one, what it is about now, and what the book knows of it."""
+"""The records of incidents: the cause, the present state, and the history kept by the book."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from nsqadmin.cluster.model import Activity, Finding, Severity  # noqa: TC001 - 
 class CauseKind(StrEnum):
     NODE = "node"  # an nsqd or nsqlookupd: everything that is wrong with it, or because of it
     CONSUMER = "consumer"  # a consumer's program and version, or its hosts
-    PATTERN = "pattern"  # one rule over names that have something in common
+    PATTERN = "pattern"  # one rule over similar names
     SINGLE = "single"  # one finding
 
 
 class Cause(NamedTuple):
-    """What several findings have in common. Two samples with the same cause have equal ones.
+    """The common cause of several findings. Equal causes in two samples compare equal.
 
-    A tuple, because a picture with 10,000 findings makes and hashes some 50,000 of them.
+    A tuple, because we make and hash some 50,000 of them for a snapshot with 10,000 findings.
     """
 
     kind: CauseKind
     name: str  # an address, a program, a pattern such as `tenant_*.events/indexer`, or the one object
     rule: str = ""  # the rule of a pattern or a single finding
-    is_remark: bool = False  # its findings are worth knowing, and nothing is wrong
+    is_remark: bool = False  # its findings are remarks: nothing is wrong
 
     @property
     def key(self) -> str:
-        """The incident's name in URLs. A hash, because names may hold anything."""
+        """The incident's name in URLs. A hash, because names may contain anything."""
         words = "\0".join((self.kind, self.rule, self.name, "remark" if self.is_remark else ""))
         return blake2b(words.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
 
@@ -40,25 +40,25 @@ class Numbers:
     """The sums over everything that an incident is about."""
 
     waiting: int = 0
-    incoming: float | None = None  # messages a second that arrive in its channels; None: not known
+    incoming: float | None = None  # messages a second that arrive in its channels; None: unknown
     channels: int = 0
     findings: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incident:
-    """The findings of one cause in one picture."""
+    """The findings of one cause in one snapshot."""
 
     key: str
     cause: Cause
-    severity: Severity  # the worst of its findings'
-    subject: str  # what it is about, as a name
-    verdict: str  # what is wrong, without the subject
-    findings: tuple[Finding, ...]  # the worst first
+    severity: Severity  # the worst of its findings
+    subject: str  # the name of its subject
+    verdict: str  # the problem, without the subject
+    findings: tuple[Finding, ...]  # worst first
     numbers: Numbers
     weight: float
     since: float  # when the first of its findings was found
-    is_inferred: bool = False  # that these findings have one cause is likely, not certain
+    is_inferred: bool = False  # it is likely, not certain, that these findings have one cause
 
     @property
     def title(self) -> str:
@@ -71,7 +71,7 @@ class Incident:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """What a person has said about an incident: that it is being looked at, or that it may be silent for a while."""
+    """A person's mark on an incident: acknowledged, or muted for a while."""
 
     by: str
     at: float
@@ -81,7 +81,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncidentRecord:
-    """What the book knows of an incident, also while it is not there for a moment."""
+    """The book's record of an incident, kept even while the incident is away for a moment."""
 
     key: str
     began: float
@@ -90,10 +90,10 @@ class IncidentRecord:
     peak: int  # the most messages that waited
     peak_at: float
     last_seen: float
-    returned: int = 0  # how often it was over for a moment, and came back
-    changes: tuple[Activity, ...] = ()  # what happened just before, the oldest first
-    compared_at: float  # growth is judged against this moment
-    compared: int  # the messages that waited then
+    returned: int = 0  # how often it ended for a moment and came back
+    changes: tuple[Activity, ...] = ()  # just before it began, oldest first
+    compared_at: float  # the moment with which we compare to see if it grows
+    compared: int  # messages that waited then
     is_growing: bool = False
     acknowledged: Mark | None = None
     title: str = ""
@@ -101,7 +101,7 @@ class IncidentRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Open:
-    """An incident that is there now, as pages show it."""
+    """A present incident, as pages show it."""
 
     incident: Incident
     began: float
@@ -126,9 +126,9 @@ class Open:
 
 
 class Counts(NamedTuple):
-    """How many incidents need attention, as problems or warnings, and how many somebody has marked."""
+    """The number of incidents that need attention, as problems or warnings, and of marked ones."""
 
     problems: int
     warnings: int
     acknowledged: int  # of the problems and warnings
-    muted: int  # besides them
+    muted: int  # in addition

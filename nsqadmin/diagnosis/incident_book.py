@@ -1,8 +1,8 @@
-"""The book of incidents: when each began, its numbers then, what changed just before, and what people said about it.
+"""The book of incidents: when each began, its numbers then, earlier changes, and people's marks.
 
-An incident is over when its cause has no finding any more. If it is back within `BLIP` seconds it is the same one, with its
-begin and its acknowledgement; later it is a new one. That it is muted holds until the time that was chosen, whether it
-is there or not.
+An incident ends when its cause has no findings left. If it returns within `BLIP` seconds it is the same incident, with
+its start and its acknowledgement; later it is a new one. Muting lasts until the chosen time, whether the incident is
+there or not.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from nsqadmin.diagnosis.incident import CauseKind, Counts, Incident, IncidentRec
 if TYPE_CHECKING:
     from nsqadmin.access import Identity
 
-BLIP: Final = 600.0  # seconds for which an incident may be away and is still the same
-MOST: Final = 1000  # incidents that are followed; further ones are shown without their past
+BLIP: Final = 600.0  # seconds that an incident may be away and still be the same
+MOST: Final = 1000  # incidents to follow; further ones are shown without their past
 MOST_MUTED: Final = 1000
-_COMPARE: Final = 30.0  # seconds over which growth is judged, so that the order of the cards is steady
-_FIRST: Final = 2  # pictures after the start; what they show may have begun long before
+_COMPARE: Final = 30.0  # seconds over which we measure growth, so that the order of the cards is steady
+_FIRST: Final = 2  # snapshots after the start; their incidents may have begun long before
 _FORMAT: Final = 1
 _SEVERITIES: Final = {Severity.PROBLEM: 0, Severity.WARNING: 1, Severity.INFO: 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kept:
-    """What survives a restart."""
+    """The part that survives a restart."""
 
     format: int
     records: tuple[IncidentRecord, ...] = ()
@@ -42,8 +42,8 @@ class _Kept:
 
 class Book:
     def __init__(self, activity: Callable[[], Iterable[Activity]] = tuple) -> None:
-        """`activity()` returns what happened, the newest first."""
-        self.version = 0  # goes up when a person marks an incident; pages made before are then out of date
+        """`activity()` returns the activity, newest first."""
+        self.version = 0  # goes up when a person marks an incident, so that earlier pages are out of date
         self._activity = activity
         self._records: dict[str, IncidentRecord] = {}
         self._muted: dict[str, Mark] = {}
@@ -53,7 +53,7 @@ class Book:
         self._observed = 0
 
     def observe(self, snapshot: Snapshot) -> None:
-        """Follow the incidents of a new picture."""
+        """Follow the incidents of a new snapshot."""
         now, before = snapshot.taken_at, self._snapshot.taken_at
         self._snapshot, self._open = snapshot, None
         self._forget(now)
@@ -95,7 +95,7 @@ class Book:
         return replace(record, **changed)
 
     def _forget(self, now: float) -> None:
-        """Drop what has been away for longer than a blip, and the longest away beyond the bound."""
+        """Drop incidents that have been away longer than a blip, and beyond the limit the longest away."""
         self._muted = {key: mark for key, mark in self._muted.items() if (mark.until or 0.0) > now}
         kept = [record for record in self._records.values() if record.last_seen >= now - BLIP]
         kept.sort(key=lambda record: -record.last_seen)
@@ -104,13 +104,13 @@ class Book:
     # What is there now
 
     def open(self) -> tuple[Open, ...]:
-        """Return the incidents: problems first, new before acknowledged, growing before standing still, then by weight."""
+        """Return the incidents: problems first, new before acknowledged, growing before stable, then by weight."""
         if self._open is None:
             self._open = tuple(sorted(map(self._opened, self._incidents), key=_order))
         return self._open
 
     def seen_by(self, user: Identity) -> tuple[Open, ...]:
-        """Return the incidents without what the user may not see. Those of hidden topics only are left out."""
+        """Return the incidents, reduced to what the user may see. Skips incidents that are only about hidden topics."""
         if user.sees_everything:
             return self.open()
         hidden = {topic for it in self.open() for topic in it.incident.topics if not user.sees(topic)}
@@ -118,7 +118,7 @@ class Book:
         return tuple(sorted(seen, key=_order))
 
     def counts(self, user: Identity | None = None) -> Counts:
-        """Count the incidents, or those that a user sees. Remarks do not count."""
+        """Count the incidents, or only the ones a user sees. Remarks don't count."""
         if user is not None:
             shown = self.seen_by(user)
             return _counted((it.incident.severity, bool(it.acknowledged), bool(it.muted)) for it in shown)
@@ -126,7 +126,7 @@ class Book:
         return _counted((it.severity, it.key in marks, it.key in self._muted) for it in self._incidents)
 
     def record(self, key: str) -> IncidentRecord | None:
-        """Return what is known of an incident, also if it has ended a moment ago."""
+        """Return the record of an incident, even if it has just ended."""
         return self._records.get(key)
 
     def _opened(self, incident: Incident) -> Open:
@@ -151,7 +151,7 @@ class Book:
     def _without(self, it: Open, hidden: set[str], user: Identity) -> Open | None:
         """Return the incident without its findings about hidden topics; None if nothing is left.
 
-        The numbers of the past are sums over everything, so they are left out as soon as something is hidden.
+        The numbers of the past are sums over everything, so we leave them out as soon as something is hidden.
         """
         seen = [finding.without_quotes() for finding in it.incident.findings if finding.topic not in hidden]
         if len(seen) == len(it.incident.findings):
@@ -170,7 +170,7 @@ class Book:
     # What people say
 
     def acknowledge(self, key: str, mark: Mark | None) -> bool:
-        """Acknowledge an incident, or with None take that back. Return False if it is not there any more."""
+        """Acknowledge an incident, or undo that with None. Return False if it is gone."""
         record = self._records.get(key)
         if record is None:
             return False
@@ -179,7 +179,7 @@ class Book:
         return True
 
     def mute(self, key: str, mark: Mark | None) -> bool:
-        """Mute an incident until `mark.until`, or with None end that. Return False if too many are muted."""
+        """Mute an incident until `mark.until`, or unmute it with None. Return False if too many are muted."""
         if mark is None:
             self._muted.pop(key, None)
         elif key not in self._muted and len(self._muted) >= MOST_MUTED:
@@ -196,12 +196,12 @@ class Book:
     # Over a restart
 
     def dump(self) -> Any:
-        """Return everything that is worth keeping, as plain values."""
+        """Return everything worth keeping, as plain values."""
         kept = _Kept(format=_FORMAT, records=tuple(self._records.values()), muted=tuple(self._muted.items()))
         return to_json(kept)
 
     def load(self, dumped: Any) -> None:
-        """Restore what `dump` returned. Raise ValueError for anything else."""
+        """Restore the output of `dump`. Raise ValueError for anything else."""
         kept = from_json(_Kept, dumped)
         if kept.format != _FORMAT:
             raise ValueError(f"expected format {_FORMAT}, got {kept.format}")
@@ -210,7 +210,7 @@ class Book:
 
 
 def in_view(incidents: Sequence[Open]) -> tuple[list[Open], list[Open], list[Open]]:
-    """Divide the incidents into those that need attention, those that are muted, and mere remarks."""
+    """Split the incidents into urgent ones, muted ones, and remarks."""
     wrong = [it for it in incidents if it.incident.severity is not Severity.INFO]
     remarks = [it for it in incidents if it.incident.severity is Severity.INFO]
     return [it for it in wrong if not it.muted], [it for it in wrong if it.muted], remarks
@@ -233,6 +233,6 @@ def _badness(incident: Incident) -> tuple[object, ...]:
 
 
 def _order(it: Open) -> tuple[object, ...]:
-    """Return the place among the cards. Weights count by powers of two, so that small changes do not move cards."""
+    """Return the sort key of a card. Weights count by powers of two, so that small changes don't move cards."""
     size = int(it.incident.weight).bit_length()
     return _SEVERITIES[it.incident.severity], bool(it.acknowledged), not it.is_growing, -size, it.began, it.key

@@ -1,4 +1,4 @@
-"""For how long an incident may be muted."""
+"""The choices for muting an incident."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST_NOTE: Final = 500  # characters
 
 
 def muted_until(word: str, now: float, zone: tzinfo | None = None) -> float | None:
-    """Return when the silence ends; None if `word` is no choice. `zone` is that of the morning, by default ours."""
+    """Return when muting ends; None if `word` isn't a choice. `zone` is the morning's time zone, by default ours."""
     if word == MORNING:
         here = datetime.fromtimestamp(now, zone).astimezone(zone)
         morning = (here + timedelta(days=1)).replace(hour=_HOUR_OF_MORNING, minute=0, second=0, microsecond=0)
@@ -33,5 +33,5 @@ def muted_until(word: str, now: float, zone: tzinfo | None = None) -> float | No
 
 
 def clean_note(text: str) -> str:
-    """Return the note as one line of bounded length."""
+    """Return the note as one line of limited length."""
     return " ".join(text.split())[:MOST_NOTE]

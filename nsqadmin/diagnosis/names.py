@@ -1,4 +1,4 @@
-"""What names have in common: numbers and ids in them become `*`, which no name of NSQ contains."""
+"""Patterns of names: numbers and ids in them become `*`, which can't be in NSQ's names."""
 
 from __future__ import annotations
 

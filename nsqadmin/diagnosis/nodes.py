@@ -1,4 +1,4 @@
-"""Rules about one nsqd or nsqlookupd: D16, D27. Each of them may find something.
+"""Rules about one nsqd or nsqlookupd: D16, D27. Each rule is checked.
 
 D25, and D26 about all nodes, are in `policy.py`; D28 to D33, about a node's copy in an object store, are in `remote.py`.
 """
@@ -18,9 +18,9 @@ from nsqadmin.diagnosis.words import TOO_MANY_NODES, number, say
 
 _RULE: Final = "D16"
 _UNREACHABLE: Final = "D27"
-_MOST_PROBLEMS: Final = 3  # nsqlookupds whose words are quoted
+_MOST_PROBLEMS: Final = 3  # nsqlookupds to quote
 _SKEW: Final = 10.0  # seconds
-_ABOVE_ALL: Final = 1e9  # a node that is gone weighs more than any backlog elsewhere
+_ABOVE_ALL: Final = 1e9  # a lost node weighs more than any backlog elsewhere
 
 _VERDICTS: Final[Mapping[Health, str]] = {
     Health.DOWN: "does not answer",
@@ -103,14 +103,14 @@ def _without_token(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
             node,
             Severity.WARNING,
             f"{node.address} is asked without the token",
-            "If the node is yours, add it to --nsqd-token-to and enable HTTPS on it; if nobody knows it, find out who "
+            "If the node is yours, add it to --nsqd-token-to and enable HTTPS on it; if it isn't, find out who "
             "registers it with nsqlookupd.",
             say("why", node.token_withheld),
         )
 
 
 def _unreachable(node: Node) -> Iterator[Finding]:
-    """Find a node to which clients cannot connect, as it announces an address that means nothing to others."""
+    """Find a node to which clients can't connect, because the address that it announces means nothing to others."""
     if not node.unreachable:
         return
     where = f"TCP port {node.tcp_port} of {node.broadcast_address}"
@@ -198,7 +198,7 @@ def _twice(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
             node,
             Severity.WARNING,
             f"{node.broadcast_address} is announced by {len(twins) + 1} nodes with the same TCP port",
-            "They cannot be told apart: give each a --broadcast-address of its own.",
+            "nsqadmin can't tell them apart: give each its own --broadcast-address.",
             say("also announced by", ", ".join(twins)),
         )
 

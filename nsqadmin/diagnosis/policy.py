@@ -1,7 +1,7 @@
-"""Rules about what the policy files of the nodes do: D20 to D26.
+"""Rules about the effects of the nodes' policy files: D20 to D26.
 
-nsqd counts by cause, and the ends of these words tell what became of the messages: ", dropped", ", rejected",
-", buried", ", dry run". What is only tried is no finding.
+nsqd counts by cause, and the end of a cause's name is the outcome: ", dropped", ", rejected", ", buried", ", dry run".
+A dry run isn't a finding.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ DIFFERING_FILES: Final = "D26"
 _Files = dict[str, list[str]]  # by digest: the addresses of the nodes
 _DAY: Final = 86_400.0
 _SHORT_DIGEST: Final = 12  # characters
-_MOST_NAMED: Final = 5  # nodes of one policy file
+_MOST_NAMED: Final = 5  # nodes of one policy file to name
 _NO_FILE: Final = "no policy file"
-_NOT_ON_DISK: Final = "not on disk, dropped"  # as nsqd calls it
+_NOT_ON_DISK: Final = "not on disk, dropped"  # nsqd's name for it
 _OVERFLOWN: Final = (
     "More waits than the policy file allows, so the oldest messages are dropped without having been delivered. Add "
     "consumers, or raise the bound. What retention still keeps can be delivered again from the topic's messages."
 )
-_FULL: Final = "full, dropped"  # as nsqd calls it
+_FULL: Final = "full, dropped"  # nsqd's name for it
 _NO_ROOM: Final = (
     "The channel is full of messages that no bound drops: they were delivered before, deferred, or given back by an "
     "operator. So new messages are dropped as they arrive. Find out why the others are not finished, add consumers, or "
@@ -122,7 +122,7 @@ def expiring(channel: Channel, case: Case) -> Iterator[Finding]:
 
 
 def ending(it: Topic | Channel, case: Case) -> Iterator[Finding]:
-    """Find what the policy deletes within a day, as nobody uses it."""
+    """Find topics and channels that the policy deletes within a day because they are unused."""
     now = case.snapshot.taken_at
     rows = [(row.expires_at, row) for row in it.nodes if row.expires_at is not None and row.expires_at - now < _DAY]
     if not rows:
@@ -130,12 +130,12 @@ def ending(it: Topic | Channel, case: Case) -> Iterator[Finding]:
     first, node = min((at, row.node) for at, row in rows)
     held = it.total_depth if isinstance(it, Topic) else it.depth + it.deferred_count + it.buried_count
     where = f" on {node}" if len(rows) < len(it.nodes) else ""
-    unless = "somebody publishes or subscribes" if isinstance(it, Topic) else "a consumer connects"
+    unless = "someone publishes or subscribes" if isinstance(it, Topic) else "a consumer connects"
     yield case.finding(
         "D24",
         Severity.WARNING if held else Severity.INFO,
         f"It is deleted{where} in {numbers.duration(max(first - now, 0.0))} unless {unless}",
-        "Nobody uses it, and the policy file deletes idle ones (expire_after). If you need it, raise that time.",
+        "It is unused, and the policy file deletes idle ones (expire_after). If you need it, raise that time.",
         number("messages in it", held),
         say("deleted on", ", ".join(f"{row.node} in {numbers.duration(max(at - now, 0.0))}" for at, row in rows)),
     )
@@ -171,26 +171,26 @@ def refuses_its_file(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
         if node.policy_is_copy
         else f"{node.address} refuses its policy file: what held before still holds",
         # The text of the error may quote names of topics that a viewer may not see.
-        advice="The page of the node has the mistakes. Correct the file there: nsqd looks for changes every second.",
+        advice="The node's page lists the mistakes. Correct the file there: nsqd looks for changes every second.",
         node=node.address,
         evidence=(say("in force", _named(node.policy_digest)),),
     )
 
 
 def differing_files(snapshot: Snapshot) -> Iterator[Finding]:
-    """Find the nodes that go by another policy file than most of those that answer and tell.
+    """Find nodes with another policy file than most of the nodes that answer and report theirs.
 
     All findings have the same evidence: the files, each with its nodes.
     """
     told: _Files = {}
-    last_told: _Files = {}  # by nodes that do not answer now
+    last_told: _Files = {}  # by nodes that don't answer now
     for node in snapshot.nodes:
         if node.policy_digest is not None:
             files = told if node.is_reachable else last_told
             files.setdefault(node.policy_digest, []).append(node.address)
     if len(told) <= 1:
         return
-    usual = max(told, key=lambda digest: (len(told[digest]), bool(digest)))  # rather any file than none
+    usual = max(told, key=lambda digest: (len(told[digest]), bool(digest)))  # in a tie, any file rather than none
     whose = _listed(told[usual])
     evidence = (
         *(say(_named(digest), _listed(nodes)) for digest, nodes in told.items()),

@@ -1,6 +1,6 @@
 """Rules about the copies that nodes keep in an object store: D28 to D33. All are about a node that answers.
 
-A standby is in no nsqlookupd, so we seldom see one. But it asks the owner all the time, and the owner says who has asked.
+A standby is in no nsqlookupd, so we seldom see one. But it polls the owner, and the owner lists its standbys.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from nsqadmin.diagnosis.words import age, number, say
 
 _LATE: Final = 60.0  # seconds
 _HOUR: Final = 3600.0
-_SETTLED: Final = 60.0  # seconds in which a standby has asked, if it runs
+_SETTLED: Final = 60.0  # seconds in which a running standby has polled
 _ABOVE_ALL: Final = 1e9
 
 
@@ -92,7 +92,7 @@ def _aside(node: Node, copy: RemoteCopy) -> Iterable[Finding]:
 
 
 def _used_twice(node: Node, copy: RemoteCopy, snapshot: Snapshot) -> Iterable[Finding]:
-    """Find a node whose name another one uses, too. It is about the one that started first: the other has fenced it."""
+    """Find a node with the name of another one. It is about the one that started first: the other has fenced it."""
     for other in snapshot.nodes:
         if _is_after(other, node) and other.remote is not None and other.remote.key == copy.key:
             yield _finding(
@@ -108,7 +108,7 @@ def _used_twice(node: Node, copy: RemoteCopy, snapshot: Snapshot) -> Iterable[Fi
 
 
 def _unwatched(node: Node, copy: RemoteCopy, snapshot: Snapshot) -> Iterable[Finding]:
-    """Find a node that no standby waits for, although one should. Without --standby, others may start it elsewhere."""
+    """Find a node without a standby, although it should have one. Without --standby, others may start it elsewhere."""
     if not copy.wants_standby or copy.standbys or not copy.is_owned:
         return
     if node.start_time is None or snapshot.taken_at - node.start_time < _SETTLED:

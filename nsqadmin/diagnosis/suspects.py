@@ -1,9 +1,9 @@
 """Finds consumers' programs that are the likely cause of findings: a release whose clients hang or fail.
 
 A finding about handlers accuses some clients of its channel. If these share a program (`shop-worker/1.5-rc1`), at least
-half of that program's clients are accused, and clients of other programs are not, the program is the likely cause. The
-same is tried with the hosts' names (`mail-*`). Without clients to compare with, nothing is said about a cause: that all
-of three clients hang tells nothing about their program.
+half of that program's clients are accused, and no clients of other programs are, the program is the likely cause. We
+try the same with host names (`mail-*`). Without clients to compare with, we name no cause: for example, if all three of
+three clients hang, that says nothing about their program.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ACCUSED: Final[Mapping[str, frozenset[Condition]]] = {
     "D9": NEEDS_ATTENTION,
     "D18": frozenset((Condition.FAILING,)),
 }
-RULES: Final = _ACCUSED.keys()  # those that accuse handlers
+RULES: Final = _ACCUSED.keys()  # the rules that accuse handlers
 
 
 def _program(client: Client) -> str:
@@ -50,7 +50,7 @@ class _Accusation:
 
 
 def causes_of(findings: Iterable[Finding], index: Index) -> Mapping[int, Cause]:
-    """Return the cause of each finding that has such a likely one, by the finding's `id()`."""
+    """Return the likely cause of each finding that has one, by the finding's `id()`."""
     accusations = list(_accusations(findings, index))
     causes: dict[int, Cause] = {}
     for signature in _SIGNATURES if accusations else ():

@@ -1,4 +1,4 @@
-"""Rules about one topic: D1, D2, D11, D13, D14. Those about the policy are in `policy.py`."""
+"""Rules about one topic: D1, D2, D11, D13, D14. Rules about the policy are in `policy.py`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _HOUR: Final = 60 * _MINUTE
 _FEW: Final = 2  # samples; fewer show no trend
 _STANDSTILL: Final = 0.05  # messages a second
 _BURST: Final = 3.0  # times the usual rate
-_BURST_AT_LEAST: Final = 5.0  # messages a second; three times next to nothing is no burst
-_BURST_SAMPLES: Final = 12  # samples that are needed to know the usual rate
+_BURST_AT_LEAST: Final = 5.0  # messages a second; three times next to nothing isn't a burst
+_BURST_SAMPLES: Final = 12  # samples needed to know the usual rate
 _BURST_NOW: Final = 3  # of the newest samples that may belong to the burst
 
 
@@ -112,7 +112,7 @@ def _burst(topic: Topic, case: Case) -> Iterator[Finding]:
 
 
 def _rates_of_producers(topic: Topic, snapshot: Snapshot) -> dict[str, float]:
-    """Return the rates at which the topic's producers publish, by hostname."""
+    """Return the topic's producers' publish rates, by hostname."""
     found: dict[str, float] = {}
     for producer in snapshot.producers or ():
         for name, _, published in producer.counts:

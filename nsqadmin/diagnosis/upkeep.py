@@ -1,8 +1,8 @@
-"""What findings keep from one picture to the next: they freeze while a node is silent, and remember when they began.
+"""Carries findings from one snapshot to the next: they freeze while a node is silent, and remember when they began.
 
-A silent node's part of a topic or channel is as it was when the node last answered. The rules still look at the sums,
-so something worse is found at once. But where a rule finds nothing any more, nobody can know whether it is over: what
-was found before stays, marked as frozen, until the node answers or is forgotten.
+A silent node's part of a topic or channel is its last answer. The rules still look at the sums, so they find new
+problems at once. But if a rule finds nothing any more, we can't know if the problem is over: the finding stays, marked
+as frozen, until the node answers or is forgotten.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from nsqadmin.cluster.model import Finding, Severity, Snapshot
 
 SEVERITIES: Final = {Severity.PROBLEM: 0, Severity.WARNING: 1, Severity.INFO: 2}
 UNKNOWN_IN_PART: Final = "D17"
-_BLIP: Final = 4  # pictures; a finding that is missing from fewer has not ended
+_BLIP: Final = 4  # snapshots; a finding that is missing from fewer hasn't ended
 
 
 def with_frozen(found: Sequence[Finding], before: Iterable[Finding], snapshot: Snapshot) -> Sequence[Finding]:
-    """Return the findings, with those of the previous picture that rest on a silent node and are not found now.
+    """Return the findings, plus findings of the previous snapshot that rest on a silent node and aren't found now.
 
-    One that was worse before stays as it was. D17, that nothing is known, does not stay: it gives way to what is found.
+    If one was worse before, it stays worse. D17, which says that we know nothing, doesn't stay: it gives way to new
+    findings.
     """
     if not snapshot.silent:
         return found
@@ -47,13 +48,13 @@ def _rests_on_silent(finding: Finding, snapshot: Snapshot) -> bool:
 
 
 class Beginnings:
-    """Since when each finding is there. A finding that is missing from a few pictures keeps its time."""
+    """The start time of each finding. A finding that is missing from a few snapshots keeps it."""
 
     def __init__(self, before: Iterable[Finding] = ()) -> None:
-        self._known = {finding.key: (finding.since, 0) for finding in before}  # its time, and the last picture with it
+        self._known = {finding.key: (finding.since, 0) for finding in before}  # its time, and the last snapshot with it
 
     def dated(self, findings: Iterable[Finding], snapshot: Snapshot) -> Iterator[Finding]:
-        """Yield the findings with their times; those that have one already, such as those about a node, keep it."""
+        """Yield the findings with their times; findings that already have one, for example about a node, keep it."""
         for finding in findings:
             since, _ = self._known.get(finding.key, (snapshot.taken_at, 0))
             self._known[finding.key] = since, snapshot.index

@@ -1,4 +1,4 @@
-"""Puts incidents into words: what each is about, and what is wrong, in one line."""
+"""Puts incidents into words: the subject and the problem of each, in one line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nsqadmin.diagnosis.words import counted
 if TYPE_CHECKING:
     from nsqadmin.cluster.model import Finding
 
-# What a rule finds, said of one channel or topic, and of several.
+# The words for a rule's result, for one channel or topic, and for several.
 _OF_RULES: Final[Mapping[str, tuple[str, str]]] = {
     "D1": ("is paused", "are paused"),
     "D2": ("is paused on some of its nodes", "are paused on some of their nodes"),
@@ -67,7 +67,7 @@ def verdict_of(cause: Cause, findings: Sequence[Finding], numbers: Numbers) -> s
 
 
 def without_node(verdict: str, node: str, by: str = "") -> str:
-    """Return the verdict about a node without the node's address, or with `by` in its place."""
+    """Return the verdict about a node without the node's address, or with `by` instead."""
     return " ".join(verdict.replace(f"nsqlookupd {node}", by).replace(node, by).split())
 
 

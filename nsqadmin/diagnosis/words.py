@@ -6,7 +6,7 @@ from nsqadmin import numbers
 from nsqadmin.cluster.model import Client, Evidence
 
 TOO_MANY_NODES = (
-    "Only the nodes that were known before and those listed first are shown. If there really are so many, raise "
+    "Only the nodes that were known before and those listed first are shown. If there really are that many, raise "
     "--max-nodes; otherwise find out who registers them."
 )
 

@@ -111,7 +111,7 @@ class _Questions:
     async def counter(self, request: Request) -> Response:
         identity = identity_of(request)
         nodes = await _found(request, self._queries.nodes, "counter producer list")
-        if not nodes.value:  # without nodes nothing is counted, and that is no failure
+        if not nodes.value:  # without nodes there is nothing to count, which isn't an error
             return json_answer({"stats": {}, "message": _warning(request, nodes.errors)})
         producers = [node for node, _ in nodes.value]
         stats = await _found(request, lambda: self._queries.stats(producers, "&include_clients=false"), "nsqd stats")
@@ -136,7 +136,7 @@ class _Changes:
         self._executor = executor
 
     async def create(self, request: Request) -> Response:
-        require(request, Right.OPERATE)  # before the body is read, as in NSQ; for which topic is checked later
+        require(request, Right.OPERATE)  # before reading the body, as in NSQ; the right to the topic is checked later
         body = await _first_json(request)
         topic, channel = _text(body, "topic"), _text(body, "channel")
         if not is_valid_name(topic):
@@ -165,7 +165,7 @@ class _Changes:
         return await self._execute(request, Action(kind=Kind.DELETE_CHANNEL, topic=topic, channel=channel))
 
     async def tombstone(self, request: Request) -> Response:
-        """Remove a topic from a known node only: otherwise users with this right could make us ask any host."""
+        """Remove a topic from a known node only: otherwise users could make us send requests to any host."""
         require(request, Right.ADMIN)
         try:
             topic = _text(await _first_json(request), "topic")
@@ -186,7 +186,7 @@ class _Changes:
 
 
 def _answer(receipt: Receipt) -> Response:
-    """Return 200 even if every node has failed: as in NSQ, programs have to look at the message."""
+    """Return 200 even if every node has failed: as in NSQ, programs have to check the message."""
     if receipt.failure:
         raise HttpError(502, f"UPSTREAM_ERROR: {receipt.failure}")
     errors = [*receipt.discovery_errors, *(step.error for step in receipt.steps if step.error)]
@@ -237,7 +237,7 @@ async def _kind(request: Request, kinds: dict[str, Kind]) -> Kind:
 
 
 async def _first_json(request: Request) -> dict[str, Any]:
-    """Read the first JSON value of the body, ignoring the content type and anything after that value, as NSQ does."""
+    """Read the first JSON value of the body. Like NSQ, ignore the content type and anything after that value."""
     text = (await body_of(request)).decode("utf-8", "replace").lstrip()
     if not text:
         raise HttpError(400, "EOF")

@@ -1,7 +1,7 @@
-"""The documents of `/api/*`, with NSQ's keys in NSQ's order, from the nodes' answers.
+"""The documents of `/api/*`, built from the nodes' answers, with NSQ's keys in NSQ's order.
 
-Two defects of NSQ are not copied: adding up does not change a node's own numbers, and the minimum of several latencies
-is the lowest one.
+We don't copy two defects of NSQ: summing doesn't change a node's own numbers, and the minimum of several latencies is
+the lowest one.
 """
 
 from __future__ import annotations
@@ -273,7 +273,7 @@ def _text(raw: Mapping[str, Any], name: str) -> str:
 
 
 def _by_distance(node: Announced) -> Callable[[Json], tuple[int, str, str]]:
-    """Return the key that sorts clients in the node's zone first, then those in its region, then the others."""
+    """Return a sort key for clients: first those in the node's zone, then those in its region, then the others."""
 
     def key(client: Json) -> tuple[int, str, str]:
         region, zone = client.get("topology_region", ""), client.get("topology_zone", "")

@@ -1,7 +1,7 @@
-"""`/api/v2/*`: the picture as JSON, and actions, for scripts in pages and for programs.
+"""`/api/v2/*`: the snapshot as JSON, and actions, for scripts in pages and for programs.
 
-Answers come from the last sample; `?fresh=1` asks the nodes first. Changes are POSTs, and their answers tell what each
-node has done.
+Answers come from the last sample; with `?fresh=1` we poll the nodes first. Changes are POSTs, and their answers have
+each node's result.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class _Questions:
         )
 
     async def snapshot(self, request: Request) -> Response:
-        """Send the whole picture, as a file for `--snapshot`."""
+        """Send the whole snapshot, as a file for `--snapshot`."""
         recording = recorded(self._view, _interesting_keys)
         identity = identity_of(request)
         seen = replace(
@@ -159,7 +159,7 @@ class _Questions:
         return json_answer({"taken_at": snapshot.taken_at, "findings": to_json(findings)})
 
     async def incidents(self, request: Request) -> Response:
-        """Send the incidents, the worst first, without their findings: each has an address of its own for these."""
+        """Send the incidents, worst first, without their findings: you find these at each incident's own address."""
         seen = self._services.incidents.seen_by(identity_of(request))
         return json_answer(
             {"taken_at": self._view.snapshot.taken_at, "incidents": [_incident(it) for it in seen[:_MOST_INCIDENTS]]}
@@ -188,7 +188,7 @@ class _Questions:
         return json_answer({"key": key, "span": span.value, **to_json(series)})
 
     async def activity(self, request: Request) -> Response:
-        """Send activity, the newest first. Arguments: `kind=action|event`, `topic=`, `user=`, `format=ndjson`."""
+        """Send activity, newest first. Arguments: `kind=action|event`, `topic=`, `user=`, `format=ndjson`."""
         identity = identity_of(request)
         wanted = [entry for entry in self._view.activity() if _is_wanted(entry, request, identity)]
         wanted = wanted[: number_argument(request, "limit", 200, least=1, most=_MOST_ACTIVITY)]
@@ -210,7 +210,7 @@ class _Changes:
         self._services = services
 
     async def plan(self, request: Request) -> Response:
-        """Send what the action would do, after asking all nodes anew."""
+        """Send the consequences of the action, after polling all nodes."""
         action = await self._action(request)
         snapshot = await self._services.view.refreshed(action.topic)
         try:
@@ -230,7 +230,7 @@ class _Changes:
         return json_answer({**to_json(receipt), "result": receipt.result})
 
     async def undo(self, request: Request) -> Response:
-        """Undo an action, and send what each node gave back. The status is 200 even if some or all nodes failed."""
+        """Undo an action, and send each node's result. The status is 200 even if some or all nodes failed."""
         record_id = (await object_of(request)).get("undo")
         if not isinstance(record_id, str):
             raise HttpError(400, "INVALID_BODY", details={"reason": "undo: expected the id in a receipt"})
@@ -320,7 +320,7 @@ def _is_wanted(entry: Activity, request: Request, identity: Identity) -> bool:
 
 
 def _interesting_keys(snapshot: Snapshot) -> list[str]:
-    """Return the keys of the cluster, its nodes, and topics with their channels, those in trouble or big first."""
+    """Return the keys of the cluster, its nodes, and topics with their channels: troubled and big ones first."""
     keys = [CLUSTER_SERIES, *(f"node:{node.address}" for node in snapshot.nodes)]
     wrong = {finding.topic for finding in snapshot.findings if finding.topic}
     ordered = sorted(snapshot.topics, key=lambda topic: (topic.name not in wrong, -topic.total_depth))

@@ -1,10 +1,10 @@
-"""The web application: Starlette's, made from one table of routes that also holds who may call each of them.
+"""The web application: Starlette's, built from one table of routes, which also says who may call each of them.
 
     request ─► headers ─► log line ─► gzip ─► escaped slashes ─► host ─► router ─► gate ─► handler
 
-The gate does what the table says: it refuses pages of other sites, and users who have not logged in. A path without a
-route is answered as in NSQ (`_Unrouted`), because Starlette redirects only a trailing slash, with an answer of its own,
-and its 405 names the methods of one route only. So no route matches in part, which also makes routing quicker.
+The gate enforces the table: it refuses requests from pages of other sites, and users who haven't logged in. For a path
+without a route we answer like NSQ (`_Unrouted`): Starlette redirects only a trailing slash, with its own answer, and
+its 405 lists the methods of one route only. So no route matches in part, which also makes routing faster.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ class Route:
     """A handler for one method and path."""
 
     method: str
-    path: str  # without the base path; `{name}` stands for one segment
+    path: str  # without the base path; `{name}` matches one segment
     handler: Handler = field(repr=False)
     logged: bool = True
-    public: bool = False  # also for users who have not logged in
+    public: bool = False  # also for users who haven't logged in
     any_host: bool = False  # programs may call nsqadmin by any host name here, as they do with NSQ's; browsers may not
 
 
 class LoginNeeded(Exception):
-    """The user is unknown; the answer asks to log in."""
+    """The user is unknown; the answer asks for a login."""
 
 
 class Doorkeeper(Protocol):
@@ -77,7 +77,7 @@ def application(
     image_source: str = "",
     missing: Handler,
 ) -> Starlette:
-    """Return the application. `missing` is the page that browsers get for a path that does not exist."""
+    """Return the application. `missing` is the page that browsers get for an unknown path."""
     table = sorted(routes, key=lambda route: "{" in route.path)  # exact paths win
     routed = [_Routed(route, prefix, doorkeeper) for route in table]
     unrouted = _Unrouted(RouteTable(table, prefix))
@@ -102,7 +102,7 @@ def application(
 
 
 class _Routed(routing.Route):
-    """Starlette's route, but for exactly one method and path: no HEAD beside GET, and no line's end after the path."""
+    """Starlette's route, but for exactly one method and path: no implicit HEAD, and no newline after the path."""
 
     def __init__(self, route: Route, prefix: str, doorkeeper: Doorkeeper) -> None:
         path = prefix if prefix and route.path == "/" else prefix + route.path
@@ -117,7 +117,7 @@ class _Routed(routing.Route):
 
 
 class _Gate:
-    """Stands before the handler of one route, for what its row in the table says."""
+    """Runs before the handler of a route, and checks the conditions in its row of the table."""
 
     def __init__(self, app: ASGIApp, route: Route, doorkeeper: Doorkeeper) -> None:
         self._app = app
@@ -130,7 +130,7 @@ class _Gate:
             raise HttpError(403, "FORBIDDEN_ORIGIN", details={"reason": reason})
         if not self._route.public:
             request.state.identity = await self._doorkeeper.identify(request)
-            if reason := request.state.identity.why_not(Right.VIEW):  # a user without any role sees nothing at all
+            if reason := request.state.identity.why_not(Right.VIEW):  # a user without any role can't see anything
                 raise HttpError(403, "FORBIDDEN", details={"reason": reason})
         request.state.logged = self._route.logged
         await self._app(scope, receive, send)
@@ -142,7 +142,7 @@ def _why_foreign(request: Request) -> str:
 
 
 class _MissingPage(routing.Route):
-    """The last route, for a person who has gone to a path that does not exist; programs get JSON, as from NSQ."""
+    """The last route: a page for people at an unknown path. Programs get JSON, as from NSQ."""
 
     def __init__(self, prefix: str, page: Handler, unrouted: _Unrouted, doorkeeper: Doorkeeper) -> None:
         gate = Middleware(_Gate, Route("GET", "", page), doorkeeper)
@@ -162,13 +162,13 @@ class _MissingPage(routing.Route):
 
 
 class _Unrouted:
-    """Answers requests that no route matches, in NSQ's manner (common/nsqcommon/routes.py)."""
+    """Answers requests without a route, in NSQ's manner (common/nsqcommon/routes.py)."""
 
     def __init__(self, table: RouteTable[Route]) -> None:
         self._table = table
 
     def is_missing(self, request: Request) -> bool:
-        """Return whether there is nothing like the path, also for other methods."""
+        """Return True if there is nothing at this path, for any method."""
         path = decoded(request.scope["path"])
         return self._table.redirect(request.method, path) is None and not self._table.allowed(path)
 

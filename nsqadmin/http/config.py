@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Settings:
-    """Holds the current options, some of which can be changed at run time."""
+    """Holds the current options. Some can be changed at run time."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -67,13 +67,13 @@ class _Config:
     def _why_not(self, identity: Identity) -> str:
         """Return why the user may not change options, or "".
 
-        With roles, the client's address alone is not enough: behind a proxy on this machine all clients have the same.
+        With roles, the client's address isn't enough: behind a proxy on this machine all clients have the same one.
         With only `--admin-user` it is enough, as in NSQ.
         """
         return identity.why_not_everywhere(Right.ADMIN) if self._settings.options.roles_file else identity.refusal
 
     def _check_peer(self, request: Request) -> None:
-        """Refuse clients outside of the allowed network, by the connection's own address and not by any header."""
+        """Refuse clients outside of the allowed network. This uses the connection's own address, never a header."""
         if self._allowed is None:
             return
         client = request.scope.get("client")

@@ -1,4 +1,4 @@
-"""An answer that is made while it is sent, such as server-sent events.
+"""An answer that is built while we send it, such as server-sent events.
 
 It ends with its source, when the peer leaves, or when the peer stops reading.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
-_STALLED: Final = 60.0  # seconds; a peer that reads nothing for this long is dropped
+_STALLED: Final = 60.0  # seconds without reading after which we drop a peer
 _HEADERS: Final = {
     "content-type": "text/event-stream; charset=utf-8",
     "cache-control": "no-cache, no-transform",
@@ -35,7 +35,7 @@ def event(name: str, data: Any) -> bytes:
 
 
 class EventStream(Response):
-    """The answer that sends what an iterator yields."""
+    """Sends the items of an iterator as an answer."""
 
     def __init__(
         self,
@@ -44,14 +44,14 @@ class EventStream(Response):
         close: Callable[[], None],
         headers: Mapping[str, str] = _HEADERS,
     ) -> None:
-        """`close` is called when the peer leaves, so that the iterator ends, and in any case after the answer."""
+        """`close` is called when the peer leaves, to end the iterator, and always after the answer."""
         super().__init__(headers=headers)
         del self.headers["content-length"]
         self._events = events
         self._close = close
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope[ENDS_WITH_PEER] = True  # a peer that has closed its sending half does not read a stream any more
+        scope[ENDS_WITH_PEER] = True  # a peer that has closed its sending half no longer reads a stream
         leaving = asyncio.ensure_future(self._wait_until_gone(receive))
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -63,7 +63,7 @@ class EventStream(Response):
                     await asyncio.wait_for(send(body), _STALLED)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         except TimeoutError:
-            scope[ABORT]()  # the peer reads nothing, so the end of the answer could not be sent either
+            scope[ABORT]()  # the peer isn't reading, so we couldn't send the end of the answer either
         finally:
             leaving.cancel()
             self._close()

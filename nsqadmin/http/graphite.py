@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Headers that belong to one connection, or that identify our user.
+# Headers of one connection, or headers that identify our user.
 _NOT_HANDED_ON: Final = frozenset(
     (
         "connection",
@@ -83,9 +83,9 @@ class _Graphite:
         return json_answer({"rate": "N/A" if value < 0 else f"{value / interval:.2f}"})
 
     async def render(self, request: Request) -> Response:
-        """Proxy a picture. As in NSQ, only scheme, host and credentials of --graphite-url count.
+        """Proxy an image. As in NSQ, only scheme, host and credentials of --graphite-url count.
 
-        The base path of nsqadmin's own URLs is not passed on.
+        The base path of nsqadmin's own URLs isn't passed on.
         """
         parts = urlsplit(self._options.graphite_url)
         headers = {name: value for name, value in request.headers.items() if name not in _NOT_HANDED_ON}

@@ -1,7 +1,6 @@
-"""Server-sent events: for each sample and page, one difference is made and sent to all viewers of that page.
+"""Server-sent events: for each sample and page we compute one difference, and send it to all viewers of that page.
 
-A viewer that reads too slowly is sent the whole page's cells in place of the events that it missed, so that no backlog
-grows.
+If a viewer reads too slowly, it gets all cells of the page instead of the missed events, so that no backlog grows.
 """
 
 from __future__ import annotations
@@ -30,33 +29,33 @@ if TYPE_CHECKING:
 
 MOST_VIEWERS: Final = 200  # streams; further browsers poll their page instead
 HEARTBEAT: Final = 15.0  # seconds
-_BEHIND: Final = 8  # events that wait for one viewer
+_BEHIND: Final = 8  # queued events of one viewer
 _RETRY: Final = b"retry: 3000\n\n"
-_TRY_AGAIN: Final = "30"  # seconds, after which a refused viewer may find a place
+_TRY_AGAIN: Final = "30"  # seconds after which to retry if there was no room for the viewer
 
 
 class Viewer:
     """One stream to one browser."""
 
     def __init__(self, scope: str, identity: Identity, only: frozenset[str] = frozenset()) -> None:
-        """`scope` names the page; `only` are the topics whose rows it shows, or empty for all."""
+        """`scope` names the page; `only` has the topics of its rows, or is empty for all."""
         self.scope = scope
         self.only = only
         self._identity = identity
         self._events: deque[bytes] = deque()
         self._arrived = asyncio.Event()
         self.health: dict[str, Any] = {}  # as last sent
-        self.is_behind = True  # nothing has been sent yet, so the first event has all cells
+        self.is_behind = True  # nothing sent yet, so the first event has all cells
         self.is_closed = False
 
     @property
     def sees_everything(self) -> bool:
-        """Whether this viewer can be sent the same events as all others."""
+        """True if this viewer can get the same events as all others."""
         return not self.only and self.restricted is None
 
     @property
     def restricted(self) -> Identity | None:
-        """The user, if some topics are hidden from that one."""
+        """The user, if some topics are hidden from them."""
         return restricted(self._identity)
 
     def may_see(self, topic: str) -> bool:
@@ -75,7 +74,7 @@ class Viewer:
         self._arrived.set()
 
     async def events(self, whole: Callable[[], bytes]) -> AsyncIterator[bytes]:
-        """Yield what to send, with a heartbeat in quiet times. `whole()` returns the event with all cells."""
+        """Yield the bytes to send, with a heartbeat in quiet times. `whole()` returns the event with all cells."""
         yield _RETRY
         while not self.is_closed:
             if self.is_behind:
@@ -97,13 +96,13 @@ class Hub:
         self._view = view
         self._incidents = incidents
         self._viewers: dict[str, set[Viewer]] = {}
-        self._shown: dict[str, Cells] = {}  # by page: the cells that its viewers know
+        self._shown: dict[str, Cells] = {}  # by page: the cells that its viewers have
 
     def __len__(self) -> int:
         return sum(map(len, self._viewers.values()))
 
     def close(self) -> None:
-        """End all streams, as nsqadmin stops."""
+        """End all streams, because nsqadmin is stopping."""
         for viewers in self._viewers.values():
             for viewer in viewers:
                 viewer.close()
@@ -111,7 +110,7 @@ class Hub:
     # Events
 
     def send_snapshot(self, snapshot: Snapshot) -> None:
-        """Send each page's viewers what a new picture has changed; the sampler calls this."""
+        """Send each page's viewers the changes in a new snapshot. The sampler calls this."""
         made: dict[Identity | None, dict[str, Any]] = {}
         for viewers in self._viewers.values():
             for viewer in viewers:
@@ -157,7 +156,7 @@ class Hub:
     def whole(self, viewer: Viewer) -> bytes:
         """Return the event with all cells of the viewer's page and the cluster's health.
 
-        The cells are those from which the next difference is made.
+        The next difference is computed from these cells.
         """
         snapshot = self._view.snapshot
         if viewer.scope not in self._shown:
@@ -174,7 +173,7 @@ def _visible(cells: Cells, viewer: Viewer) -> Cells:
 
 
 def health_of(snapshot: Snapshot, incidents: Book, restricted: Identity | None) -> dict[str, Any]:
-    """Return the cluster's health in short, for everybody or for a user who does not see all topics."""
+    """Return a summary of the cluster's health, for everyone or for a user who doesn't see all topics."""
     counts = incidents.counts(restricted)
     return {
         "verdict": verdict(counts.problems, counts.warnings),
@@ -254,12 +253,12 @@ class _Endpoints:
 
 
 def restricted(identity: Identity) -> Identity | None:
-    """Return the user if some topics are hidden from that one, else None."""
+    """Return the user if some topics are hidden from them, else None."""
     return None if identity.sees_everything else identity
 
 
 def look_at(view: View, scope: str) -> None:
-    """Let the next sweeps ask for the clients that this page shows."""
+    """Make the next sweeps request the clients that this page shows."""
     if topic := topic_of(scope):
         view.look_at(topic)
     elif scope == "consumers":

@@ -1,4 +1,4 @@
-"""The cells of a page: the numbers that are updated live. An element of the page has a cell's key as its `data-k`."""
+"""The cells of a page: numbers with live updates. In HTML, an element has its cell's key as `data-k`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Cells = dict[str, Value]
 
 SCOPES: Final = ("overview", "topics", "nodes", "consumers", "lookup", "counter")
 _WITH_NAME: Final = ("topic", "channel", "node")
-_TOP: Final = 40  # topics; the lists of the overview are never longer
+_TOP: Final = 40  # topics; the overview's lists are never longer
 
 
 class _Numbers:
@@ -33,7 +33,7 @@ class _Numbers:
 
 
 _OF_TOPIC: Final = _Numbers(measures_of(Topic))
-_OF_TOPIC_NODE: Final = _Numbers(it for it in measures_of(Topic) if it.column)  # those in the table of nodes
+_OF_TOPIC_NODE: Final = _Numbers(it for it in measures_of(Topic) if it.column)  # the columns of the nodes table
 _OF_CHANNEL: Final = _Numbers(measures_of(Channel))
 
 
@@ -50,18 +50,18 @@ def checked_scope(scope: str) -> str:
 
 
 def topic_of(scope: str) -> str:
-    """Return the topic that the page is about, or ""."""
+    """Return the topic of the page, or ""."""
     word, _, name = scope.partition(":")
     return name.partition("/")[0] if word in ("topic", "channel") else ""
 
 
 def topic_of_cell(key: str) -> str:
-    """Return the topic that the cell belongs to, or ""."""
+    """Return the topic of the cell, or ""."""
     return key.split("/", 2)[1].partition("@")[0] if key.startswith("topics/") else ""
 
 
 def cells_of(snapshot: Snapshot, scope: str) -> Cells:
-    """Return all cells of a page. A topic or node that is gone has no cells."""
+    """Return all cells of a page. A deleted topic or a lost node has no cells."""
     cells: Cells = dict(_cluster(snapshot))
     word, _, name = scope.partition(":")
     match word:
@@ -90,7 +90,7 @@ def cells_of(snapshot: Snapshot, scope: str) -> Cells:
 
 
 def difference(before: Mapping[str, Value], now: Mapping[str, Value]) -> Cells:
-    """Return the cells that have changed, with None for those that are gone."""
+    """Return the changed cells, with None for deleted ones."""
     missing = object()
     changed: Cells = {key: value for key, value in now.items() if before.get(key, missing) != value}
     changed.update((key, None) for key in before if key not in now)
@@ -98,7 +98,7 @@ def difference(before: Mapping[str, Value], now: Mapping[str, Value]) -> Cells:
 
 
 def _top(snapshot: Snapshot) -> Iterable[Topic]:
-    """Return the topics that the overview may list: those in trouble, and the biggest by depth and by rate."""
+    """Return the topics that the overview may list: topics in trouble, and the biggest by depth and by rate."""
     wrong = {finding.topic for finding in snapshot.findings if finding.severity is not Severity.INFO}
     by_depth = sorted(snapshot.topics, key=lambda topic: -topic.total_depth)[:_TOP]
     by_rate = sorted(snapshot.topics, key=lambda topic: -(topic.rates.incoming or 0.0))[:_TOP]
@@ -245,7 +245,7 @@ def _one_node(snapshot: Snapshot, address: str) -> Iterator[tuple[str, Value]]:
 
 
 def _rounded(value: float | None) -> float | None:
-    """Round to the three figures that pages show: a change that nobody can see is not worth sending."""
+    """Round to the three digits that pages show: an invisible change isn't worth sending."""
     return None if value is None else float(f"{value:.3g}")
 
 

@@ -1,4 +1,4 @@
-"""Identifies users: by a proxy's headers, or by HTTP Basic against the file of users."""
+"""Identifies users: by a proxy's headers, or by HTTP Basic with the users file."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
     from nsqadmin.options import Options
 
-_AT_ONCE: Final = 2  # passwords that are hashed at the same time; each takes a core and 16 MiB
+_AT_ONCE: Final = 2  # passwords to hash at the same time; each takes a core and 16 MiB
 
 
 class Access:
-    """The doorkeeper of the application."""
+    """Identifies users for the application."""
 
     def __init__(self, options: Options, policy: Callable[[], Policy]) -> None:
         """`policy()` is called for each request, so that rights can change at run time."""
@@ -57,12 +57,12 @@ class Access:
 
     def _is_trusted(self, request: Request) -> bool:
         client = request.scope.get("client")
-        # A peer on a unix socket has no address; the permissions of the socket's file decide who can be one.
+        # A peer on a unix socket has no address; the permissions of the socket's file decide who can connect.
         return not self._proxies or client is None or is_within(client[0], self._proxies)
 
 
 def read_policy(options: Options) -> Policy:
-    """Read the rules of access from the options and the file of roles. Raise StartupError."""
+    """Read the access rules from the options and the roles file. Raise StartupError."""
     roles: tuple[Role, ...] = ()
     if options.roles_file:
         try:

@@ -1,4 +1,4 @@
-"""The endpoints for monitoring: whether nsqadmin runs and is ready, and the cluster's numbers for Prometheus."""
+"""The endpoints for monitoring: nsqadmin's own health, and the cluster's numbers for Prometheus."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ _TIMES_OF_CHANNELS: Final[tuple[tuple[str, str, Callable[[Channel], float | None
 
 def routes(services: Services) -> list[Route]:
     monitoring = _Monitoring(services)
-    # Probes and Prometheus come by whatever name or address they are configured with. /ping and /healthz tell nothing;
-    # /metrics names topics and channels, so that it is not for the page of a foreign host.
+    # Probes and Prometheus may use any host name or address, as configured. That is fine for /ping and /healthz, which
+    # reveal nothing; /metrics names topics and channels, so pages of foreign hosts must not read it.
     return [
         Route("GET", "/ping", monitoring.ping, public=True, any_host=True),
         Route("GET", "/healthz", monitoring.healthz, logged=False, public=True, any_host=True),
@@ -61,7 +61,7 @@ class _Monitoring:
         return text_answer("OK", v1=False)
 
     async def healthz(self, request: Request) -> Response:
-        """Answer 200 once there is a picture to show."""
+        """Answer 200 once there is a snapshot to show."""
         if self._services.view.snapshot.index:
             return text_answer("OK", v1=False)
         return text_answer("nothing has been asked yet", status=503, v1=False)
@@ -134,7 +134,7 @@ def incident_metric(incidents: Iterable[Open]) -> Metric:
 
 
 def topic_metrics(topics: Sequence[Topic]) -> list[Metric]:
-    """Return sums over all nodes. Unknown values have no sample."""
+    """Return sums over all nodes. Unknown values get no sample."""
     of_topics = [(topic, {"topic": topic.name}) for topic in topics if not topic.is_inactive]
     of_channels = [
         (channel, {"topic": topic.name, "channel": channel.name}) for topic in topics for channel in topic.channels

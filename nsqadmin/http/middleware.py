@@ -1,6 +1,6 @@
-"""The ASGI middleware around all routes; `app.py` says in which order.
+"""The ASGI middleware around all routes; `app.py` has their order.
 
-The parts are plain ASGI: Starlette's `BaseHTTPMiddleware` would put a task and a queue between a stream and its peer.
+All are plain ASGI: Starlette's `BaseHTTPMiddleware` would put a task and a queue between a stream and its peer.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LEAST_TO_COMPRESS: Final = 512  # bytes
-_WORTH_A_THREAD: Final = 1 << 20  # bytes; measured, a thread adds half of the processor time to the page of topics
-_QUICK: Final = 4  # gzip's level; the last percent is not worth the time on a page of 10,000 channels
-_SLASH: Final = "\udc2f"  # half a character, which no decoded path contains
-# A reason for burying that somebody looks for may quote a message, so it is not logged. `#1a2b` stands for one.
+_WORTH_A_THREAD: Final = 1 << 20  # bytes; in measurements, a thread adds half of the processor time to the topics page
+_QUICK: Final = 4  # gzip's level; the last percent isn't worth the time on a page of 10,000 channels
+_SLASH: Final = "\udc2f"  # half a character, which can't be in a decoded path
+# A search for a burial reason may quote a message, so we don't log it, only a short name such as `#1a2b`.
 _a_reason: Final = re.compile(rb"\breason=(?!%23[0-9a-f]{12}(?:&|$))[^&]+")
 
 
 class SecurityHeaders:
     def __init__(self, app: ASGIApp, image_source: str) -> None:
-        """`image_source` is a further origin from which pages may load pictures: graphite's."""
+        """`image_source` is another origin from which pages may load images: graphite's."""
         images = f"'self' data: {image_source}".rstrip()
         self._app = app
         self._headers = {
@@ -65,7 +65,7 @@ class SecurityHeaders:
 
 
 class LogLine:
-    """Logs each request, except those whose `request.state.logged` is False. Answers 500 when a handler fails."""
+    """Logs each request, unless its `request.state.logged` is False. Answers 500 when a handler fails."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -83,9 +83,9 @@ class LogLine:
             await self._app(scope, receive, send_noted)
         except ClientGone:
             return
-        except Exception as error:  # our bug, which fails this request only, with NSQ's line in the log
+        except Exception as error:  # our bug; it fails only this request, with NSQ's line in the log
             if status:
-                raise  # the answer had begun, so the server ends the connection
+                raise  # the answer has started, so the server ends the connection
             log.exception("panic in HTTP handler - %s", error)
             await refusal(HttpError(500, "INTERNAL_ERROR"))(scope, receive, send_noted)
         request = Request(scope)
@@ -101,10 +101,10 @@ def _uri(scope: Scope) -> str:
 
 
 class Compression(GZipMiddleware):
-    """Starlette's, for clients that name the bare word `gzip`, as in NSQ. Starlette compresses for `gzip;q=0`, too."""
+    """Starlette's, for clients that send the bare word `gzip`, as in NSQ. Starlette also compresses for `gzip;q=0`."""
 
     def __init__(self, app: ASGIApp) -> None:
-        # A file of messages is sent while nodes are read. Compression would keep even its headers until the first line.
+        # We send a file of messages while reading nodes. Compression would even delay its headers until the first line.
         streams = (*DEFAULT_EXCLUDED_CONTENT_TYPES, "application/x-ndjson")
         super().__init__(app, _LEAST_TO_COMPRESS, _QUICK, _WORTH_A_THREAD, exclude_content_types=streams)
 
@@ -117,7 +117,7 @@ class Compression(GZipMiddleware):
 
 
 class EscapedSlashes:
-    """Keeps an escaped slash, which belongs to a name, apart from those between names: `_SLASH` stands for it."""
+    """Tells an escaped slash, which is part of a name, from a separator: `_SLASH` replaces it."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -136,7 +136,7 @@ def decoded(path: str) -> str:
 
 
 class HostCheck:
-    """Refuses requests that call us by a foreign host name. See common/nsqcommon/origin.py for what this prevents."""
+    """Refuses requests that call us by a foreign host name. common/nsqcommon/origin.py explains the attack."""
 
     def __init__(self, app: ASGIApp, hosts: OwnHosts, any_host: Sequence[BaseRoute]) -> None:
         """Programs may call the routes `any_host` by any name."""

@@ -1,4 +1,4 @@
-"""Answers in NSQ's manner with Starlette's responses, and what handlers read from a request."""
+"""NSQ-style answers with Starlette's responses, and helpers for reading requests."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ def raw_json(body: bytes) -> Response:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """The user who asks for an action, as the audit log and notifications need it."""
+    """The user behind an action, for the audit log and notifications."""
 
     identity: Identity
     remote: str
-    basic_user: str = ""  # the name in HTTP Basic, checked or not: NSQ puts it into notifications
+    basic_user: str = ""  # the name in HTTP Basic, checked or not, because NSQ puts it into notifications
     user_agent: str = ""
     url: str = ""
 
 
 def identity_of(request: Request) -> Identity:
-    """Return the user, whom the application has identified before it called the handler."""
+    """Return the user. The application has identified them before it called the handler."""
     return cast(Identity, request.state.identity)
 
 
@@ -75,7 +75,7 @@ def remote_of(request: Request) -> str:
 
 
 def require(request: Request, right: Right, topic: str = "") -> Identity:
-    """Return the user if the user has the right. Otherwise raise 403, with NSQ's word and the reason."""
+    """Return the user if they have the right. Otherwise raise 403, with NSQ's word and the reason."""
     identity = identity_of(request)
     if reason := identity.why_not(right, topic):
         raise HttpError(403, "FORBIDDEN", details={"reason": reason})
@@ -101,12 +101,12 @@ async def body_of(request: Request, *, limit: int = MOST_BODY) -> bytes:
 
 
 async def form_of(request: Request, *, limit: int = MOST_BODY) -> dict[str, str]:
-    """Read an HTML form in the encoding that browsers use by default. Return the first value of each name."""
+    """Read an HTML form in the default encoding of browsers. Return the first value of each name."""
     return {name: values[0] for name, values in (await lists_of(request, limit=limit)).items()}
 
 
 async def lists_of(request: Request, *, limit: int = MOST_BODY) -> dict[str, list[str]]:
-    """Read a form as `form_of` does, but return all values of each name."""
+    """Read a form like `form_of`, but return all values of each name."""
     try:
         pairs = parse_qsl((await body_of(request, limit=limit)).decode(), keep_blank_values=True, max_num_fields=10_000)
     except ValueError:
@@ -129,7 +129,7 @@ async def object_of(request: Request, *, limit: int = MOST_BODY) -> dict[str, An
 
 
 def word_in(body: Mapping[str, Any], name: str) -> str:
-    """Return the text of this name in a JSON object; empty if there is none. Raise 400 for any other value."""
+    """Return the text with this name in a JSON object; empty if there is none. Raise 400 for any other value."""
     value = body.get(name) or ""
     if not isinstance(value, str):
         raise HttpError(400, "INVALID_BODY", details={"reason": f"{name} is a string"})
@@ -137,7 +137,7 @@ def word_in(body: Mapping[str, Any], name: str) -> str:
 
 
 def number_argument(request: Request, name: str, default: int, *, least: int, most: int) -> int:
-    """Read a whole number from the query; `default` if it is not given. Raise 400 for anything else."""
+    """Read a whole number from the query, or return `default` if it is missing. Raise 400 for anything else."""
     text = request.query_params.get(name)
     if text is None or text == "":
         return default

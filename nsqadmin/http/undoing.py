@@ -1,4 +1,4 @@
-"""The undo of an action for whoever asks for it, on a page or by `/api/v2`: checks, and what the nodes gave back."""
+"""Undoing an action from a page or through `/api/v2`: the checks, and the nodes' results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 async def undo(services: Services, request: Request, record_id: str) -> tuple[UndoRecord, tuple[Undone, ...]]:
-    """Undo the action of this record where it is not undone yet. Raise 403, 404, or 409 if nothing is left."""
+    """Undo the action of this record on the remaining nodes. Raise 403, 404, or 409 if nothing is left."""
     executor = services.executor
     if executor is None:
         raise HttpError(403, "FORBIDDEN", details={"reason": "there is no cluster to change"})

@@ -1,4 +1,4 @@
-"""Buried messages, one of the two kinds of lists: what nodes are asked, and how their answers are read and added up."""
+"""Buried messages, one of the two kinds of lists: requests to nodes, and parsing and merging their answers."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from nsqadmin.messages.model import Message
 
 _HIGHEST: Final = (1 << 63) - 1
-_MOST_REASONS: Final = 1000  # of one node, as nsqd sends
+_MOST_REASONS: Final = 1000  # of one node; nsqd sends at most this many
 _DIGITS: Final = 19  # of a sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A kick or discard that a node works on by itself, or the last one that has ended."""
+    """A kick or discard that a node is working on, or its last finished one."""
 
     verb: str
     done: int
@@ -42,7 +42,7 @@ class Job:
 
     @property
     def left(self) -> int | None:
-        """How many messages it has still to take, at most; None: not known."""
+        """The number of messages still to handle, at most; None: unknown."""
         return max(0, self.limit - self.done) if self.limit else None
 
     @property
@@ -55,22 +55,22 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReason:
-    reason: str  # the text, or what the user may see of it
+    reason: str  # the text, or the part that the user may see
     client: str
     count: int
-    name: str = ""  # selects the messages with this reason, also for users who do not see it
+    name: str = ""  # selects the messages with this reason, also for users who can't see it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSummary(NodeCount):
-    """What one node has buried in the channel."""
+    """The buried messages of the channel on one node."""
 
     reasons: tuple[NodeReason, ...] = ()
-    others: int = 0  # messages with reasons that are not listed
-    job: Job | None = None  # under way
-    ended: Job | None = None  # the last one that has ended
-    kick: int = 0  # the number of the last kick, while it can be taken back; 0: there is none
-    room: int | None = None  # how many messages a kick can give back without force; None: any number
+    others: int = 0  # messages with reasons that aren't listed
+    job: Job | None = None  # running
+    ended: Job | None = None  # the last finished one
+    kick: int = 0  # number of the last kick, while it can be undone; 0: there is none
+    room: int | None = None  # how many messages a kick can return without force; None: any number
 
     @property
     def listed_reasons(self) -> tuple[str, ...]:
@@ -82,7 +82,7 @@ class NodeSummary(NodeCount):
         return replace(self, reasons=reasons, job=job, ended=ended)
 
     def having(self, reason: str) -> int:
-        """Return how many messages have a reason that contains this text, at most."""
+        """Return how many messages have a reason with this text, at most."""
         return self.others + sum(it.count for it in self.reasons if reason in it.reason)
 
 
@@ -90,8 +90,8 @@ class NodeSummary(NodeCount):
 class Reason:
     """A reason on all nodes that answer."""
 
-    text: str  # what the user may see of it
-    name: str  # what stands for it in addresses
+    text: str  # the part that the user may see
+    name: str  # its name in addresses
     count: int
     nodes: tuple[str, ...]
     clients: tuple[str, ...]
@@ -99,7 +99,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuriedSummary(Summary[NodeSummary]):
-    """What all nodes of a channel have buried."""
+    """The buried messages of a channel, on all nodes."""
 
     @property
     def others(self) -> int:
@@ -107,18 +107,18 @@ class BuriedSummary(Summary[NodeSummary]):
 
     @property
     def kicks(self) -> tuple[str, ...]:
-        """The kicks that can be taken back, each as NUMBER@NODE."""
+        """The kicks that can be undone, each as NUMBER@NODE."""
         return tuple(f"{it.kick}@{it.node}" for it in self.answered if it.kick)
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
-        """The reasons of all nodes that answer, the most frequent first."""
+        """The reasons on all nodes that answer, most frequent first."""
         counts: dict[tuple[str, str], int] = {}
         nodes: dict[tuple[str, str], dict[str, None]] = {}
         clients: dict[tuple[str, str], dict[str, None]] = {}
         for summary in self.answered:
             for it in summary.reasons:
-                one = it.reason, it.name  # masked texts of different reasons may be equal
+                one = it.reason, it.name  # different reasons can have equal masked texts
                 counts[one] = counts.get(one, 0) + it.count
                 nodes.setdefault(one, {})[summary.node] = None
                 clients.setdefault(one, {})[it.client] = None
@@ -148,7 +148,7 @@ class Burial(ListedMessage):
 
     @property
     def pick(self) -> str:
-        """Its name in a form. An id belongs to one message for ever, a sequence only as long as the topic lives."""
+        """Its name in a form. An id is valid forever, a sequence only as long as the topic exists."""
         return f"{self.id}@{self.node}"
 
     @property
@@ -157,7 +157,7 @@ class Burial(ListedMessage):
 
     @property
     def at(self) -> float:
-        """When it was published, as far as that is known."""
+        """Publish time, if known."""
         return self.message.timestamp if self.message is not None else self.buried_at
 
     def seen(self, sight: Sight) -> Burial:
@@ -169,7 +169,7 @@ class Buried(ListKind[NodeSummary, Burial]):
 
     path = "/channel/buried"
     also = ("/channel/jobs",)
-    # Answers of nodes that have nothing buried: those that are no nsqd of ours, and those without the channel.
+    # Answers of nodes without buried messages: other nsqds than ours, and nodes without the channel.
     nothing = frozenset(("NOT_FOUND", "TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND", "EPHEMERAL_TOPIC", "EPHEMERAL_CHANNEL"))
 
     def last_known(self, row: ChannelNode, error: str) -> NodeSummary:
@@ -225,12 +225,12 @@ BURIED: Final = Buried()
 
 
 def kick_in(raw: Any) -> int:
-    """Read the number of a kick that can be taken back; 0: the node knows none. Raise KeyError, TypeError, ValueError."""
+    """Parse the number of a kick that can be undone; 0: there is none. Raise KeyError, TypeError, ValueError."""
     return whole_in(raw.get("kick") or 0)
 
 
 def job_in(raw: Any) -> Job | None:
-    """Read a job. Raise KeyError, TypeError, ValueError."""
+    """Parse a job. Raise KeyError, TypeError, ValueError."""
     if raw is None:
         return None
     rate = raw["rate"]

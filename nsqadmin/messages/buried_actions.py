@@ -1,6 +1,6 @@
-"""What can be done with buried messages: kick or discard them, stop what is under way, and take a kick back.
+"""Actions on buried messages: kick or discard them, stop running jobs, and undo a kick.
 
-A new action is a plan here, and its fields in nsqadmin/pages/selection_plan.py and its template.
+To add an action, write a plan here, and its fields in nsqadmin/pages/selection_plan.py and its template.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 MOST_NAMED: Final = 900  # messages at once, as nsqd allows
 DEFAULT_RATE: Final = 1000.0  # messages a second, over all nodes
 _HIGHEST_RATE: Final = 1e9
-_WITHOUT_JOB: Final = 2000  # messages that nsqd takes before it answers
+_WITHOUT_JOB: Final = 2000  # messages that nsqd handles before it answers
 _LEAST_RATE: Final = 0.001
 _IN_ONE_REQUEST: Final = 200  # messages by their ids, so that the URL stays below 8 kB
 _WORDS: Final = {
@@ -86,7 +86,7 @@ ACTIONS: Final = (*VERBS.values(), STOP, UNDO)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What a user wants to kick or discard: the messages with these ids, or all whose reason contains a text.
+    """The messages to kick or discard: those with these ids, or all with a text in their reason.
 
     The text may be the name of a listed reason.
     """
@@ -107,7 +107,7 @@ class Share:
     count: int
     rate: float = 0.0
     ids: tuple[str, ...] = ()
-    room: int | None = None  # how many messages a kick can give back there without force; None: any number
+    room: int | None = None  # how many messages a kick can return there without force; None: any number
 
     @property
     def has_room(self) -> bool:
@@ -116,10 +116,10 @@ class Share:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken(NodeResult):
-    """What one node has done so far."""
+    """The progress of one node so far."""
 
-    job: Job | None = None  # that does the rest, or that was stopped
-    kick: int = 0  # the number by which a kick can be taken back; 0: it cannot
+    job: Job | None = None  # does the rest, or was stopped
+    kick: int = 0  # number for undoing a kick; 0: can't be undone
 
     def seen(self, sight: Sight) -> Taken:
         return replace(self, job=self.job and self.job.seen(sight))
@@ -127,12 +127,12 @@ class Taken(NodeResult):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuriedPlan(SelectionPlan[Share, Taken]):
-    """What a kick or discard would do."""
+    """The consequences of a kick or discard."""
 
     wanted: Wanted
-    reason: str = ""  # what the user may see of the reason that is wanted
+    reason: str = ""  # the part of the selected reason that the user may see
     _text: str = field(default="", repr=False)  # that reason as nodes know it; in no answer
-    _public: str = field(default="", repr=False)  # what everybody may see of it
+    _public: str = field(default="", repr=False)  # the part that everyone may see
 
     @property
     def action(self) -> SelectionAction:
@@ -144,7 +144,7 @@ class BuriedPlan(SelectionPlan[Share, Taken]):
 
     @property
     def needs_force(self) -> bool:
-        """Whether a node refuses the kick, unless it is told to use force."""
+        """True if a node refuses the kick without force."""
         return self.wanted.verb is Verb.KICK and not all(it.has_room for it in self.shares)
 
     @property
@@ -154,7 +154,7 @@ class BuriedPlan(SelectionPlan[Share, Taken]):
     def conversation(self, share: Share) -> Generator[tuple[Taken, NodeRequest], bytes, Taken]:
         taken = Taken(node=share.node, asked=share.count)
         if len(share.ids) > _IN_ONE_REQUEST and self.needs_force and not self.wanted.force and not share.has_room:
-            return replace(taken, error=_WORDS["FULL"])  # it would take the first requests, and refuse the last
+            return replace(taken, error=_WORDS["FULL"])  # it would accept the first requests and refuse the last
         for arguments in self._arguments(share):
             goes_on = [("kick", taken.kick)] if taken.kick else []
             request = NodeRequest(f"/channel/{self.wanted.verb}", [*self.named, *arguments, *goes_on])
@@ -166,8 +166,8 @@ class BuriedPlan(SelectionPlan[Share, Taken]):
     def _arguments(self, share: Share) -> Iterator[list[tuple[str, object]]]:
         """Yield the arguments of each request.
 
-        A selection by reason has the number of the plan as its limit: what is buried after the user has looked is not
-        taken.
+        A selection by reason has the plan's number of messages as its limit, so messages buried after the user has
+        looked aren't touched.
         """
         forced: list[tuple[str, object]] = [("force", "true")] if self.wanted.force else []
         for at in range(0, len(share.ids), _IN_ONE_REQUEST):
@@ -208,7 +208,7 @@ def _at_work(job: Job) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedNode:
-    """A node that is asked about a kick, or about all that is under way there."""
+    """A node to ask about a kick, or about all its running jobs."""
 
     node: str
     count: int = 0
@@ -217,7 +217,7 @@ class AskedNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UndoPlan(SelectionPlan[AskedNode, Taken]):
-    """What taking kicks back would do: bury again what no consumer has got since. `asked` is what they gave back."""
+    """The consequences of undoing kicks: unconsumed messages are buried again. `asked` is the number kicked."""
 
     @property
     def action(self) -> SelectionAction:
@@ -256,7 +256,7 @@ class UndoPlan(SelectionPlan[AskedNode, Taken]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopPlan(SelectionPlan[AskedNode, Taken]):
-    """Ends every kick and discard that is under way. A node without one has no `job` in its result."""
+    """Ends every running kick and discard. A node without one has no `job` in its result."""
 
     @property
     def action(self) -> SelectionAction:
@@ -294,7 +294,7 @@ def stop_plan(channel: Channel) -> StopPlan:
 
 
 def undo_plan(channel: Channel, words: Iterable[str]) -> UndoPlan:
-    """Plan to take back the kicks with these names, `NUMBER@NODE`. Raise BadRequest."""
+    """Plan to undo the kicks with these names, `NUMBER@NODE`. Raise BadRequest."""
     kicks = parse_kicks(words)
     if unknown := {node for node, _ in kicks} - {row.node for row in channel.nodes}:
         raise BadRequest(f"no node of this channel is known as {min(unknown)[:100]}")
@@ -303,26 +303,26 @@ def undo_plan(channel: Channel, words: Iterable[str]) -> UndoPlan:
 
 
 def parse_picks(words: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """Read names of messages, `ID@NODE`. Raise BadRequest."""
+    """Parse names of messages, `ID@NODE`. Raise BadRequest."""
     picks = dict.fromkeys(words)
     if len(picks) > MOST_NAMED:
         raise BadRequest(f"at most {MOST_NAMED} messages can be named at once")
     found = [_pick(word) for word in picks]
     if not all(found):
-        raise BadRequest("these are no messages of this page")
+        raise BadRequest("these aren't messages of this page")
     return tuple((it[2], it[1]) for it in found if it is not None)
 
 
 def parse_kicks(words: Iterable[str]) -> tuple[tuple[str, int], ...]:
-    """Read names of kicks, `NUMBER@NODE`. Raise BadRequest."""
+    """Parse names of kicks, `NUMBER@NODE`. Raise BadRequest."""
     found = [_kick(word) for word in dict.fromkeys(words)]
     if not found or not all(found):
-        raise BadRequest("this is no kick that could be taken back")
+        raise BadRequest("this isn't a kick that can be taken back")
     return tuple((it[2], int(it[1])) for it in found if it is not None)
 
 
 def parse_rate(text: str) -> float:
-    """Read a rate; empty: as fast as possible. Raise BadRequest."""
+    """Parse a rate; empty: as fast as possible. Raise BadRequest."""
     if not text.strip():
         return 0.0
     try:
@@ -337,9 +337,9 @@ def parse_rate(text: str) -> float:
 def plan_buried(
     channel: Channel, summary: BuriedSummary, wanted: Wanted, *, text: str = "", shown: str = "", public: str = ""
 ) -> BuriedPlan:
-    """Return what each node that has answered would do. Raise BadRequest for a node that the channel does not have.
+    """Return the plan for each node that has answered. Raise BadRequest for a node that the channel doesn't have.
 
-    `text` is the reason that is wanted, `shown` what the user may see of it, and `public` what everybody may see.
+    `text` is the selected reason, `shown` the part that the user may see, and `public` the part for everyone.
     """
     left_out = [
         LeftOut(node=it.node, why=f"did not report its buried messages: {it.error}", last_known=it.count)
@@ -381,7 +381,7 @@ def _named(summary: BuriedSummary, wanted: Wanted) -> tuple[Share, ...]:
 
 
 def _selected(nodes: Sequence[NodeSummary], wanted: Wanted, text: str) -> tuple[Share, ...]:
-    """Share a limit out node after node, and a rate by what each node has, so that all end at the same time."""
+    """Divide a limit among nodes in turn, and a rate by the nodes' numbers of messages, so that all end together."""
     counts: dict[str, int] = {}
     left = wanted.limit
     for it in nodes:
@@ -418,10 +418,10 @@ def _consequences(
         yield Consequence(text=f"{it.node} {it.why}. It is not asked.{had}", severity=Severity.WARNING)
     count = sum(it.count for it in shares)
     if not count:
-        yield Consequence(text="Nothing that fits is buried on the other nodes.", severity=Severity.WARNING)
+        yield Consequence(text="No matching message is buried on the other nodes.", severity=Severity.WARNING)
         return
     if wanted.reason and summary.others:
-        text = "This is the most that it can be: not every reason is listed."
+        text = "This is an upper limit: not every reason is listed."
         yield Consequence(text=text)
     if wanted.verb is Verb.DISCARD:
         yield Consequence(text="They are finished forever. This cannot be undone.", severity=Severity.PROBLEM)
@@ -447,7 +447,7 @@ def _of_a_kick(channel: Channel, wanted: Wanted, shares: Sequence[Share], count:
 
 
 def _of_full_channels(shares: Sequence[Share], *, force: bool) -> Iterator[Consequence]:
-    """Say where a bound of the policy file leaves no room: nothing drops what is kicked."""
+    """Say where a limit of the policy file leaves no room: nothing drops kicked messages."""
     if not shares:
         return
     room = ", ".join(f"{it.room:,} of {it.count:,} on {it.node}" for it in shares[:FEW])

@@ -1,4 +1,4 @@
-"""Deferred messages, one of the two kinds of lists: what nodes are asked, and how their answers are read."""
+"""Deferred messages, one of the two kinds of lists: requests to nodes, and parsing their answers."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _LAST: Final = (1 << 63) - 1  # sequence
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeDeferred(NodeCount):
-    """How many messages one node has deferred in the channel."""
+    """The number of deferred messages of the channel on one node."""
 
-    log: str = ""  # the id of the topic's log, which sequences are about; empty: messages there cannot be named
+    log: str = ""  # id of the topic's log, to which sequences refer; empty: messages there can't be named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class Deferral(ListedMessage):
 
     @property
     def pick(self) -> str:
-        """Its name in a form, a word of a Selection; empty: it cannot be named."""
+        """Its name in a form, a word of a Selection; empty: it can't be named."""
         return f"{self.sequence}@{self.node}@{self.log}" if self.log else ""
 
 
@@ -59,7 +59,7 @@ class Deferred(ListKind[NodeDeferred, Deferral]):
         {
             "NOT_FOUND": "it cannot list deferred messages: it is NSQ's nsqd, or an older version of ours",
             "STARTED_ANEW": "it was restarted, so its list has to be read from the start again",
-            "INVALID_ARG_AFTER": "this is no place in its list",
+            "INVALID_ARG_AFTER": "this isn't a place in its list",
         }
     )
 

@@ -1,4 +1,4 @@
-"""What can be done with deferred messages: cancel them, or move when they are due."""
+"""Actions on deferred messages: cancel them, or change when they are due."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ ACTIONS: Final = tuple(VERBS.values())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecallWanted:
-    """What a user wants with deferred messages."""
+    """A user's request for deferred messages."""
 
     verb: RecallVerb
-    messages: str = ""  # which ones, as a Selection writes it; a plan has it
-    when: str = ""  # when they are to be due, as the user has typed it
-    delay: float | None = None  # that many seconds from now; None: the user has not said it yet
+    messages: str = ""  # which ones, in the form of a Selection; a plan has it
+    when: str = ""  # when they should be due, as typed by the user
+    delay: float | None = None  # seconds from now; None: not chosen yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,24 +83,24 @@ class RecallShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recalled(NodeResult):
-    """What one node has done."""
+    """One node's result."""
 
-    in_flight: int = 0  # that a consumer has, so they were left as they are
-    gone: int = 0  # that were finished, taken back or buried before
+    in_flight: int = 0  # a consumer has them, so they weren't changed
+    gone: int = 0  # finished, taken back or buried before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """The messages to cancel or move, and what must be said about how they were found."""
+    """The messages to cancel or move, and remarks about the search."""
 
     selection: Selection
-    by_filter: bool = False  # as all that match; the user has not named them
+    by_filter: bool = False  # selected as all matches, not by name
     remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeferredPlan(SelectionPlan[RecallShare, Recalled]):
-    """What cancelling or moving them would do."""
+    """The consequences of cancelling or moving them."""
 
     wanted: RecallWanted
     remarks: tuple[str, ...] = ()
@@ -162,7 +162,7 @@ class DeferredPlan(SelectionPlan[RecallShare, Recalled]):
 
 
 def chosen_of(page: ListPage[Deferral]) -> Chosen:
-    """Return all that a search has found, and say where it has not looked."""
+    """Return all messages that a search has found, with remarks where it hasn't looked."""
     remarks = [f"{node} was not looked at, or not to the end: {why}." for node, why in page.missing]
     if page.after and len(page.lines) >= MOST:
         remarks.append(f"These are the {MOST:,} that are due first. There may be more: do it again for the rest.")
@@ -177,9 +177,9 @@ def in_words(wanted: RecallWanted) -> str:
 
 
 def parse_when(text: str, now: float) -> float:
-    """Read when messages are to be due, and return in how many seconds that is. Raise BadRequest.
+    """Parse the time when messages should be due, and return the seconds until then. Raise BadRequest.
 
-    `now`, a duration such as 10m or 1h30m, or a time such as 2026-03-01T12:00:00Z.
+    Accepts `now`, a duration such as 10m or 1h30m, or a time such as 2026-03-01T12:00:00Z.
     """
     text = text.strip()
     try:
@@ -204,7 +204,7 @@ def _delay(text: str, now: float) -> float:
 def plan_deferred(
     channel: Channel, summary: Summary[NodeDeferred], chosen: Chosen, wanted: RecallWanted
 ) -> DeferredPlan:
-    """Return what each node that has answered would do. Raise BadRequest for a node that the channel does not have."""
+    """Return the plan for each node that has answered. Raise BadRequest for a node that the channel doesn't have."""
     told = {it.node: it for it in summary.nodes}
     shares: list[RecallShare] = []
     left_out: list[LeftOut] = []

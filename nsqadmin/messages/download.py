@@ -1,8 +1,8 @@
-"""A file of all that a search finds, as JSON lines: a message each, and a last one that says where the search ended.
+"""A file of all hits of a search, as JSON lines: one per message, and a last one that says where the search ended.
 
-The file is made while it is sent. Each step of the search begins when the hits of the one before have been taken, so
-only the hits of one step are in memory, however long the history and however slow the reader. A file without its last
-line was cut off.
+We build the file while sending it. Each step of the search begins when the previous step's hits have been sent, so only
+the hits of one step are in memory, however long the history and however slow the reader. A file without its last line
+is incomplete.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from nsqadmin.messages.model import Found, Gap
     from nsqadmin.messages.searching import Search
 
-_STEP: Final = 5000  # hits; the searcher bounds their bytes
-_SECONDS: Final = 10.0  # of one step; a reader that has left is noticed after it
-_PIECE: Final = 50  # lines that are sent at once
+_STEP: Final = 5000  # hits; the searcher limits their bytes
+_SECONDS: Final = 10.0  # of one step; we only notice after it that a reader has left
+_PIECE: Final = 50  # lines to send at once
 _MOST_GAPS: Final = 1000
 
 
 async def lines(
     step: Callable[[Search], Awaitable[Found]], search: Search, *, most: int | None, began: float
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the lines for up to `most` hits. A search onwards ends at the messages that were published after `began`."""
+    """Yield the lines for up to `most` hits. A forward search ends at messages that were published after `began`."""
     hits = 0
     gaps: dict[Gap, None] = {}
     while True:

@@ -83,7 +83,7 @@ class _Endpoints:
         return _page_answer(request, page, f"{topic}.ndjson")
 
     async def search(self, request: Request) -> Response:
-        """Stream events: `message` for each hit, `progress`, and last `end`, which is progress as well.
+        """Stream events: `message` for each hit, `progress`, and last `end`, which is also a progress report.
 
         With `format=ndjson`, send all hits as a file, or `limit=` of them.
         """
@@ -155,7 +155,7 @@ class _Endpoints:
         return json_answer(to_json(published))
 
     async def plan_replay(self, request: Request) -> Response:
-        """Send what replaying `{"topic":"t","node":"n1:4151","first":0,"end":100,"target":"t2"}` would do."""
+        """Send the consequences of replaying `{"topic":"t","node":"n1:4151","first":0,"end":100,"target":"t2"}`."""
         require(request, Right.PUBLISH)
         body = await self._object(request)
         return json_answer(to_json(await self._plan(request, body)))
@@ -278,7 +278,7 @@ def selection_of(text: str) -> Selection:
 
 
 def bodies_of(body: Mapping[str, Any]) -> list[bytes]:
-    """Return the bodies to publish, repeated as often as `count` says."""
+    """Return the bodies to publish, repeated `count` times."""
     if "bodies" in body:
         texts = body["bodies"]
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):

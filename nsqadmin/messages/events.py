@@ -1,4 +1,4 @@
-"""The events of a tail and of a search that their viewer has not got yet, for server-sent events."""
+"""The events of a tail and of a search that the viewer hasn't got yet, for server-sent events."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from nsqadmin.messages.filters import Filter
 
 MOST_SHOWN: Final = 32 * 1024  # bytes of a body that a page shows; the whole body can be downloaded
-_MOST_TAILED: Final = 200  # messages of a tail that wait to be sent to the browser
+_MOST_TAILED: Final = 200  # messages of a tail that may wait for the browser
 
 
 class _Events:
-    """Events that wait. `events` yields them until what makes them has ended, or the viewer has left."""
+    """Waiting events. `events` yields them until the source has ended or the viewer has left."""
 
     def __init__(self, most: int | None = None) -> None:
         self._waiting: deque[bytes] = deque(maxlen=most)
@@ -34,7 +34,7 @@ class _Events:
         self._arrived.set()
 
     def _numbers(self) -> bytes:
-        """Return an event about everything so far, if it has changed since the last one."""
+        """Return an event with the totals so far, if they have changed since the last one."""
         raise NotImplementedError
 
     async def _until_ended(self, run: Callable[[], Awaitable[Any]]) -> AsyncIterator[bytes]:
@@ -55,10 +55,10 @@ class _Events:
 
 
 class TailEvents(_Events):
-    """The events of a tail. If too many messages wait, the oldest are skipped and counted."""
+    """The events of a tail. If too many messages wait, we skip the oldest and count them."""
 
     def __init__(self, wanted: Filter, render: Callable[[Message], Any]) -> None:
-        """`render` makes the data of an event from a message."""
+        """`render` converts a message to the data of an event."""
         super().__init__(_MOST_TAILED)
         self._wanted = wanted
         self._render = render
@@ -92,7 +92,7 @@ class TailEvents(_Events):
 
 
 class SearchEvents(_Events):
-    """The events of one step of a search. Its limit bounds how many hits can wait."""
+    """The events of one step of a search. Its limit bounds the number of waiting hits."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """Filters for searching messages: a piece of text, or conditions on fields of JSON bodies. Nothing is executed.
 
 timeout                            the body or the key contains the text, in any case
-"order id"                         quotes, for a text with a blank
+"order id"                         quotes, for a text with a space
 customer.country = DE              a field of a JSON body; items of lists by number: items.0.price
 amount >= 100 and status != paid   several conditions, all of which must hold
 header.traceparent ~ 0af7          a header of the message
@@ -38,7 +38,7 @@ _ORDERS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
 
 
 class BadFilter(ValueError):
-    """The filter cannot be understood; the message says from where on."""
+    """The filter is invalid; the message says where the error begins."""
 
 
 class Matched(Protocol):
@@ -67,7 +67,7 @@ class Condition:
     path: tuple[str, ...]  # the field's name at each level
     operator: str
     value: str
-    of_message: bool = False  # the field is a property of the message and not part of its body
+    of_message: bool = False  # the field is a property of the message, not part of its body
     of_header: bool = False  # the path is the name of a header
 
     def holds(self, document: Any, message: Matched) -> bool:
@@ -98,15 +98,15 @@ class Filter:
 
     @property
     def terms(self) -> tuple[str, ...]:
-        """The texts that a matching body contains, to be marked there."""
+        """The texts of a match in a body, for highlighting."""
         if self.text:
             return (self.text.decode(),)
         return tuple(it.value for it in self.conditions if it.operator in ("=", "~") and it.value and it.is_of_body)
 
     def matches(self, body: bytes, message: Matched) -> bool:
-        """Return whether a message matches. `body` must be masked for the user who searches.
+        """Return True if a message matches. `body` must be masked for the user who searches.
 
-        Otherwise the user could find out masked fields by searching for them.
+        Otherwise the user could discover masked fields by searching for them.
         """
         if self.text:
             return self.text in body.lower() or self.text in message.key.lower().encode()
@@ -122,7 +122,7 @@ class Filter:
 
 
 def parse_filter(text: str) -> Filter:
-    """Read a filter as a user has typed it. Raise BadFilter."""
+    """Parse a filter as typed by a user. Raise BadFilter."""
     text = text.strip()
     if len(text) > LONGEST:
         raise BadFilter(f"longer than {LONGEST} characters")
@@ -160,7 +160,7 @@ def _condition(found: re.Match[str]) -> Condition:
 
 
 def field_at(document: Any, path: tuple[str, ...]) -> Any:
-    """Return what a JSON document has at this path, or MISSING."""
+    """Return the value of a JSON document at this path, or MISSING."""
     for step in path:
         if isinstance(document, dict) and step in document:
             document = document[step]
@@ -172,7 +172,7 @@ def field_at(document: Any, path: tuple[str, ...]) -> Any:
 
 
 def text_of(value: Any) -> str:
-    """Return a value of JSON as a user types it."""
+    """Return a JSON value as a user types it."""
     if isinstance(value, str):
         return value
     return json.dumps(value, ensure_ascii=False)
@@ -186,7 +186,7 @@ def _equals(found: Any, value: str) -> bool:
 
 
 def _compares(order: Callable[[Any, Any], bool], found: Any, value: str) -> bool:
-    """Compare numbers as numbers and texts as texts, which works for dates in ISO format as well."""
+    """Compare numbers as numbers and texts as texts, which also works for ISO dates."""
     if isinstance(found, bool) or found is None:
         return False
     if isinstance(found, int | float):

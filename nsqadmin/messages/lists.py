@@ -1,8 +1,8 @@
-"""Lists that nodes make of one channel's messages, of those that are buried or of those that are deferred.
+"""The nodes' lists of one channel's messages, either buried or deferred ones.
 
-Each node is asked how many it has, and for its list. The lists are joined page by page into one in the order of time.
-Each has its own places, at which it goes on. All of them together are a text for a URL: `17@n1:4151 4@n2:4151`.
-A node that does not answer is named, with what it had when it was last seen. It is never counted as one with nothing.
+We ask each node for its number of messages and for its list, and merge the lists by time, page by page. Each list has
+its own position. All positions together are a text for a URL: `17@n1:4151 4@n2:4151`. We name nodes that don't answer,
+with their last known numbers, and never count them as empty.
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ class BadRequest(ValueError):
 
 
 class Sight(Protocol):
-    """What one user may see of the texts that quote messages: see reasons.py."""
+    """Controls which texts quoting messages a user may see: see reasons.py."""
 
     def shown(self, reason: str) -> str: ...
 
     def name(self, reason: str) -> str: ...
 
 
-# How many there are
+# Counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeCount:
-    """How many of these messages one node has in the channel."""
+    """The number of these messages of the channel on one node."""
 
     node: str
     count: int = 0
-    error: str = ""  # why it is not known now; then `count` is what it had when it was last seen
+    error: str = ""  # why it is unknown now; `count` is then the last known number
 
     @property
     def listed_reasons(self) -> tuple[str, ...]:
-        """The reasons for which it has buried messages, as far as it lists them."""
+        """The burial reasons, as far as the node lists them."""
         return ()
 
     def seen(self, sight: Sight) -> Self:
-        """Return what a user with this sight may see of it."""
+        """Return the part that a user with this sight may see."""
         return self
 
 
@@ -66,7 +66,7 @@ N = TypeVar("N", bound=NodeCount)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary(Generic[N]):
-    """How many of these messages all nodes of a channel have."""
+    """The number of these messages on all nodes of a channel."""
 
     nodes: tuple[N, ...]
 
@@ -76,50 +76,50 @@ class Summary(Generic[N]):
 
     @property
     def missing(self) -> tuple[N, ...]:
-        """The nodes that have not told what they have."""
+        """The nodes that haven't reported their number."""
         return tuple(it for it in self.nodes if it.error)
 
     @property
     def count(self) -> int:
-        """How many there are on the nodes that answer."""
+        """The total on the nodes that answer."""
         return sum(it.count for it in self.answered)
 
     def seen(self, sight: Sight) -> Self:
         return replace(self, nodes=tuple(it.seen(sight) for it in self.nodes))
 
 
-# Which ones
+# Messages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """Which messages to look for: the next `limit` that match, by node behind these places."""
+    """A query for messages: the next `limit` matches, after these positions of each node."""
 
     after: Mapping[str, str]
     limit: int
     node: str = ""  # only there
-    reason: str = ""  # only with this text in the reason for which they were buried; nodes look for it
-    wanted: Filter = EVERYTHING  # only what matches; we look for it
-    seconds: float = 2.0  # then a search stops, and goes on with the next step
-    with_bodies: bool = True  # what is found has its body
+    reason: str = ""  # only with this text in the burial reason; nodes check it
+    wanted: Filter = EVERYTHING  # only matches; we check it
+    seconds: float = 2.0  # then a search stops, and the next step continues it
+    with_bodies: bool = True  # matches include their bodies
 
     @property
     def is_search(self) -> bool:
-        """Whether bodies have to be read that are not shown."""
+        """True if we have to read bodies that aren't shown."""
         return self.wanted != EVERYTHING or not self.with_bodies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedMessage(ABC):
-    """One message of a list. Without `message`, `unread` says why its body cannot be had."""
+    """One message of a list. Without `message`, `unread` says why we have no body."""
 
     node: str
     sequence: int
     attempts: int
-    id: str = ""  # empty: not known, as the message cannot be read
+    id: str = ""  # empty: unknown, because the message can't be read
     message: Message | None = None
     unread: str = ""
-    is_wanted: bool = True  # it is shown; otherwise it was only looked at
+    is_wanted: bool = True  # a match; otherwise it only counts as looked at
 
     @property
     @abstractmethod
@@ -129,7 +129,7 @@ class ListedMessage(ABC):
     @property
     @abstractmethod
     def at(self) -> float:
-        """The time by which the lists of all nodes are merged."""
+        """The time by which we merge the lists of all nodes."""
 
     @property
     @abstractmethod
@@ -137,7 +137,7 @@ class ListedMessage(ABC):
         """Its name in a form. Empty if you can't select it."""
 
     def seen(self, sight: Sight) -> Self:
-        """Return the part of it that a user with this sight may see. Its body is masked already."""
+        """Return the part that a user with this sight may see. Its body is masked already."""
         return self
 
 
@@ -146,11 +146,11 @@ M = TypeVar("M", bound=ListedMessage)
 
 @dataclass(slots=True)
 class Part(Generic[M]):
-    """What was read of one node's list, in its order."""
+    """The part of one node's list that was read, in its order."""
 
     lines: list[M] = field(default_factory=list)
-    goes_on: bool = False  # there is more behind them
-    problem: str = ""  # why it was not read, or not to the end
+    goes_on: bool = False  # the list continues after them
+    problem: str = ""  # why it wasn't read, or not to the end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,52 +158,52 @@ class ListPage(Generic[M]):
     """One page of all lists, or one step of a search."""
 
     lines: tuple[M, ...] = ()
-    after: str = ""  # where the next page begins; empty: nothing is left
-    looked: int = 0  # lines that were looked at
-    reached: float | None = None  # the time of the last one of these
-    missing: tuple[tuple[str, str], ...] = ()  # nodes that could not be read, or not to the end, and why
-    reason: str = ""  # what the user may see of the reason that was looked for
+    after: str = ""  # start of the next page; empty: nothing is left
+    looked: int = 0  # lines that were examined
+    reached: float | None = None  # time of the last one
+    missing: tuple[tuple[str, str], ...] = ()  # nodes that couldn't be read, or not to the end, and why
+    reason: str = ""  # the part of the selected reason that the user may see
 
 
 class ListKind(ABC, Generic[N, M]):
-    """What the lists of one kind have of their own: see buried.py and deferred.py."""
+    """The differences between the two kinds: see buried.py and deferred.py."""
 
     path: str  # on a node
-    also: tuple[str, ...] = ()  # paths of which a node is asked as well when its messages are counted
-    has_log: bool = False  # its messages are named with the id of a log, which a node tells with their number
+    also: tuple[str, ...] = ()  # further paths to request when counting a node's messages
+    has_log: bool = False  # messages are named with the id of a log, which a node sends with their number
     nothing: frozenset[str]  # codes of errors by which a node says that it has none
-    words: Mapping[str, str] = MappingProxyType({})  # what other codes mean
+    words: Mapping[str, str] = MappingProxyType({})  # meanings of other codes
 
     @abstractmethod
     def last_known(self, row: ChannelNode, error: str) -> N:
-        """Return what the node had when it was last seen, and why it is not known now."""
+        """Return the node's last known number, and why it is unknown now."""
 
     @abstractmethod
     def count_in(self, node: str, answers: Sequence[Any]) -> N:
-        """Read the answers to the summary, and to the paths in `also`. Raise KeyError, TypeError, ValueError."""
+        """Parse the answers to the summary, and to the paths in `also`. Raise KeyError, TypeError, ValueError."""
 
     def log_of(self, node: N) -> str:
-        """Return the id of the topic's log, which has to be named to list more; empty: it need not."""
+        """Return the id of the topic's log, which is needed to list more; empty: not needed."""
         return ""
 
     def arguments(self, look: Look) -> Mapping[str, str]:
-        """Return what else the node is asked for."""
+        """Return further arguments of the request to the node."""
         return {}
 
     @abstractmethod
     def line_in(self, node: N, line: Mapping[str, Any], message: Message | None, *, is_wanted: bool) -> M:
-        """Read a line of the list. Raise KeyError, TypeError, ValueError."""
+        """Parse a line of the list. Raise KeyError, TypeError, ValueError."""
 
     @abstractmethod
     def place_before(self, place: str) -> str:
-        """Return the place just before a message, given its own; empty: before all. Raise ValueError."""
+        """Return the position just before a message, given its own; empty: before all. Raise ValueError."""
 
 
 def merged(parts: Mapping[str, Part[M]], after: Mapping[str, str], limit: int) -> ListPage[M]:
-    """Return the next `limit` wanted lines of all nodes. `after` is where each part begins.
+    """Return the next `limit` matching lines of all nodes. `after` is where each part begins.
 
-    It ends where a node's part ends although its list goes on: what comes next there may come before what others have.
-    A node whose list could not be read to the end holds up nobody.
+    The page ends where a node's part ends although its list continues: the next line there may come before lines of
+    other nodes. A node whose list couldn't be read to the end doesn't delay the others.
     """
     shown: list[M] = []
     places, left = dict(after), {node: len(part.lines) for node, part in parts.items()}
@@ -233,19 +233,19 @@ def _order(line: ListedMessage) -> tuple[float, str]:
 
 
 def written(places: Mapping[str, str]) -> str:
-    """Write behind which place each node's list goes on."""
+    """Format the position after which each node's list continues."""
     return " ".join(f"{place}@{node}" for node, place in places.items())
 
 
 def parse_places(text: str) -> dict[str, str]:
-    """Read what `written` has written. Raise ValueError."""
+    """Parse the output of `written`. Raise ValueError."""
     found = [_place(word) for word in text.split()]
     if not all(found):
-        raise ValueError(f"{text[:100]!r} is no place in these lists")
+        raise ValueError(f"{text[:100]!r} isn't a place in these lists")
     return {it[2]: it[1] for it in found if it is not None}
 
 
-# A node's answer. An error does not quote it, as it may be any text.
+# A node's answer. Errors don't quote it, because it could be any text.
 
 
 def whole_in(value: Any) -> int:

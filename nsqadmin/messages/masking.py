@@ -1,7 +1,7 @@
-"""Masks bodies, and reasons for burying, for users without the right `payload`.
+"""Masks bodies and burial reasons for users without the right `payload`.
 
 A rule is a path into JSON (`$.customer.email`, `$.items.*.card`), or a regular expression whose matches are replaced
-anywhere. Without rules, these users see no bodies at all; if all rules are paths, they see only bodies that are JSON.
+anywhere. Without rules, these users see no bodies at all; if all rules are paths, they only see JSON bodies.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ANY: Final = "*"
 
 
 class BadMask(ValueError):
-    """The rule cannot be used; the message says why."""
+    """The rule is invalid; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Masking:
     expressions: tuple[re.Pattern[str], ...] = ()
 
     def masked(self, body: bytes) -> bytes | None:
-        """Return the body with everything hidden replaced, or None if nothing of it may be seen."""
+        """Return the body with all hidden parts replaced, or None if none of it may be seen."""
         if not self.paths and not self.expressions:
             return None
         try:
@@ -43,16 +43,16 @@ class Masking:
                     return None
             else:
                 changed = [_hide(document, path) for path in self.paths]
-                # A document without a hidden field keeps its own spelling, which is worth seeing.
+                # A document without a hidden field keeps its own formatting, which is worth seeing.
                 text = json.dumps(document, ensure_ascii=False) if any(changed) else text
         for expression in self.expressions:
             text = expression.sub(MASK, text)
         return text.encode()
 
     def masked_text(self, text: str) -> str | None:
-        """Return a text that is no body with what expressions match replaced; None without an expression.
+        """Return a text that isn't a body, with matches of expressions replaced; None without an expression.
 
-        Paths say nothing about such a text.
+        Paths don't apply to such a text.
         """
         if not self.expressions:
             return None
@@ -61,7 +61,7 @@ class Masking:
 
 
 def parse_masks(rules: Iterable[str]) -> Masking:
-    """Read the rules of --mask. Raise BadMask."""
+    """Parse the rules of --mask. Raise BadMask."""
     paths: list[tuple[str, ...]] = []
     expressions: list[re.Pattern[str]] = []
     for rule in rules:
@@ -79,7 +79,7 @@ def parse_masks(rules: Iterable[str]) -> Masking:
 
 
 def _hide(document: Any, path: tuple[str, ...]) -> bool:
-    """Replace what is at the path. Return whether anything is there."""
+    """Replace the value at the path. Return True if there was one."""
     step, rest = path[0], path[1:]
     members: Iterable[Any]
     if isinstance(document, dict):

@@ -1,4 +1,4 @@
-"""The records for messages that are shown, published or replayed."""
+"""The records of messages that are shown, published or replayed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nsqadmin.cluster.recording import to_json
 from nsqadmin.messages.jobs import QueuedJob, job_in, job_json, without_job
 from nsqcommon.wire.history import DAMAGED, MISSING, NEWER, REFUSED
 
-BINARY: Final = "base64:"  # before the value of a header that is not UTF-8
+BINARY: Final = "base64:"  # prefix of a header value that isn't UTF-8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,21 +24,21 @@ class Message:
     size: int
     body: bytes | None  # None: the user may not see it
     sequence: int | None = None  # None in a tail
-    log: str | None = None  # the id of the log that has the sequence; None: not known
-    attempts: int | None = None  # so far; None: not known
+    log: str | None = None  # id of the log that has the sequence; None: unknown
+    attempts: int | None = None  # so far; None: unknown
     delay: float = 0.0  # seconds of delay with which it was published
-    is_masked: bool = False  # something in the body was replaced
-    key: str = ""  # with which it was published, where the node tells
-    headers: Mapping[str, str] = field(default_factory=dict)  # by name; what is not UTF-8 is Base64 behind "base64:"
+    is_masked: bool = False  # a part of the body was replaced
+    key: str = ""  # key of the publish, if the node reports it
+    headers: Mapping[str, str] = field(default_factory=dict)  # by name; "base64:" and Base64 if it isn't UTF-8
 
     @property
     def job(self) -> QueuedJob | None:
-        """The job that its headers tell of; None: it is no job, or the user may not see it."""
+        """The job in its headers; None: it isn't a job, or the user may not see it."""
         return job_in(self.headers)
 
     @property
     def other_headers(self) -> Mapping[str, str]:
-        """The headers without those of the job."""
+        """The headers that aren't about the job."""
         return without_job(self.headers)
 
 
@@ -52,7 +52,7 @@ _WHY: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """A range of messages, [first, end), that cannot be read, or not now."""
+    """A range of messages, [first, end), that can't be read, at least now."""
 
     node: str
     first: int
@@ -67,15 +67,15 @@ class Gap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLog:
-    """What can be read on one node."""
+    """The readable history of one node."""
 
     node: str
-    first: int = 0  # the sequence of the oldest message
-    next: int = 0  # the sequence that the next published message will get
-    log: str = ""  # its id; another one if the topic has been deleted and created again
+    first: int = 0  # sequence of the oldest message
+    next: int = 0  # sequence of the next message to be published
+    log: str = ""  # its id; it changes if the topic is deleted and created again
     first_time: float | None = None
     last_time: float | None = None
-    continue_at: int | None = None  # where to read on after this page; None: nothing is left
+    continue_at: int | None = None  # where to continue after this page; None: nothing is left
     reason: str = ""  # why nothing can be read; empty if something can
 
 
@@ -83,35 +83,35 @@ class NodeLog:
 class Page:
     """Messages of all nodes, as one page of the history."""
 
-    messages: tuple[Message, ...]  # by time, the oldest first
+    messages: tuple[Message, ...]  # by time, oldest first
     gaps: tuple[Gap, ...] = ()
     logs: tuple[NodeLog, ...] = ()
-    scanned: int = 0  # how many messages were read; with a filter more than are shown
+    scanned: int = 0  # number of messages read; with a filter, more than are shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What a search has found so far, and how far it has looked."""
+    """The hits of a search so far, and its progress."""
 
     messages: tuple[Message, ...] = ()  # in the order of the search
     newest_first: bool = True
-    looked: int = 0  # messages that were looked at
-    total: int = 0  # messages to look at, on the nodes that answer
-    reached: float | None = None  # the time up to which all nodes have been looked at; None: to the end
-    cursor: str = ""  # where to go on
-    goes_on: bool = False  # there is more to look at
-    silent: tuple[NodeLog, ...] = ()  # the nodes that could not be looked at, or not to the end, with the reasons
+    looked: int = 0  # messages examined
+    total: int = 0  # messages to examine, on the nodes that answer
+    reached: float | None = None  # time up to which all nodes have been searched; None: to the end
+    cursor: str = ""  # where to continue
+    goes_on: bool = False  # there is more to search
+    silent: tuple[NodeLog, ...] = ()  # nodes that couldn't be searched, or not to the end, with the reasons
     gaps: tuple[Gap, ...] = ()
 
     @property
     def is_whole(self) -> bool:
-        """Whether every message of every node has been looked at."""
+        """True if every message of every node was examined."""
         return not self.goes_on and not self.silent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """What has become of publishing messages."""
+    """The result of publishing messages."""
 
     node: str
     count: int  # messages that the node has accepted
@@ -120,46 +120,46 @@ class Published:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayPlan:
-    """What replaying messages [first, end) of a node's log to `target` would do."""
+    """The consequences of replaying messages [first, end) of a node's log to `target`."""
 
     topic: str
     node: str
     first: int
     end: int
     target: str
-    count: int  # messages in the range, some of which may turn out to be in gaps
+    count: int  # messages in the range; some may turn out to be in gaps
     title: str
     consequences: tuple[str, ...]
     must_type: str = ""  # the name that the user has to type as a confirmation; empty: none
-    log: str = ""  # the id of the log; empty: not known
+    log: str = ""  # id of the log; empty: unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayReceipt:
-    """What has become of a replay."""
+    """The result of a replay."""
 
     plan: ReplayPlan
     published: int
     skipped: int  # messages in gaps
-    continue_at: int | None  # where to go on, if it did not reach the end
+    continue_at: int | None  # where to continue, if it didn't reach the end
     error: str = ""
     took: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Redelivered:
-    """What has become of delivering selected messages of one node once more."""
+    """The result of redelivering selected messages of one node."""
 
     node: str
-    asked: int  # messages that were selected
+    asked: int  # messages selected
     redelivered: int = 0  # messages that are delivered once more
-    waiting: int = 0  # messages that the channel is still to deliver anyway, or has in flight
+    waiting: int = 0  # messages that the channel has yet to deliver anyway, or has in flight
     gone: int = 0  # messages that the node no longer has
-    error: str = ""  # why the node did not do it, or not completely; empty if it did
+    error: str = ""  # why the node failed, perhaps in part; empty on success
 
 
 def message_json(message: Message, *, most: int | None) -> dict[str, Any]:
-    """Return the message as nsqd's `/topic/read` does: text as `body`, other bytes as `body_base64`.
+    """Return the message in the form of nsqd's `/topic/read`: text as `body`, other bytes as `body_base64`.
 
     The body is cut after `most` bytes; None: it is whole. A masked body may be longer than `size`.
     """
@@ -187,7 +187,7 @@ def to_json_but_body(message: Message) -> dict[str, Any]:
 
 
 def _decoded_start(body: bytes) -> str:
-    """Decode a body that was cut off, perhaps within its last character. Raise UnicodeDecodeError."""
+    """Decode a truncated body, which may end within a character. Raise UnicodeDecodeError."""
     for missing in range(4):
         try:
             return body[: len(body) - missing].decode("utf-8")
@@ -211,7 +211,7 @@ def found_json(found: Found, *, most: int) -> dict[str, Any]:
 
 
 def progress_json(found: Found) -> dict[str, Any]:
-    """Return how far a search has looked, without what it has found."""
+    """Return the progress of a search, without its hits."""
     return {
         "looked": found.looked,
         "total": found.total,

@@ -1,6 +1,6 @@
-"""What nsqd says of messages that its policy has refused, dropped, buried or held back, by words that quote nothing.
+"""The words for nsqd's reports about messages that a policy refused, dropped, buried or held back. They quote nothing.
 
-A new key of the policy file has its words here and nowhere else in nsqadmin; nsqd has them in `nsqd/broker`, in
+To add a key of the policy file, add its words here and nowhere else in nsqadmin; nsqd has them in `nsqd/broker`, in
 `policy.py`, `channel.py` and `topic.py`.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-# The causes that `policy_counts` of /stats counts, each with what happened to the messages.
+# The causes in `policy_counts` of /stats, each with the outcome for the messages.
 TEXTS: Final = {
     "max_messages, rejected": "were refused, as there were too many already (max_messages)",
     "max_bytes, rejected": "were refused, as there were too many bytes already (max_bytes)",
@@ -31,8 +31,8 @@ TEXTS: Final = {
     "breaker, dry run": "were buried while the channel would have been paused (breaker)",
 }
 
-# The reasons of burials.
-# The lengths are bounded so that no number of a card or a customer fits.
+# Burial reasons.
+# Lengths are limited, so that no number of a card or a customer fits.
 _TTL: Final = r"(?:its nsq-ttl|(?:[0-9]{1,6}(?:\.[0-9]{1,3})?[a-zµ]{1,2}){1,4})"
 is_of_nsqd: Final = re.compile(
     r"[0-9]{1,5} attempts(?:, the last one (?:requeued|timed out))?"

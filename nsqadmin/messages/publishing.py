@@ -1,4 +1,4 @@
-"""Publishes messages that a user has written, and replays ranges of history, over nsqd's HTTP API."""
+"""Publishes messages written by a user, and replays ranges of history, over nsqd's HTTP API."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nsqadmin.upstream.client import Upstream
 
 MOST: Final = 10_000  # messages in one request to publish
-MOST_REPLAYED: Final = 100_000  # messages; more is work for a program that can resume where it stopped
+MOST_REPLAYED: Final = 100_000  # messages; for more, use a program that can resume where it stopped
 _BATCH: Final = 200  # messages
 _BATCH_BYTES: Final = 1 << 20
 _TYPED_FROM: Final = 1000  # messages; to replay more, the user has to type the target's name
@@ -38,7 +38,7 @@ class CannotPublish(Exception):
 
 
 def node_to_publish_at(snapshot: Snapshot, topic: str, node: str) -> str:
-    """Return `node`, if given; otherwise a healthy node, preferably one that has the topic. Raise CannotPublish."""
+    """Return `node`, if given; otherwise a healthy node, preferably one with the topic. Raise CannotPublish."""
     if not is_valid_name(topic):
         raise CannotPublish("INVALID_TOPIC", "a name has 1 to 64 of a-z A-Z 0-9 . _ -")
     if node:
@@ -87,9 +87,9 @@ class Publisher:
     def plan_replay(
         self, log: NodeLog, topic: str, first: int, end: int, target: str, *, expected: str = ""
     ) -> ReplayPlan:
-        """Return what replaying this range of `log` would do. Raise CannotPublish.
+        """Return the plan for replaying this range of `log`. Raise CannotPublish.
 
-        `expected` is the id of the log that the range was chosen from, if it is known.
+        `expected` is the id of the log from which the range was chosen, if known.
         """
         if not is_valid_name(target):
             raise CannotPublish("INVALID_TOPIC", "a name has 1 to 64 of a-z A-Z 0-9 . _ -")
@@ -117,7 +117,7 @@ class Publisher:
         )
 
     async def replay(self, plan: ReplayPlan) -> ReplayReceipt:
-        """Publish the range batch by batch. After an error the receipt says where to go on."""
+        """Publish the range batch by batch. After an error, the receipt says where to continue."""
         began = trio.current_time()
         published = skipped = 0
         at, error = plan.first, ""

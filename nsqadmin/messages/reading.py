@@ -1,4 +1,4 @@
-"""Reads the history of topics from the nodes that keep it. This changes nothing there, and no channel is affected."""
+"""Reads the history of topics from the nodes that keep it. This changes nothing there, and affects no channel."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from nsqadmin.upstream.client import Upstream
 
 MOST: Final = 1000  # messages of a page
-MOST_SCANNED: Final = 20_000  # messages of one node that are searched for one page
+MOST_SCANNED: Final = 20_000  # messages of one node to search for one page
 _MOST_BYTES: Final = 32 << 20  # of the bodies of one node on one page
 _SILENT: Final = "it does not answer"  # the error itself may name other topics, and is on the node's page
 _LONGEST_LINE: Final = 64 << 20  # bytes: a message may be as large as --max-msg-size, and base64 makes it larger
@@ -46,12 +46,12 @@ NOT_KEPT: Final = "it keeps no history: it is a Go nsqd, or older than ours"
 
 
 class Unreadable(Exception):
-    """A node's history cannot be read from that place; the message is for users."""
+    """A node's history can't be read from there; the message is for users."""
 
 
 @dataclass(slots=True)
 class _Read:
-    """What was read from one node."""
+    """The data read from one node."""
 
     log: NodeLog
     messages: list[Message] = field(default_factory=list)
@@ -73,7 +73,7 @@ class Reader:
         self._masking = masking
 
     async def logs(self, snapshot: Snapshot, topic: str, node: str = "") -> tuple[NodeLog, ...]:
-        """Return what can be read on each node, or on `node` only."""
+        """Return the readable history of each node, or of `node` only."""
         nodes = nodes_with(snapshot, topic, node)
         logs: dict[str, NodeLog] = {}
 
@@ -98,7 +98,7 @@ class Reader:
     ) -> Page:
         """Return the messages from `place` on: earliest, latest (the last `limit`), a sequence or a time.
 
-        Sequences are counted by each node for itself, so a sequence needs a `node`.
+        Each node has its own sequences, so a sequence needs a `node`.
         """
         reads: list[_Read] = []
 
@@ -130,7 +130,7 @@ class Reader:
     # One node
 
     async def log(self, node: Node, topic: str) -> NodeLog:
-        """Return what can be read on this node, or why nothing can."""
+        """Return this node's readable history, or why there is none."""
         if not node.is_reachable:
             return NodeLog(node=node.address, reason=_SILENT)
         if not node.has_history:
@@ -138,7 +138,7 @@ class Reader:
         return await self.log_at(node.address, topic)
 
     async def log_at(self, node: str, topic: str) -> NodeLog:
-        """Ask the node what can be read there."""
+        """Ask the node for its readable history."""
         try:
             raw = await self._upstream.get_json(node, f"/topic/log?topic={quote_plus(topic)}")
             return NodeLog(
@@ -228,9 +228,9 @@ class Reader:
     async def documents(
         self, node: str, target: str, *, nothing: Container[str] = ()
     ) -> AsyncGenerator[dict[str, Any], None]:
-        """Yield the objects of an answer that has one on each line. Raise Unreadable.
+        """Yield the objects of an answer with one per line. Raise Unreadable.
 
-        A refusal by one of the words in `nothing` is an answer without lines.
+        A refusal with one of the words in `nothing` counts as an answer without lines.
         """
         try:
             async with self._upstream.stream(node, target) as answer:
@@ -251,7 +251,7 @@ class Reader:
             raise Unreadable(why(error)) from error
 
     async def _object(self, line: bytes) -> dict[str, Any]:
-        """Parse a line. A hostile node can make it long, so it is parsed in slices, except for its body, one text."""
+        """Parse a line. A hostile node can make it long, so we parse it in slices, but its body in one go."""
         try:
             if len(line) <= sliced_json.WINDOW:
                 document = json.loads(line)
@@ -268,26 +268,26 @@ class Reader:
         if identity.may(Right.PAYLOAD, topic) or message.body is None:
             return message
         masked = self._masking.masked(message.body)
-        # Rules are about bodies. What headers and keys give away nobody has thought of, so they are for those with the
-        # right.
+        # The rules are for bodies. We don't know what headers and keys give away, so only users with the right see
+        # them.
         return replace(message, body=masked, is_masked=masked != message.body, key="", headers={})
 
 
 async def _in_time(log: NodeLog, reading: Awaitable[_Read]) -> _Read:
-    """Read for a minute at most: a node that sends a little now and then must not hold up a page for ever."""
+    """Read for a minute at most: a node that trickles data must not block a page forever."""
     with trio.move_on_after(_LONGEST_READ):
         return await reading
     return _Read(replace(log, reason=f"it took more than {_LONGEST_READ:.0f} s"))
 
 
 def silence(snapshot: Snapshot, address: str) -> str:
-    """Return why a node need not be asked, as the last sample did not reach it; "": ask it."""
+    """Return why we needn't ask a node: the last sample didn't reach it; "": ask it."""
     node = snapshot.node(address)
     return _SILENT if node is not None and not node.is_reachable else ""
 
 
 def nodes_with(snapshot: Snapshot, topic: str, node: str) -> list[Node]:
-    """Return the nodes that have the topic, and those that do not answer and so may have it."""
+    """Return the nodes with the topic, and the nodes that don't answer and so may have it."""
     found = snapshot.topic(topic)
     having = {row.node for row in found.nodes} if found is not None else set()
     return [
@@ -323,7 +323,7 @@ def _first_dropped(messages: Iterable[Message]) -> dict[str, int]:
     return first
 
 
-# A node's answer. A value that is missing or of the wrong type fails this one node only.
+# A node's answer. A missing value or one of the wrong type fails only this node.
 
 
 def _unreadable(error: Exception) -> Unreadable:
@@ -331,7 +331,7 @@ def _unreadable(error: Exception) -> Unreadable:
 
 
 def message_in(node: str, line: dict[str, Any], log: str = "") -> Message:
-    """Read the message of this log in a line from `Reader.lines`. Raise Unreadable."""
+    """Parse the message of this log from a line of `Reader.lines`. Raise Unreadable."""
     try:
         body = line["body"].encode("utf-8", "surrogatepass") if "body" in line else b64decode(line["body_base64"])
         return Message(
@@ -351,7 +351,7 @@ def message_in(node: str, line: dict[str, Any], log: str = "") -> Message:
 
 
 def _headers_in(told: Any) -> dict[str, str]:
-    """Read headers as /topic/read shows them: a text, or {"base64": ...}. Raises one of _NONSENSE."""
+    """Parse headers from /topic/read: a text, or {"base64": ...}. Raises one of _NONSENSE."""
     found = {}
     for name, value in told.items():
         text = value if isinstance(value, str) else BINARY + str(value["base64"])
@@ -362,7 +362,7 @@ def _headers_in(told: Any) -> dict[str, str]:
 
 
 def gap_in(node: str, line: dict[str, Any]) -> Gap:
-    """Read the gap in a line from `Reader.lines`. Raise Unreadable."""
+    """Parse the gap from a line of `Reader.lines`. Raise Unreadable."""
     try:
         first, end = map(_whole, line["gap"])
     except _NONSENSE as error:
@@ -371,7 +371,7 @@ def gap_in(node: str, line: dict[str, Any]) -> Gap:
 
 
 def next_in(line: dict[str, Any]) -> int:
-    """Read from the last line of an answer the sequence from which to read on. Raise Unreadable."""
+    """Parse the sequence to continue with from the last line of an answer. Raise Unreadable."""
     try:
         return _whole(line["next"])
     except _NONSENSE as error:
@@ -379,7 +379,7 @@ def next_in(line: dict[str, Any]) -> int:
 
 
 def _waiting(raw: Any) -> dict[int, int]:
-    """Return how often each waiting message has been attempted, by sequence."""
+    """Return how often each waiting message was attempted, by sequence."""
     try:
         return {_whole(sequence): _whole(count) for sequence, count in raw["waiting"]}
     except _NONSENSE as error:
@@ -387,12 +387,12 @@ def _waiting(raw: Any) -> dict[int, int]:
 
 
 def of_log(log: str) -> str:
-    """Return the argument of a request that only this log may answer; nothing if its id is not known."""
+    """Return the argument that restricts a request to this log; nothing if its id is unknown."""
     return f"&log={log}" if log else ""
 
 
 def _log_id(value: Any) -> str:
-    """Check the id of a log: it becomes a part of URLs, cursors and selections."""
+    """Check the id of a log, because it becomes part of URLs, cursors and selections."""
     if value is None:
         return ""
     if not isinstance(value, str) or not _LOG_ID(value):
@@ -442,7 +442,7 @@ _WORDS: Final = {
 
 
 def why(error: UpstreamError, words: Mapping[str, str] = _NO_WORDS) -> str:
-    """Return in words why a node has refused; `words` has those for one request, by nsqd's code."""
+    """Return a node's refusal in words; `words` has those for one request, by nsqd's code."""
     code = code_of(error)
     return (words.get(code) or _WORDS.get(code, code)) if code else str(error)
 

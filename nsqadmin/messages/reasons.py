@@ -1,13 +1,13 @@
-"""The reasons of buried messages, as users without the right `payload` may see them.
+"""Burial reasons, as users without the right `payload` may see them.
 
 A reason is mostly the text of an exception, which quotes the message: `no such card 4929...`. So the expressions of
---mask hold for it as for a body, and without any it is hidden. nsqd's own words, such as `5 attempts, the last one
+--mask apply to it like to a body, and without any it is hidden. nsqd's own words, such as `5 attempts, the last one
 timed out`, quote nothing and are always shown.
 
-A reason that not everybody may see has a name, `#` and twelve digits, which stands for it in addresses, forms and API
-calls. So such a user can still kick by reason, and no address or log has the text. The name is a hash with a key that
-nobody else has: from a plain one, a card's number could be found by trying all of them. The key lives as long as the
-process, so after a restart of nsqadmin the names are others.
+If some users may not see a reason, it gets a name, `#` and twelve digits, for use in addresses, forms and API calls. So
+these users can still kick by reason, and no address or log has the text. The name is a hash with a secret key: with a
+plain hash, you could find a card's number by trying all of them. The key lives as long as the process, so the names
+change when nsqadmin restarts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _is_name: Final = re.compile(r"#[0-9a-f]{12}").fullmatch
 
 class Reasons:
     def __init__(self, masking: Masking, *, all_see_payload: bool) -> None:
-        """`all_see_payload`: every user has the right `payload`, so no reason has to be hidden from anybody."""
+        """`all_see_payload`: every user has the right `payload`, so no reason has to be hidden."""
         self._masking = masking
         self._all_see_payload = all_see_payload
         self._key = secrets.token_bytes(16)
@@ -42,28 +42,28 @@ class Reasons:
         return ReasonSight(self, is_whole=identity.may(Right.PAYLOAD, topic))
 
     def masked(self, reason: str) -> str:
-        """Return what a user sees who does not see it whole."""
+        """Return the text for a user who may not see the whole reason."""
         if not reason or is_of_nsqd(reason):
             return reason
         masked = self._masking.masked_text(reason)
         return MASK if masked is None else masked
 
     def public(self, reason: str) -> str:
-        """Return what everybody may see who sees the topic, for the log of activity."""
+        """Return the text for everyone who sees the topic, for the activity log."""
         return reason if self._all_see_payload else self.masked(reason)
 
     def name(self, reason: str) -> str:
-        """Return what stands for the reason in addresses: the reason itself, if everybody may see it."""
+        """Return the name of the reason in addresses: the reason itself, if everyone may see it."""
         if self.public(reason) == reason:
             return reason
         return "#" + blake2b(reason.encode("utf-8", "surrogatepass"), digest_size=6, key=self._key).hexdigest()
 
 
 class ReasonSight:
-    """What one user may see of the reasons in a topic."""
+    """One user's view of the reasons in a topic."""
 
     def __init__(self, reasons: Reasons, *, is_whole: bool) -> None:
-        self.is_whole = is_whole  # reasons can be searched for any text
+        self.is_whole = is_whole  # the user may search reasons for any text
         self._reasons = reasons
 
     def shown(self, reason: str) -> str:
@@ -73,10 +73,10 @@ class ReasonSight:
         return self._reasons.name(reason)
 
     def meant(self, asked: str, listed: Iterable[str]) -> str:
-        """Return the text that `asked` stands for, which may be the name of a listed reason. Raise BadRequest.
+        """Return the text for `asked`, which may be the name of a listed reason. Raise BadRequest.
 
-        A user who does not see reasons whole can only name a listed one: with any text, the number of messages that
-        have it would tell what is hidden.
+        A user who doesn't see whole reasons can only name a listed one: with any text, the number of matches would
+        reveal hidden parts.
         """
         if not asked or (self.is_whole and not _is_name(asked)):
             return asked

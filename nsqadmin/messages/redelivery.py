@@ -1,4 +1,4 @@
-"""Delivers selected messages once more: to one channel alone, or to all of them by publishing them again."""
+"""Redelivers selected messages: to one channel only, or to all channels by publishing them again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nsqadmin.messages.selection import Selection, Source
     from nsqadmin.upstream.client import Upstream
 
-MOST_PIECES: Final = 1000  # ranges that are published again at once: each is read by a request of its own
+MOST_PIECES: Final = 1000  # ranges to publish again at once, because reading each takes a request
 _WORDS: Final = {
     "NOT_FOUND": "it cannot deliver to one channel: it is NSQ's nsqd, or older than ours",
     "BEYOND_END": "the channel has not got some of these messages yet",

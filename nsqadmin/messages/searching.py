@@ -1,7 +1,7 @@
-"""Searches the history of all nodes in bounded steps, from the newest message backwards, or from a place onwards.
+"""Searches the history of all nodes in bounded steps: backward from the newest message, or forward from a place.
 
-`Walk` decides what is read next and in which order hits are handed out; this module reads. A node that sends nothing
-for too long, or nonsense, is left out and named, and the search goes on without it.
+`Walk` decides what to read next and in which order to return hits; this module reads. A node that sends nothing for too
+long, or nonsense, is named and skipped, and the search continues without it.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ _FIRST_STEP: Final = 500  # messages
 _MOST_BYTES: Final = 8 << 20  # of the hits of one read
 _MOST_BYTES_OF_STEP: Final = 32 << 20  # of the hits of one step
 _MOST_GAPS: Final = 1000  # of one read
-_MOST_PATIENCE: Final = 5.0  # seconds for which a node may send nothing
+_MOST_PATIENCE: Final = 5.0  # seconds that a node may send nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """What to search for, and where."""
+    """The parameters of a search."""
 
     topic: str
     wanted: Filter
     identity: Identity
-    place: str = NEWEST  # from here onwards; `latest`: from the newest message backwards
+    place: str = NEWEST  # forward from here; `latest`: backward from the newest message
     node: str = ""  # only there
     cursor: str = ""  # where an earlier step ended
     limit: int = 50  # hits
     seconds: float = 2.0
-    with_bodies: bool = True  # the hits have their bodies
+    with_bodies: bool = True  # hits include their bodies
 
     @property
     def newest_first(self) -> bool:
@@ -57,7 +57,7 @@ class Search:
 
 @dataclass(slots=True)
 class _Piece:
-    """What was read of a range of one node."""
+    """The data read from a range of one node."""
 
     at: int  # read up to here
     hits: list[Message] = field(default_factory=list)
@@ -79,7 +79,7 @@ class Searcher:
     async def search(self, snapshot: Snapshot, search: Search, report: Callable[[Found], None] | None = None) -> Found:
         """Do one step: return when there are enough hits, when the time is up, or at the end of the history.
 
-        `report` is told each few thousand messages what is new. Raise BadCursor.
+        `report` gets the news every few thousand messages. Raise BadCursor.
         """
         deadline = trio.current_time() + search.seconds
         walk = await self._open(snapshot, search)
@@ -99,7 +99,7 @@ class Searcher:
                 for lane in lanes:
                     nursery.start_soon(self._read_on, walk, lane, search, deadline)
 
-    # Where to begin
+    # The start
 
     async def _open(self, snapshot: Snapshot, search: Search) -> Walk:
         places = parse_cursor(search.cursor)
@@ -138,7 +138,7 @@ class Searcher:
         return Lane(log.node, log.first, log.next, border, at, step, log.log)
 
     async def _place(self, log: NodeLog, search: Search) -> int:
-        """Return the sequence of the place where the search begins. Raise Unreadable."""
+        """Return the sequence where the search begins. Raise Unreadable."""
         if search.place == NEWEST:
             return log.next
         if search.place == _OLDEST:
@@ -155,7 +155,7 @@ class Searcher:
     # One read
 
     async def _read_on(self, walk: Walk, lane: Lane, search: Search, deadline: float) -> None:
-        """Read the lane's next range. What a node does not send in time is asked for again in smaller pieces."""
+        """Read the lane's next range. If a node doesn't send it in time, ask again for smaller pieces."""
         first, end = walk.range_of(lane)
         piece = _Piece(first)
         began = trio.current_time()
@@ -190,7 +190,7 @@ class Searcher:
                 raise Unreadable("its answer lacks the requested data")
 
     def _took(self, lane: Lane, line: dict[str, object], end: int, search: Search, piece: _Piece) -> bool:
-        """Add a line to the piece. Return whether the piece is full."""
+        """Add a line to the piece. Return True if the piece is full."""
         if "next" in line:
             piece.at = max(piece.at, min(next_in(line), end))
             return False
@@ -212,7 +212,7 @@ class Searcher:
         return piece.size >= _MOST_BYTES and piece.at < end
 
     async def _after_failure(self, walk: Walk, lane: Lane, search: Search, reason: str) -> None:
-        """Go on behind what retention has removed meanwhile, if that is why the node refused; otherwise close the lane."""
+        """If retention has removed the range in the meantime, continue after it; otherwise close the lane."""
         log = NodeLog(node=lane.node, reason=reason)
         with trio.move_on_after(search.patience):
             log = await self._reader.log_at(lane.node, search.topic)

@@ -1,7 +1,7 @@
-"""Messages that a user has selected, as a text for forms and requests: `12@n1:4151 30-40@n1:4151`.
+"""A user's selection of messages, as a text for forms and requests: `12@n1:4151 30-40@n1:4151`.
 
-A sequence means a message only together with its log: a topic that was deleted and created again begins at 0 again. So
-our pages write the log's id as well, `12@n1:4151@1f0c2d`, and a node refuses a selection of a log that it no longer has.
+A sequence only identifies a message together with its log: if you delete a topic and create it again, it starts at 0
+again. So our pages add the log's id, `12@n1:4151@1f0c2d`, and a node refuses a selection of a log that is gone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 MOST: Final = 10_000  # messages
 _IN_ONE_REQUEST: Final = 200  # single messages, so that the URL stays below 8 kB
-_LONG: Final = 20  # messages; a range of more is asked for as a range
+_LONG: Final = 20  # messages; a longer range is requested as a range
 _WORD: Final = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?@([^\s@]{1,300})(?:@([A-Za-z0-9_.-]{1,64}))?").fullmatch
 
 
@@ -22,10 +22,10 @@ class BadSelection(ValueError):
 
 
 class Source(NamedTuple):
-    """What has a sequence of messages: a topic's log on a node."""
+    """The scope of sequences: a topic's log on a node."""
 
     node: str
-    log: str = ""  # its id; empty: whichever log the node has
+    log: str = ""  # its id; empty: the node's present log
 
     def __str__(self) -> str:
         return f"{self.node}@{self.log}" if self.log else self.node
@@ -54,7 +54,7 @@ class Selection:
 
 
 def parse_selection(text: str) -> Selection:
-    """Read a selection. Raise BadSelection."""
+    """Parse a selection. Raise BadSelection."""
     ranges: dict[Source, list[tuple[int, int]]] = {}
     for word in text.split():
         found = _WORD(word)
@@ -94,7 +94,7 @@ def arguments_of(runs: Sequence[tuple[int, int]]) -> Iterator[list[tuple[str, in
 
 
 def runs_of(sequences: Iterable[int]) -> list[tuple[int, int]]:
-    """Join neighbouring sequences into ranges [first, end)."""
+    """Join consecutive sequences into ranges [first, end)."""
     return _joined((sequence, sequence + 1) for sequence in sequences)
 
 

@@ -1,4 +1,4 @@
-"""Carries out a plan: sends its requests to the nodes, and hands it their answers."""
+"""Carries out a plan: sends its requests to the nodes, and passes it their answers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ R = TypeVar("R", bound=NodeResult)
 
 
 async def act(plan: SelectionPlan[S, R], upstream: Upstream, told: Callable[[str, bool], None]) -> tuple[R, ...]:
-    """Ask each node for its share, all at the same time; on trio. `told` is called with each node that has ended."""
+    """Ask each node for its share, all at the same time; on trio. `told` is called with each finished node."""
     results: dict[int, R] = {}
 
     async def ask(at: int, share: S) -> None:
@@ -57,6 +57,6 @@ async def _act_at(share: S, plan: SelectionPlan[S, R], upstream: Upstream) -> R:
 
 
 def _failure(error: UpstreamError, words: Mapping[str, str]) -> dict[str, Any]:
-    """Return the fields of a result that say why a node did not do what it was asked for, or has not said so."""
+    """Return the fields of a result that say why a node failed, or hasn't confirmed."""
     follows = may_follow(error)
     return {"error": _NO_ANSWER if follows else why(error, words), "may_follow": follows}

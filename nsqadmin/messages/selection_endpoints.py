@@ -58,7 +58,7 @@ def routes(messages: Messages, view: View) -> list[Route]:
 
 
 class _Endpoints(ABC, Generic[N, M]):
-    """The endpoints of one kind. What is read of requests and sent of messages differs, and is in its subclass."""
+    """The endpoints of one kind. The subclasses parse their requests and format their messages."""
 
     fields: tuple[str, ...]  # of a message in answers
     most_body: int  # bytes of a request
@@ -68,7 +68,7 @@ class _Endpoints(ABC, Generic[N, M]):
         self._view = view
 
     async def read(self, request: Request) -> Response:
-        """Send how many messages each node has, and a page of them. Arguments: `node=`, `limit=`, `after=`, and `look`'s."""
+        """Send each node's number of messages, and a page of them. Arguments: `node=`, `limit=`, `after=`, and more."""
         channel = channel_named(self._view, request, request.path_params)
         arguments = request.query_params
         try:
@@ -92,14 +92,14 @@ class _Endpoints(ABC, Generic[N, M]):
         )
 
     async def plan(self, request: Request) -> Response:
-        """Send what an action would do, after asking the nodes."""
+        """Send the consequences of an action, after asking the nodes."""
         plan = await self._planned(request, await object_of(request, limit=self.most_body))
         return json_answer({**to_json(plan), "count": plan.count})
 
     async def act(self, request: Request) -> Response:
         """Do it. The status is 200 even if some or all nodes failed.
 
-        What is final and does not name its messages has to say their number, `count`, as people have to type it.
+        A final action that doesn't name its messages has to include their number, `count`, as people have to type it.
         """
         body = await object_of(request, limit=self.most_body)
         plan = await self._planned(request, body)
@@ -127,7 +127,7 @@ class _Endpoints(ABC, Generic[N, M]):
         message = message_json(one.message, most=None) if one.message is not None else None
         return {**{name: getattr(one, name) for name in self.fields}, "message": message}
 
-    # What differs
+    # Differences between the kinds
 
     @abstractmethod
     def look(self, request: Request, look: Look) -> Look: ...
@@ -166,14 +166,14 @@ class _Buried(_Endpoints[NodeSummary, Burial]):
         return await self._selections.plan(channel, _wanted(body), identity)
 
     async def stop(self, request: Request) -> Response:
-        """End every kick and discard that is under way in `{"topic":"t","channel":"c"}`."""
+        """End every running kick and discard in `{"topic":"t","channel":"c"}`."""
         plan = stop_plan(channel_named(self._view, request, await object_of(request)))
         rows = await self._selections.act(plan, caller_of(request))
         return json_answer({"result": result_of(rows), "nodes": to_json(rows)})
 
 
 def _wanted(body: Mapping[str, Any]) -> Wanted:
-    """Read `{"verb":"kick","messages":"ID@NODE ..."}`, or instead of messages `reason`, `limit`, `rate`. Raise BadRequest."""
+    """Parse `{"verb":"kick","messages":"ID@NODE ..."}`, or with `reason`, `limit`, `rate`. Raise BadRequest."""
     force = body.get("force", False)
     if not isinstance(force, bool):
         raise BadRequest("force is true or false")
@@ -211,7 +211,7 @@ class _Deferred(_Endpoints[NodeDeferred, Deferral]):
         return {"remarks": plan.remarks}
 
     async def planned(self, channel: Channel, body: Mapping[str, Any], identity: Identity) -> SelectionPlan[Any, Any]:
-        """Read `{"verb":"due","when":"10m","messages":"SEQUENCE@NODE@LOG ..."}`, or instead of messages `filter`, `node`."""
+        """Parse `{"verb":"due","when":"10m","messages":"SEQUENCE@NODE@LOG ..."}`, or with `filter` and `node`."""
         verb = RecallVerb(_verb_in(body, RecallVerb))
         if ("messages" in body) == ("filter" in body):
             raise BadRequest("either messages, or a filter")

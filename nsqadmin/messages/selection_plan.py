@@ -1,8 +1,8 @@
-"""The base of all actions on selected messages: a plan that the user confirms, and the result of each node.
+"""The base of all actions on selected messages: a plan for the user to confirm, and each node's result.
 
-A plan is made from the nodes' answers and says what would happen. It also decides what each node is sent and how its
-answers are read, and puts the result into words. It never waits: selection_acting.py sends the requests. So you find all
-that an action does in one class.
+A plan is built from the nodes' answers and lists the consequences. It also decides which requests to send and how to
+parse the answers, and puts the result into words. It never waits: selection_acting.py sends the requests. So a single
+class has the whole action.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FEW: Final = 5  # names in a sentence
 
 
 class NodeRequest(NamedTuple):
-    """What a node is sent for an action."""
+    """A request to a node for an action."""
 
     path: str
     arguments: Sequence[tuple[str, object]]
@@ -33,7 +33,7 @@ class NodeRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """A node that is not asked to do anything."""
+    """A node that gets no request."""
 
     node: str
     why: str
@@ -52,30 +52,30 @@ class NodeShare(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeResult:
-    """What one node has done of what it was asked for."""
+    """One node's result."""
 
     node: str
     asked: int
     done: int = 0
-    error: str = ""  # why the node did not do it, or not completely
-    may_follow: bool = False  # it was asked, and may have done it or still do it, although it has not said so
+    error: str = ""  # why the node failed, perhaps in part
+    may_follow: bool = False  # the node got the request and hasn't confirmed it: it may have done it, or still do it
 
     def seen(self, sight: Sight) -> Self:
-        """Return what a user with this sight may see of it."""
+        """Return the part that a user with this sight may see."""
         return self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectionAction:
-    """What is known of an action before it has a plan."""
+    """The description of an action, independent of a plan."""
 
-    name: str  # as the audit log and the addresses of pages have it
-    right: Right  # that it needs
+    name: str  # in the audit log and in addresses of pages
+    right: Right  # required for it
     does: str  # as in “refused to kick buried messages of t/c”
-    label: str = ""  # of its button, before what it is about; empty: it has none of its own
+    label: str = ""  # start of its button's label; empty: it has no button
     icon: str = ""
-    done: str = "So far"  # the head of the column with what each node has done; empty: there is none
-    words: Mapping[str, str] = field(default_factory=dict)  # what codes of nodes' errors mean
+    done: str = "So far"  # heading of the column with each node's progress; empty: there is none
+    words: Mapping[str, str] = field(default_factory=dict)  # meanings of nodes' error codes
 
 
 S = TypeVar("S", bound=NodeShare)
@@ -84,7 +84,7 @@ R = TypeVar("R", bound=NodeResult)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectionPlan(ABC, Generic[S, R]):
-    """What an action would do with the selected messages of a channel."""
+    """The consequences of an action on the selected messages of a channel."""
 
     topic: str
     channel: str
@@ -96,7 +96,7 @@ class SelectionPlan(ABC, Generic[S, R]):
     def count(self) -> int:
         return sum(it.count for it in self.shares)
 
-    # To confirm
+    # Confirming
 
     @property
     @abstractmethod
@@ -115,7 +115,7 @@ class SelectionPlan(ABC, Generic[S, R]):
         """The number that the user has to type as a confirmation; empty: none."""
         return ""
 
-    # To carry out
+    # Carrying out
 
     @property
     def named(self) -> tuple[tuple[str, object], ...]:
@@ -124,17 +124,17 @@ class SelectionPlan(ABC, Generic[S, R]):
 
     @abstractmethod
     def conversation(self, share: S) -> Generator[tuple[R, NodeRequest], bytes, R]:
-        """Yield what a node has done so far, and the next request to it, and be sent the answer; return the result.
+        """Yield a node's progress and the next request to it, and receive the answer; return the result.
 
-        If the node does not answer, what it has done so far is the result. An answer that cannot be read raises
-        KeyError, TypeError, ValueError or RecursionError.
+        If the node doesn't answer, its progress is the result. An invalid answer raises KeyError, TypeError, ValueError
+        or RecursionError.
         """
 
-    # What has become of it
+    # The result
 
     @abstractmethod
     def noted(self, results: Sequence[R]) -> str:
-        """Return a line of the audit log, which everybody may read who sees the topic."""
+        """Return a line of the audit log for everyone who sees the topic."""
 
     @abstractmethod
     def outcome(self, results: Sequence[R]) -> str:
@@ -147,17 +147,17 @@ class SelectionPlan(ABC, Generic[S, R]):
 
     @abstractmethod
     def answered(self, result: R) -> str:
-        """Return the answer of one node that has not failed in words."""
+        """Return in words the answer of one node that hasn't failed."""
 
     def not_asked(self, node: LeftOut) -> str:
         return f"{node.node} was not asked: it {node.why}."
 
     def at_work(self, results: Sequence[R]) -> bool:
-        """Return whether a node goes on with it by itself."""
+        """Return True if a node continues with it on its own."""
         return False
 
     def kicks(self, results: Sequence[R]) -> tuple[str, ...]:
-        """Return the kicks that can be taken back, each as NUMBER@NODE."""
+        """Return the kicks that can be undone, each as NUMBER@NODE."""
         return ()
 
 
@@ -169,7 +169,7 @@ def result_of(results: Sequence[NodeResult], left_out: Sequence[object] = ()) ->
 
 
 def who_receives(channel: Channel, nodes: Sequence[str]) -> Iterator[Consequence]:
-    """Say to whom messages go that come back to the channel on these nodes."""
+    """Say which consumers get messages that return to the channel on these nodes."""
     if channel.paused is not Paused.NO:
         where = "" if channel.paused is Paused.YES else " on some nodes"
         text = f"The channel is paused{where}: there they wait until it is unpaused."

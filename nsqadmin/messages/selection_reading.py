@@ -1,6 +1,6 @@
-"""Asks the nodes of a channel what it has buried or deferred, and looks through it in bounded steps.
+"""Reads a channel's buried or deferred messages from the nodes, in bounded steps.
 
-Nothing changes by looking.
+Reading changes nothing.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class SelectionReader(Generic[N, M]):
         self._reader = reader
 
     async def summary(self, snapshot: Snapshot, channel: Channel) -> Summary[N]:
-        """Ask every node of the channel how many messages it has."""
+        """Ask every node of the channel for its number of messages."""
         found: dict[str, N] = {}
 
         async def ask(row: ChannelNode) -> None:
@@ -80,7 +80,7 @@ class SelectionReader(Generic[N, M]):
             return kind.last_known(row, f"its answer cannot be read: {error!r}")
 
     async def page(self, channel: Channel, summary: Summary[N], identity: Identity, look: Look) -> ListPage[M]:
-        """Do one step of a look: return when there are enough messages, when the time is up, or at the end."""
+        """Do one step: return when there are enough messages, when the time is up, or at the end."""
         nodes = [it for it in summary.nodes if not look.node or it.node == look.node]
         parts = {it.node: Part[M](problem=it.error) for it in nodes}
         deadline = trio.current_time() + look.seconds
@@ -100,10 +100,10 @@ class SelectionReader(Generic[N, M]):
         return replace(page, missing=tuple(sorted((_not_searched(parts) | dict(page.missing)).items())))
 
     async def one(self, snapshot: Snapshot, channel: Channel, identity: Identity, node: str, place: str) -> ListPage[M]:
-        """Look for the message at this place. Raise ValueError if that is no place.
+        """Look up the message at this position. Raise ValueError if the position is invalid.
 
-        No other node is asked, and the node itself is asked for its number of messages only if it has to be: another
-        one may hang, and a number that cannot be read hides no message.
+        We don't ask other nodes, and we only ask this node for its number of messages if we have to: another node may
+        hang, and an unreadable number must not hide a message.
         """
         before = self.kind.place_before(place)
         look = Look(after={node: before} if before else {}, limit=1, node=node)
@@ -129,7 +129,7 @@ class SelectionReader(Generic[N, M]):
             looked += page.looked
             missing |= page.missing
             is_over = len(found) >= look.limit or trio.current_time() >= deadline
-            # Without progress, what is left is on nodes that cannot be read.
+            # Without progress, the rest is on nodes that can't be read.
             if not page.after or is_over or not page.looked:
                 return replace(page, lines=tuple(found), looked=looked, missing=tuple(sorted(missing.items())))
             look = replace(look, after=parse_places(page.after))
@@ -137,7 +137,7 @@ class SelectionReader(Generic[N, M]):
     async def _read(
         self, node: N, channel: Channel, identity: Identity, look: Look, part: Part[M], deadline: float
     ) -> str:
-        """Add a node's messages to its part. Return why that could not be done, or not to the end; "": it is done."""
+        """Add a node's messages to its part. Return why that failed, or ended early; "": it is complete."""
         kind, log = self.kind, self.kind.log_of(node)
         limit = _IN_ONE_REQUEST if look.is_search else look.limit
         place, hits, size = look.after.get(node.node, ""), 0, 0
@@ -178,7 +178,7 @@ class SelectionReader(Generic[N, M]):
 
 
 def _not_searched(parts: Mapping[str, Part[M]]) -> dict[str, str]:
-    """Return the nodes that have messages whose bodies cannot be had, so that nobody knows whether they match."""
+    """Return the nodes with messages whose bodies we couldn't get, so that we don't know if they match."""
     why = "some of its messages cannot be read now, so they were not searched"
     return {node: why for node, part in parts.items() if any(it.unread and not it.is_wanted for it in part.lines)}
 

@@ -1,6 +1,6 @@
 """A channel's buried or deferred messages, for request handlers: read, filter, preview, act, undo.
 
-Bridges to trio, checks the right that an action needs, hides what the user may not see, and writes the audit log.
+Bridges to trio, checks the right to the action, hides what the user may not see, and writes the audit log.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from nsqadmin.messages.selection_reading import SelectionReader
     from nsqadmin.upstream.client import Upstream
 
-_LONGEST_SEARCH: Final = 20.0  # seconds, for everything that matches
+_LONGEST_SEARCH: Final = 20.0  # seconds, for all matches
 
 N = TypeVar("N", bound=NodeCount)
 M = TypeVar("M", bound=ListedMessage)
@@ -67,15 +67,15 @@ class Selections(Generic[N, M]):
         return self._reasons.sight(identity, channel.topic)
 
     async def summary(self, channel: Channel, identity: Identity) -> Summary[N]:
-        """Return how many messages each node has, as the user may see it."""
+        """Return each node's number of messages, as the user may see it."""
         return (await self._told(channel)).seen(self.sight(channel, identity))
 
     async def read(self, channel: Channel, identity: Identity, look: Look) -> tuple[Summary[N], ListPage[M]]:
-        """Return how many messages each node has, and the next ones. Raise BadRequest for a reason that is not listed."""
+        """Return each node's number of messages, and the next messages. Raise BadRequest for an unlisted reason."""
         return await self._read(self._reader.page, channel, identity, look)
 
     async def one(self, channel: Channel, identity: Identity, node: str, place: str) -> ListPage[M]:
-        """Return the message at this place of the node's list. Raise ValueError if that is no place."""
+        """Return the message at this position of the node's list. Raise ValueError if the position is invalid."""
         page = await run_trio(self._reader.one, self._view.snapshot, channel, identity, node, place)
         sight = self.sight(channel, identity)
         return replace(page, lines=tuple(it.seen(sight) for it in page.lines))
@@ -90,15 +90,16 @@ class Selections(Generic[N, M]):
         return summary.seen(sight), replace(page, lines=lines, reason=sight.shown(reason))
 
     async def _told(self, channel: Channel) -> Summary[N]:
-        """Return how many messages each node has, with all texts."""
+        """Return each node's number of messages, with all texts."""
         return await run_trio(self._reader.summary, self._view.snapshot, channel)
 
     async def act(
         self, plan: SelectionPlan[S, R], caller: Caller, told: Callable[[str, bool], None] = lambda _, __: None
     ) -> tuple[R, ...]:
-        """Do as planned. Once begun, it is carried out even if the caller disconnects. Raise 403 without the right.
+        """Carry out the plan. Once started, it runs to the end even if the caller disconnects. Raise 403 without the
+        right.
 
-        `told` is called on trio's side with each node that has ended.
+        `told` is called on trio's side with each finished node.
         """
         self._need_right(plan, caller)
         began = time()
@@ -143,7 +144,7 @@ def _reasons(summary: Summary[N]) -> Iterator[str]:
 
 class BuriedSelections(Selections[NodeSummary, Burial]):
     async def plan(self, channel: Channel, wanted: Wanted, identity: Identity) -> BuriedPlan:
-        """Ask the nodes what they have, and return what a kick or discard would do. Raise BadRequest."""
+        """Ask the nodes for their messages, and return the plan of a kick or discard. Raise BadRequest."""
         sight, summary = self.sight(channel, identity), BuriedSummary(nodes=(await self._told(channel)).nodes)
         text = sight.meant(wanted.reason, _reasons(summary))
         return plan_buried(
@@ -153,11 +154,11 @@ class BuriedSelections(Selections[NodeSummary, Burial]):
 
 class DeferredSelections(Selections[NodeDeferred, Deferral]):
     async def matching(self, channel: Channel, identity: Identity, wanted: Filter, node: str = "") -> Chosen:
-        """Return all messages that match, those that are due first: as many as a selection holds and the time allows."""
+        """Return all matches, those due first: as many as a selection holds and the time allows."""
         look = Look(wanted=wanted, limit=MOST, after={}, node=node, seconds=_LONGEST_SEARCH, with_bodies=False)
         _, page = await self._read(self._reader.everything, channel, identity, look)
         return chosen_of(page)
 
     async def plan(self, channel: Channel, chosen: Chosen, wanted: RecallWanted) -> DeferredPlan:
-        """Ask the nodes whether they answer, and return what it would do. Raise BadRequest."""
+        """Check which nodes answer, and return the plan. Raise BadRequest."""
         return plan_deferred(channel, await self._told(channel), chosen, wanted)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class Messages:
     """Messages, for callers on asyncio.
 
-    The caller has checked that the user may see the topic. Further rights are checked here, and lacking ones raise 403.
+    The caller has checked that the user may see the topic. We check further rights here, and raise 403.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Messages:
         self._activity = activity
 
     async def logs(self, topic: str, node: str = "") -> tuple[NodeLog, ...]:
-        """Return what can be read on each node, or why nothing can."""
+        """Return each node's readable history, or why there is none."""
         return await run_trio(self.reader.logs, self._view.snapshot, topic, node)
 
     async def read(
@@ -85,7 +85,7 @@ class Messages:
         return await run_trio(run)
 
     async def peek(self, topic: str, channel: str, identity: Identity, *, node: str = "", limit: int = 20) -> Page:
-        """Return what the channel would deliver next; see `Reader.peek`."""
+        """Return the messages that the channel would deliver next; see `Reader.peek`."""
 
         async def peek() -> Page:
             return await self.reader.peek(
@@ -113,7 +113,7 @@ class Messages:
     async def plan_replay(
         self, topic: str, node: str, first: int, end: int, target: str, identity: Identity, *, log: str = ""
     ) -> ReplayPlan:
-        """Return what replaying [first, end) of this node's log to `target` would do. `log` is the log's id, if known."""
+        """Return the plan of replaying [first, end) of this node's log to `target`. `log` is the log's id, if known."""
         _need(identity, Right.PAYLOAD, topic)
         _need(identity, Right.PUBLISH, target)
         logs = await self.logs(topic, node)
@@ -163,7 +163,7 @@ class Messages:
         return results
 
     def _check_nodes(self, selection: Selection) -> None:
-        """Refuse addresses that are no nodes of ours: a form must not make us send requests anywhere."""
+        """Refuse addresses that aren't our nodes: a form must not make us send requests just anywhere."""
         for node in selection.nodes:
             if self._view.snapshot.node(node) is None:
                 raise HttpError(404, "NODE_NOT_FOUND", details={"reason": f"no node is known as {node}"})

@@ -1,8 +1,8 @@
-"""Tails a topic: shows messages as they are published, through an ephemeral channel of its own on each node.
+"""Tails a topic: shows messages as they are published, through its own ephemeral channel on each node.
 
-On a topic without any channel, this channel would be the first one: it would get all messages that wait in the topic,
-and they would be lost when it ends. So nodes where the topic has no lasting channel are left out, and if that leaves no
-node, the tail is refused.
+On a topic without channels, ours would be the first: it would get all messages that wait in the topic, and they would
+be lost when it ends. So we skip nodes where the topic has no lasting channel, and if no node is left, we refuse the
+tail.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from nsqadmin.cluster.model import Node, Snapshot
 
 LONGEST: Final = 60.0  # seconds
-MOST_A_SECOND: Final = 50  # messages that are shown; the others are skipped
+MOST_A_SECOND: Final = 50  # messages to show; others are skipped
 _READY: Final = 10
-_SAMPLED_FROM: Final = 500.0  # messages a second; above, nsqd is asked to send only a sample
+_SAMPLED_FROM: Final = 500.0  # messages a second; above that, nsqd sends only a sample
 _MOST: Final = 64 << 20  # bytes of a frame
 _NANOSECOND: Final = 1e-9
 _HEARTBEAT: Final = b"_heartbeat_"
 
 
 class CannotTail(Exception):
-    """The topic cannot be tailed; the message is for users."""
+    """The topic can't be tailed; the message is for users."""
 
 
 def nodes_to_tail(snapshot: Snapshot, topic: str) -> list[Node]:
@@ -76,9 +76,9 @@ class Tail:
         trouble: Callable[[str, str], None],
         sample_rate: int = 0,
     ) -> None:
-        """`show` gets each message, `skip` is called instead for one too many in a second.
+        """`show` gets each message. If there are too many in a second, `skip` is called for the rest.
 
-        `trouble` gets a node that cannot be followed, and the reason. `sample_rate` is in percent; 0 means all.
+        `trouble` gets a node that can't be tailed, and the reason. `sample_rate` is in percent; 0 means all.
         """
         self._topic = topic
         self._channel = f"{TAIL_PREFIX}{secrets.token_hex(6)}#ephemeral"

@@ -1,13 +1,13 @@
-"""A walk through the history of all nodes, in the order of time, in steps: what to read next, and what is found.
+"""A walk through the history of all nodes in time order: decides what to read next, and collects the hits.
 
-Each node has a lane: a range of sequences, of which a part has been read. A hit is handed out once no message that
-comes before it can still be unread, so the order holds over all nodes:
+Each node has a lane: a range of sequences, read in part. We return a hit once no unread message can come before it, so
+the order holds over all nodes:
 
     n1   first ······· at ■■■■■■■■■■ border     ■ has been read
     n2   first ·· at ■■■■■■■■■■■■■■■ border     the lane whose edge is nearest to the start is read next
 
-A lane that fails is closed with a reason, and the other lanes go on without it. A cursor says where each lane stands,
-as a plain text for a URL: `36811-41000@n1:4151@1f0c2d` for [at, border) at n1, in the log with this id.
+If a lane fails, it is closed with a reason, and the other lanes continue. A cursor says where each lane stands, as a
+plain text for a URL: `36811-41000@n1:4151@1f0c2d` for [at, border) at n1, in the log with this id.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from typing import Final, NamedTuple
 from nsqadmin.messages.model import Found, Gap, Message, NodeLog
 
 _MOST_LANES: Final = 1000
-_MOST_GAPS: Final = 1000  # that are remembered
+_MOST_GAPS: Final = 1000  # to remember
 _LARGEST_STEP: Final = 4000  # messages
 _PLACE: Final = re.compile(r"(\d{1,18})-(\d{1,18})@([^\s@]{1,300})(?:@([A-Za-z0-9_.-]{1,64}))?").fullmatch
 
 
 class BadCursor(ValueError):
-    """The text is no cursor; the message says why."""
+    """The text isn't a cursor; the message says why."""
 
 
 class Place(NamedTuple):
-    """Where a search stands on one node."""
+    """The position of a search on one node."""
 
     at: int
     border: int
@@ -42,18 +42,18 @@ _NOWHERE: Final[Mapping[str, Place]] = {}
 
 @dataclass(slots=True)
 class Lane:
-    """What is read of one node: backwards from `border` to `first`, or onwards from `border` to `end`."""
+    """The part of one node that was read: backward from `border` to `first`, or forward from `border` to `end`."""
 
     node: str
     first: int
     end: int
     border: int  # where the search began
-    at: int  # how far it has got
+    at: int  # how far it is
     step: int  # messages to read next
-    log: str = ""  # the id of the log; empty: not known
-    edge: float | None = None  # the time of the outermost message that was read
-    hits: list[Message] = field(default_factory=list)  # found, and not yet handed out; the next one is first
-    reason: str = ""  # why the node cannot be read any further; empty if it can
+    log: str = ""  # id of the log; empty: unknown
+    edge: float | None = None  # time of the outermost message read
+    hits: list[Message] = field(default_factory=list)  # found but not returned yet; the next one is first
+    reason: str = ""  # why the node can't be read any further; empty if it can
 
 
 class Walk:
@@ -65,7 +65,7 @@ class Walk:
         newest_first: bool = True,
         before: Mapping[str, Place] = _NOWHERE,
     ) -> None:
-        """`silent` are nodes of which not even the range is known, and `before` says where an earlier step ended."""
+        """`silent` are nodes whose range is unknown, and `before` says where an earlier step ended."""
         self.lanes = tuple(lanes)
         self.newest_first = newest_first
         self.gaps: list[Gap] = []
@@ -75,7 +75,7 @@ class Walk:
     # Reading
 
     def next_lanes(self) -> list[Lane]:
-        """Return the lanes to read now: all that have not begun, or the one that holds up the others."""
+        """Return the lanes to read now: all that haven't started, or else the one that delays the others."""
         opened = [lane for lane in self.lanes if self._is_open(lane)]
         beginning = [lane for lane in opened if lane.edge is None]
         return beginning or sorted(opened, key=self._edge)[-1:]
@@ -87,14 +87,14 @@ class Walk:
         return lane.at, min(lane.end, lane.at + lane.step)
 
     def add(self, lane: Lane, hits: Sequence[Message], first: int, end: int, edge: float | None) -> None:
-        """Add what the range [first, end) has: hits in the order of their sequences, and its outermost time."""
+        """Add the result for the range [first, end): hits by sequence, and its outermost time."""
         lane.at = first if self.newest_first else end
         lane.edge = lane.edge if edge is None else edge
         lane.hits += reversed(hits) if self.newest_first else hits
         lane.step = min(lane.step * 2, max(lane.step, _LARGEST_STEP))
 
     def lose(self, lane: Lane, first: int) -> None:
-        """Note that retention has removed everything before `first`."""
+        """Record that retention has removed everything before `first`."""
         if self.newest_first:
             self.add_gap(Gap(node=lane.node, first=lane.first, end=min(first, lane.at), reason="removed by retention"))
             lane.first = first
@@ -108,10 +108,10 @@ class Walk:
         if len(self.gaps) < _MOST_GAPS:
             self.gaps.append(gap)
 
-    # What has been found
+    # Hits
 
     def take(self, most: int) -> list[Message]:
-        """Hand out up to `most` hits that no unread message can precede."""
+        """Return up to `most` hits that no unread message can precede."""
         edges = [self._edge(lane) for lane in self.lanes if self._is_open(lane)]
         border = max(edges, default=float("-inf"))
         ready = [
@@ -127,7 +127,7 @@ class Walk:
         return taken
 
     def found(self, messages: Sequence[Message]) -> Found:
-        """Return the messages with how far the walk has got."""
+        """Return the messages and the progress of the walk."""
         stopped = tuple(NodeLog(node=lane.node, reason=lane.reason) for lane in self.lanes if lane.reason)
         edges = [lane.edge for lane in self.lanes if not self._is_done(lane) and lane.edge is not None]
         is_waiting = any(lane.hits for lane in self.lanes)
@@ -144,7 +144,7 @@ class Walk:
         )
 
     def _cursor(self) -> str:
-        """Return the place of each lane, and of a node that is silent the place that it had before."""
+        """Return the position of each lane; for a silent node, its previous position."""
         places = {lane.node: Place(self._place(lane), lane.border, lane.log) for lane in self.lanes}
         return " ".join(
             f"{at}-{border}@{node}{'@' if log else ''}{log}"
@@ -152,7 +152,7 @@ class Walk:
         )
 
     def _place(self, lane: Lane) -> int:
-        """Return where to go on, before the hits that were found but not handed out."""
+        """Return where to continue, before the hits that were found but not returned."""
         if not lane.hits:
             return lane.at
         sequence = lane.hits[0].sequence or 0
@@ -172,7 +172,7 @@ class Walk:
 
 
 def parse_cursor(text: str) -> Mapping[str, Place]:
-    """Return the place on each node. Raise BadCursor."""
+    """Return the position on each node. Raise BadCursor."""
     places: dict[str, Place] = {}
     for word in text.split():
         found = _PLACE(word)

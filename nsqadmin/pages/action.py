@@ -1,4 +1,4 @@
-"""The page that says what an action would do, and confirms it. Our script shows the same page in a dialog."""
+"""The page with an action's consequences, and its confirmation. Our script shows the same page in a dialog."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from nsqadmin.services import Services
 
 _DELETIONS: Final = (Kind.DELETE_TOPIC, Kind.DELETE_CHANNEL)
-_MOST_AT_ONCE: Final = 200  # topics that one confirmation deletes
+_MOST_AT_ONCE: Final = 200  # topics to delete with one confirmation
 _REASONS: Final[Mapping[str, str]] = {
     "INVALID_TOPIC": "This is not a valid name for a topic: use at most 64 letters, digits and . _ - and, if you like, #ephemeral at the end.",
     "INVALID_CHANNEL": "This is not a valid name for a channel: use at most 64 letters, digits and . _ - and, if you like, #ephemeral at the end.",
@@ -191,7 +191,7 @@ class _ActionPages:
         return self._links.about(action.topic, action.channel, "")
 
 
-_ANY_PLACE: Final = "…"  # stands for the place until the user has chosen one
+_ANY_PLACE: Final = "…"  # the place, until the user has chosen one
 
 
 def _placed(action: Action) -> Action:
@@ -208,7 +208,7 @@ def _topics_of(word: str, values: Values) -> list[str]:
 
 
 def _action(word: str, values: Values, topic: str) -> Action:
-    """Read the action from the form's values. Raise 404 if `word` names none."""
+    """Read the action from the form's values. Raise 404 for an unknown `word`."""
     channel = _first(values, "channel").strip()
     if word == "create":
         kind = Kind.CREATE_CHANNEL if channel else Kind.CREATE_TOPIC

@@ -1,4 +1,4 @@
-"""What has happened, and what users have done. What happened many times at once is one row that counts it."""
+"""Events and users' actions, newest first. Many equal events at once are one row with a count."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nsqadmin.services import Services
 
 _TOGETHER: Final = 60.0  # seconds between the first and the last event of a row
-_FEW: Final = 2  # events that stay rows of their own
+_FEW: Final = 2  # events that keep their own rows
 _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     "topic_appeared": ("topic", "have appeared"),
     "topic_vanished": ("topic", "are gone"),
@@ -75,7 +75,7 @@ def _words_of(entry: Activity) -> str:
 
 @dataclass(slots=True)
 class Happening:
-    """A row: the newest entry, and those that it stands for, itself included."""
+    """A row: the newest entry, and all entries that it stands for."""
 
     entry: Activity
     members: list[Activity] = field(default_factory=list)
@@ -89,7 +89,7 @@ class Happening:
 
 
 def folded(entries: Iterable[Activity]) -> list[Happening]:
-    """Return the rows for entries that come the newest first. Actions are never folded: each has its user."""
+    """Return the rows for entries, newest first. Actions are never combined: each has its user."""
     rows: list[Happening] = []
     last: dict[str, Happening] = {}
     for entry in entries:

@@ -1,4 +1,4 @@
-"""One channel: its numbers, consumers, nodes, messages (next, deferred, buried) and policy, a tab each."""
+"""One channel: its numbers, consumers, nodes, messages (next, deferred, buried) and policy, one tab each."""
 
 from __future__ import annotations
 
@@ -126,12 +126,12 @@ class _ChannelPage:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelDetails:
     findings: tuple[Finding, ...]
-    calm: str  # the text to show if there are no findings
+    calm: str  # text if there are no findings
     clients: tuple[ClientRow, ...] | None
     hosts: tuple[ClientGroup, ...]
     no_history: str
     curls: tuple[tuple[str, str], ...]
-    delivery: str  # how many messages go to the same zone and region; empty if clients announce neither
+    delivery: str  # share of messages to the same zone and region; empty if clients announce neither
     policy: tuple[CauseLine, ...]
 
 

@@ -1,4 +1,4 @@
-"""The consumers of all topics, the worst first, or grouped by their program."""
+"""The consumers of all topics, worst first, or grouped by program."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class ClientRow:
     topic: str
     channel: str
     state: State
-    rank: tuple[object, ...]  # orders consumers, the worst first
+    rank: tuple[object, ...]  # orders consumers, worst first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,9 +86,9 @@ class ConsumersPage:
 
 
 def client_rows(channel: Channel, now: float) -> tuple[ClientRow, ...] | None:
-    """Return the channel's consumers, the worst first; None if they were not asked for yet.
+    """Return the channel's consumers, worst first; None if they weren't requested yet.
 
-    If only some nodes have been asked, it is at least the clients there.
+    If only some nodes were asked, return at least the clients there.
     """
     found = judged(channel, now)
     if not found and channel.client_count and channel.clients is None:
@@ -120,7 +120,7 @@ def consumers_page(snapshot: Snapshot, *, wanted: str, group: str) -> ConsumersP
 
 
 def client_groups(rows: Iterable[ClientRow], by: str) -> tuple[ClientGroup, ...]:
-    """Group consumers, the group with the worst one first."""
+    """Group consumers, starting with the group of the worst one."""
     groups: dict[str, list[ClientRow]] = {}
     for row in rows:
         key = {"client_id": row.client.client_id, "user_agent": row.client.user_agent}.get(by, row.client.hostname)

@@ -1,4 +1,4 @@
-"""How many messages the cluster has counted, in large figures for a screen on a wall."""
+"""The number of messages handled by the cluster, in large digits for a screen on a wall."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def create_form(
 
 
 def with_chosen_nodes(snapshot: Snapshot, values: Values) -> Values:
-    """Return the form with its nodes listed, if it says only `on=all` (that answer) or `on=none`."""
+    """Return the form with its nodes listed, if it only says `on=all` (all that answer) or `on=none`."""
     on = next(iter(values.get("on", ())), "")
     if on == "all":
         return {

@@ -1,4 +1,4 @@
-"""The page that confirms a drain of a node and starts it, and the button that takes a drain back."""
+"""The page that confirms and starts a node's drain, and the button that cancels it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nsqadmin.parts.painter import Painter
     from nsqadmin.services import Services
 
-# The node stays that long although it has drained: a person says when it is stopped, or takes the drain back.
+# The node stays listed this long after it has drained: you stop it by hand, or cancel the drain.
 _DRAIN: Final = "/drain?stay=24h"
 _UNDRAIN: Final = "/undrain"
 

@@ -1,4 +1,4 @@
-"""The page that says why there is no other: what is missing, or why an action was refused."""
+"""The page for errors: a missing page, or why an action was refused."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def error_page(
 async def refusal_page(
     painter: Painter, request: Request, error: HttpError, title: str, reasons: Mapping[str, str] = _NO_REASONS
 ) -> Response:
-    """Say that an action was refused. `reasons` words those codes that come without a reason of their own."""
+    """Show that an action was refused. `reasons` has texts for codes without one."""
     failure = Failure(
         title=title,
         text=str((error.details or {}).get("reason", reasons.get(error.code, error.code))),
@@ -49,7 +49,7 @@ async def refusal_page(
 
 
 def missing(painter: Painter) -> Handler:
-    """Return the handler for paths that do not exist."""
+    """Return the handler for unknown paths."""
 
     async def page(request: Request) -> Response:
         failure = Failure(

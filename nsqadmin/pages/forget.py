@@ -1,4 +1,4 @@
-"""The page that confirms that a silent node is to be forgotten, and does it."""
+"""The page that confirms forgetting a silent node, and does it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nsqadmin.parts.painter import Painter
     from nsqadmin.services import Services
 
-_KIND = "forget_node"  # as Activity and the audit log call it
+_KIND = "forget_node"  # its name in Activity and the audit log
 
 
 def routes(services: Services, painter: Painter) -> list[Route]:

@@ -1,4 +1,4 @@
-"""The keys, the words, and what the user may do."""
+"""The keys, the words, and the user's rights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One incident with its time line; with `.txt` after its key as text to paste into a chat."""
+"""One incident with its timeline; with `.txt` after its key, as text to paste into a chat."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _TEXT: Final = ".txt"
 
 def routes(services: Services, painter: Painter) -> list[Route]:
     async def page(request: Request) -> Response:
-        """Show one incident; with `.txt` after the key as plain text, which a browser without a script can copy."""
+        """Show one incident; with `.txt` after the key as plain text, which a browser can copy without scripts."""
         key = str(request.path_params["key"])
         snapshot = await painter.picture(request)
         it = find(services, request, key.removesuffix(_TEXT))
@@ -80,7 +80,7 @@ def missing(services: Services, painter: Painter, request: Request, snapshot: Sn
 
 
 def _charts(services: Services, request: Request, it: Open) -> Sequence[charts.Chart]:
-    """Draw the depth of the channels that weigh most."""
+    """Draw the depth of the heaviest channels."""
     channels = dict.fromkeys((each.topic, each.channel) for each in it.incident.findings if each.channel)
     return [
         charts.chart(

@@ -1,4 +1,4 @@
-"""The form with which people acknowledge or mute an incident, and what came of it."""
+"""The form for acknowledging or muting an incident, and its result."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class _IncidentMarkPages:
         self._painter = painter
 
     async def ask(self, request: Request) -> Response:
-        """Show the form that acknowledges or mutes."""
+        """Show the form for acknowledging or muting."""
         it = find(self._services, request, str(request.path_params["key"]))
         snapshot = await self._painter.picture(request)
         if it is None:
@@ -60,7 +60,7 @@ class _IncidentMarkPages:
         )
 
     async def mark(self, request: Request) -> Response:
-        """Acknowledge or mute an incident, or take that back. It is in the audit log before the user gets an answer."""
+        """Acknowledge or mute an incident, or undo that. It is in the audit log before the user gets an answer."""
         snapshot = await self._painter.picture(request)
         form = await form_of(request)
         it = find(self._services, request, str(request.path_params["key"]))
@@ -104,7 +104,7 @@ class _IncidentMarkPages:
                 return book.mute(key, None)
 
     def _note(self, request: Request, it: Open, do: str, note: str, *, result: str) -> None:
-        """Write what a user did into the activity."""
+        """Add an action of a user to the activity."""
         what, verb, _ = _DONE[do]
         findings = it.incident.findings
         self._services.activity.note(
@@ -121,7 +121,7 @@ class _IncidentMarkPages:
     def _why_not(self, request: Request, it: Open) -> str:
         """Return why the user may not mark the incident, or "".
 
-        That needs the right to all of its topics, also to those that the user does not see.
+        You need the right to all of its topics, including the ones you can't see.
         """
         identity = identity_of(request)
         if reason := identity.why_not(Right.OPERATE):

@@ -1,4 +1,4 @@
-"""All incidents, the worst first."""
+"""All incidents, worst first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The directory: what the nsqlookupds know, where they disagree, and a form to create topics."""
+"""The directory: the nsqlookupds' registrations and disagreements, and a form to create topics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nsqadmin.parts.painter import Painter
     from nsqadmin.services import Services
 
-_FEW_ROWS: Final = 2  # of one cause; more become one row
+_FEW_ROWS: Final = 2  # with one cause; more become one row
 
 
 def routes(services: Services, painter: Painter) -> list[Route]:
@@ -32,19 +32,19 @@ def routes(services: Services, painter: Painter) -> list[Route]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disagreement:
-    """A topic or node that some nsqlookupds know and others do not, or several with one cause."""
+    """A topic or node that some nsqlookupds know and others don't, or several with the same cause."""
 
     name: str
     kind: str
     link: str
-    known: tuple[bool, ...]  # whether each nsqlookupd that answers knows it
-    node: str = ""  # the node because of which it is not known everywhere
+    known: tuple[bool, ...]  # for each nsqlookupd that answers, True if it knows it
+    node: str = ""  # the node that causes the difference
     members: tuple[Disagreement, ...] = ()  # further names with the same cause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookupPage:
-    lookupds: tuple[str, ...]  # those that answer
+    lookupds: tuple[str, ...]  # the ones that answer
     disagreements: tuple[Disagreement, ...]
     left_out: int
     inactive: tuple[Topic, ...]
@@ -87,7 +87,7 @@ def _not_known_to_all(sets: Sequence[frozenset[str]]) -> Iterator[tuple[str, tup
 
 
 def _by_cause(found: Iterable[Disagreement]) -> list[Disagreement]:
-    """Join names that the same nsqlookupds lack for the same reason: a node, or one that nobody knows."""
+    """Join names that the same nsqlookupds lack for the same reason: a node, or an unknown one."""
     groups: dict[tuple[str, tuple[bool, ...]], list[Disagreement]] = {}
     for it in found:
         groups.setdefault((it.node, it.known), []).append(it)

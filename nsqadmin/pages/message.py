@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def routes(services: Services, painter: Painter) -> list[Route]:
     async def page(request: Request) -> Response:
-        """Show one message, named by `topic=`, `node=`, `sequence=` and perhaps `log=`."""
+        """Show one message, named by `topic=`, `node=`, `sequence=` and optionally `log=`."""
         snapshot = await painter.picture(request)
         arguments = request.query_params
         topic, node, sequence = (arguments.get(name, "") for name in ("topic", "node", "sequence"))

@@ -1,4 +1,4 @@
-"""One nsqd: its numbers, its topics, its clients, and whether it can be drained."""
+"""One nsqd: its numbers, its topics and its clients, and whether you can drain it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All nodes, and what needs attention on them."""
+"""All nodes, and their problems."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def routes(services: Services, painter: Painter) -> list[Route]:
 
 
 def findings_of_nodes(snapshot: Snapshot) -> tuple[Finding, ...]:
-    """Return what needs attention, without D26: the page says once for all nodes which policy files there are."""
+    """Return the nodes' findings, without D26: the page shows the policy files once for all nodes."""
     return tuple(
         found
         for found in snapshot.findings

@@ -1,4 +1,4 @@
-"""The first page: whether anything is wrong, what is worst, and the channels with the highest numbers."""
+"""The first page: the cluster's health, the worst problems, and the channels with the highest numbers."""
 
 from __future__ import annotations
 
@@ -95,14 +95,14 @@ class TopRow:
 
 @dataclass(frozen=True, slots=True)
 class Top:
-    """A list of the channels with the highest value of something."""
+    """A list of the channels with the highest values."""
 
     title: str
     label: str
-    word: str  # the value's entry in the glossary
-    sort: str  # the sort key with which the page of topics shows the rest
+    word: str  # entry in the glossary
+    sort: str  # sort key with which the topics page shows the rest
     rows: tuple[TopRow, ...]
-    nothing: str  # the text for an empty list
+    nothing: str  # text for an empty list
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

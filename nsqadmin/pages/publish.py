@@ -56,7 +56,7 @@ class _PublishPages:
 
     async def _publish(self, request: Request, form: Mapping[str, str]) -> Response:
         messages, topic = messages_of(self._services), form.get("topic", "")
-        # Browsers send the line ends of a text area as CR LF, whatever was typed.
+        # Browsers send CR LF as line ends of a text area, whatever was typed.
         text = form.get("body", "").replace("\r\n", "\n")
         body: dict[str, object] = {"count": number_in(form, "count", 1)}
         if form.get("lines") == "yes":

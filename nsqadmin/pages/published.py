@@ -1,4 +1,4 @@
-"""How many messages were published by hand, or once more."""
+"""The number of messages published by hand, or redelivered."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def published_page(
     done: str,
     again: str = "",
 ) -> Response:
-    """Return the page; `done` is the link back, and `again` the link that goes on where a replay has stopped."""
+    """Return the page; `done` is the link back, and `again` the link that continues a stopped replay."""
     return painter.page(
         request,
         "published.html",

@@ -1,4 +1,4 @@
-"""What has become of an action, node by node."""
+"""The result of an action, node by node."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _after(links: Links, plan: Plan, result: str, is_many: bool) -> str:
 
 
 def in_words(planned: Plan, receipt: Receipt) -> str:
-    """Return what has become of an action, as one sentence for a toast."""
+    """Return the result of an action, as one sentence for a toast."""
     action = receipt.action
     nodes = [step for step in receipt.steps if not step.is_lookupd]
     done = sum(step.is_done for step in nodes)

@@ -1,4 +1,4 @@
-"""Delivering selected messages once more, to one channel or to all: what that would do, and what came of it."""
+"""Redelivering selected messages, to one channel or to all: the consequences, and the result."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def routes(services: Services, painter: Painter) -> list[Route]:
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """The messages to deliver once more, and what must be said about how they were found."""
+    """The messages to deliver once more, and remarks about the search."""
 
     selection: Selection
     remarks: tuple[str, ...] = ()
@@ -54,7 +54,7 @@ class _RedeliverPages:
         self._links = painter.links
 
     async def redeliver(self, request: Request) -> Response:
-        """Show what delivering the selected messages once more would do; with `to=`, do it."""
+        """Show the consequences of redelivering the selected messages; with `to=`, do it."""
         try:
             form = {name: values for name, values in (await lists_of(request, limit=MOST_BODY)).items() if values}
             values = {name: texts[0] for name, texts in form.items()}
@@ -63,7 +63,7 @@ class _RedeliverPages:
             to = values.get("to", "")
             problem = ""
             if to == _ALL and chosen.selection.count > _TYPED_FROM and values.get("typed") != topic.name:
-                problem = f"Nothing was replayed: to publish so many again, type “{topic.name}”."
+                problem = f"Nothing was replayed: to publish this many again, type “{topic.name}”."
             elif to:
                 return await self._redeliver(request, topic, chosen.selection, to)
             return await self._redeliver_page(request, topic, chosen, values.get("channel", ""), problem)
@@ -157,7 +157,7 @@ class _RedeliverPages:
 
 
 def _remarks(found: Found) -> tuple[str, ...]:
-    """Return what the user must know before replaying all hits: what was not looked at."""
+    """Return warnings before replaying all hits: messages that weren't searched."""
     texts = [f"{log.node} was not looked at, or not to the end: {log.reason}." for log in found.silent]
     if found.goes_on and len(found.messages) >= MOST:
         texts.insert(0, f"These are the first {MOST:,} hits; there may be more.")

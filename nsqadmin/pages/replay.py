@@ -1,4 +1,4 @@
-"""Publishing a range of history once more: which range, and what that would do."""
+"""Publishing a range of history once more: the range, and the consequences."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Actions on the buried or deferred messages that a user has selected: the plan to confirm, and that it is carried out.
+"""Actions on a user's selection of buried or deferred messages: the plan to confirm, and carrying it out.
 
-What a kind's forms have is read by its class here; what an action does is in nsqadmin/messages/*_actions.py.
+A kind's class here reads its forms; nsqadmin/messages/*_actions.py has the actions.
 """
 
 from __future__ import annotations
@@ -70,13 +70,13 @@ class _SelectionPlanPages:
         return await refusal_page(self._painter, request, refusal, "Nothing was done")
 
     async def act(self, form: _Form, request: Request) -> Response:
-        """Show what it would do, or do it."""
+        """Show the consequences, or do it."""
         is_post = request.method == "POST"
         asked = request.query_params
         values = await lists_of(request, limit=MOST_BODY) if is_post else {it: asked.getlist(it) for it in asked}
         channel, messages = await self._channel(request, values), messages_of(self._services)
         plan, problem = await form.planned(request, messages, channel, values)
-        # Deferred messages can be so many that the form for their plan is a POST, too.
+        # There can be so many deferred messages that the form for their plan is a POST, too.
         is_confirmed = is_post and (form.kind == "buried" or first_of(values, "confirmed") == "yes")
         if is_confirmed and not problem:
             if not plan.must_type or first_of(values, "typed").replace(",", "") == plan.must_type:
@@ -87,7 +87,7 @@ class _SelectionPlanPages:
     async def at_once(
         self, planned: Callable[[Channel, Values], SelectionPlan[Any, Any]], request: Request
     ) -> Response:
-        """Do what needs no confirmation."""
+        """Do an action that needs no confirmation."""
         values = await lists_of(request)
         plan = planned(await self._channel(request, values), values)
         return await self._done(request, messages_of(self._services).buried, plan, "buried")
@@ -118,7 +118,7 @@ class _SelectionPlanPages:
             return await receipt(self._painter, request, plan, await selections.act(plan, caller, told), kind)
 
         if plan.refusal(caller.identity):
-            await selections.act(plan, caller)  # is refused, which is audited
+            await selections.act(plan, caller)  # refused, and audited
         return await with_progress(request, [it.node for it in plan.shares], carry_out)
 
     async def _channel(self, request: Request, values: Values) -> Channel:
@@ -140,7 +140,7 @@ def _undo(channel: Channel, values: Values) -> SelectionPlan[Any, Any]:
 
 
 class _BuriedForm:
-    """Messages by their ids, or all that have been buried for a reason."""
+    """Messages by id, or all with a burial reason."""
 
     kind = "buried"
 
@@ -174,7 +174,7 @@ class _BuriedForm:
 
 
 class _DeferredForm:
-    """Messages by their sequences, or all that match a search."""
+    """Messages by sequence, or all matches of a search."""
 
     kind = "deferred"
 

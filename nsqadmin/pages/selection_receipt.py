@@ -1,4 +1,4 @@
-"""What has become of an action on buried or deferred messages, node by node."""
+"""The result of an action on buried or deferred messages, node by node."""
 
 from __future__ import annotations
 

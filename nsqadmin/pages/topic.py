@@ -1,4 +1,4 @@
-"""One topic: its numbers, channels, nodes, producers, messages and policy, a tab each."""
+"""One topic: its numbers, channels, nodes, producers, messages and policy, one tab each."""
 
 from __future__ import annotations
 

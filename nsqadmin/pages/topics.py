@@ -1,4 +1,4 @@
-"""The list of topics with their channels: filtered, sorted, and cut into pages."""
+"""The list of topics with their channels: filtered, sorted, and divided into pages."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from nsqadmin.parts.status import State
     from nsqadmin.services import Services
 
-PER_PAGE: Final = 50  # topics: with their channels these are some hundred rows, on a phone as many cards
-MOST_CHANNELS: Final = 20  # of one topic in the list; its own page shows all
+PER_PAGE: Final = 50  # topics: with their channels some hundred rows, or as many cards on a phone
+MOST_CHANNELS: Final = 20  # of one topic in the list; the topic's own page shows all
 
 
 def routes(services: Services, painter: Painter) -> list[Route]:
@@ -72,7 +72,7 @@ class TopicRow:
     path: str
     states: frozenset[str]
     channels: tuple[ChannelRow, ...]
-    worst: ChannelRow | None = None  # of all its channels, also those that a filter leaves out
+    worst: ChannelRow | None = None  # of all its channels, including the ones a filter hides
     left_out: int = 0
 
     @property
@@ -90,7 +90,7 @@ class TopicsPage:
     total: int
     page: int
     pages: int
-    deepest: int  # the largest depth of any topic, which a full bar stands for
+    deepest: int  # the largest depth of any topic, shown as a full bar
 
 
 _CHANNEL_NUMBERS: Final[Mapping[str, Callable[[Channel], float | None]]] = {
@@ -147,11 +147,11 @@ _STATE_ORDER: Final = {"problem": 3, "warning": 2, "ok": 1, "muted": 0}
 def topics_page(
     snapshot: Snapshot, standing: Standing, wanted: TopicFilter, *, sort: str = "name", page: int = 1
 ) -> TopicsPage:
-    """Return a page of the list. `sort` is one of SORT_NAMES; a dash before it puts the greatest first."""
+    """Return a page of the list. `sort` is one of SORT_NAMES; a leading dash puts the greatest first."""
     word = sort.removeprefix("-")
     if wanted.is_empty and word in _BY_TOPIC:
         topics = part_of(sorted_rows(snapshot.topics, _BY_TOPIC[word], sort), page, per_page=PER_PAGE)
-        # Rows are made of the topics on this page only, and not of ten thousand channels.
+        # We only build rows for the topics on this page, not for ten thousand channels.
         rows = tuple(_whole_row(topic, standing) for topic in topics.rows)
         part = Part(rows=rows, page=topics.page, pages=topics.pages, total=topics.total)
     else:
@@ -168,7 +168,7 @@ def topics_page(
 
 
 def _row(topic: Topic, standing: Standing, wanted: TopicFilter) -> TopicRow | None:
-    """Return the row of a topic: with all channels if the topic matches, otherwise with those channels that match."""
+    """Return the row of a topic: with all channels if the topic matches, otherwise with the matching channels."""
     row = _whole_row(topic, standing)
     if wanted.matches(row):
         return row
@@ -220,7 +220,7 @@ def _worst_state(row: TopicRow) -> float:
 
 
 def _cut(row: TopicRow, sort: str) -> TopicRow:
-    """Sort the row's channels in the same way, and leave out those that do not fit."""
+    """Sort the row's channels in the same way, and drop the ones that don't fit."""
     name = sort.removeprefix("-")
     channels = list(row.channels)
     if name in SORTS:

@@ -1,4 +1,4 @@
-"""The receipt of an undo, and which entries of Activity offer one."""
+"""The receipt of an undo, and the choice of Activity entries that offer one."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class _UndonePages:
 
 
 def undoable(services: Services, request: Request, record_id: str) -> UndoRecord | None:
-    """Return the record if the user may undo it, and retention may still hold what it needs."""
+    """Return the record if the user may undo it, and retention may still have the messages."""
     if not record_id or services.executor is None:
         return None
     record = services.executor.undoer.records.find(record_id)

@@ -1,1 +1,1 @@
-"""What pages are made of: charts, tables, tabs, states in one word, and the painter that renders them."""
+"""Building blocks of pages: charts, tables, tabs, one-word states, and the painter that renders them."""

@@ -1,6 +1,6 @@
 """Shows bodies of messages as indented JSON, text, or bytes, with the hits of a search marked.
 
-Everything in them is escaped and never becomes HTML.
+All content is escaped and never becomes HTML.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ShownMessage:
     text: Markup
     preview: Markup
     is_cut: bool
-    columns: tuple[str, ...] = ()  # the values of the chosen fields
+    columns: tuple[str, ...] = ()  # values of the chosen fields
 
 
 def shown(
@@ -69,7 +69,7 @@ Marks = re.Pattern[str]
 
 
 def marks_of(wanted: Filter) -> Marks | None:
-    """Return what finds the texts that a search looks for, in any case; None if there are none."""
+    """Return a pattern for the texts of a search, ignoring case; None if there are none."""
     terms = "|".join(re.escape(str(escape(term))) for term in wanted.terms)
     if not terms:
         return None
@@ -113,7 +113,7 @@ def form_of(body: bytes) -> str:
 
 
 def preview(body: bytes, form: str = "") -> str:
-    """Return the beginning of the body on one line: JSON with its escapes decoded, and bytes as bytes."""
+    """Return the start of the body on one line: JSON with its escapes decoded, and bytes as bytes."""
     form = form or form_of(body)
     if form == "hex":
         return (
@@ -136,7 +136,7 @@ def _json(body: bytes, is_cut: bool) -> Markup:
 
 
 def indented(text: str) -> str | None:
-    """Return JSON with a line for each member; None if it is not JSON, or cannot be written again unchanged."""
+    """Return JSON with a line for each member; None if it isn't JSON, or we can't write it again unchanged."""
     if nesting(text) > _DEEPEST:
         return None
     try:
@@ -148,7 +148,7 @@ def indented(text: str) -> str | None:
 
 
 def nesting(text: str) -> int:
-    """Return how deeply JSON is nested, or the bound if it surely is within the bound."""
+    """Return how deeply JSON is nested, or the limit if it is surely below the limit."""
     if text.count("[") + text.count("{") <= _DEEPEST:
         return _DEEPEST
     deepest = depth = 0

@@ -1,4 +1,4 @@
-"""The tab of a channel with what it has buried: the reasons, and the messages."""
+"""The tab with a channel's buried messages and their reasons."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ _LIMITS: Final = ("20", "50", "100", "500")  # the first is the default
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuriedShown(SelectionShown):
-    """What the tab shows."""
+    """The content of the tab."""
 
     summary: BuriedSummary | None = None
-    reason: str = ""  # only messages with this text in their reason, as the address names it
+    reason: str = ""  # only messages with this text in their reason, as named in the address
     may_search: bool = True  # for any text; otherwise for a listed reason
 
     @property
     def actions(self) -> tuple[SelectionAction, ...]:
-        """What can be done with selected messages."""
+        """The actions on selected messages."""
         return tuple(it for it in ACTIONS if it.label)
 
     @property
     def tasks(self) -> tuple[tuple[str, int], ...]:
-        """The names of the jobs among these messages, each with how many of them there are."""
+        """The names of the jobs among these messages, each with its number of jobs."""
         return tasks_of(self.jobs)
 
 

@@ -1,4 +1,4 @@
-"""The tab of a channel with what it has deferred: a search, and the messages."""
+"""The tab with a channel's deferred messages, and a search."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ _HIGHEST: Final = 1 << 53
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeferredShown(SelectionShown):
-    """What the tab shows."""
+    """The content of the tab."""
 
     wanted: str = ""  # the search as typed
-    hits: int = 0  # that the steps before this one have found
-    looked: int = 0  # messages that all steps have looked at
+    hits: int = 0  # found by earlier steps
+    looked: int = 0  # messages examined in all steps
     no_payload: str = ""  # why only a part of each message is shown and searched
 
     @property
     def job_hint(self) -> str:
-        """A search for jobs, if there are some among these messages."""
+        """An example of a search for jobs, if there are some among these messages."""
         return hint_for(self.jobs)
 
 

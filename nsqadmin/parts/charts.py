@@ -1,6 +1,6 @@
 """Draws charts as SVG, so that pages show them without scripts.
 
-`web/static/charts.js` draws the same charts again at the real width, updates them with each sample, and adds a cursor.
+`web/static/charts.js` redraws the same charts at the real width, updates them with each sample, and adds a cursor.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from nsqadmin.cluster.model import Metric, Series
     from nsqadmin.cluster.pipeline import TopicWindows
 
-WIDTH: Final = 480  # of the coordinates of lines, which are stretched to the width that there is
+WIDTH: Final = 480  # width of the coordinate system, which is stretched to the available width
 HEIGHT: Final = 128
 LETTER: Final = 6  # the largest width of a digit beside the axis
 GAP: Final = 5  # between these numbers and the axis
-LEAST_LEFT: Final = 40  # the least room for these numbers, so that the axes of most charts are in line
-NARROW: Final = 300  # pixels; in the narrowest charts the numbers beside the axis still have room
+LEAST_LEFT: Final = 40  # least room for these numbers, so that the axes of most charts are aligned
+NARROW: Final = 300  # pixels; in the narrowest charts the numbers beside the axis still fit
 BOTTOM: Final = 18
 TOP: Final = 8
-LABEL: Final = 12  # pixels that a label at a line needs
+LABEL: Final = 12  # height of a line's label in pixels
 SPARK_WIDTH: Final = 88
 SPARK_HEIGHT: Final = 22
-LEAST_COUNT: Final = 2.0  # the lowest top of an axis of counts, whose half is a whole number as well
+LEAST_COUNT: Final = 2.0  # lowest top of an axis of counts, so that half of it is a whole number, too
 _STYLES: Final = ("solid", "dashed", "dotted")
-LAST: Final = 10  # rows of the table for users who cannot see the chart
+LAST: Final = 10  # rows of the table for users who can't see the chart
 
 Values = Sequence[float | None]
 
@@ -43,13 +43,13 @@ class Line:
 
     metric: str
     label: str
-    colour: str  # a class of the style sheet
-    key: str = ""  # of the cell that updates it live; empty: it is not updated
+    colour: str  # CSS class
+    key: str = ""  # key of the cell that updates it live; empty: no live updates
     filled: bool = False
 
 
 def lines_of(prefix: str) -> Callable[..., Line]:
-    """Return how lines are made whose live cells begin with the prefix."""
+    """Return a function for lines whose live cells begin with the prefix."""
 
     def line(metric: Metric, label: str, colour: str, *, filled: bool = False) -> Line:
         return Line(metric=metric, label=label, colour=colour, key=f"{prefix}/{metric}", filled=filled)
@@ -60,10 +60,10 @@ def lines_of(prefix: str) -> Callable[..., Line]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn:
     line: Line
-    style: str  # a class of the style sheet: the second line is dashed, the third one dotted
+    style: str  # CSS class: the second line is dashed, the third one dotted
     path: str
     area: str
-    label_y: float | None  # of the label at the line's end; None: it has none
+    label_y: float | None  # of the label at the line's end; None: no label
     last: str
     last_exact: str
 
@@ -71,10 +71,10 @@ class Drawn:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
     title: str
-    form: str  # a name of `numbers`: "count", "rate"
-    left: float  # the x of the axis, as a percentage of the width
+    form: str  # name in `numbers`: "count", "rate"
+    left: float  # x of the axis, as a percentage of the width
     lines: tuple[Drawn, ...]
-    levels: tuple[tuple[float, str], ...]  # the grid's lines: y and the number beside it
+    levels: tuple[tuple[float, str], ...]  # grid lines: y and the number beside it
     times: tuple[tuple[float, str, str], ...]  # texts below the axis: x as a percentage, anchor and text
     data: str  # JSON for charts.js
     table: tuple[tuple[float, tuple[str, ...]], ...]  # the last values: a time, and a text for each line
@@ -84,7 +84,7 @@ class Chart:
 def chart(
     title: str, series: Series | None, lines: Sequence[Line], *, form: str = "count", is_partial: bool = False
 ) -> Chart:
-    """Draw all lines on one axis, which starts at zero. With `is_partial`, live updates continue counts with a gap."""
+    """Draw all lines on one axis, which starts at zero. With `is_partial`, live updates show a gap in counts."""
     all_values = [_values(series, line.metric) for line in lines]
     top = nice_top(max((value for values in all_values for value in values if value is not None), default=0.0))
     if form == "count":
@@ -137,16 +137,16 @@ def chart(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineCharts:
-    """What a pipeline has counted in a topic."""
+    """A pipeline's counts for a topic."""
 
     charts: tuple[Chart, ...]
     window: float  # seconds
     updated: float  # when the file was written
-    last_end: float  # the end of the last window
+    last_end: float  # end of the last window
 
 
 def counts(windows: TopicWindows) -> PipelineCharts:
-    """Draw the pipeline's windows. The lines have no keys, so they are not updated live."""
+    """Draw the pipeline's windows. The lines have no keys, because they have no live updates."""
     series = windows.series
     sizes = [
         Line(metric=name, label=name[-3:], colour=colour)
@@ -181,7 +181,7 @@ def spark(series: Series | None, metric: Metric) -> tuple[str, str]:
 
 
 def nice_top(highest: float) -> float:
-    """Return the top of an axis: a round number, at least about `highest`, whose half is round as well."""
+    """Return the top of an axis: a round number, at least about `highest`, whose half is round, too."""
     if highest <= 0:
         return 1.0
     magnitude: float = 10.0 ** math.floor(math.log10(highest))
@@ -190,7 +190,7 @@ def nice_top(highest: float) -> float:
 
 
 def path(points: Sequence[tuple[float, float | None]]) -> str:
-    """Return the path of a line through the points, with a gap at each missing one. A point between gaps is a dot."""
+    """Return the path of a line through the points, with a gap for each missing one. A point between gaps is a dot."""
     parts, run = [], 0
     for x, y in [*points, (0.0, None)]:
         if y is not None:
@@ -227,7 +227,7 @@ def _drawn_lines(
     labels = label_places(ends) if len(lines) > 1 else [None] * len(lines)
     drawn = []
     for line, values, style, label in zip(lines, all_values, _STYLES, labels, strict=False):
-        first = points - len(values)  # what is missing at the beginning leaves room at the left
+        first = points - len(values)  # missing values at the start leave room at the left
         line_points = [
             ((first + at) * WIDTH / max(1, points - 1), None if value is None else _y(value, top))
             for at, value in enumerate(values)
@@ -248,10 +248,10 @@ def _drawn_lines(
 
 
 def label_places(ends: Sequence[float | None]) -> list[float | None]:
-    """Return where the labels of lines go that end at these heights: above each line, and not above each other."""
+    """Return where to put the labels of lines ending at these heights: above each line, and without overlap."""
     places: list[float | None] = [None] * len(ends)
     lowest = math.inf
-    # From the bottom up, so that what is pushed is pushed into the open; nothing goes above the top.
+    # From the bottom up, so that labels are pushed into free space; nothing goes above the top.
     for at in sorted((at for at, end in enumerate(ends) if end is not None), key=lambda at: -(ends[at] or 0.0)):
         lowest = min((ends[at] or 0.0) - 4, lowest - LABEL)
         places[at] = round(lowest, 1)
@@ -275,7 +275,7 @@ def _times(span: float, left: float) -> tuple[tuple[float, str, str], ...]:
 
 
 def round_span(seconds: float) -> float:
-    """Round the time that a chart shows: samples come a little late, and 12 minutes are not to read as 12m 3s."""
+    """Round a chart's time span: samples come a little late, and 12 minutes shouldn't be shown as 12m 3s."""
     for unit, least in ((60, 600), (10, 60)):
         if seconds >= least:
             return unit * math.floor(seconds / unit + 0.5)

@@ -1,14 +1,14 @@
-"""The filter of the topics' page: words, and conditions on numbers and states.
+"""The filter of the topics page: words, and conditions on numbers and states.
 
     orders fraud            both words are in "topic/channel"
     depth>1000  in>=50      numbers: depth, in, inflight, deferred, buried, consumers, nodes, drain, lag, requeues,
                             timeouts
-    silent>0                nodes that do not answer
+    silent>0                nodes that don't answer
     state:paused            states: paused, problem, warning, ok, inactive
     ephemeral:no            yes or no
-    -test                   not this word; works for conditions, too: -state:ok
+    -test                   not this word; also for conditions: -state:ok
 
-A row matches if all of these hold. A condition on an unknown number does not hold.
+A row matches if all conditions hold. A condition on an unknown number doesn't hold.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _Test = Callable[[FilterRow], bool]
 
 
 class BadTopicFilter(ValueError):
-    """A condition is not understood; the message says which, and what would be."""
+    """A condition is invalid; the message says which, and shows valid ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class TopicFilter:
 
 
 def parse(text: str) -> TopicFilter:
-    """Read a filter as a user has typed it. Raise BadTopicFilter."""
+    """Parse a filter as typed by a user. Raise BadTopicFilter."""
     return TopicFilter(text.strip(), tuple(_term(term) for term in text.lower().split()))
 
 
@@ -100,7 +100,7 @@ def _term(term: str) -> _Test:
     if colon and name == "ephemeral":
         return _ephemeral_test(value)
     if re.search(r"[<>=:]", term):
-        raise BadTopicFilter(f"“{term}” is no condition. Try depth>1000, consumers=0, state:paused or ephemeral:no.")
+        raise BadTopicFilter(f"“{term}” isn't a condition. Try depth>1000, consumers=0, state:paused or ephemeral:no.")
     return lambda row: term in row.path.lower()
 
 

@@ -1,6 +1,6 @@
-"""The glossary: what each number means, in a sentence or two, for every "?" in a table and for the help page.
+"""The glossary: explains each number in a sentence or two, for every "?" in a table and for the help page.
 
-What nsqd counts is explained in its measure.
+A number counted by nsqd is explained in its measure.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _WORDS: Final[Mapping[str, Entry]] = {
     ),
     "consumer-state": Entry(
         "State of a consumer",
-        "Stuck: it has as many messages as it may have and finishes none. RDY 0: it asks for nothing although messages wait. Failing: it gives back more than a fifth. Slow: with full hands it finishes less than a quarter of what its peers do. Idle: it has nothing to do.",
+        "Stuck: it has as many messages as it may have and finishes none. RDY 0: it asks for nothing although messages wait. Failing: it gives back more than a fifth. Slow: it has as many as it may have, but finishes less than a quarter of what its peers do. Idle: it has nothing to do.",
     ),
     "oldest-in-flight": Entry(
         "Oldest in flight",
@@ -162,7 +162,7 @@ _FIRST: Final = (
 
 
 def _glossary() -> Iterator[tuple[str, Entry]]:
-    """Yield the entries in the order of the help page: the words that one needs first, other measures, other words."""
+    """Yield the entries in the order of the help page: the most important words, other measures, other words."""
     numbers = (*measures_of(Channel), *measures_of(Topic))
     entries = {**{it.word: Entry(it.label, it.words) for it in numbers if it.words}, **_WORDS}
     for word in dict.fromkeys((*_FIRST, *entries)):

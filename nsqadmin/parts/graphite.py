@@ -1,6 +1,6 @@
-"""URLs of graphite's pictures, for clusters that push to statsd, with NSQ's names and formats.
+"""URLs of graphite's images, for clusters that push to statsd, with NSQ's names and formats.
 
-Some targets that NSQ builds are invalid; ours are valid.
+Some of NSQ's targets are invalid; ours are valid.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Pictures = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graphite:
-    """How graphite is reached, and how statsd names things there."""
+    """How to reach graphite, and how statsd names things there."""
 
     url: str  # graphite's own, or our path that proxies it
     statsd_prefix: str

@@ -1,4 +1,4 @@
-"""Incidents as cards, as a time line and as plain text."""
+"""Incidents as cards, as a timeline and as plain text."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
     from nsqadmin.parts.links import Links
 
 MOST_CARDS: Final = 8  # on the overview
-_MOST_NAMES: Final = 3  # members that a card names
+_MOST_NAMES: Final = 3  # members to name on a card
 _MOST_IN_TEXT: Final = 20  # findings in the plain text
 
 
 @dataclass(frozen=True, slots=True)
 class Primary:
-    """The one button of a card: an action on the cluster, or a link to where one goes on."""
+    """The single button of a card: an action on the cluster, or a link to the next step."""
 
     label: str
     href: str = ""
-    action: str = ""  # the kind of an action, which is confirmed on a page of its own
+    action: str = ""  # kind of an action, which has its own confirmation page
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """A line of an incident's time line."""
+    """A line of an incident's timeline."""
 
     at: float
     text: str
@@ -45,7 +45,7 @@ class Card:
     href: str
     now_and_then: str  # "12,031 waiting, 1,200 when it began"
     names: tuple[tuple[str, str], ...]  # the first of its members, with their links
-    others: int  # further members
+    others: int  # number of further members
     reason: Moment | None  # the last change before it began
     primary: Primary
 
@@ -70,7 +70,7 @@ def card_of(it: Open, links: Links) -> Card:
 
 
 def primary(it: Open, links: Links) -> Primary:
-    """Return what most likely comes next."""
+    """Return the most likely next step."""
     incident, first = it.incident, it.incident.findings[0]
     match incident.cause.kind:
         case CauseKind.NODE:
@@ -94,7 +94,7 @@ def _of_one(finding: Finding, links: Links) -> Primary:
 
 
 def now_and_then(it: Open) -> str:
-    """Write what waits now, and what waited when it began if that was another number."""
+    """Write how many messages wait now, and how many did when it began, if that differs."""
     now, then = it.incident.numbers, it.then
     if not now.waiting and (then is None or not then.waiting):
         return ""
@@ -105,7 +105,7 @@ def now_and_then(it: Open) -> str:
 
 
 def time_line(it: Open) -> tuple[Moment, ...]:
-    """Return what happened before the incident and since, the oldest first."""
+    """Return the events before the incident and since, oldest first."""
     return tuple(sorted(_moments(it), key=lambda moment: moment.at))
 
 
@@ -127,7 +127,7 @@ def _change(entry: Activity) -> Moment:
 
 def _who(entry: Activity) -> str:
     if entry.is_outside:
-        return f"{entry.user or 'somebody'}, outside nsqadmin"
+        return f"{entry.user or 'someone'}, outside nsqadmin"
     return (entry.user or "anybody") if entry.is_action else ""
 
 
@@ -142,7 +142,7 @@ def _with_note(note: str) -> str:
 
 
 def _members(it: Open, links: Links) -> dict[str, str]:
-    """Return what the findings are about, by name, with the links."""
+    """Return the subjects of the findings by name, with links."""
     return {
         name_of(finding): links.about(finding.topic, finding.channel, finding.node) for finding in it.incident.findings
     }
@@ -158,7 +158,7 @@ def name_of(finding: Finding) -> str:
 
 
 def as_text(it: Open, *, now: float, url: str) -> str:
-    """Return the incident as text for a chat or a ticket. Times are UTC, as readers may be anywhere."""
+    """Return the incident as text for a chat or a ticket. Times are UTC, because readers may be anywhere."""
     incident = it.incident
     lines = [
         f"{incident.severity.value.upper()}: {incident.title}",
@@ -219,7 +219,7 @@ class Listing:
     left_out: int
     muted: tuple[Card, ...]
     remarks: tuple[Card, ...]
-    findings: int  # how many findings the cards and those left out stand for
+    findings: int  # number of findings in the cards, including those left out
     rules: tuple[str, ...] = ()  # to filter by
 
     @property

@@ -1,4 +1,4 @@
-"""The search of the palette: it finds pages, topics, channels, nodes and consumers' hosts, the best match first."""
+"""The command palette's search: finds pages, topics, channels, nodes and consumers' hosts, best match first."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def find(snapshot: Snapshot, links: Links, text: str) -> tuple[JumpTarget, ...]:
 
 
 def _rank(place: JumpTarget, start: str) -> tuple[int, int, int]:
-    """Order what was found.
+    """Return the sort key of a result.
 
-    Topics and channels come before nodes, and these before consumers, of which a channel often has some with its name.
-    Names that begin with the first word come before channels that do, these before all others, and short names first.
+    Topics and channels come before nodes, and nodes before consumers, because a channel often has consumers with its
+    name. Topics that begin with the first word come before channels that do, then all others, and short names first.
     """
     name = place.name.lower()
     begins = 0 if name.startswith(start) else 1 if f"/{start}" in name else 2

@@ -1,4 +1,4 @@
-"""The URLs of all pages. Names are escaped completely, so that `x#ephemeral` and names with a slash stay intact."""
+"""The URLs of all pages. Names are fully escaped, so that `x#ephemeral` and names with a slash stay intact."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Links:
         self._prefix = prefix
 
     def to(self, path: str = "/", **arguments: object) -> str:
-        """Return the URL of one of our paths, with those arguments that are not empty."""
+        """Return the URL of one of our paths, with the arguments that aren't empty."""
         return (self._prefix + path if path != "/" else self._prefix or "/") + _query(arguments)
 
     def topic(self, topic: str, **arguments: object) -> str:
@@ -30,7 +30,7 @@ class Links:
         return self.to(f"/actions/{kind}", **arguments)
 
     def about(self, topic: str, channel: str, node: str) -> str:
-        """Return the URL of the page of whatever a finding or an activity is about."""
+        """Return the URL of the page about the subject of a finding or activity."""
         if topic and channel:
             return self.channel(topic, channel)
         if topic:

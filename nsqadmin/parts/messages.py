@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 NO_CLUSTER: Final = "this is a snapshot, which holds no messages"
 _LIMITS: Final = ("50", "20", "100", "500")  # the first is the default
 _LAST: Final = (("10 minutes ago", 600), ("an hour ago", 3600), ("a day ago", 86400))
-_SECONDS: Final = 2.0  # for which a page looks before it shows what it has found
+_SECONDS: Final = 2.0  # seconds that a page searches before it shows its hits
 _MOST_COLUMNS: Final = 6
 _HIGHEST: Final = (1 << 53) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageQuery:
-    """What the form above the messages asks for."""
+    """The values of the form above the messages."""
 
     place: str = NEWEST
     wanted: str = ""  # the filter as typed
@@ -51,12 +51,12 @@ class MessageQuery:
     limit: int = int(_LIMITS[0])
     form: str = "auto"
     columns: tuple[str, ...] = ()
-    channel: str = ""  # the channel from whose page the user comes: replays go there
+    channel: str = ""  # the channel whose page the user came from: replays go there
     cursor: str = ""
-    hits: int = 0  # that the steps before this one have found
+    hits: int = 0  # found by earlier steps
 
     def arguments(self, **changed: str) -> dict[str, object]:
-        """Return the arguments of a link that keeps all this but the cursor, without those that are the default."""
+        """Return the arguments of a link that keeps all this but the cursor. Skips defaults."""
         kept: dict[str, object] = {
             "tab": "messages",
             "from": self.place if self.place != NEWEST else "",
@@ -87,21 +87,21 @@ def asked_of(request: Request, limits: tuple[str, ...] = _LIMITS) -> MessageQuer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessagesShown:
-    """What the message browser shows. Fields that begin with `no_` say why something is impossible, or are empty."""
+    """The content of the message browser. Fields starting with `no_` say why something is impossible, or are empty."""
 
     topic: str
     asked: MessageQuery = MessageQuery()
     not_possible: str = ""  # why no messages can be shown; empty if they can
     messages: tuple[ShownMessage, ...] = ()
-    found: Found | None = None  # how far a search has looked; None: this is a peek
+    found: Found | None = None  # progress of a search; None: this is a peek
     gaps: tuple[Gap, ...] = ()
     silent: tuple[NodeLog, ...] = ()
     is_masked: bool = False
     no_bodies: str = ""
-    wrong: str = ""  # why the search is not understood
+    wrong: str = ""  # why the search is invalid
     nodes: tuple[str, ...] = ()
-    quick: tuple[tuple[str, str, str], ...] = ()  # places to offer: value, label, link
-    go_on: str = ""  # the link that continues; empty at the end
+    quick: tuple[tuple[str, str, str], ...] = ()  # suggested places: value, label, link
+    go_on: str = ""  # link that continues; empty at the end
     download: str = ""
     tail: str = ""
     no_tail: str = ""
@@ -109,7 +109,7 @@ class MessagesShown:
 
     @property
     def job_hint(self) -> str:
-        """A search for jobs, if there are some among these messages."""
+        """An example of a search for jobs, if there are some among these messages."""
         return hint_for(it.message.job for it in self.messages)
 
 
@@ -181,7 +181,7 @@ class MessagesTab:
         )
 
     async def tail(self, request: Request) -> Response:
-        """Stream new messages as `/api/v2/tail` does, each as the row that the page's table would have for it."""
+        """Stream new messages like `/api/v2/tail`, each as a row of the page's table."""
         asked, messages = asked_of(request), self._services.messages
         if messages is None:
             raise HttpError(409, "CANNOT_TAIL", details={"reason": NO_CLUSTER})
@@ -225,7 +225,7 @@ class MessagesTab:
         )
 
     def _download(self, topic: str, asked: MessageQuery) -> str:
-        """Return the file of all hits of a search, or without one of the messages that the page shows."""
+        """Return the link to a file of all hits of a search, or without a search of the messages on the page."""
         path = f"/api/v2/search/{quote(topic, safe='')}"
         shown = {} if asked.wanted else {"limit": asked.limit, "cursor": asked.cursor}
         arguments = {"from": asked.place, "node": asked.node, "filter": asked.wanted}
@@ -248,7 +248,7 @@ def history_nodes(topic: Topic) -> tuple[str, ...]:
 
 
 def no_history(topic: Topic) -> str:
-    """Return why the topic's messages cannot be read again; "" if they can."""
+    """Return why the topic's messages can't be read again; "" if they can."""
     if topic.is_ephemeral:
         return "an ephemeral topic is in memory only and keeps no history"
     if topic.is_inactive:
@@ -257,7 +257,7 @@ def no_history(topic: Topic) -> str:
 
 
 def messages_of(services: Services) -> Messages:
-    """Return what reads and publishes messages. Raise 403 if nsqadmin shows a snapshot file."""
+    """Return the service for reading and publishing messages. Raise 403 if nsqadmin shows a snapshot file."""
     if services.messages is None:
         raise HttpError(403, "FORBIDDEN", details={"reason": NO_CLUSTER})
     return services.messages

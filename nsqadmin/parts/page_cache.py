@@ -1,4 +1,4 @@
-"""Caches rendered pages: each is rendered once for each sample, and users who may see the same get the same bytes."""
+"""Caches rendered pages: once per sample, and users with the same view get the same bytes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from nsqadmin.http.app import Handler
     from nsqadmin.services import Services
 
-_READING: Final = ("messages", "buried", "deferred")  # tabs that ask nodes themselves
-MOST_BYTES: Final = 16 << 20  # of all cached pages together; pages that do not fit are rendered each time
+_READING: Final = ("messages", "buried", "deferred")  # tabs that query nodes themselves
+MOST_BYTES: Final = 16 << 20  # of all cached pages together; pages that don't fit are rendered each time
 
 
 class PageCache:
@@ -28,7 +28,7 @@ class PageCache:
         self._bytes = 0
 
     def __call__(self, make: Handler) -> Handler:
-        """Wrap the handler of a page that depends only on the picture, the user, the options and the URL."""
+        """Wrap the handler of a page that only depends on the snapshot, the user, the options and the URL."""
 
         async def page(request: Request) -> Response:
             if not self._may_be_kept(request):
@@ -47,11 +47,11 @@ class PageCache:
         return page
 
     def _may_be_kept(self, request: Request) -> bool:
-        """Return whether the page may be cached: pages with fresh numbers or with messages may not."""
+        """Return True if the page may be cached: pages with fresh numbers or with messages may not."""
         return request.query_params.get("fresh") != "1" and request.query_params.get("tab") not in _READING
 
     def _begin(self, index: int) -> None:
-        """Empty the cache if there is a new picture."""
+        """Empty the cache if there is a new snapshot."""
         if index != self._index:
             self._index, self._pages, self._bytes = index, {}, 0
 

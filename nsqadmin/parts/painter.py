@@ -1,4 +1,4 @@
-"""Renders pages: turns a template into an answer, with the parts that every page has."""
+"""Renders pages: turns a template into an answer, with the parts shared by all pages."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Painter:
         self.cached = PageCache(services)
 
     async def picture(self, request: Request, topic: str = "") -> Snapshot:
-        """Return the part of the newest picture that the user may see. With `?fresh=1`, all nodes are asked first."""
+        """Return the part of the newest snapshot that the user may see. With `?fresh=1`, poll all nodes first."""
         view = self._services.view
         snapshot = await view.refreshed(topic) if request.query_params.get("fresh") == "1" else view.snapshot
         return seen_by(snapshot, identity_of(request))
@@ -104,14 +104,14 @@ class Painter:
             "object_of_activity": _object_of_activity,
             "graphite": (),
             "silent_parts": parts_of,
-            "told_of": "",  # a node that the page itself is about, and whose silence needs no banner
+            "told_of": "",  # a node that the page itself is about, so that no banner is needed
             "sorting": partial(Sorting, request),
             "page_number": page_number(request),
             "part_of": part_of,
             "number_columns": number_columns,
         }
         html = self._templates.get_template(template).render({**context, **shown})
-        return HTMLResponse(html.encode("utf-8", "replace"), status)  # nodes may send names that are not valid text
+        return HTMLResponse(html.encode("utf-8", "replace"), status)  # nodes may send names that aren't valid text
 
     def fragment(self, template: str, **shown: Any) -> str:
         """Render a part of a page that scripts insert."""
@@ -121,7 +121,7 @@ class Painter:
         return self._file(request.path_params["asset"])
 
     async def favicon(self, request: Request) -> Response:
-        """Answer browsers that ask for an icon where a page cannot name one: plain text, and JSON."""
+        """Answer browsers that request an icon for plain text or JSON, where a page can't name one."""
         return self._file("icon.svg")
 
     def _file(self, asset: str) -> Response:
@@ -139,12 +139,12 @@ class Painter:
 
     def _who_title(self, identity: Identity) -> str:
         if not identity.user:
-            return "No rights are configured: everybody may do everything"
+            return "No rights are configured: everyone may do everything"
         return "Roles: " + (", ".join(role.name for role in identity.roles) or "none")
 
 
 def graphite_of(services: Services) -> Graphite | None:
-    """Return where graphite's pictures are, if it is used. Options are read at each request, as /config may change them."""
+    """Return graphite's image links, if configured. /config may change the options, so we read them each time."""
     options = services.options
     if not options.graphite_url:
         return None

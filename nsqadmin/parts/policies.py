@@ -1,4 +1,4 @@
-"""Has the nodes asked for their policy files, for the pages that show these."""
+"""Requests the nodes' policy files, for the pages that show them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class PolicyTab:
         return await self._asked(request, [node], "", "")
 
     async def _asked(self, request: Request, nodes: Sequence[Node], topic: str, channel: str) -> PolicyPage | None:
-        """Return what the nodes tell now; None if nsqadmin shows a saved picture."""
+        """Return the nodes' answers; None if nsqadmin shows a snapshot file."""
         if self._services.policies is None:
             return None
         identity = identity_of(request)

@@ -1,4 +1,4 @@
-"""What the policy files of the nodes demand, and what they have done to messages, as pages show it."""
+"""The nodes' policy files and their effects on messages, for the pages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ORDER: Final = ("problem", "info", "muted")
 class OnNode:
     node: str
     count: int
-    recent: int | None  # None: the node does not answer now
+    recent: int | None  # None: the node doesn't answer now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class CauseLine:
     channel: str  # empty: the topic itself
     cause: str
     state: State
-    text: str  # what happened to the messages
+    text: str  # the outcome for the messages
     count: int  # since the nodes started
     recent: int  # of the last five minutes
     nodes: tuple[OnNode, ...]
@@ -45,10 +45,10 @@ class CauseLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyPage:
-    parts: tuple[tuple[str, str, tuple[Row, ...]], ...]  # each with its title, and what it is about in one word
-    files: tuple[File, ...]  # the one that most nodes have first
+    parts: tuple[tuple[str, str, tuple[Row, ...]], ...]  # each with its title and its subject in one word
+    files: tuple[File, ...]  # the most frequent first
     untold: tuple[NodePolicy, ...]
-    shows_files: bool  # whether to show paths and errors: these may name topics that are hidden from the viewer
+    shows_files: bool  # True to show paths and errors: these may name topics that are hidden from the viewer
 
     @property
     def differs(self) -> bool:
@@ -56,7 +56,7 @@ class PolicyPage:
 
 
 def policy_page(told: Sequence[NodePolicy], *, channel: bool, shows_files: bool) -> PolicyPage:
-    """Return what the nodes have told about a topic or, with `channel`, about a channel and its topic."""
+    """Return the nodes' policies for a topic or, with `channel`, for a channel and its topic."""
     telling = [it for it in told if not it.untold]
     of_topic = "topic", rows_of([(it.node, it.of_topic) for it in telling])
     of_channel = "channel", rows_of([(it.node, it.of_channel) for it in telling])
@@ -74,7 +74,7 @@ def lines_of_channel(channel: Channel) -> tuple[CauseLine, ...]:
 
 
 def lines_of_topic(topic: Topic) -> tuple[CauseLine, ...]:
-    """Return the topic's own lines and those of its channels."""
+    """Return the lines of the topic and of its channels."""
     return _ordered(
         [*_lines(topic, ""), *(line for channel in topic.channels for line in _lines(channel, channel.name))]
     )
@@ -105,7 +105,7 @@ def _on_nodes(rows: Iterable[TopicNode | ChannelNode], cause: str, silent: tuple
 
 
 def _ordered(lines: Iterable[CauseLine]) -> tuple[CauseLine, ...]:
-    """Return what loses messages first, what goes on before what is over, and the most of it before the others."""
+    """Return lines that lose messages first, then ongoing before past ones, then by count."""
     return tuple(
         sorted(
             lines,

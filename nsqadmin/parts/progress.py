@@ -1,4 +1,4 @@
-"""The answer to a form that asks nodes to do something: which of them have answered, and in the end the receipt."""
+"""The answer to a form that acts on nodes: progress node by node, and finally the receipt."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-_PROGRESS: Final = "application/x-ndjson"  # what our script accepts, to show progress while nodes are waited for
+_PROGRESS: Final = "application/x-ndjson"  # our script accepts it, to show progress while waiting for nodes
 
-Told = Callable[[str, bool], None]  # an address that has answered, and whether it has done what it was asked for
+Told = Callable[[str, bool], None]  # the address of a node that has answered, and True if it succeeded
 
 
 async def with_progress(
     request: Request, asked: Sequence[str], carry_out: Callable[[Told], Awaitable[Response]]
 ) -> Response:
-    """Return the receipt that `carry_out` makes; to our script, what it tells meanwhile as well.
+    """Return the receipt that `carry_out` makes; for our script, stream its progress as well.
 
-    If the browser leaves, the action goes on.
+    If the browser leaves, the action continues.
     """
     if _PROGRESS not in request.headers.get("accept", ""):
         return await carry_out(lambda _, __: None)
@@ -31,7 +31,7 @@ async def with_progress(
 
 
 async def _steps(asked: Sequence[str], carry_out: Callable[[Told], Awaitable[Response]]) -> AsyncIterator[str]:
-    """Yield whom the action asks, each answer when it comes, and in the end the receipt; each as a line of JSON."""
+    """Yield the nodes, each answer when it comes, and finally the receipt; each as a line of JSON."""
     told: asyncio.Queue[tuple[str, bool] | None] = asyncio.Queue()
     work = asyncio.ensure_future(carry_out(lambda address, done: told.put_nowait((address, done))))
     work.add_done_callback(lambda _: told.put_nowait(None))

@@ -29,14 +29,14 @@ class ReaderLine:
 
     reader: Reader
     state: State
-    is_silent: bool  # no node has heard from it for long
+    is_silent: bool  # no node has heard from it for a long time
     lines: tuple[NodeLine, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Landing:
-    lines: tuple[ReaderLine, ...] | None  # None: the nodes have not answered yet
-    untold: tuple[Untold, ...]  # the nodes that do not tell their readers
+    lines: tuple[ReaderLine, ...] | None  # None: the nodes haven't answered yet
+    untold: tuple[Untold, ...]  # nodes that don't report their readers
 
 
 def landing(topic: Topic) -> Landing:

@@ -1,4 +1,4 @@
-"""What a node still has: what a drain of it would deliver, and what would stay behind. A core."""
+"""A node's remaining messages: which a drain would deliver, and which would stay behind. A core."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remainder:
-    """The messages of one channel on the node; without a channel, those that wait in the topic for its first one."""
+    """The messages of one channel on the node; without a channel, those waiting in the topic for its first one."""
 
     topic: str
     channel: str = ""
@@ -30,12 +30,12 @@ class Remainder:
 
     @property
     def is_lost(self) -> bool:
-        """Whether these messages are only in memory."""
+        """True if these messages are only in memory."""
         return is_ephemeral(self.topic) or is_ephemeral(self.channel)
 
     @property
     def why_it_stays(self) -> str:
-        """Why no drain delivers the waiting messages; empty if it does."""
+        """Why no drain delivers the waiting messages; empty if one does."""
         if not self.channel:
             return "no channel"
         if not self.consumers:
@@ -44,7 +44,7 @@ class Remainder:
 
     @property
     def hangs(self) -> bool:
-        """Whether messages wait for consumers that finish nothing at present, so a drain may never end."""
+        """True if messages wait for consumers that finish nothing at present, so a drain may never end."""
         return self.is_idle and bool(self.to_deliver)
 
     @property
@@ -55,23 +55,23 @@ class Remainder:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remains:
     node: Node
-    rows: tuple[Remainder, ...]  # those with messages whose topic the viewer may see, the most first
+    rows: tuple[Remainder, ...]  # those with messages whose topic the viewer may see, largest first
     to_deliver: int  # messages that connected consumers still get
-    hanging: int  # of them, those whose consumers finish nothing at present
-    staying: int  # messages on its disk that nobody takes now: without a consumer, paused or deferred
-    staying_in: int  # channels and topics that have these
-    lost: int  # messages that nobody takes now and that are in memory only
+    hanging: int  # the part of them whose consumers finish nothing at present
+    staying: int  # messages on its disk that no consumer gets now: without a consumer, paused or deferred
+    staying_in: int  # number of their channels and topics
+    lost: int  # messages that no consumer gets now and that are only in memory
     consumers: int
     publishers: tuple[str, ...]
 
     @property
     def is_safe(self) -> bool:
-        """Whether the node can be stopped: it accepts nothing, and its consumers have everything."""
+        """True if you can stop the node: it accepts nothing, and its consumers have everything."""
         return self.node.is_reachable and self.node.draining and not self.to_deliver
 
 
 def remains_on(snapshot: Snapshot, node: Node, sees: Callable[[str], bool]) -> Remains:
-    """Return what the node has. The sums are of the whole node; topics that the viewer may not see are not named."""
+    """Return the node's remaining messages. Sums are for the whole node; topics hidden from the viewer aren't named."""
     every = [
         Remainder(topic=topic.name, waiting=row.depth)
         for topic in snapshot.topics

@@ -1,4 +1,4 @@
-"""Templates and static files: Jinja's environment with our filters, and files whose names carry a hash."""
+"""Templates and static files: Jinja's environment with our filters, and files with a hash in their names."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _hashed: Final = re.compile(r"([a-z]+)\.([0-9a-f]{12})(\.[a-z]+)").fullmatch
 
 
 class Static:
-    """The style sheet and the scripts. Browsers may cache a name with the right hash for ever.
+    """The style sheet and the scripts. Browsers may cache a name with the right hash forever.
 
-    Starlette's `StaticFiles` would ask the disk, in threads, at each request: measured, that is twice the processor time
-    of a whole request for a file from memory. It also takes media types from tables of the machine.
+    In our measurements, Starlette's `StaticFiles`, which asks the disk in threads at each request, took twice the
+    processor time of a whole request for a file from memory. It also takes media types from the machine's tables.
     """
 
     def __init__(self, directory: str = "") -> None:
@@ -48,7 +48,7 @@ class Static:
         return f"{stem}.{_digest(content)}.{suffix}"
 
     def find(self, name: str) -> tuple[bytes, str, bool] | None:
-        """Return content, media type, and whether the content under this name can never change."""
+        """Return content, media type, and True if the content under this name can never change."""
         found = _hashed(name)
         asset = f"{found[1]}{found[3]}" if found else name
         content = self.read(asset)
@@ -113,7 +113,7 @@ def form_as(value: float | None, form: str) -> str:
 
 
 def breakable(text: str) -> Markup:
-    """Let browsers break the lines of a name after `. _ - / :`."""
+    """Let browsers break lines in a name after `. _ - / :`."""
     return Markup(re.sub(r"([._\-/:])(?=.)", r"\1<wbr>", str(escape(text))))
 
 

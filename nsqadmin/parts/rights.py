@@ -1,4 +1,4 @@
-"""The right that each action on the pages needs, and the text of its button."""
+"""The right required for each action on the pages, and the text of its button."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tabs of a channel's buried and deferred messages have in common: rows, and the way to the next page."""
+"""The common parts of the tabs of a channel's buried and deferred messages: rows, and the link to the next page."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from nsqadmin.messages.lists import ListedMessage, ListPage, Summary
     from nsqadmin.parts.links import Links
 
-ADDRESS: Final = {"buried": "sequence", "deferred": "place"}  # the argument of /buried and /deferred that has a place
+ADDRESS: Final = {"buried": "sequence", "deferred": "place"}  # the argument of /buried and /deferred for the position
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectionRow:
     one: ListedMessage
-    body: ShownMessage | None  # None: it cannot be had
+    body: ShownMessage | None  # None: unavailable
     link: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectionShown:
-    """What the tabs of both kinds show."""
+    """The content of the tabs of both kinds."""
 
     not_possible: str = ""  # why nothing can be shown; empty if something can
     summary: Summary[Any] | None = None
@@ -35,7 +35,7 @@ class SelectionShown:
     page: ListPage[Any] | None = None
     node: str = ""
     limit: int = 0
-    wrong: str = ""  # why the address of the page is not understood
+    wrong: str = ""  # why the address of the page is invalid
     go_on: str = ""
     is_first: bool = True
 

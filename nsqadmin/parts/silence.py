@@ -1,4 +1,4 @@
-"""What pages say about silent nodes: whose last known numbers are in a sum, and what forgetting such a node would hide."""
+"""Silent nodes on pages: their last known numbers in sums, and the effect of forgetting such a node."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from nsqadmin.cluster.model import Channel, Node, Silent, Snapshot, Topic
 
 
 def parts_of(snapshot: Snapshot, of: Topic | Channel) -> tuple[Silent, ...]:
-    """Return the silent nodes of a topic or channel, each with the messages that waited there when it last answered."""
+    """Return the silent nodes of a topic or channel, each with its last known number of waiting messages."""
     return tuple(replace(it, depth=waiting_on(of, it.node)) for it in snapshot.silent if it.node in of.silent)
 
 
@@ -19,7 +19,7 @@ def waiting_on(of: Topic | Channel, address: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forgotten:
-    """A topic that a silent node had."""
+    """A topic of a silent node."""
 
     name: str
     depth: int  # messages that waited there, in the topic and in its channels
@@ -28,10 +28,10 @@ class Forgotten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forgetting:
-    """What nsqadmin would no longer show if it forgot a node."""
+    """The data that nsqadmin loses if it forgets a node."""
 
     node: Node
-    topics: tuple[Forgotten, ...]  # those with most messages first
+    topics: tuple[Forgotten, ...]  # largest first
     is_announced: bool  # it is still registered or configured, and so stays in the list of nodes
 
     @property

@@ -1,4 +1,4 @@
-"""The states of topics, channels and nodes: the findings about each, and the one word that lists show."""
+"""The states of topics, channels and nodes: the findings about each, and the word shown in lists."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _ORDER: Final = {Severity.PROBLEM: 0, Severity.WARNING: 1, Severity.INFO: 2}
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A state as lists show it."""
+    """A state in a list."""
 
     word: str
-    kind: str  # chooses colour and icon: ok, info, warning, problem, muted
+    kind: str  # colour and icon: ok, info, warning, problem, muted
 
 
 OK: Final = State("OK", "ok")
 PAUSED: Final = State("Paused", "warning")
 PAUSED_ITSELF: Final = State("Paused itself", "problem")
 PARTLY_PAUSED: Final = State("Partly paused", "warning")
-PARTLY_UNKNOWN: Final = State("Unknown in part", "warning")  # a node does not answer; nothing is wrong on the others
+PARTLY_UNKNOWN: Final = State("Unknown in part", "warning")  # a node doesn't answer, and the others are fine
 UNKNOWN: Final = State("Unknown", "warning")  # no node answers
 INACTIVE: Final = State("Inactive", "muted")
 PROBLEM: Final = State("Problem", "problem")
@@ -64,7 +64,7 @@ class Standing:
         return _at_best(self._state(self.severity(topic.name), topic.paused), topic)
 
     def whole_topic(self, topic: Topic) -> State:
-        """Return the topic's own state, or if nothing is wrong with that, how many of its channels are not fine."""
+        """Return the topic's own state, or if that is fine, how many of its channels aren't."""
         own = self.topic(topic)
         if own not in (OK, PARTLY_UNKNOWN, UNKNOWN):
             return own
@@ -86,7 +86,7 @@ class Standing:
 
 
 def _at_best(state: State, of: Topic | Channel) -> State:
-    """Return the state, unless it claims that all is well where a node cannot be seen."""
+    """Return the state, unless it says that all is well although a node is silent."""
     if state is not OK or not of.silent:
         return state
     return UNKNOWN if len(of.silent) == len(of.nodes) else PARTLY_UNKNOWN

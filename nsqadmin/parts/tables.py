@@ -1,6 +1,6 @@
-"""Tables: sorted by the links in their headers, and cut into pages. The URL says how, so that neither needs a script.
+"""Tables: sorted by the links in their headers, and divided into pages. The URL has both, so no script is needed.
 
-Each table has an argument of its own, as a page may have several: `?sort-nodes=-depth&sort-consumers=state`.
+Each table has its own argument, because a page may have several: `?sort-nodes=-depth&sort-consumers=state`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ T = TypeVar("T")
 Value = float | int | str | tuple[Any, ...] | None
 Key = Callable[[Any], Value]
 
-MOST_ROWS: Final = 500  # of a table that is not cut into pages
-PER_PAGE: Final = 50  # rows; on a phone each of them is a card
+MOST_ROWS: Final = 500  # of a table without pages
+PER_PAGE: Final = 50  # rows; on a phone each is a card
 _WORST_FIRST: Final = {"problem": 0, "warning": 1, "info": 2, "muted": 3, "ok": 4}
-_PASSING: Final = frozenset(("fresh", "page"))  # arguments that a link to the same page sorted otherwise leaves out
+_PASSING: Final = frozenset(("fresh", "page"))  # arguments that a sort link drops
 
 
 # Sorting
@@ -47,7 +47,7 @@ def of_the(path: str) -> Key:
 
 
 def _negative(path: str) -> Key:
-    """Return a key for ages: what is older has an earlier time."""
+    """Return a key for ages, which are the reverse of times."""
     read = of_the(path)
     return lambda row: -value if isinstance(value := read(row), int | float) and value else None
 
@@ -60,7 +60,7 @@ def _over_channels(read: Callable[[Any], int]) -> Key:
 _OF_TOPIC: Final = {it.column: it.read for it in measures_of(Topic) if it.column}
 _CHANNEL_COLUMNS: Final = [it for it in measures_of(Channel) if it.column]
 _OF_CHANNEL: Final = {it.column: it.read for it in _CHANNEL_COLUMNS}
-# By table and column. What a column shows is in the template of the table; this says how it is ordered.
+# Sort keys by table and column. The columns' content is in the template of the table.
 KEYS: Final[Mapping[str, Mapping[str, Key]]] = {
     "consumers": {
         "consumer": lambda row: (row.client.hostname, row.client.client_id, row.client.node, row.client.remote_address),
@@ -134,10 +134,10 @@ KEYS: Final[Mapping[str, Mapping[str, Key]]] = {
 
 
 class Sorting:
-    """How one table of a page is sorted, and the links with which a user sorts it otherwise."""
+    """The sort order of one table of a page, and the links for changing it."""
 
     def __init__(self, request: Request, table: str, default: str = "") -> None:
-        """`default` is a column, with a dash before it for descending; "": as the rows come."""
+        """`default` is a column, with a leading dash for descending; "": the original order."""
         self._keys = KEYS[table]
         self._argument = f"sort-{table}"
         self._default = default
@@ -161,13 +161,13 @@ class Sorting:
         return {column: "ascending", f"-{column}": "descending"}.get(self.chosen, "")
 
     def href(self, column: str, *, descending: bool) -> str:
-        """Return the link of a header: sorted by it already, the table is turned round."""
+        """Return the link of a header: if the table is already sorted by it, the link reverses the order."""
         turned = {"ascending": f"-{column}", "descending": column}.get(self.direction(column))
         wanted = turned or (f"-{column}" if descending else column)
         return self._url(wanted)
 
     def page(self, number: int) -> str:
-        """Return the link to a page of the table, sorted as it is."""
+        """Return the link to a page of the table, in the present order."""
         return self._url(self.chosen, *([("page", str(number))] if number > 1 else []))
 
     def _url(self, sort: str, *more: tuple[str, str]) -> str:
@@ -176,7 +176,7 @@ class Sorting:
 
 
 def sorted_rows(rows: Iterable[T], key: Callable[[T], Value], sort: str) -> list[T]:
-    """Sort the rows. Unknown values come last in both directions, as they are neither much nor little."""
+    """Sort the rows. Unknown values come last in both directions, because they are neither much nor little."""
     values = [(key(row), row) for row in rows]
     known: list[tuple[Any, T]] = [pair for pair in values if pair[0] is not None]
     known.sort(key=lambda pair: pair[0], reverse=sort.startswith("-"))
@@ -184,7 +184,7 @@ def sorted_rows(rows: Iterable[T], key: Callable[[T], Value], sort: str) -> list
 
 
 def number_columns(channel: Channel) -> list[Measure]:
-    """Return the measures that a table of the channel's nodes has columns for: ours only if one is not 0."""
+    """Return the measures with a column in the table of the channel's nodes: ours only if one isn't 0."""
     return [it for it in _CHANNEL_COLUMNS if it.is_nsqs or it.read(channel)]
 
 

@@ -1,9 +1,9 @@
-"""Asks nsqd and nsqlookupd over HTTP, and reads their answers, which may be hostile.
+"""Queries nsqd and nsqlookupd over HTTP, and parses their answers, which may be hostile.
 
-`client.py` asks; `discovery.py`, `queries.py` and `policies.py` know what to ask. `sampler.py` asks every node again and
-again, and makes one `Snapshot` of the answers:
+`client.py` sends requests; `discovery.py`, `queries.py` and `policies.py` know which. `sampler.py` polls every node,
+and builds one `Snapshot` from the answers:
 
     census (every 15 s, or on news) ─► nodes ─► stats (5 s, a deadline for each) ─► cluster ─► put series ─► diagnosis ─► Snapshot
 
-`census`, `stats` and `readers` ask for it; `asked`, `interest`, `kept_nodes`, `node_view` and `rows` are its parts.
+`census`, `stats` and `readers` send the requests; `asked`, `interest`, `kept_nodes`, `node_view` and `rows` are parts.
 """

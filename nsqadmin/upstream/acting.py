@@ -1,4 +1,4 @@
-"""For which user nsqadmin changes something. Nodes note the name in their record of changes; it gives no rights."""
+"""The user on whose behalf nsqadmin changes something. Nodes record the name; it gives no rights."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from contextvars import ContextVar
 from typing import Final
 from urllib.parse import quote
 
-# A context variable, as the requests of one action are made by several tasks, below functions that need not know users.
+# A context variable, because several tasks make an action's requests, below functions that needn't know users.
 _user: Final[ContextVar[str]] = ContextVar("_user", default="")
 
 
 @contextmanager
 def acting_for(user: str) -> Iterator[None]:
-    """Name the user to the nodes in all changes that are made inside the block, also by tasks that it starts."""
+    """Name the user to the nodes in all changes made inside the block, also by tasks started there."""
     token = _user.set(user)
     try:
         yield
@@ -23,6 +23,6 @@ def acting_for(user: str) -> Iterator[None]:
 
 
 def user_header() -> Mapping[str, str]:
-    """Return the header that names the user; nothing if the user is unknown."""
+    """Return the header with the user's name; nothing if the user is unknown."""
     user = _user.get()
     return {"nsqadmin-user": quote(user, errors="replace")} if user else {}

@@ -1,6 +1,6 @@
-"""The state of asking one node or nsqlookupd again and again: how it answers, and its last answer.
+"""The state of polling one node or nsqlookupd: its health, and its last answer.
 
-How often they are asked is up to `sampler`.
+`sampler` decides how often to poll.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 Ts = TypeVarTuple("Ts")
 
-PATIENCE: Final = 1.0  # seconds for which a sweep waits for slow nodes
-_SELDOM: Final = 15.0  # seconds after which a node is asked again that no directory lists and that does not answer
-_FIRST_PAUSE: Final = 15.0  # seconds before a node whose answer was too large is asked again; doubled each time
+PATIENCE: Final = 1.0  # seconds that a sweep waits for slow nodes
+_SELDOM: Final = 15.0  # seconds before we poll a silent node again that no directory lists
+_FIRST_PAUSE: Final = 15.0  # seconds before we poll a node again whose answer was too large; doubled each time
 _LONGEST_PAUSE: Final = 600.0
-# Reading a malformed answer raises one of these, which fails that one node only.
+# An invalid answer raises one of these, which fails only its own node.
 NO_ANSWER: Final = (NotUnderstood, KeyError, TypeError, ValueError, AttributeError)
 
 
@@ -38,10 +38,10 @@ class Asked:
     error: UpstreamError | None = None
     answered_in: float | None = None
     answered_at: float | None = None  # when its last answer came
-    busy_since: float | None = None  # when the request under way began, on the monotonic clock
-    not_before: float = 0.0  # it is not asked before this time, on the monotonic clock
-    withheld: str = ""  # why the token is not sent to it
-    _pause: float = 0.0  # seconds until it is asked again after an answer that was too large
+    busy_since: float | None = None  # start of the running request, on the monotonic clock
+    not_before: float = 0.0  # earliest time of the next request, on the monotonic clock
+    withheld: str = ""  # why we don't send it the token
+    _pause: float = 0.0  # seconds until the next request after an answer that was too large
 
     def succeeded(self, took: float, now: float) -> None:
         self.answered_in, self.answered_at, self.error = took, now, None
@@ -51,13 +51,13 @@ class Asked:
     def failed(self, error: UpstreamError, now: float) -> None:
         self.error = error
         self.withheld = error.withheld or self.withheld
-        if error.not_read:  # such an answer has cost time and memory, and the next one probably will as well
+        if error.not_read:  # such an answer has cost time and memory, and the next one probably will, too
             self._pause = min(max(2 * self._pause, _FIRST_PAUSE), _LONGEST_PAUSE)
             self.not_before = trio.current_time() + self._pause
         self._is(Health.NEVER if self.answered_in is None else Health.DOWN, now)
 
     def overdue(self, now: float) -> None:
-        """Note that the request under way has no answer yet. It has not failed, so the last answer still counts."""
+        """Record that the running request has no answer yet. It hasn't failed, so the last answer still counts."""
         if self.health is Health.OK:
             self._is(Health.SLOW, now)
 
@@ -71,7 +71,7 @@ class Asked:
 
     @contextmanager
     def question(self, address: str, wall: Callable[[], float]) -> Iterator[None]:
-        """Mark a request as under way during the block. An error in the block is recorded and not raised."""
+        """Mark a request as running during the block. An error in the block is recorded, not raised."""
         self.busy_since = trio.current_time()
         try:
             yield
@@ -89,24 +89,24 @@ class Asked:
 class AskedNode(Asked):
     announced: Announced = field(default_factory=lambda: Announced("", "", 0, 0))
     answer: NodeAnswer | None = None
-    has_history: bool | None = None  # None: not known yet
+    has_history: bool | None = None  # None: unknown so far
     clock_skew: float | None = None
-    left_at: float | None = None  # when it was found to be in no directory any more
-    restarted: bool = False  # since `Census.take_restarted` was last called
+    left_at: float | None = None  # when we found that no directory lists it any more
+    restarted: bool = False  # since the last call of `Census.take_restarted`
 
     def failed(self, error: UpstreamError, now: float) -> None:
         Asked.failed(self, error, now)
-        if self.left_at is not None:  # dead nodes may be many, and each request may have to wait for its timeout
+        if self.left_at is not None:  # there may be many dead nodes, and each request may wait for its timeout
             self.not_before = max(self.not_before, trio.current_time() + _SELDOM)
 
     def announce(self, announced: Announced) -> None:
-        """Note that a directory lists the node."""
+        """Record that a directory lists the node."""
         if self.left_at is not None and not self._pause:
             self.not_before = 0.0
         self.announced, self.left_at = announced, None
 
     def last_answer(self) -> NodeAnswer | None:
-        """Return the node's last answer, which is marked as such if the node does not answer now."""
+        """Return the node's last answer, marked as old if the node doesn't answer now."""
         if self.answer is not None and not self.has_answered:
             self.answer = silenced(self.answer)
         return self.answer

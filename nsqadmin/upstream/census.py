@@ -30,9 +30,9 @@ from nsqcommon.options import seconds
 if TYPE_CHECKING:
     from nsqadmin.options import Options
 
-_MOST_INACTIVE: Final = 200  # topics whose registered channels are asked for
-_MOST_CHANNELS: Final = 1000  # registered channels of each of these topics that are kept
-_WATCH: Final = 60.0  # seconds for which a query waits for a change of the nodes
+_MOST_INACTIVE: Final = 200  # topics whose registered channels we request
+_MOST_CHANNELS: Final = 1000  # registered channels to keep for each of these topics
+_WATCH: Final = 60.0  # seconds that a query waits for a change of the nodes
 _ALWAYS_DUE: Final = -1e9
 
 
@@ -45,9 +45,9 @@ class Census:
         *,
         on_news: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_news` is called when the census has become due before its time, because a node has come, gone or changed."""
-        self.shortest_interval = 1.0  # seconds between two censuses, whatever changes
-        self.has_news = False  # the next census is taken because nodes have changed
+        """`on_news` is called when the census is due early, because a node has come, gone or changed."""
+        self.shortest_interval = 1.0  # seconds between two censuses, however much changes
+        self.has_news = False  # nodes have changed, so the next census is early
         self.nodes: dict[str, AskedNode] = {}
         self.lookupds: dict[str, AskedLookupd] = {}
         self._options = options
@@ -56,7 +56,7 @@ class Census:
         self._on_news = on_news
         self._static: dict[str, Announced] = {}  # the configured nsqds by address, if there are no nsqlookupds
         self._asked_at = _ALWAYS_DUE
-        self.has_settled = False  # some directory, or the list of configured nsqds, has been seen
+        self.has_settled = False  # we have seen a directory, or the list of configured nsqds
 
     @property
     def has_lookupds(self) -> bool:
@@ -68,7 +68,7 @@ class Census:
         return self._static
 
     def restore(self, nodes: Iterable[AskedNode], configured: Mapping[str, Announced]) -> None:
-        """Take over what a history file knows, before the first sweep. Nodes are silent until they answer."""
+        """Load the nodes of a history file before the first sweep. They are silent until they answer."""
         self.nodes.update((node.announced.address, node) for node in nodes)
         wanted = self._options().nsqd_http_address
         self._static.update((address, node) for address, node in configured.items() if address in wanted)
@@ -78,7 +78,7 @@ class Census:
         return trio.current_time() - self._asked_at >= seconds(self._options().discovery_interval)
 
     def start(self, nursery: trio.Nursery) -> Round:
-        """Start asking. Answers count from the next `settle` on."""
+        """Start the requests. Answers count from the next `settle` on."""
         self._asked_at = trio.current_time()
         self.has_news = False
         options = self._options()
@@ -107,13 +107,13 @@ class Census:
                 await self._ask_inactive(address, state)
 
     async def _watch(self, address: str, state: AskedLookupd) -> None:
-        """Make the census due as soon as this nsqlookupd has other nodes to tell of. NSQ's is asked at intervals only.
+        """Make the census due as soon as this nsqlookupd's nodes change. NSQ's nsqlookupd is only polled at intervals.
 
         This waits for one change, or a minute; the next census starts it again.
         """
         try:
             found = await self._upstream.next_index(address, "/nodes", index=state.index, wait=_WATCH)
-        except UpstreamError:  # asking for the nodes tells the reason
+        except UpstreamError:  # the request for the nodes reports the reason
             return
         finally:
             state.is_watched = False
@@ -137,7 +137,7 @@ class Census:
         state.topics, state.topics_left_out = names[:MOST_NAMES], max(len(names) - MOST_NAMES, 0)
 
     async def _ask_inactive(self, address: str, state: AskedLookupd) -> None:
-        """Ask for the channels of topics that no node has. Each takes a request, so not for too many."""
+        """Request the channels of topics that no node has. Each takes a request, so we limit their number."""
         producers = [producer for lookupd in self.lookupds.values() for producer in lookupd.producers]
         active = {topic for producer in producers for topic in producer.topics}
         inactive = [name for name in state.topics if name not in active][:_MOST_INACTIVE]
@@ -158,11 +158,11 @@ class Census:
             self._static.setdefault(configured, read_info({}, configured))
 
     def settle(self) -> None:
-        """Update `nodes` from the answers that have come up to now."""
+        """Update `nodes` from the answers so far."""
         answered = [(address, lookupd) for address, lookupd in self.lookupds.items() if lookupd.has_answered]
         if self.has_lookupds:
             if not answered and self.nodes:
-                return  # no nsqlookupd answers now, so the nodes known before are still asked
+                return  # no nsqlookupd answers now, so we keep polling the known nodes
             announced = merged_nodes((address, lookupd.producers) for address, lookupd in answered)
         else:
             announced = list(self._static.values())
@@ -177,10 +177,10 @@ class Census:
         self._forget_the_first_to_leave()
 
     def _has_left(self, address: str, now: float, *, is_retired: bool) -> None:
-        """Keep a node that no directory lists any more. It is still asked, and shown with its last answer.
+        """Keep a node that no directory lists any more. It is still polled, and shown with its last answer.
 
-        Only these are forgotten: a node that has retired, one that was removed from our own configuration, and one
-        that has never told us anything.
+        We only forget a node that has retired, one that was removed from our own configuration, and one that has never
+        answered.
         """
         state = self.nodes[address]
         is_gone = not self.has_lookupds or state.answer is None or is_retired
@@ -191,13 +191,13 @@ class Census:
         state.announced = replace(state.announced, sources=[], remote_addresses=[], topics={})
 
     def _forget_the_first_to_leave(self) -> None:
-        """Forget nodes beyond --max-nodes: whoever registers ever new nodes must not fill the memory."""
+        """Forget nodes beyond --max-nodes, so that a client that keeps registering new nodes can't fill the memory."""
         left = [(state.left_at, address) for address, state in self.nodes.items() if state.left_at is not None]
         for _, address in sorted(left)[: max(0, len(left) - self._options().max_nodes)]:
             del self.nodes[address]
 
     def forget(self, address: str) -> bool:
-        """Forget what a silent node has said, and the node itself unless it is announced. False: it answers."""
+        """Forget a silent node's last answer, and the node itself unless it is announced. False: it answers."""
         state = self.nodes.get(address)
         if state is None or state.has_answered:
             return state is None
@@ -208,7 +208,7 @@ class Census:
         return True
 
     def take_successors(self) -> Mapping[str, str]:
-        """Return the node that goes on with the messages of each silent one. Those in no directory any more are forgotten."""
+        """Return the successor of each silent node. Forget succeeded nodes that no directory lists any more."""
         answers = {
             address: answer for address, node in self.nodes.items() if (answer := node.last_answer()) is not None
         }

@@ -1,10 +1,10 @@
-"""The HTTP client for nsqd and nsqlookupd. Its errors read as those of NSQ's client do.
+"""The HTTP client for nsqd and nsqlookupd. Its errors read like NSQ's.
 
-One client, on trio, asks all nodes: connections are kept alive, and each request has its own deadline. An nsqd that
-speaks TLS only refuses a plain request and names its HTTPS port; the request is then repeated there.
+A single client, on trio, queries all nodes: connections are kept alive, and each request has its own deadline. An nsqd
+that only speaks TLS refuses a plain request and names its HTTPS port; we then repeat the request there.
 
-Anybody can register as a node, so answers are bounded: in their size once unpacked, in the memory that they would take
-once parsed, and in how many large ones are held at once. Unpacking and parsing pause every few milliseconds.
+Anyone can register as a node, so we limit answers: their unpacked size, the memory that they would take once parsed,
+and the number of large ones held at once. Unpacking and parsing pause every few milliseconds.
 """
 
 from __future__ import annotations
@@ -54,23 +54,23 @@ _TO_GET: Final = frozenset((301, 302, 303))
 _REDIRECTS: Final = _TO_GET | {307, 308}
 _MOST_REDIRECTS: Final = 10  # as in Go
 _MOST_OF_A_REFUSAL: Final = 64 * 1024  # bytes
-_LARGE: Final = 1 << 20  # bytes; a longer answer waits for one of `_MOST_LARGE` places
-_MOST_LARGE: Final = 2  # large answers that are held at once, until they are parsed
-_OF_LOOKUPD: Final = 4  # the answer of an nsqlookupd may be this many times as large as a node's
-_MOST_SECURE: Final = 10_000  # nodes whose HTTPS port is remembered
+_LARGE: Final = 1 << 20  # bytes; a longer answer waits for one of `_MOST_LARGE` slots
+_MOST_LARGE: Final = 2  # large answers held at once, until they are parsed
+_OF_LOOKUPD: Final = 4  # an nsqlookupd's answer may be this many times as large as a node's
+_MOST_SECURE: Final = 10_000  # nodes whose HTTPS port we remember
 _REDIRECTED: Final = "it has redirected the request to another address"
-# What a request raises for reasons outside of this program.
+# Errors of a request with reasons outside of this program.
 _FAILURES: Final = (httpx.HTTPError, httpx.InvalidURL, trio.TooSlowError, OSError, ValueError)
-_SLICE: Final = 0.002  # seconds of processor time, after which other tasks run
+_SLICE: Final = 0.002  # seconds of processor time after which other tasks run
 
 T = TypeVar("T")
 
 
 class UpstreamError(Exception):
-    """A request has failed: without an answer, with a refusal, or with an answer that could not be used.
+    """A failed request: no answer, a refusal, or an answer that we couldn't use.
 
-    The message is NSQ's. `status` is 0 if no answer came. `withheld` says why the request was sent without the token;
-    `not_read` says why an answer that came was not read.
+    The message is NSQ's. `status` is 0 if no answer came. `withheld` says why the request had no token; `not_read` says
+    why we didn't read an answer that came.
     """
 
     def __init__(
@@ -104,19 +104,19 @@ class _Answer:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """An answer that is JSON."""
+    """A JSON answer."""
 
     value: Any
     size: int  # bytes of its text
-    weight: int  # bytes of memory that the parsed value takes, estimated
+    weight: int  # estimated bytes of memory of the parsed value
     made_at: float | None  # by the node's clock
-    withheld: str  # why the request was sent without the token; empty if it was not
-    index: str = ""  # of nsqlookupd, with which a query can wait for a change
+    withheld: str  # why the request had no token; empty if it had one, or there is none
+    index: str = ""  # of nsqlookupd; a query can wait for it to change
 
 
 @dataclass(frozen=True, slots=True)
 class Streamed:
-    """An answer that is still coming."""
+    """An answer that is still arriving."""
 
     status: int
     pieces: AsyncIterator[bytes]
@@ -124,12 +124,12 @@ class Streamed:
 
 class Upstream:
     def __init__(self, options: Options) -> None:
-        self.spent = 0.0  # seconds of processor time on unpacking and parsing answers
+        self.spent = 0.0  # seconds of processor time for unpacking and parsing answers
         self._timeout = seconds(options.http_client_request_timeout)
         self._connect_timeout = seconds(options.http_client_connect_timeout)
         self._most = options.max_answer_size
         self._token = Token(options)
-        self._https_ports: dict[str, int] = {}  # of the nodes that speak TLS only, by address
+        self._https_ports: dict[str, int] = {}  # of the nodes that only speak TLS, by address
         self._large = trio.CapacityLimiter(_MOST_LARGE)
         self._turn = trio.Lock()  # held for one slice of `in_slices`
         self._client = httpx.AsyncClient(
@@ -180,9 +180,9 @@ class Upstream:
                 await response.aclose()
 
     async def next_index(self, address: str, target: str, *, index: str, wait: float) -> str:
-        """Wait until nsqlookupd has another index for this target, or for `wait` seconds. Return the index it has then.
+        """Wait until nsqlookupd's index for this target changes, or for `wait` seconds. Return the index then.
 
-        The body of the answer is not read. Empty: the answer has no index.
+        The body of the answer isn't read. Empty: the answer has no index.
         """
         url = f"{self._url(address, target)}?wait={wait:g}s&index={quote_plus(index)}"
         limit = self._timeout + wait
@@ -196,9 +196,9 @@ class Upstream:
         return str(response.headers.get(_INDEX, ""))
 
     async def in_slices(self, work: Slices[T]) -> T:
-        """Do the work, letting other tasks run where it pauses. Its processor time is added to `spent`.
+        """Do the work, and let other tasks run at its pauses. Its processor time is added to `spent`.
 
-        Of all such work, one slice runs in a turn of the event loop, so turns stay short however many answers come.
+        Only one slice of all such work runs per turn of the event loop, so turns stay short however many answers come.
         """
         while True:
             async with self._turn:
@@ -247,8 +247,8 @@ class Upstream:
     async def _ask_and_follow(
         self, method: str, address: str, body: bytes, place: _Place, url: str, *, is_lookupd: bool
     ) -> _Answer:
-        """Ask, and follow redirects wherever they lead. Only the first address is sent the token."""
-        with _as_upstream_error(method, url), trio.fail_after(self._timeout):  # a name may have to be resolved
+        """Send the request, and follow all redirects. Only the first address gets the token."""
+        with _as_upstream_error(method, url), trio.fail_after(self._timeout):  # resolving a name may be needed
             way = await self._way_to(url, address, is_lookupd=is_lookupd)
         withheld, elsewhere = way.withheld, _REDIRECTED if way.headers else way.withheld
         if method == "POST":
@@ -272,9 +272,10 @@ class Upstream:
         return Way(whole) if is_lookupd else await self._token.way_to(whole, (host, port))
 
     async def _exchange(self, method: str, url: str, way: Way, body: bytes, place: _Place) -> _Answer:
-        """Ask one address.
+        """Send a request to one address.
 
-        We collect the body ourselves: httpx's responses are reference cycles, which would hold megabytes for long.
+        We collect the body ourselves: httpx's responses are reference cycles, which would hold megabytes for a long
+        time.
         """
         try:
             with trio.fail_after(self._timeout) as scope:
@@ -317,7 +318,7 @@ class Upstream:
         return f"https://{address.rpartition(':')[0]}:{port}{target}"
 
     def _remember_https(self, address: str, answer: _Answer) -> None:
-        """Remember the HTTPS port that an nsqd with TLS only has named. Raise UpstreamError if it names none."""
+        """Remember the HTTPS port named by an nsqd that only speaks TLS. Raise UpstreamError if it names none."""
         try:
             port = int(json.loads(answer.body.data)["https_port"])
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
@@ -340,7 +341,7 @@ class Upstream:
         return body
 
     async def _pieces_of(self, response: httpx.Response) -> AsyncGenerator[bytes, None]:
-        """Yield the unpacked body in pieces so small that other tasks do not wait long while one is processed."""
+        """Yield the unpacked body in pieces small enough that other tasks don't wait long."""
         body = Body(response.headers.get("content-encoding", ""), most=self._most)
         async for received in response.aiter_raw():
             for _ in body.receive(received):
@@ -356,7 +357,7 @@ class Upstream:
 
 
 class _Place:
-    """A place for a large answer: taken when the answer turns out to be large, given back when it has been parsed."""
+    """A slot for a large answer: taken when the answer turns out to be large, returned after parsing."""
 
     def __init__(self, limiter: trio.CapacityLimiter, *, most: int) -> None:
         self.most = most  # bytes of the answer
@@ -364,7 +365,7 @@ class _Place:
         self._limiter = limiter
 
     async def take(self, scope: trio.CancelScope) -> None:
-        """Wait for a place, and move the deadline by the time that this takes, as the node is not to blame for it."""
+        """Wait for a slot, and move the deadline by that time, because it isn't the node's fault."""
         left = scope.deadline - trio.current_time()
         scope.deadline = inf
         await self._limiter.acquire_on_behalf_of(self)
@@ -436,14 +437,14 @@ def _reason(url: str, error: Exception) -> str:
         if isinstance(cause, socket.gaierror):
             text = (cause.strerror or str(cause)).lower()
             return f"dial tcp: lookup {address.rpartition(':')[0]}: {text}"
-        # trio writes more into the text than the C library does.
+        # trio's text has more than the C library's.
         text = os.strerror(cause.errno).lower() if cause.errno else str(cause)
         return f"dial tcp {address}: connect: {text}"
     return str(error) or type(error).__name__
 
 
 def _innermost(error: BaseException) -> BaseException:
-    """Return the error of the operating system that trio, then httpcore and then httpx have wrapped."""
+    """Return the operating system's error below trio, httpcore and httpx."""
     while True:
         if isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
@@ -455,7 +456,7 @@ def _innermost(error: BaseException) -> BaseException:
 
 
 def client_context(options: Options) -> ssl.SSLContext:
-    """Return the TLS settings for all nodes. Raise StartupError, in NSQ's words, for files that cannot be used."""
+    """Return the TLS settings for all nodes. Raise StartupError, in NSQ's words, for invalid files."""
     cert, key, root = (
         options.http_client_tls_cert,
         options.http_client_tls_key,
@@ -488,7 +489,7 @@ def _trust(context: ssl.SSLContext, path: str) -> None:
 
 
 def explain(address: str, error: UpstreamError) -> str:
-    """Return what an error most likely means and what to try."""
+    """Return the likely meaning of an error, and what to try."""
     text = str(error)
     host = address.rpartition(":")[0]
     if "lookup" in text and "dial tcp" in text:
@@ -509,13 +510,14 @@ def explain(address: str, error: UpstreamError) -> str:
         return "TLS failed: check --http-client-tls-root-ca-file and the node's certificate."
     if error.not_read:
         return (
-            "nsqadmin stopped reading the answer, as it could take all memory. If this node really has so much, raise "
-            "--max-answer-size or --max-cluster-size; if it is unknown to you, find out what registers it with nsqlookupd."
+            "nsqadmin stopped reading the answer, because it could take all memory. If this node really has that much, "
+            "raise --max-answer-size or --max-cluster-size; if you don't know it, find out what registers it with "
+            "nsqlookupd."
         )
     if error.status in _REFUSED and error.withheld:
         return f"It requires a token, and nsqadmin does not send it the token: {error.withheld}."
     if error.status == _NOT_FOUND:
-        return "It does not have what the request is about (HTTP 404), or does not know this request."
+        return "It doesn't have the topic or channel (HTTP 404), or doesn't know this request."
     if error.status:
         return f"It refused the request (HTTP {error.status}): it may require a token or a certificate."
     return "It could not be reached."

@@ -1,4 +1,4 @@
-"""Reads from answers of nsqlookupd and nsqd which nodes and topics exist, and merges those of several nsqlookupds."""
+"""Finds existing nodes and topics in answers of nsqlookupd and nsqd, and merges the answers of several nsqlookupds."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 Json = Mapping[str, Any]
 
 _NO_REMOTE: Final = "N/A"
-_NAMES_AT_ONCE: Final = 5_000  # names that are checked before other tasks run
-MOST_NAMES: Final = 50_000  # topics that are taken from one nsqlookupd; each costs time at every sample
+_NAMES_AT_ONCE: Final = 5_000  # names to check before other tasks run
+MOST_NAMES: Final = 50_000  # topics to accept from one nsqlookupd; each costs time at every sample
 _MOST_MISSING: Final = 10_000  # nodes that have left; our nsqlookupd remembers 1,000
-_MOST_REMOTES: Final = 100  # registrations of one node that are kept
+_MOST_REMOTES: Final = 100  # registrations of one node to keep
 _LONGEST_REASON: Final = 300  # characters
 _NO_REASON: Final = "it does not say why"
-_LONGEST_TEXT: Final = 4096  # characters of each text in which a node describes itself
+_LONGEST_TEXT: Final = 4096  # characters of each text in a node's description of itself
 
 
 @dataclass(slots=True)
 class Announced:
-    """An nsqd as nsqlookupds list it, or as it describes itself."""
+    """An nsqd as listed by nsqlookupds, or as described by itself."""
 
     hostname: str
     broadcast_address: str
@@ -40,13 +40,13 @@ class Announced:
     remote_addresses: list[str] = field(default_factory=list)  # of all of them: "<nsqlookupd>/<remote address>"
     sources: list[str] = field(default_factory=list)  # the nsqlookupds that list it
     topics: dict[str, bool] = field(default_factory=dict)  # its topics; True: a tombstone hides the node there
-    state: str = ""  # a word of STATES: it should get no messages
-    unreachable: str = ""  # why the first nsqlookupd cannot reach it
+    state: str = ""  # one of STATES: it should get no messages
+    unreachable: str = ""  # why the first nsqlookupd can't reach it
     problems: list[str] = field(default_factory=list)  # of all of them: "<nsqlookupd>: <why>"
 
     @property
     def address(self) -> str:
-        """The name of the node everywhere in nsqadmin, and where its HTTP API is asked."""
+        """The name of the node everywhere in nsqadmin, and the address of its HTTP API."""
         return _joined(self.broadcast_address, self.http_port)
 
     @property
@@ -55,7 +55,7 @@ class Announced:
 
 
 def read_producer(raw: Json) -> Announced:
-    """Read an element of `producers` in /nodes or /lookup. Its list of tombstones may be too short."""
+    """Parse an element of `producers` in /nodes or /lookup. Its list of tombstones may be too short."""
     topics = [str(topic) for topic in raw.get("topics") or ()]
     tombstones = list(raw.get("tombstones") or ())
     return Announced(
@@ -74,7 +74,7 @@ def read_producer(raw: Json) -> Announced:
 
 
 def read_info(raw: Json, configured: str) -> Announced:
-    """Read an nsqd's /info. What it leaves out comes from the address that we were configured to ask."""
+    """Parse an nsqd's /info. Missing fields come from its configured address."""
     host, _, port = configured.rpartition(":")
     host = host.strip("[]")
     return Announced(
@@ -109,7 +109,7 @@ def unwrapped(document: object) -> Json:
 
 
 def info_in(document: object, configured: str) -> Announced:
-    """Read an nsqd's answer to /info, as `read_info` does. Raise NotUnderstood."""
+    """Parse an nsqd's answer to /info, like `read_info`. Raise NotUnderstood."""
     try:
         return read_info(unwrapped(document), configured)
     except (TypeError, ValueError, AttributeError) as error:
@@ -124,16 +124,16 @@ def topics_in(document: object) -> Slices[list[dict[str, Any]]]:
 
 
 def topic_names_in(document: object) -> Slices[list[str]]:
-    """Return the names of the topics of an answer to /stats. Raise NotUnderstood."""
+    """Return the names of the topics in an answer to /stats. Raise NotUnderstood."""
     return [topic["topic_name"] for topic in (yield from topics_in(document))]
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """The nodes that an nsqlookupd lists."""
+    """The nodes listed by an nsqlookupd."""
 
-    producers: list[Announced]  # a node stands here once for each of its registrations
-    left_out: int = 0  # how many nodes were left out, as they were beyond the bound
+    producers: list[Announced]  # a node is here once for each of its registrations
+    left_out: int = 0  # number of nodes left out beyond the limit
 
 
 def producers_in(document: object, *, most: int, known: Container[str] = ()) -> Slices[Listed]:
@@ -159,7 +159,7 @@ def _producers_in(raw: Iterable[Json], most: int, known: Container[str]) -> Slic
             counts[key] = counts.get(key, 0) + 1
             names += len(producer.topics)
             if names > 4 * MOST_NAMES:
-                producer.topics.clear()  # too many names; each node's own answer names its topics as well
+                producer.topics.clear()  # too many names; each node's own answer has its topics, too
             taken.append(producer)
     return Listed(taken, len(left_out))
 
@@ -167,7 +167,7 @@ def _producers_in(raw: Iterable[Json], most: int, known: Container[str]) -> Slic
 def retired_in(document: object) -> frozenset[str]:
     """Return the addresses of nodes that have left for good, from the answer to `/nodes?missing=true`.
 
-    Only our nsqlookupd tells them. Raise NotUnderstood.
+    Only our nsqlookupd reports them. Raise NotUnderstood.
     """
     try:
         missing = list(unwrapped(document).get("missing") or ())[:_MOST_MISSING]
@@ -177,7 +177,7 @@ def retired_in(document: object) -> frozenset[str]:
 
 
 def names_in(document: object, key: str) -> Slices[list[str]]:
-    """Return the list of names under `key` in an answer of an nsqlookupd. Raise NotUnderstood."""
+    """Return the list of names under `key` in an nsqlookupd's answer. Raise NotUnderstood."""
     names = unwrapped(document).get(key) or []
     if not isinstance(names, list):
         raise NotUnderstood(f"{key}: expected a list of names")
@@ -189,7 +189,7 @@ def names_in(document: object, key: str) -> Slices[list[str]]:
 
 
 def merged_nodes(answers: Iterable[tuple[str, Iterable[Announced]]]) -> list[Announced]:
-    """Merge what several nsqlookupds say about each node.
+    """Merge the descriptions of each node by several nsqlookupds.
 
     The first nsqlookupd describes the node; the others add themselves, the address from which the node reaches them,
     and their tombstones.

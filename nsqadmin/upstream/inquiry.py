@@ -1,11 +1,11 @@
-"""Finds out who has caused what was seen, and then records it.
+"""Finds the user behind each event, and records it.
 
     events of a sweep ──► a user's action here?  ──yes──► the action is recorded already
                               │ no
-                              └─► did somebody do it? ──► asks the nodes concerned ──► recorded, "outside nsqadmin"
+                              └─► done by a person? ──► asks the nodes concerned ──► recorded, "outside nsqadmin"
 
-Nodes are asked (`/changes` of our nsqd) about what this nsqadmin has not done itself. Some changes leave nothing that a
-sweep could see: an emptied channel looks like one whose consumers were quick. So nodes are asked every few sweeps, too.
+We ask nodes (`/changes` of our nsqd) about changes that this nsqadmin hasn't made. Some changes leave no trace in a
+sweep: an emptied channel looks like one with fast consumers. So we also ask nodes every few sweeps.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ if TYPE_CHECKING:
     from nsqadmin.cluster.model import Node
     from nsqadmin.upstream.client import Upstream
 
-_SHORTEST: Final = 30.0  # seconds for which an action can be the cause of what is seen later; a slow node is seen late
+_SHORTEST: Final = 30.0  # seconds for which an action can be the cause of later events; we see a slow node late
 _SWEEPS: Final = 3  # the same, in sweeps
-_MOST_NODES: Final = 100  # that are asked about the events of one sweep
-_EVERY: Final = 15.0  # seconds after which all nodes are asked for changes that no sweep sees
+_MOST_NODES: Final = 100  # nodes to ask about the events of one sweep
+_EVERY: Final = 15.0  # seconds between asking all nodes for changes that no sweep sees
 
 
 @dataclass(slots=True, eq=False)
 class _Told:
-    """What a node has told about its changes."""
+    """A node's report about its changes."""
 
-    start_time: float | None  # after a restart, numbers begin again
+    start_time: float | None  # after a restart, numbers start again
     reached: int = 0
     recent: list[Change] = field(default_factory=list)
-    lock: trio.Lock = field(default_factory=trio.Lock)  # two questions at a time would get the same changes
+    lock: trio.Lock = field(default_factory=trio.Lock)  # two queries at a time would get the same changes
 
 
 class Inquiry:
@@ -59,15 +59,15 @@ class Inquiry:
         self._upstream = upstream
         self._activity = activity
         self._pauses: dict[tuple[str, str], PausedBy] = {}  # by topic and channel
-        self._put_off: list[Activity] = []  # events about a topic that a user's action is changing just now
-        self._open: list[Activity] = []  # events whose cause the nodes are to be asked for
+        self._put_off: list[Activity] = []  # events about a topic that a user's action is changing right now
+        self._open: list[Activity] = []  # events whose cause we have yet to ask for
         self._told: dict[str, _Told] = {}  # by the node's address
-        self._heard: list[tuple[str, Change]] = []  # changes that no sweep sees, and the nodes that tell of them
-        self._began: float | None = None  # when this looked for the first time; earlier changes are no news
+        self._heard: list[tuple[str, Change]] = []  # changes that no sweep sees, with the nodes that reported them
+        self._began: float | None = None  # time of the first look; earlier changes aren't news
         self._asked_all_at = 0.0
 
     def look_into(self, now: Snapshot, events: Iterable[Activity]) -> Snapshot:
-        """Record the events whose cause is known, and return the picture with who has paused what."""
+        """Record the events with a known cause, and return the snapshot with who has paused what."""
         recent = self._recent(now)
         seen, self._put_off = [*self._put_off, *events], []
         for event in seen:
@@ -85,7 +85,7 @@ class Inquiry:
         return replace(now, pauses=tuple(self._pauses_in(now, recent)))
 
     def ask(self, nursery: trio.Nursery, before: Snapshot, now: Snapshot) -> None:
-        """Start asking who has caused the events that are open, if there are any, and now and then what nobody saw."""
+        """Start asking for the cause of open events, if any, and now and then for unseen changes."""
         if self._began is None:
             self._began = self._asked_all_at = now.taken_at
         ours = [node for node in now.nodes if node.is_reachable and node.has_history]
@@ -111,7 +111,7 @@ class Inquiry:
     # Causes
 
     def _recent(self, now: Snapshot) -> list[Activity]:
-        """Return what may be the cause of events in this picture, or the reason why something else is not."""
+        """Return possible causes of events in this snapshot, and entries that rule out other causes."""
         oldest = now.taken_at - _patience(now)
         return [entry for entry in (*self._open, *self._activity.newest()) if entry.at >= oldest]
 
@@ -138,7 +138,7 @@ class Inquiry:
         async with told.lock:
             try:
                 document = await self._upstream.get_json(node.address, f"/changes?after={told.reached}")
-            except UpstreamError:  # an older nsqd, one that refuses, or one that has just gone: nobody tells
+            except UpstreamError:  # an older nsqd, one that refuses, or one that has just gone: no answer
                 return []
             new = read_changes(document, clock_skew=node.clock_skew or 0.0)
             told.recent = [change for change in (*told.recent, *new) if change.at >= since]
@@ -149,7 +149,7 @@ class Inquiry:
         return told.recent
 
     def _record_heard(self, within: float) -> None:
-        """Record the changes that nodes have told of and no sweep sees, unless a user of this nsqadmin has made them."""
+        """Record reported changes that no sweep sees, unless a user of this nsqadmin has made them."""
         heard, self._heard = self._heard, []
         actions = [entry for entry in self._activity.newest() if entry.is_action and entry.what in UNSEEN]
         for node, change in heard:
@@ -181,7 +181,7 @@ class Inquiry:
 
 
 def _first_seen(key: tuple[str, str], now: Snapshot, recent: list[Activity]) -> PausedBy:
-    """Return who has paused what no event tells of: it was so before we looked, or a node has come up with it."""
+    """Return who has made a pause without an event: it was there before we looked, or a node has come up with it."""
     topic, channel = key
     cause = cause_of(Activity(at=now.taken_at, what="paused", text="", topic=topic, channel=channel), recent)
     if cause is not None:

@@ -1,6 +1,6 @@
-"""Decides for which topics clients are asked for.
+"""Decides for which topics we request clients.
 
-In a cluster with few clients it is all topics; with many, those that a viewer looks at and those with a backlog.
+In a cluster with few clients these are all topics; with many, topics that someone looks at and topics with a backlog.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from nsqadmin.cluster.model import Snapshot
 
 _LOOKED_FOR: Final = 60.0  # seconds for which a topic counts as looked at
-_MOST_LOOKED: Final = 20  # topics whose clients are asked for one by one
+_MOST_LOOKED: Final = 20  # topics whose clients are requested one by one
 
 
 class Interest:
@@ -22,19 +22,19 @@ class Interest:
         self._looked_at[topic] = now
 
     def is_in_all(self, snapshot: Snapshot, *, few: int, now: float) -> bool:
-        """Return whether to ask for all clients: somebody looks at all, or the cluster has at most `few`."""
+        """Return True to request all clients: someone looks at all, or the cluster has at most `few`."""
         if not snapshot.index:
-            return False  # the number of clients is not known yet
+            return False  # the number of clients is still unknown
         return now - self._looked_at.get("", -1e9) < _LOOKED_FOR or snapshot.totals.client_count <= few
 
     def looked_at(self, now: float) -> tuple[str, ...]:
-        """Return the topics that a viewer looks at."""
+        """Return the topics that someone looks at."""
         since = now - _LOOKED_FOR
         self._looked_at = {topic: at for topic, at in self._looked_at.items() if at >= since}
         return tuple(topic for topic in self._looked_at if topic)[:_MOST_LOOKED]
 
     def topics(self, snapshot: Snapshot, now: float) -> tuple[str, ...]:
-        """Return the topics that a viewer looks at, and those with a backlog despite consumers: clients tell why."""
+        """Return the topics that someone looks at, and those with a backlog despite consumers: clients show why."""
         looked = self.looked_at(now)
         waiting = [
             (max(channel.depth for channel in topic.channels), topic.name)

@@ -1,7 +1,7 @@
-"""The nodes as the history file keeps them, so that a restarted nsqadmin knows what a dead node had.
+"""The nodes in the history file, so that a restarted nsqadmin knows a dead node's last numbers.
 
-The last answers of all nodes are kept, as any of them may die before the next start. Clients and producers are left out:
-their connections end with the node.
+We keep the last answers of all nodes, because any of them may die before the next start. Clients and producers are left
+out: their connections end with the node.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class KeptNodes:
         self._wall = wall
 
     def dump(self) -> Any:
-        # What is packed in another thread are answers, which are never changed.
+        # The values packed in another thread are answers, which never change.
         known = [(node, node.answer) for node in self._census.nodes.values()]
         return {
             "format": _FORMAT,
@@ -44,7 +44,7 @@ class KeptNodes:
         }
 
     def load(self, dumped: Any) -> None:
-        """Restore the nodes as silent ones: each is asked at the next sweep. Raise ValueError for another format."""
+        """Restore the nodes as silent ones: each is polled at the next sweep. Raise ValueError for another format."""
         try:
             if dumped["format"] != _FORMAT:
                 raise ValueError("another format")
@@ -68,7 +68,7 @@ class KeptNodes:
         )
         topics = {str(name): _topic(announced.address, part) for name, part in raw["topics"].items()}
         node.answer = NodeAnswer(
-            at=now - max(0.0, self._wall() - answered_at),  # so that rates are right if the node has lived on
+            at=now - max(0.0, self._wall() - answered_at),  # so that rates are right if the node has kept running
             topics=topics,
             producers=None,
             has_clients=False,

@@ -1,4 +1,4 @@
-"""Makes the model's nodes and nsqlookupds from the state of asking them and from their last answers."""
+"""Builds the model's nodes and nsqlookupds from their polling state and their last answers."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def lookupd_to_show(address: str, asked: AskedLookupd) -> Lookupd:
 
 
 def producers_of(answers: Sequence[NodeAnswer]) -> tuple[Producer, ...] | None:
-    """Return the producers on all nodes, silent ones included; None if some node was not asked for them."""
+    """Return the producers on all nodes, including silent ones; None if some node's weren't requested."""
     if any(answer.producers is None for answer in answers):
         return None
     return tuple(producer for answer in answers for producer in answer.producers or ())

@@ -1,4 +1,4 @@
-"""Asks nodes what their policy files demand of a topic and of a channel. Nothing is asked unless a viewer looks."""
+"""Asks nodes for their policies for a topic and a channel, only while someone looks."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _UNKNOWN_OPTION: Final = (400, 404)
 
 
 class PolicyQuestions:
-    """The questions, on trio."""
+    """The queries, on trio."""
 
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
 
     async def ask(self, nodes: Sequence[Node], topic: str = "", channel: str = "") -> tuple[NodePolicy, ...]:
-        """Return what each node tells, in the order of the nodes. One that does not answer in time is named so."""
+        """Return each node's answer, in the order of the nodes. A node that is too slow has an error."""
         limiter = trio.CapacityLimiter(_AT_ONCE)
         told = {it.address: NodePolicy(node=it.address, untold=_silence(it)) for it in nodes}
         query = urlencode({name: value for name, value in (("topic", topic), ("channel", channel)) if value})

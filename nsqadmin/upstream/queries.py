@@ -1,6 +1,6 @@
-"""Asks many nodes at once, anew for each request of a client, as NSQ's nsqadmin does: for NSQ's API and for actions.
+"""Queries many nodes at once, for each request of a client, as NSQ's nsqadmin does: for NSQ's API and for actions.
 
-The errors name the nodes that failed; the others' answers count. Only when no node answers has the whole query failed.
+The errors name the failed nodes; the others' answers count. A query fails only if no node answers.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _NOT_FOUND: Final = 404
-_AT_ONCE: Final = 100  # nodes that are asked at the same time for one request
-_MOST_WEIGHT: Final = 256 << 20  # bytes of memory that all answers for one request may take
+_AT_ONCE: Final = 100  # nodes to query at the same time for one request
+_MOST_WEIGHT: Final = 256 << 20  # bytes of memory for all answers to one request
 
 LOOKUPD: Final = "nsqlookupd"
 NSQD: Final = "nsqd"
@@ -51,7 +51,7 @@ class TotalFailure(Exception):
 
 @dataclass(slots=True)
 class Answers(Generic[T]):
-    """What the nodes have answered, in the order in which they were asked."""
+    """The nodes' answers, in the order of the queries."""
 
     good: list[tuple[str, T]] = field(default_factory=list)  # a node's address and its answer
     errors: list[str] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Answers(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Found(Generic[T]):
-    """The result of a query, with the errors of the nodes that failed."""
+    """The result of a query, with the errors of the failed nodes."""
 
     value: T
     errors: tuple[str, ...] = ()
@@ -69,7 +69,7 @@ class Queries:
     """The queries, on trio."""
 
     def __init__(self, options: Callable[[], Options], upstream: Upstream) -> None:
-        """`options()` is called for each query, as the list of nsqlookupds can be changed at run time."""
+        """`options()` is called for each query, because the list of nsqlookupds can change at run time."""
         self._options = options
         self._upstream = upstream
 
@@ -94,7 +94,7 @@ class Queries:
     async def inactive_topics(self) -> Found[dict[str, list[str]]]:
         """Return the topics that no node has, with their channels.
 
-        All topics are asked for at once, so that a slow nsqlookupd costs its time once and not once for each topic.
+        We request all topics at once, so that a slow nsqlookupd costs its time once, not once per topic.
         """
         found = await self.topics()
         if not self.has_lookupds:
@@ -145,7 +145,7 @@ class Queries:
         return Found([it for _, it in infos.good], (*answers.errors, *infos.errors))
 
     async def nodes(self) -> Found[list[tuple[Announced, bool]]]:
-        """Return all nodes, by hostname and then address, each with whether its version is out of date."""
+        """Return all nodes, by hostname and then address, each with a flag for an outdated version."""
         if self.has_lookupds:
             answers = await self._ask_lookupds("/nodes", self._producers_in)
             merged = merged_nodes((at, listed.producers) for at, listed in answers.good)
@@ -195,11 +195,11 @@ class Queries:
         return None
 
     async def channel_state(self, address: str, topic: str, channel: str) -> bytes:
-        """Return what one of our nsqds says that a channel still has to deliver. Raise UpstreamError."""
+        """Return a channel's undelivered messages as reported by one of our nsqds. Raise UpstreamError."""
         return await self._upstream.get(address, f"/channel/state?{_of_channel(topic, channel)}")
 
     async def restore_channel(self, address: str, topic: str, channel: str, state: bytes) -> bytes:
-        """Give a channel back what it had by `channel_state`. Raise UpstreamError."""
+        """Restore a channel to its `channel_state`. Raise UpstreamError."""
         return await self._upstream.post(address, f"/channel/restore?{_of_channel(topic, channel)}", state)
 
     # Asking many nodes
@@ -226,10 +226,10 @@ class Queries:
         read: Callable[[Any, str], Slices[T]],
         missing_is_fine: bool,
     ) -> Answers[T]:
-        """Ask all addresses. If `read(document, address)` does not understand an answer, only that node has failed.
+        """Query all addresses. If `read(document, address)` can't parse an answer, only that node fails.
 
-        All answers together may take _MOST_WEIGHT of memory; a node whose answer exceeds that has failed as well. With
-        `missing_is_fine`, an nsqlookupd that does not know a topic is no error as long as another one does.
+        All answers together may take _MOST_WEIGHT of memory; a node whose answer exceeds that fails, too. With
+        `missing_is_fine`, an nsqlookupd that doesn't know a topic isn't an error as long as another one does.
         """
         answered: dict[int, T] = {}
         failed: dict[int, UpstreamError] = {}

@@ -1,4 +1,4 @@
-"""Finds the readers of the topics that viewers look at: each sweep asks every node that has such a topic."""
+"""Finds the readers of topics that someone looks at: each sweep queries every node with such a topic."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _Place = tuple[str, str]  # topic and node
 
 @dataclass(slots=True)
 class _OnNode:
-    """What is known about the readers of one topic on one node."""
+    """The readers of one topic on one node."""
 
     known: NodeReaders
     is_busy: bool = False
@@ -42,7 +42,7 @@ class ReaderSurvey:
         self._places: dict[_Place, _OnNode] = {}
 
     def start(self, nursery: trio.Nursery, nodes: Mapping[str, AskedNode], topics: Sequence[str]) -> Round:
-        """Start asking all nodes that have one of these topics. What is known about other topics is forgotten."""
+        """Start querying all nodes with one of these topics. Other topics are forgotten."""
         self._places = {
             (topic, node): state for (topic, node), state in self._places.items() if topic in topics and node in nodes
         }
@@ -58,7 +58,7 @@ class ReaderSurvey:
     async def _ask_in_turn(self, node: AskedNode, topic: str, state: _OnNode) -> None:
         state.is_busy = True
         try:
-            # A node that does not answer must not take the place of those that do.
+            # Silent nodes must not take the slots of nodes that answer.
             async with self._limiter if node.has_answered else trio.CapacityLimiter(1):
                 state.known = await self._ask(node, topic, state.known)
         finally:
@@ -79,7 +79,7 @@ class ReaderSurvey:
             return replace(before, reason=f"it cannot be asked: {error}")
 
     def shown(self, topics: Sequence[Topic]) -> tuple[Topic, ...]:
-        """Return the topics, with their readers where these are known."""
+        """Return the topics, with their readers if known."""
         by_topic: dict[str, dict[str, NodeReaders]] = {}
         for (topic, node), state in self._places.items():
             by_topic.setdefault(topic, {})[node] = state.known

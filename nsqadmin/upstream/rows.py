@@ -1,4 +1,4 @@
-"""Makes the rows that each sweep adds to the series."""
+"""Builds the rows that each sweep adds to the series."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Rows:
-    """Keeps the rows of topics that are the same object as in the sweep before, as most topics are."""
+    """Caches the rows of topics that are the same object as in the previous sweep, which most topics are."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[Topic, tuple[KeyedRow, ...]]] = {}

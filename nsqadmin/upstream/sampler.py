@@ -1,7 +1,7 @@
-"""The one task that asks the cluster: every node at each sweep, and every nsqlookupd every few sweeps.
+"""The task that polls the cluster: every node at each sweep, and every nsqlookupd every few sweeps.
 
-A sweep waits for quick answers only, so that a slow node does not delay the others. A slow node is shown with its last
-answer and the age of that; its new answer appears in the picture after it has come.
+A sweep only waits for fast answers, so that a slow node doesn't delay the others. A slow node is shown with its last
+answer and that answer's age; its new answer appears in the next snapshot.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from nsqadmin.options import Options
     from nsqadmin.upstream.client import Upstream
 
-_SHORTEST: Final = 1.0  # seconds between sweeps because nodes come, go or change
+_SHORTEST: Final = 1.0  # seconds between sweeps caused by nodes that come, go or change
 _SHARE: Final = 8  # the pause between sweeps grows until a sweep's work is an eighth of the time: 12.5 % of a core
 
 
@@ -54,9 +54,9 @@ class Sampler:
         *,
         wall: Callable[[], float] = time,
     ) -> None:
-        """`options()` is called at each sweep, as the list of nsqlookupds can be changed at run time."""
+        """`options()` is called at each sweep, because the list of nsqlookupds can change at run time."""
         self.store = SeriesStore(most_coarse=options().history_series)
-        self.busy_share = 0.0  # the part of a core that the last sweep took
+        self.busy_share = 0.0  # share of a core that the last sweep took
         self._options = options
         self._activity = activity
         self._wall = wall
@@ -73,12 +73,12 @@ class Sampler:
         self._beginnings = Beginnings()
         self._versions = Versions()
         self._snapshot = NOTHING_YET
-        self._begun = 0  # how many sweeps have begun
+        self._begun = 0  # number of sweeps started
         self._wake = Wakeup()
         self._swept = trio.Event()
         self._on_snapshot: list[Callable[[Snapshot], None]] = []
 
-    # As a view
+    # The view
 
     @property
     def snapshot(self) -> Snapshot:
@@ -97,10 +97,10 @@ class Sampler:
         return await run_trio(self.refresh, topic)
 
     async def refresh(self, topic: str = "") -> Snapshot:
-        """Do what `refreshed` does; for callers on trio."""
+        """Do the work of `refreshed`; for callers on trio."""
         if topic:
             self.look_at(topic)
-        wanted = self._begun + 1  # a sweep that runs already may have asked before the change that the caller waits for
+        wanted = self._begun + 1  # a running sweep may have asked before the change that the caller waits for
         self._wake.set()
         with trio.move_on_after(2 * PATIENCE + seconds(self._options().http_client_request_timeout)):
             while self._snapshot.index < wanted:
@@ -108,7 +108,7 @@ class Sampler:
         return self._snapshot
 
     def forget(self, address: str) -> bool:
-        """Show a silent node no longer, from the next sweep on, which begins now. False: the node answers."""
+        """Stop showing a silent node, from the next sweep on, which starts now. False: the node answers."""
         is_forgotten = self._census.forget(address)
         self._wake.set()
         return is_forgotten
@@ -120,7 +120,7 @@ class Sampler:
     # The task
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Sweep until cancelled. Started when there is a first picture."""
+        """Sweep until cancelled. Started when there is a first snapshot."""
         async with trio.open_nursery() as nursery:
             while True:
                 began = trio.current_time()
@@ -129,7 +129,7 @@ class Sampler:
                     task_status.started()
                 swept, self._swept = self._swept, trio.Event()
                 swept.set()
-                # The second sweep follows soon: rates need two samples, and clients are asked for from the second on.
+                # The second sweep follows soon: rates need two samples, and clients are requested from the second on.
                 pause = self._snapshot.interval if self._snapshot.index > 1 else min(1.0, self._snapshot.interval)
                 with trio.move_on_at(began + pause):
                     await self._wake.wait()
@@ -140,7 +140,7 @@ class Sampler:
         self._work.begin_sweep()
         census = self._census
         if census.is_due:
-            # Without the first census no node is known that could be asked, and news would have to wait for the next sweep.
+            # Before the first census we know no nodes to poll, and news would have to wait for the next sweep.
             is_awaited = census.has_news or not census.has_settled
             asked = census.start(nursery)
             if is_awaited:
@@ -196,7 +196,7 @@ class Sampler:
             totals=totals_of(topics),
             has_all_clients=all(answer.has_clients or answer.is_silent for answer in answers),
         )
-        # Rules look at the series up to now, so the series get the number of findings one sweep late.
+        # Rules look at the present series, so the series get the number of findings one sweep late.
         self.store.put(self._rows.of(drawn, before.findings), now=now)
         findings = diagnose(drawn, self.store, before=before.findings, beginnings=self._beginnings)
         found = replace(drawn, findings=findings)
@@ -206,24 +206,24 @@ class Sampler:
 
 
 class _Work:
-    """How much processor time the sampler takes, sweep by sweep."""
+    """The sampler's processor time, sweep by sweep."""
 
     def __init__(self) -> None:
         self.seconds = 0.0  # of this sweep
-        self.before = 0.0  # of the sweep before
-        self._spent = 0.0  # for reading answers since the start, as of the last `count_reading`
+        self.before = 0.0  # of the previous sweep
+        self._spent = 0.0  # for parsing answers since the start, as of the last `count_reading`
 
     def begin_sweep(self) -> None:
         self.before, self.seconds = self.seconds, 0.0
 
     def count_reading(self, spent: float) -> None:
-        """Add the time for reading answers since the last call. `spent` is its sum since the start, in seconds."""
+        """Add the time for parsing answers since the last call. `spent` is its sum since the start, in seconds."""
         self.seconds += spent - self._spent
         self._spent = spent
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        """Add the processor time of the block: by the clock, other programs on a busy machine would count as well."""
+        """Add the processor time of the block. Wall time would include other programs on a busy machine."""
         began = thread_time()
         try:
             yield

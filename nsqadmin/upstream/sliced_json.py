@@ -1,9 +1,9 @@
 """A parser for long and possibly hostile JSON. It pauses so that other tasks can run in between.
 
-The standard library's parser in C is a hundred times faster than any in Python, but nothing else runs until it returns.
-So it is given one window of the text at a time. A value that ends within the window is parsed at once. A longer one is
-taken apart: its members are parsed one after the other, and the window moves to the beginning of each. A node's answer
-is a list of small topics, so almost all of it is parsed in C.
+The standard library's C parser is a hundred times faster than any in Python, but nothing else runs until it returns. So
+we give it one window of the text at a time. A value that ends within the window is parsed at once. A longer one is
+split: its members are parsed one after the other, and the window moves to the start of each. A node's answer is a list
+of small topics, so almost all of it is parsed in C.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from nsqadmin.upstream import strict_json
 from nsqadmin.upstream.slices import Slices
 
 WINDOW: Final = 32 * 1024  # bytes
-_BETWEEN_PAUSES: Final = 500  # members that are parsed one by one, which takes about a millisecond
+_BETWEEN_PAUSES: Final = 500  # members parsed one by one, which takes about a millisecond
 _MOST_DEEP: Final = 16  # nested levels of values that are longer than a window; /stats has six
 
 _Value = Slices[tuple[Any, int]]  # a value, and where it ends
 
-# Half of a character: an escape for a lone surrogate, or what `surrogateescape` makes of a byte that is not UTF-8.
+# Half a character: an escape for a lone surrogate, or the result of `surrogateescape` for a byte that isn't UTF-8.
 _half_a_character: Final = re.compile(r"\\u[dD][89a-fA-F]|[\udc80-\udcff]").search
 _text_goes_on: Final = re.compile(rb'[^"\\]*(?:\\.[^"\\]*){0,%d}' % _BETWEEN_PAUSES, re.DOTALL).match
 _after_space: Final = re.compile(rb"[ \t\n\r]{0,%d}" % WINDOW).match
@@ -32,7 +32,7 @@ def loads(text: bytes | bytearray, *, longest_text: int = WINDOW) -> Slices[Any]
 
     The result can be written as JSON again: its text is valid, and its numbers are finite. A single text within it may
     have `longest_text` bytes, or somewhat less than WINDOW if that is more. Such a text is decoded without a pause,
-    which takes about a millisecond for each 300 kB.
+    which takes about a millisecond per 300 kB.
     """
     reader = _Reader(text, longest_text)
     value, end = yield from reader.value(reader.after_space(0), 0)
@@ -42,7 +42,7 @@ def loads(text: bytes | bytearray, *, longest_text: int = WINDOW) -> Slices[Any]
 
 
 class _Reader:
-    """Positions are counted in bytes, except for `_character`."""
+    """Positions are in bytes, except for `_character`."""
 
     def __init__(self, text: bytes | bytearray, longest_text: int) -> None:
         self._text = text
@@ -89,7 +89,7 @@ class _Reader:
         try:
             value, end = strict_json.DECODER.raw_decode(self._window, self._character_at(at))
         except (ValueError, RecursionError):
-            return None  # cut off by the window, or not JSON: taking it apart shows which
+            return None  # cut off by the window, or not JSON: splitting it shows which
         if end == len(self._window) and not self._is_last:
             return None  # a number may continue after the window
         return strict_json.repaired(value) if self._has_halves else value, self._byte_at(end)

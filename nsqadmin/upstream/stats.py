@@ -1,4 +1,4 @@
-"""Asks each node for its /stats at every sweep."""
+"""Requests each node's /stats at every sweep."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ from nsqadmin.upstream.unpacking import megabytes
 if TYPE_CHECKING:
     from nsqadmin.upstream.client import Document
 
-_AT_ONCE: Final = 16  # nodes that are asked at the same time
+_AT_ONCE: Final = 16  # nodes to query at the same time
 _BAD_REQUEST: Final = 400
 _UNAVAILABLE: Final = 503
-_STANDBY: Final = b"STANDBY"  # what a standby answers until it owns its name
+_STANDBY: Final = b"STANDBY"  # a standby's answer until it owns its name
 
 
 @dataclass(slots=True, eq=False)
 class _Share:
-    """One node's share of the bytes that all answers together may have."""
+    """One node's share of the byte limit for all answers together."""
 
     node: AskedNode
     size: int = 0
-    has_made_way: bool = False  # its answer was dropped for a node that has been known for longer
+    has_made_way: bool = False  # its answer was dropped for a node that we have known for longer
 
 
 class Stats:
     def __init__(self, upstream: Upstream, wall: Callable[[], float], *, most: int) -> None:
         self._upstream = upstream
         self._wall = wall
-        self._most = most  # bytes that all answers together may have
-        self._shares: dict[str, _Share] = {}  # by address; the node that has been known for longest is first
+        self._most = most  # byte limit for all answers together
+        self._shares: dict[str, _Share] = {}  # by address, longest-known node first
         self._limiter = trio.CapacityLimiter(_AT_ONCE)
 
     def start(
         self, nursery: trio.Nursery, nodes: Iterable[AskedNode], *, has_clients: bool, topics: Sequence[str]
     ) -> Round:
-        """Start asking all nodes: with all their clients, or with those of `topics` only."""
+        """Start querying all nodes: with all their clients, or only with the clients of `topics`."""
         asked = Round()
         for node in nodes:
             if node.not_before > trio.current_time():
@@ -59,7 +59,7 @@ class Stats:
         return asked
 
     async def _ask_in_turn(self, node: AskedNode, has_clients: bool, topics: Sequence[str]) -> None:
-        # A node that was slow before must not take the place of those that are quick.
+        # Nodes that were slow before must not take the slots of fast ones.
         gate = self._limiter if node.health is Health.OK else trio.CapacityLimiter(1)
         with node.question(node.announced.address, self._wall):
             async with gate:
@@ -101,13 +101,13 @@ class Stats:
 
     @contextmanager
     def _counted(self, node: AskedNode, got: Document) -> Iterator[None]:
-        """Count the answer's size while the block reads it, and from then on in place of the previous answer's size.
+        """Count the answer's size while the block reads it, and from then on instead of the previous answer's size.
 
-        It counts from the start of the block, as other answers are read at the same time. If the block fails, the
+        It counts from the start of the block, because other answers are read at the same time. If the block fails, the
         previous answer's size counts again.
 
-        Anybody can register with nsqlookupd, so nodes that have been known for longer take precedence: the answer of a
-        newer node is dropped when they need the space. Raise UpstreamError if the answer, together with those of nodes
+        Anyone can register with nsqlookupd, so nodes that we have known for longer take precedence: we drop the answer
+        of a newer node when they need the space. Raise UpstreamError if the answer, together with the answers of nodes
         known for longer, is too large, and after the block if it was dropped meanwhile.
         """
         address = node.announced.address
@@ -125,11 +125,11 @@ class Stats:
             raise self._too_large(address, got.size, got.withheld)
 
     def _known_before(self, share: _Share) -> int:
-        """Return the bytes of the nodes that have been known for longer."""
+        """Return the bytes of the nodes that we have known for longer."""
         return sum(older.size for older in takewhile(lambda older: older is not share, self._shares.values()))
 
     def _make_room(self) -> None:
-        """Drop answers, those of the newest nodes first, until the others are not too large together."""
+        """Drop answers, newest nodes first, until the rest is no longer too large."""
         excess = sum(share.size for share in self._shares.values()) - self._most
         for address, share in reversed(self._shares.items()):
             if excess <= 0:
@@ -148,7 +148,7 @@ class Stats:
         return UpstreamError(f"{address}: {reason}", withheld=withheld, not_read=reason)
 
     def keep_only(self, addresses: Container[str]) -> None:
-        """Forget all nodes but these."""
+        """Forget all other nodes."""
         for address in [known for known in self._shares if known not in addresses]:
             del self._shares[address]
 
@@ -161,7 +161,7 @@ class Stats:
                     document["topics"][positions[topic]] = raw
 
     async def _keeps_history(self, address: str) -> bool:
-        """Ask without an argument: our nsqd answers that it is missing, and a Go nsqd does not know the endpoint."""
+        """Ask without an argument: our nsqd answers that it is missing, and a Go nsqd doesn't know the endpoint."""
         try:
             await self._upstream.get(address, "/topic/log")
         except UpstreamError as error:

@@ -1,9 +1,9 @@
-"""The token for nsqd: which nodes it is sent to, and why not to others.
+"""The token for nsqd: which nodes get it, and why others don't.
 
-nsqadmin asks every node that registers with nsqlookupd, and anybody can register. So the token is sent only to nodes
-that the operator has named, by `--nsqd-http-address` or `--nsqd-token-to`, and only over connections that nobody else
-can read or answer: HTTPS with a verified certificate, or loopback. A network on the list is compared with the address
-that we connect to. That is why the name of such a node is resolved here, and only once.
+nsqadmin polls every node that registers with nsqlookupd, and anyone can register. So we send the token only to nodes
+that the operator has named, by `--nsqd-http-address` or `--nsqd-token-to`, and only over connections that others can't
+read or answer: HTTPS with a verified certificate, or loopback. A network on the list is compared with the address that
+we connect to. That is why we resolve the name of such a node here, and only once.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Way:
 
     url: httpx.URL
     headers: Mapping[str, str] = field(default_factory=dict)
-    sni_hostname: str = ""  # the name that the certificate must have, if `url` holds an address instead
-    withheld: str = ""  # why the token is not sent; empty if it is sent, or there is none
+    sni_hostname: str = ""  # the name that the certificate must have, if `url` has an address instead
+    withheld: str = ""  # why we don't send the token; empty if we do, or there is none
 
 
 class Token:
@@ -53,9 +53,9 @@ class Token:
         self._verifies = not options.http_client_tls_insecure_skip_verify
 
     async def way_to(self, url: httpx.URL, announced: tuple[str, int]) -> Way:
-        """Return how to ask the node at `url`, with the token if the node may have it.
+        """Return how to query the node at `url`, with the token if the node may have it.
 
-        `announced` is the host and port by which the node is known. For a node with TLS only, `url` has another port.
+        `announced` is the host and port by which we know the node. For a node with TLS only, `url` has another port.
         """
         if not self._header:
             return Way(url)
@@ -87,7 +87,7 @@ class Token:
 
 
 def _pinned(url: httpx.URL, host: str, address: str, header: Mapping[str, str]) -> Way:
-    """Return the way to this very address, whatever the name resolves to a moment later."""
+    """Return the way to this very address, even if the name resolves to another one a moment later."""
     if read_ip(host) is not None:
         return Way(url, header)
     headers = {**header, "host": url.netloc.decode()}

@@ -1,7 +1,7 @@
-"""The body of an answer, unpacked in small pieces as it arrives, with a bound on its size.
+"""The body of an answer, unpacked in small pieces as it arrives, with a size limit.
 
 A few hundred kilobytes of gzip can be hundreds of megabytes of text, and text becomes objects that take ten times as
-much memory. So a body is measured as it arrives: by its size, and by the memory that it would take once it is parsed.
+much memory. So we measure a body as it arrives: its size, and the memory that it would take once parsed.
 """
 
 from __future__ import annotations
@@ -12,34 +12,34 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from nsqadmin.upstream.slices import Slices
 
-_PIECE: Final = 64 * 1024  # bytes that are unpacked at once, which takes about 0.2 ms
+_PIECE: Final = 64 * 1024  # bytes to unpack at once, which takes about 0.2 ms
 _GZIP: Final = 16 + zlib.MAX_WBITS
-# Roughly how many bytes of memory a small value in a list or object, an object, and a list take.
+# Rough memory sizes in bytes of a small value in a list or object, an object, and a list.
 _WEIGHTS: Final = ((b",", 64), (b"{", 192), (b"[", 72))
 _TIMES: Final = 6  # an honest answer to /stats weighs about five times its size
 
 
 class TooLarge(Exception):
-    """The body exceeds its bound. The message continues a sentence that begins with "its answer"."""
+    """The body is too large. The message continues a sentence that begins with "its answer"."""
 
 
 class Body:
-    """What has been unpacked so far."""
+    """The unpacked part of the body so far."""
 
     def __init__(self, encoding: str, *, most: int) -> None:
-        """Raise ValueError for a Content-Encoding (`encoding`) that we have not asked for. `most` bounds the size."""
+        """Raise ValueError for a Content-Encoding (`encoding`) that we haven't asked for. `most` limits the size."""
         encoding = encoding.strip().lower()
         if encoding not in ("", "identity", "gzip", "x-gzip"):
             raise ValueError(f"an answer packed with {encoding[:20]!r}")
         self.data = bytearray()
-        self.weight = 0  # estimated bytes of memory that `data` would take once it is parsed
+        self.weight = 0  # estimated bytes of memory that `data` would take once parsed
         self._most = most
         self._unpacker = zlib.decompressobj(_GZIP) if "gzip" in encoding else None
 
     def receive(self, received: bytes) -> Slices[None]:
-        """Unpack what was received, with a pause after each piece.
+        """Unpack received bytes, with a pause after each piece.
 
-        Raise TooLarge, or ValueError for data that cannot be unpacked or that follows the end of the packed data: zlib
+        Raise TooLarge, or ValueError for data that can't be unpacked or that follows the end of the packed data: zlib
         would keep all of that.
         """
         if self._unpacker is None:
@@ -58,7 +58,7 @@ class Body:
             yield
 
     def take(self) -> bytes:
-        """Return what was unpacked since the last call, and start measuring afresh."""
+        """Return the bytes unpacked since the last call, and start measuring again."""
         data, self.data, self.weight = bytes(self.data), bytearray(), 0
         return data
 

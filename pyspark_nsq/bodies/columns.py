@@ -1,13 +1,13 @@
-"""Turns parsed bodies into Arrow columns by a schema. What does not fit becomes a fault that names its field.
+"""Turns parsed bodies into Arrow columns by a schema. A value that doesn't fit becomes a fault that names its field.
 
 Theory of operation. A record is a dictionary, as a parser returns it. Each type has a column that turns a list of
-Python values into an array: all values at once if all are plain (`Leaf.array`), one by one if any is not. The result is
-defined by the way that goes one by one; for plain values, the other way gives the same array faster. Structs, arrays
-and maps pass the flattened values on to the columns of their parts, and translate the faults that come back: a fault's
-place grows on its way up, `price` -> `[3].price` -> `items[3].price`.
+Python values into an array: all values at once if all are plain (`Leaf.array`), one by one if any isn't. Going one by
+one defines the result; for plain values, the other way gives the same array faster. Structs, arrays and maps pass the
+flattened values to the columns of their parts, and translate the faults that come back: a fault's place grows on its
+way up, `price` -> `[3].price` -> `items[3].price`.
 
-A struct may get `msgspec.Struct` objects from `quick.py` instead of dictionaries. These have no extra fields, and hold
-`UNSET` where a field was missing.
+A struct may get `msgspec.Struct` objects from `quick.py` instead of dictionaries. These have no extra fields, and have
+`UNSET` for a missing field.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ class Fault:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts the fields in which records and the schema differ."""
+    """Counts the fields that only the records or only the schema have."""
 
-    extra: int = 0  # fields of records that the schema does not have
-    missing: int = 0  # fields of the schema that records do not have
+    extra: int = 0  # fields of records that the schema doesn't have
+    missing: int = 0  # fields of the schema that records don't have
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def word_for(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A type without parts. `convert` turns one value into something that `array` accepts, or raises `Unfit`."""
+    """A type without parts. `convert` turns one value into one that `array` accepts, or raises `Unfit`."""
 
     kind: pa.DataType
     plain: frozenset[type]  # types whose values `array` accepts without `convert`
@@ -98,7 +98,7 @@ class Leaf:
     convert: Callable[[object, pa.DataType], object]
 
     def quick(self, values: Sequence[Any]) -> pa.Array | None:
-        """Return the array if there is nothing wrong with any of these values, which are of the right type or UNSET."""
+        """Return the array if all of these values are valid. They are of the right type or UNSET."""
         try:
             return self.array(values, self.kind)
         except (pa.ArrowException, OverflowError, UnicodeEncodeError, TypeError):
@@ -148,7 +148,7 @@ def _boolean(value: object, kind: pa.DataType) -> object:
 def _integer(value: object, kind: pa.DataType) -> object:
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal) or value != value:
         raise _wrong(value, kind)
-    # int() of a number like 1e999999999 would need more digits than memory holds, so the size is checked first.
+    # int() of a number like 1e999999999 would need more digits than fit into memory, so we check the size first.
     if -1e20 < value < 1e20 and int(value) != value:
         raise _wrong(value, kind)
     most: int = 1 << (kind.bit_width - 1)
@@ -159,7 +159,7 @@ def _integer(value: object, kind: pa.DataType) -> object:
 
 def _float_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     found = pa.array(values, kind)
-    # Arrow turns a number that is too large for a float into infinity. Such values are then converted one by one.
+    # Arrow turns a number that is too large for a float into infinity, so we convert such values one by one.
     if kind == pa.float32() and pc.any(pc.is_inf(found)).as_py():
         wide = pa.array(values, pa.float64())
         if not pc.is_inf(wide).equals(pc.is_inf(found)):
@@ -207,7 +207,7 @@ def _binary(value: object, kind: pa.DataType) -> object:
 
 
 def _decimal(value: object, kind: pa.DataType) -> object:
-    """Return a decimal, rounded half up to the schema's scale as Spark does."""
+    """Return a decimal, rounded half up to the schema's scale like in Spark."""
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal | str):
         raise _wrong(value, kind)
     try:
@@ -296,7 +296,7 @@ def _leaf(kind: pa.DataType) -> Leaf:
     return Leaf(kind, frozenset((str, NoneType)), _timestamp_array, _timestamp)
 
 
-# What has parts
+# Types with parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +326,7 @@ class StructColumn:
         return Built(self._array(arrays, records, has_nulls=len(there) < len(records)), faults)
 
     def build_typed(self, values: Sequence[Struct | None], tally: Tally) -> Built:
-        """Build the array from objects of the class that `quick.py` has made for this struct."""
+        """Build the array from objects of the class that `quick.py` made for this struct."""
         arrays = []
         faults: list[Fault] = []
         has_nulls = NoneType in set(map(type, values))
@@ -387,7 +387,7 @@ class MapColumn:
         for fault in (*keys.faults, *below.faults):
             row = bisect_right(starts, fault.row) - 1
             faults.append(Fault(row, f"[{names[fault.row]!r}]{fault.place}", fault.cause, fault.detail))
-        # Arrow does not allow null as a key. The row of a key that is at fault is going to be quarantined anyway.
+        # Arrow doesn't allow null as a key. The row of a faulty key will be quarantined anyway.
         found = pc.fill_null(keys.array, "") if keys.faults else keys.array
         return Built(pa.MapArray.from_arrays(offsets, found, below.array, type=self.kind), faults)
 
@@ -420,7 +420,7 @@ def _build_typed(part: Column, values: Sequence[Any], tally: Tally) -> Built:
 
 
 def _of_type(values: Sequence[Any], wanted: type, kind: pa.DataType) -> tuple[Sequence[Any], list[Fault]]:
-    """Return the values with None in place of those of another type, and a fault for each of these."""
+    """Return the values, with None for values of another type, and a fault for each of these."""
     if set(map(type, values)) <= {wanted, NoneType}:
         return values, []
     found: list[object] = []

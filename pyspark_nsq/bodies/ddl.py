@@ -1,6 +1,6 @@
-"""Parses fields in Spark SQL's spelling, `user string not null, amount double`, into Arrow types without Spark.
+"""Parses fields in Spark SQL's syntax, `user string not null, amount double`, into Arrow types without Spark.
 
-Spark's own parser needs a JVM, and a wrong schema should be refused before one is started. A text gives the same types
+Spark's own parser needs a JVM, and we want to refuse a wrong schema before starting one. A text gives the same types
 here as in Spark. `not null` is kept as Arrow's `nullable=False`, for decoders.
 """
 
@@ -37,19 +37,19 @@ _SIMPLE: Final[dict[str, pa.DataType]] = {
     "timestamp_ntz": pa.timestamp("us"),
 }
 _DECIMAL: Final = ("decimal", "dec", "numeric")
-_DIGITS: Final = 38  # the most that a decimal may have
-_DEEPEST: Final = 32  # types within types; nobody writes a deeper schema by hand
+_DIGITS: Final = 38  # maximum for a decimal
+_DEEPEST: Final = 32  # types within types; deeper schemas aren't written by hand
 # For a type with several names, the first one.
 _SPELLED: Final[dict[pa.DataType, str]] = dict(zip(reversed(_SIMPLE.values()), reversed(_SIMPLE), strict=True))
 _END: Final = ("end", "")
 
 
 class BadSchema(ValueError):
-    """The text is not a list of fields; the message says where, and what was expected."""
+    """The text isn't a list of fields; the message says where, and what was expected."""
 
 
 def parse_fields(text: str) -> pa.StructType:
-    """Return the fields that `text` lists. Raises `BadSchema`."""
+    """Return the fields listed in `text`. Raises `BadSchema`."""
     parser = _Parser(text)
     fields = parser.fields(until=_END)
     parser.expect(_END)
@@ -57,7 +57,7 @@ def parse_fields(text: str) -> pa.StructType:
 
 
 def as_nullable(kind: pa.DataType) -> pa.DataType:
-    """Return the same type without `not null`, as in a table, where older rows may lack a field that came later."""
+    """Return the same type without `not null`, as in a table, where older rows may lack a newer field."""
     if pa.types.is_struct(kind):
         return pa.struct([pa.field(field.name, as_nullable(field.type)) for field in kind])
     if pa.types.is_list(kind):

@@ -1,10 +1,10 @@
 """Decodes bodies into Arrow values, in executors.
 
-A body that does not fit the schema gives an error that names the field and the cause.
+A body that doesn't fit the schema gives an error with the field and the cause.
 
-A decoder is a small value that is pickled for executors; what it compiles from its schema is not pickled, but made
-again. Whatever is wrong with a body becomes that row's error. Anything else that goes wrong, such as a registry that
-does not answer, is raised, because it says nothing about the rows.
+A decoder is a small value that is pickled for executors; its compiled schema isn't pickled, but built again. An invalid
+body becomes its row's error. Any other failure, such as a registry that doesn't answer, is raised, because it says
+nothing about the rows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ EXTRA: Final = "extra_fields"
 MISSING: Final = "missing_fields"
 COUNTS: Final = "_counts"  # the column
 COUNTS_TYPE: Final = pa.struct([(EXTRA, pa.int64()), (MISSING, pa.int64())])
-_TRIED: Final = 64  # bodies, after which a batch gives up the quick way if that has refused most of them
+_TRIED: Final = 64  # bodies after which a batch gives up the fast path if that has refused most of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def with_decoded(rows: pa.RecordBatch, decoded: Decoded) -> pa.RecordBatch:
 class Decoding:
     """A function for Spark's mapInArrow: decodes the column `body` of batches, and adds the results.
 
-    With `counts` it adds a column of counts as well: the first row of a batch has those of the whole batch.
+    With `counts` it also adds a column of counts: the first row of a batch has the counts of the whole batch.
     """
 
     decoder: Decoder
@@ -133,7 +133,7 @@ class RecordDecoder:
         return Decoded(pc.if_else(told.is_null(), joined, pa.scalar(None, joined.type)), told, counts)
 
     def _parse_typed(self, bodies: Sequence[bytes | None]) -> tuple[list[int], list[Any]]:
-        """Return the rows whose bodies could be parsed the quick way, and their records."""
+        """Return the rows whose bodies the fast path could parse, and their records."""
         rows: list[int] = []
         records: list[object] = []
         if (typed := self._typed) is None:
@@ -141,7 +141,7 @@ class RecordDecoder:
         for row, body in enumerate(bodies):
             try:
                 records.append(typed(body))  # type: ignore[arg-type]
-            except Exception:  # the slow way finds out what is wrong
+            except Exception:  # the slow path finds the cause
                 if row >= _TRIED and 2 * len(records) < row:
                     break
                 continue

@@ -1,6 +1,6 @@
-"""The decoders of formats that need a schema of their own, or that come with Confluent's header.
+"""The decoders of formats with their own schema, or with Confluent's header.
 
-They are apart from `decoding.py` because fastavro and protobuf are loaded only for jobs that need them.
+They are apart from `decoding.py`, so that only jobs that need fastavro and protobuf import them.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from pyspark_nsq.bodies.decoding import RecordDecoder, json_parser
 
 
 def avro_decoder(fields: pa.StructType, schema: str) -> RecordDecoder:
-    """Return the decoder of bodies that were written with this schema. Raises BadAvroSchema."""
+    """Return the decoder of bodies written with this schema. Raises BadAvroSchema."""
     return RecordDecoder(fields, AvroParser(schema))
 
 
 def protobuf_decoder(fields: pa.StructType, descriptors: bytes, message: str) -> RecordDecoder:
-    """Return the decoder of bodies that hold this message. Raises BadDescriptors."""
+    """Return the decoder of bodies with this message. Raises BadDescriptors."""
     return RecordDecoder(fields, ProtobufParser(descriptors, message))
 
 
 def confluent_avro_decoder(fields: pa.StructType, schema: str | Registry) -> RecordDecoder:
-    """Return a decoder that uses the registry, or one schema whatever the number is. Raises BadAvroSchema."""
+    """Return a decoder that uses the registry, or one schema for all numbers. Raises BadAvroSchema."""
     if isinstance(schema, Registry):
         return RecordDecoder(fields, RegisteredAvroParser(schema))
     return RecordDecoder(fields, FramedParser(AvroParser(schema)))
@@ -36,5 +36,5 @@ def confluent_json_decoder(fields: pa.StructType) -> RecordDecoder:
 
 
 def confluent_protobuf_decoder(fields: pa.StructType, descriptors: bytes, message: str) -> RecordDecoder:
-    """Return the decoder of bodies that hold this message. Raises BadDescriptors."""
+    """Return the decoder of bodies with this message. Raises BadDescriptors."""
     return RecordDecoder(fields, FramedParser(ProtobufParser(descriptors, message)))

@@ -1,8 +1,8 @@
-"""Makes a class for msgspec's typed decoding, by which bodies are parsed quickly, without dictionaries in between.
+"""Makes a class for msgspec's typed decoding, a fast path that parses bodies without intermediate dictionaries.
 
-This quick way can only accept bodies. A body that it refuses is parsed again the slow way, which decides and knows the
-cause. So whatever the quick way accepts, `columns.py` must accept too, with the same values. Types for which that does
-not hold are left out: bodies of a schema that has one are always parsed the slow way.
+The fast path can only accept bodies. A body that it refuses is parsed again on the slow path, which decides and knows
+the cause. So if the fast path accepts a body, `columns.py` must accept it too, with the same values. Types for which
+that isn't true are left out: a schema with such a type always uses the slow path.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, defstruct
 
 
 class _TooRich(Exception):
-    """The schema has a type that msgspec does not read as we do."""
+    """The schema has a type that msgspec parses differently from us."""
 
 
 def record_class(schema: pa.StructType) -> type[Struct] | None:
@@ -37,7 +37,7 @@ def _record_class(schema: pa.StructType) -> type[Struct]:
         "Record",
         fields,
         rename={f"f{number}": field.name for number, field in enumerate(schema)},
-        forbid_unknown_fields=True,  # they have to be counted
+        forbid_unknown_fields=True,  # to count them
         kw_only=True,
         eq=False,
         gc=False,  # a parsed body has no cycles

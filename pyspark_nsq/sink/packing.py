@@ -3,8 +3,8 @@
     count   4
     (size 4, body) * count          all numbers big-endian
 
-With a column of headers these are bodies of `POST /hmpub`, and encoded headers precede each body within its size.
-Arrow joins the big-endian sizes with the bodies; a request's body is then its count and a slice of the joined buffer.
+With a column of headers these are bodies of `POST /hmpub`, and encoded headers precede each body within its size. Arrow
+joins the big-endian sizes with the bodies; a request's body is then its count and a slice of the joined buffer.
 """
 
 from __future__ import annotations
@@ -52,22 +52,22 @@ class Part:
     defer_ms: int
     count: int  # of messages
     body: bytes
-    key: str = ""  # that its one row brings along
-    has_headers: bool = False  # whether headers precede each message
+    key: str = ""  # from its single row
+    has_headers: bool = False  # headers precede each message
 
 
 def key_of(task: str, number: int, body: bytes) -> str:
-    """Return the key by which nsqd recognizes a task's part when it is sent again.
+    """Return the key by which nsqd recognizes a repeat of a task's part.
 
-    The key contains a hash of the body. If rows or options differ in the second run, a part is therefore not mistaken
-    for one with other messages: its messages may be published twice, but none is dropped.
+    The key contains a hash of the body. So if rows or options differ in the second run, nsqd doesn't mistake a part for
+    one with other messages: messages may be published twice, but none is dropped.
     """
     key = f"{task}/{number}/{blake2b(body, digest_size=8).hexdigest()}"
     return key if is_valid_key(key.encode()) else blake2b(key.encode(), digest_size=32).hexdigest()
 
 
 def check_columns(schema: pa.Schema, *, topic: str, has_keys: bool = False) -> None:
-    """Raise BadOption when rows of this schema cannot be published."""
+    """Raise BadOption when rows of this schema can't be published."""
     if BODY not in schema.names:
         raise BadOption(f"the rows have no column {BODY}, binary or string, with what to publish")
     if not topic and TOPIC not in schema.names:
@@ -94,9 +94,9 @@ def _is_headers(kind: pa.DataType) -> bool:
 def parts(rows: pa.RecordBatch, *, topic: str, limits: Limits, has_keys: bool = False) -> Iterator[Part]:
     """Yield the requests for these rows; each topic and delay keeps the order of its rows.
 
-    With `has_keys`, each row is a request of its own, with the row's key if it has one.
+    With `has_keys`, each row is its own request, with the row's key if it has one.
 
-    Raises NsqError for rows that cannot be published, before it yields the first request.
+    Raises NsqError for rows that can't be published, before it yields the first request.
     """
     checked = _checked(rows, limits)
     if not topic:
@@ -140,7 +140,7 @@ def _checked(rows: pa.RecordBatch, limits: Limits) -> pa.RecordBatch:
 
 
 def _headed(headers: pa.Array, bodies: pa.Array) -> pa.Array:
-    """Return the bodies, each behind the encoded headers of its row."""
+    """Return the bodies, each after the encoded headers of its row."""
     try:
         encoded = [encode_headers(dict(pairs)) if pairs else NONE for pairs in headers.to_pylist()]
     except (BadHeaders, AttributeError, TypeError) as error:  # a value may be null
@@ -173,7 +173,7 @@ def _parts(topic: str, defer_ms: int, bodies: pa.Array, limits: Limits, *, has_h
 
 
 def _packed(bodies: pa.Array) -> tuple[memoryview, memoryview]:
-    """Return all bodies, each behind its size, in one buffer; and where each begins there and the last one ends."""
+    """Return all bodies, each after its size, in one buffer; and the offset of each, and of the end."""
     sizes = array("i", pc.binary_length(bodies).to_pylist())
     if byteorder == "little":
         sizes.byteswap()

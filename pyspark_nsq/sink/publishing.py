@@ -1,9 +1,9 @@
 """`df.write.format("nsq")` and `df.writeStream.format("nsq")`: each task publishes its rows with `POST /mpub`.
 
-At least once: a part that is not answered is sent again, to another nsqd if there is one. Exactly once: each part has a
-key, which is the same whenever its task is run again; the part goes to the same nsqd each time, and that remembers the
-key. With keys: the same for each single row, whose column may bring its key along; the key chooses the nsqd, so that a
-key that comes again in another task or query finds the nsqd that remembers it.
+At least once: a part without an answer is sent again, to another nsqd if there is one. Exactly once: each part has a
+key, which is the same whenever its task is repeated; the part goes to the same nsqd each time, which remembers the key.
+With keys: the same for each single row, whose key may come from a column; the key chooses the nsqd, so that a repeated
+key in another task or query reaches the nsqd that remembers it.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from pyspark_nsq.worker import freeze_imports
 
 log = logging.getLogger(__name__)
 
-_PAUSES: Final = (0.05, 0.2, 0.5, 1.0, 2.0)  # seconds between tries; the last one again and again
-_FOR_NOW: Final = (429, 503)  # statuses of an nsqd that takes nothing now: a bound of its policy is reached; it drains
-_PATIENCE: Final = 60.0  # seconds of tries for one request, until the task fails
-_DEFAULT_MESSAGE: Final = 1 << 20  # nsqd's default of --max-msg-size, for an nsqd that does not tell its own
+_PAUSES: Final = (0.05, 0.2, 0.5, 1.0, 2.0)  # seconds between tries; the last one repeats
+_FOR_NOW: Final = (429, 503)  # statuses of an nsqd that accepts nothing now: a policy limit is reached; it drains
+_PATIENCE: Final = 60.0  # seconds of tries for one request before the task fails
+_DEFAULT_MESSAGE: Final = 1 << 20  # nsqd's default of --max-msg-size, for an nsqd that doesn't report its own
 _DEFAULT_BODY: Final = 5 << 20  # the same for --max-body-size
 
 
@@ -64,7 +64,7 @@ class NsqStreamWriter(DataSourceStreamArrowWriter):
         """Do nothing: everything was published when the tasks ended."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Do nothing: what was published stays published."""
+        """Do nothing: published messages stay published."""
 
 
 def _task() -> TaskContext:
@@ -83,7 +83,7 @@ def _publish(batches: Iterator[pa.RecordBatch], options: SinkOptions, write_id: 
             if batch.num_rows:
                 count += publisher.publish(batch)
         if not count and not context.partitionId():
-            publisher.prepare()  # a stream begins with an empty batch: wrong settings show then, not with the first row
+            publisher.prepare()  # a stream begins with an empty batch, which then shows wrong settings at once
     finally:
         publisher.close()
     return Published(count)
@@ -97,9 +97,9 @@ class _Publisher:
         self._http = Http(options.access)
         self._task = f"{write_id}/{partition}"
         self._partition = partition
-        self._is_bound = options.exactly_once or options.has_keys  # what is sent again goes to the same nsqd
+        self._is_bound = options.exactly_once or options.has_keys  # repeats go to the same nsqd
         self._turn = partition if self._is_bound else partition + attempt  # which of the addresses to use
-        self._part = 0  # the number of the next part
+        self._part = 0  # number of the next part
         self._addresses: list[str] = []
         self._limits: Limits | None = None
 
@@ -111,7 +111,7 @@ class _Publisher:
         return int(rows.num_rows)
 
     def prepare(self, *, needs_defer: bool = False) -> Limits:
-        """Find the nsqd and return their limits. Raises when nothing could be published."""
+        """Find the nsqds and return their limits. Raises when nothing could be published."""
         self._addresses = nodes_to_publish_to(self._options.where, self._http)
         if not self._addresses:
             raise NsqError(f"no nsqd is registered at {', '.join(self._options.where.lookupd)}")
@@ -127,7 +127,7 @@ class _Publisher:
     def close(self) -> None:
         self._http.close()
 
-    # What this nsqd can do
+    # Capabilities of this nsqd
 
     def _check_remembers(self, option: str) -> None:
         if not self._setting("idempotence_window"):
@@ -144,7 +144,7 @@ class _Publisher:
         return Limits(options.most_messages, min(options.most_bytes, most), min(longest, most - 8))
 
     def _setting(self, name: str) -> int | None:
-        """Return an option of the nsqd whose turn it is, or of the next that answers; None if it does not tell."""
+        """Return an option of the current nsqd, or of the next that answers; None if unknown."""
         began, failures = time.monotonic(), 0
         while True:
             try:
@@ -152,7 +152,7 @@ class _Publisher:
             except Refused as refused:
                 if self._is_bound and refused.status in (401, 403):
                     raise
-                return None  # NSQ's own nsqd, for example, takes messages all the same
+                return None  # NSQ's own nsqd, for example, accepts messages all the same
             except Unreachable as failure:
                 failures = self._wait(failure, failures, began)
 
@@ -163,7 +163,7 @@ class _Publisher:
         return self._addresses[self._turn % len(self._addresses)]
 
     def _send(self, part: Part) -> None:
-        # An nsqd that knows no headers knows no /hmpub either, so it does not take them for parts of bodies.
+        # An nsqd that knows no headers doesn't know /hmpub either, so it won't take them for parts of bodies.
         path = "/hmpub?" if part.has_headers else "/mpub?binary=true&"
         target = f"{path}topic={quote(part.topic)}"
         if part.defer_ms:
@@ -191,7 +191,7 @@ class _Publisher:
                 failures = self._wait(failure, failures, began)
 
     def _wait(self, failure: NsqError, failures: int, began: float) -> int:
-        """Choose the next nsqd, unless each part has to go to the same one, and pause when all of them have been tried.
+        """Choose the next nsqd, unless each part has to go to the same one, and pause when all of them were tried.
 
         Returns the number of failures so far. Raises when that has gone on for too long.
         """

@@ -1,7 +1,8 @@
-"""Reports to each nsqd how far a query has committed its lanes, so that people who look at a topic see who reads it.
+"""Reports a query's committed sequences to each nsqd, so that people who look at a topic see its readers.
 
-The reports serve people only, so they never delay a batch and never make one fail. A daemon thread posts the newest
-sequences: at most once a second, and at least once a minute, as nsqd takes a query that is silent for longer for gone.
+The reports are only for people, so they never delay a batch and never make one fail. A daemon thread posts the newest
+sequences: at most once a second, and at least once a minute, because nsqd takes a query for gone that is silent for
+longer.
 """
 
 from __future__ import annotations
@@ -22,26 +23,26 @@ from pyspark_nsq.options import Reader
 
 log = logging.getLogger(__name__)
 
-HEARTBEAT: Final = 45.0  # seconds; nsqd's readers are expected to report at least each minute
+HEARTBEAT: Final = 45.0  # seconds; nsqd expects its readers to report at least each minute
 _PAUSE: Final = 1.0  # seconds between two rounds
-_CHECK_EVERY: Final = 5.0  # seconds between two checks of what is due
-_RETRY_AFTER: Final = 30.0  # seconds until a node that has failed is tried again
+_CHECK_EVERY: Final = 5.0  # seconds between checks for due reports
+_RETRY_AFTER: Final = 30.0  # seconds until we try a failed node again
 PATIENCE: Final = 2.0  # seconds for one answer
-# The topic or its log has just been deleted, or the log has become shorter. The query is about to learn of this as
-# well, so these answers are no reason to stop reporting to the node.
+# The topic or its log has just been deleted, or the log has become shorter. The query is about to find out, too, so
+# with these answers we don't stop reporting to the node.
 _TEMPORARY: Final = frozenset(("TOPIC_NOT_FOUND", "ANOTHER_LOG", "BEYOND_END"))
 
 
 class Schedule:
-    """Decides which lanes are to be reported, and when. It does no I/O, and takes the time as an argument."""
+    """Decides which lanes to report, and when. It does no I/O, and takes the time as an argument."""
 
     def __init__(self) -> None:
-        self._reported: dict[Lane, tuple[int, float]] = {}  # the last sequence that the node has accepted, and when
+        self._reported: dict[Lane, tuple[int, float]] = {}  # last sequence accepted by the node, and when
         self._not_before: dict[str, float] = {}  # by node
         self._refused: set[str] = set()  # nodes that know no readers, or refuse this one
 
     def due(self, lanes: Mapping[Lane, int], now: float) -> Iterator[Lane]:
-        """Yield the lanes whose sequence is news to their node, or was reported a heartbeat ago.
+        """Yield the lanes with a new sequence, or whose last report was a heartbeat ago.
 
         The caller may record the outcome for one lane before it takes the next: a node that has just failed is skipped.
         """
@@ -70,13 +71,13 @@ class Announcer:
         self._schedule = Schedule()
         self._changed = threading.Condition()
         self._lanes: Mapping[Lane, int] = {}
-        self._tried: Mapping[Lane, int] = self._lanes  # the lanes of the last round
-        self._hurries = False  # `settle` is waiting: the next round does not wait for the pause to end
+        self._tried: Mapping[Lane, int] = self._lanes  # lanes of the last round
+        self._hurries = False  # `settle` is waiting: the next round skips the pause
         self._closed = False
         self._thread: threading.Thread | None = None
 
     def committed(self, lanes: Mapping[Lane, int]) -> None:
-        """Take note that everything before these sequences is committed; the thread reports it."""
+        """Record that everything before these sequences is committed; the thread reports it."""
         with self._changed:
             if lanes == self._lanes:
                 return
@@ -87,14 +88,14 @@ class Announcer:
             self._thread.start()
 
     def settle(self, seconds: float) -> None:
-        """Wait until everything is reported, for so many seconds at most: the process may end after this."""
+        """Wait until everything is reported, for at most this many seconds: the process may end after this."""
         with self._changed:
             self._hurries = self._tried is not self._lanes
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._tried is self._lanes, timeout=seconds)
 
     def close(self) -> None:
-        """Stop reporting, heartbeats included."""
+        """Stop reporting, including heartbeats."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

@@ -21,10 +21,10 @@ ROWS_PER_TASK: Final = 500_000  # a task costs as much as reading 20,000 rows, b
 
 @dataclass
 class Task(InputPartition):
-    """What one Spark task reads."""
+    """The ranges for one Spark task."""
 
     ranges: tuple[Range, ...]
-    opening: frozenset[tuple[Lane, int]] = frozenset()  # lanes that this batch is the first to read, and from where
+    opening: frozenset[tuple[Lane, int]] = frozenset()  # lanes first read by this batch, and from where
 
 
 class NsqBatchReader(DataSourceReader):

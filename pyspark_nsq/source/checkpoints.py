@@ -1,7 +1,7 @@
-"""Reads and makes the files of a query's checkpoint: its id, and the planned and committed batches.
+"""Reads and writes the files of a query's checkpoint: its id, and the planned and committed batches.
 
-Spark does not wait for the disk, so a power cut may leave a torn file. A torn file is an error that names it; nothing
-is guessed from its contents.
+Spark doesn't wait for the disk, so a power cut may leave a torn file. We report it as an error with its name, and never
+guess from its content.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from pyspark_nsq.options import SourceOptions
     from pyspark_nsq.stores.places import Place
 
-_HEADER: Final = "v1"  # the first line of each file in Spark's logs of batches
-_NO_OFFSET: Final = "-"  # stands for a source that has no offset yet
+_HEADER: Final = "v1"  # first line of each file in Spark's logs of batches
+_NO_OFFSET: Final = "-"  # stands for a source without an offset
 
 
 def checkpointed(checkpoint: Place) -> tuple[int, list[dict[str, int]]]:
-    """Return the last planned batch of a checkpoint, and where each source stands at its end. Raises PipeFailed."""
+    """Return the last planned batch of a checkpoint, and each source's position at its end. Raises PipeFailed."""
     batch, offsets = last_offsets(checkpoint)
     return batch, [lanes_of(offset) for offset in offsets]
 
 
 def last_offsets(checkpoint: Place) -> tuple[int, list[Any]]:
-    """Return the last planned batch, and the offset of each source as the source wrote it. Raises PipeFailed."""
+    """Return the last planned batch, and each source's offset as the source wrote it. Raises PipeFailed."""
     batches = planned_in(checkpoint)
     if not batches:
         raise PipeFailed(f"there is no checkpoint with offsets at {checkpoint}")
@@ -41,7 +41,7 @@ def last_offsets(checkpoint: Place) -> tuple[int, list[Any]]:
 def check_topics(lanes: Iterable[str], options: SourceOptions, checkpoint: str) -> None:
     """Raise PipeFailed for a checkpoint of another topic.
 
-    Without this check, the source would report its lanes as lost, and suggest to go on without them.
+    Without this check, the source would report its lanes as lost, and suggest going on without them.
     """
     topics = {Lane.parse(lane).topic for lane in lanes}
     strange = topics - options.topics.among(topics)
@@ -77,7 +77,7 @@ def committed_in(checkpoint: Place) -> list[int]:
 
 
 def offsets_of(checkpoint: Place, batch: int) -> list[Any]:
-    """Return where each source stands at the end of a planned batch. Raises PipeFailed."""
+    """Return each source's position at the end of a planned batch. Raises PipeFailed."""
     file = checkpoint.child("offsets").child(str(batch))
     header, *rest = (read_text(file) or "").splitlines() or [""]
     if header != _HEADER or len(rest) < 2:  # a line about the batch, and one for each source
@@ -86,14 +86,14 @@ def offsets_of(checkpoint: Place, batch: int) -> list[Any]:
 
 
 def make_checkpoint(checkpoint: Place, query: str) -> None:
-    """Make a checkpoint of a query that has not planned a batch yet, unless there is a checkpoint already."""
+    """Create a checkpoint for a query that hasn't planned a batch yet, unless there is one already."""
     create_text(checkpoint.child("metadata"), json.dumps({"id": query}))
 
 
 def make_checkpoint_at(checkpoint: Place, query: str, offset: object) -> None:
-    """Make a checkpoint of a query with one source, whose first batch ended at this offset.
+    """Create a checkpoint for a query with one source, whose first batch ended at this offset.
 
-    The commit is written before the plan, as Spark would run a batch that is planned but not committed. If this is
+    We write the commit before the plan, because Spark would run a batch that is planned but not committed. If this is
     interrupted between the two, `planned_in` refuses the checkpoint. If the id is missing, Spark chooses one.
     """
     about = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}})
@@ -105,7 +105,7 @@ def make_checkpoint_at(checkpoint: Place, query: str, offset: object) -> None:
 def batches_in(folder: Place) -> list[int]:
     """Return the numbers of the batches in one of Spark's logs.
 
-    It may have joined earlier ones in `<number>.compact`.
+    Spark may have joined earlier ones in `<number>.compact`.
     """
     names = [name.removesuffix(".compact") for name in names_in(folder)]
     return sorted(int(it) for it in names if it.isdecimal())

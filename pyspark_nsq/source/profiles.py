@@ -1,7 +1,7 @@
-"""Keeps what is known of lanes from batch to batch, and asks nsqd for more when a decision needs it.
+"""Keeps lane profiles from batch to batch, and asks nsqd for more data when a decision needs it.
 
-All decisions are in sharing.py and lanes.py. In a stream that goes on, a lane whose node does not answer is left out of
-the batch, so that it does not delay the others. If there will be no later batch, the node is waited for.
+All decisions are in sharing.py and lanes.py. In an ongoing stream, a lane whose node doesn't answer is left out of the
+batch, so that it doesn't delay the others. If there will be no later batch, we wait for the node.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from pyspark_nsq.source.sharing import Limit, Profile, Question, Shares, share
 
 log = logging.getLogger(__name__)
 
-_POINTS: Final = 250  # in an answer, which then has some ten kilobytes
-_ROUNDS: Final = 8  # of questions for one decision; each looks a hundred times closer
-_AT_ONCE: Final = 8  # questions that are asked at the same time
-_PAUSE: Final = 0.5  # seconds until a node that does not answer is asked again
-_FINE: Final = 4  # marks in a task's bytes, at least, so that a task cannot become much too large
+_POINTS: Final = 250  # in an answer, which then takes some ten kilobytes
+_ROUNDS: Final = 8  # of queries for one decision; each is a hundred times finer
+_AT_ONCE: Final = 8  # queries at the same time
+_PAUSE: Final = 0.5  # seconds until we ask a silent node again
+_FINE: Final = 4  # marks in a task's bytes, at least, so that a task can't become much too large
 
 
 Points = Sequence[tuple[int, int, int]]  # see `Cluster.points`
 
 
 class _Absent(Exception):
-    """A lane's node does not answer now."""
+    """A lane's node doesn't answer now."""
 
     def __init__(self, lane: Lane, failure: Unreachable) -> None:
         super().__init__(str(lane))
@@ -41,7 +41,7 @@ class _Absent(Exception):
 
 
 class _Blind(Exception):
-    """The times of a lane's messages cannot be found out, at least for this batch."""
+    """The times of a lane's messages can't be determined, at least for this batch."""
 
 
 class Profiles:
@@ -52,9 +52,9 @@ class Profiles:
     def share(
         self, heads: Mapping[Lane, Head], spans: Mapping[Lane, Span], limit: Limit, *, goes_on: bool = True
     ) -> Shares:
-        """Return how many of the waiting rows of each lane a batch takes; none of lanes that are not in the result.
+        """Return how many of the waiting rows of each lane a batch takes. Lanes missing in the result give none.
 
-        If the stream does not go on after this, raises Unreachable when a node does not answer for a minute.
+        If this is the stream's last batch, raises Unreachable when a node doesn't answer for a minute.
         """
         waiting = {lane: self._followed(heads[lane], span) for lane, span in spans.items()}
         try:
@@ -74,7 +74,7 @@ class Profiles:
             return shares
 
     def part(self, heads: Mapping[Lane, Head], spans: Mapping[Lane, Span], limit: Limit) -> float:
-        """Return how many batches would be filled by what waits, estimated without asking any node."""
+        """Return how many batches the waiting messages would fill, estimated without querying any node."""
         waiting = [self._followed(heads[lane], span) for lane, span in spans.items()]
         return limit.part(sum(it.rows for it in waiting), sum(it.likely_bytes for it in waiting))
 
@@ -105,7 +105,7 @@ class Profiles:
         questions: Sequence[Question],
         patience: float = 0,
     ) -> None:
-        """Ask the questions, and let the profiles learn the answers.
+        """Ask the questions, and update the profiles with the answers.
 
         Raises _Absent or _Blind when there is no answer.
         """
@@ -137,7 +137,7 @@ class Profiles:
     ) -> Mapping[Range, Marks]:
         """Return how the bytes are spread over each range.
 
-        Nodes are asked where a range may fill more than one task.
+        Queries nodes if a range may fill more than one task.
         """
         if task_bytes is None:
             return {}

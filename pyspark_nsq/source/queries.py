@@ -1,4 +1,4 @@
-"""Where messages come from: the options that all jobs share, for Spark's `format("nsq")`."""
+"""The source's options that all jobs share, for Spark's `format("nsq")`."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class From:
 
 
 def with_defaults(source: From, options: Mapping[str, str]) -> From:
-    """Set options that are not given. Case does not matter in their names."""
+    """Set missing options. Case doesn't matter in their names."""
     given = {name.lower() for name in source.options}
     missing = {name: value for name, value in options.items() if name.lower() not in given}
     return replace(source, options={**missing, **source.options})
 
 
 def reporting(source: From, name: str, into: str, kind: str) -> From:
-    """Have the stream report to nsqd how far it has come, and where it lands, unless `readerName` is empty."""
+    """Make the stream report its progress and target to nsqd, unless `readerName` is empty."""
     if any(option.lower() == "readername" and not text for option, text in source.options.items()):
         return source
     place = mask_passwords(into)

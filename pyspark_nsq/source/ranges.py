@@ -1,6 +1,6 @@
-"""Ranges of lanes as rows: what `format("nsq")` yields with `ranges=true`, for a sink that reads the messages itself.
+"""Ranges of lanes as rows: the output of `format("nsq")` with `ranges=true`, for a sink that reads the messages itself.
 
-The messages then need not pass through the pipe between Spark and its Python workers. Offsets, checkpoints and batches
+The messages then needn't pass through the pipe between Spark and its Python workers. Offsets, checkpoints and batches
 stay the same.
 """
 
@@ -26,7 +26,7 @@ SCHEMA: Final = "lane string, address string, begin bigint, end bigint, opens bo
 
 
 class Part(NamedTuple):
-    """A range, and whether it opens its lane: the query has read nothing of that before."""
+    """A range, and whether it opens its lane: the query has read nothing before it."""
 
     range: Range
     opens: bool
@@ -35,7 +35,7 @@ class Part(NamedTuple):
 def empty_openings(start: Offsets, end: Offsets) -> list[Range]:
     """Return an empty range for each lane that begins with this batch but has no message in it.
 
-    The sink that lands the lanes needs them, to know where each lane begins.
+    The landing sink needs them, to know where each lane begins.
     """
     if start == end:
         return []
@@ -56,6 +56,6 @@ def as_rows(ranges: Sequence[Range], opening: frozenset[tuple[Lane, int]]) -> pa
 
 
 def parts_of(rows: pa.RecordBatch) -> Iterator[Part]:
-    """Yield the ranges that `as_rows` has turned into rows."""
+    """Yield the ranges from the rows of `as_rows`."""
     for row in rows.to_pylist():
         yield Part(Range(Lane.parse(row["lane"]), row["address"], row["begin"], row["end"]), row["opens"])

@@ -1,7 +1,7 @@
 """Reads ranges of a log as Arrow batches, in a Spark task.
 
-A broken connection, a node that restarts, and a node with too many readers are waited out, for a limited time after the
-last progress. No row is yielded twice: the next request begins where the rows end that have been yielded or collected.
+We wait for a broken connection, a restarting node, or a node with too many readers, for a limited time after the last
+progress. No row is yielded twice: the next request begins after the last yielded or collected row.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ log = logging.getLogger(__name__)
 REMOVED: Final = "removed"
 VANISHED: Final = "vanished"
 _READ_SIZE: Final = 1 << 20
-_PAUSES: Final = (0.05, 0.2, 0.5, 1.0, 2.0)  # seconds between tries; the last one again and again
-PATIENCE: Final = 60.0  # seconds without progress before an error; a node that is started again is back within that
+_PAUSES: Final = (0.05, 0.2, 0.5, 1.0, 2.0)  # seconds between tries; the last one repeats
+PATIENCE: Final = 60.0  # seconds without progress before an error; a restarted node is back within that
 _PATIENCE_IN_LINE: Final = 600.0  # the same while the node has as many readers as it allows: our turn will come
 
 
@@ -46,7 +46,7 @@ def read_ranges(ranges: tuple[Range, ...], options: SourceOptions, schema: pa.Sc
 
 
 class RangeReader:
-    """Reads the ranges of one task. Several ranges of a node that does not come back cost the task only one wait."""
+    """Reads the ranges of one task. Several ranges of a node that doesn't return cost the task only one wait."""
 
     def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
         freeze_imports()
@@ -114,7 +114,7 @@ class _RangeReading:
                 self._went_on(event.end)
                 if self._builder.is_full:
                     yield self._builder.take()
-                    self._progress_at = time.monotonic()  # the time that Spark took for the rows is not the node's
+                    self._progress_at = time.monotonic()  # the time that Spark took for the rows isn't the node's fault
             case Gap():
                 yield from self._damaged(event)
             case End(following) if following <= self._position and following < (self._range.end or 0):
@@ -131,7 +131,7 @@ class _RangeReading:
         if self._builder.rows:
             yield self._builder.take()
 
-    # What cannot be read
+    # Unreadable messages
 
     def _damaged(self, gap: Gap) -> Iterator[pa.RecordBatch]:
         lane = self._range.lane
@@ -178,8 +178,8 @@ class _RangeReading:
     def _displaced(self, refused: Refused, end: int) -> Iterator[pa.RecordBatch]:
         """Handle an answer of another node at this address.
 
-        The lane may have moved to another address, or may appear at one soon, so it is looked for and waited for. If
-        that is in vain, this raises or, without `lossless`, gives the node up.
+        The lane may have moved to another address, or may appear at one soon, so we look for it and wait. If that is in
+        vain, this raises or, without `lossless`, gives up the node.
         """
         node = self._range.lane.node
         moved = self._look_elsewhere()
@@ -190,7 +190,7 @@ class _RangeReading:
             self._pause(refused, PATIENCE, moved=moved)
 
     def _look_elsewhere(self) -> bool:
-        """Look for the lane at all other addresses, and read from there if it is found. Return whether it was."""
+        """Look for the lane at all other addresses, and read from there. Return True if it was found."""
         lane = self._range.lane
         cluster = Cluster(replace(self._options, topics=Topics((lane.topic,))), self._http)
         try:
@@ -213,7 +213,7 @@ class _RangeReading:
         return time.monotonic() - self._progress_at > patience
 
     def _pause(self, failure: NsqError, patience: float, *, moved: bool = False) -> None:
-        # A lane that has just been found elsewhere gets more time, but not for ever: it might move to and fro.
+        # A lane that was just found elsewhere gets more time, but not forever: it might move to and fro.
         if self._has_waited(2 * patience if moved else patience):
             raise NsqError(
                 f"lane {self._range.lane}: nothing has come from {self._address} for {patience:.0f} s "

@@ -1,7 +1,7 @@
 """Turns batches of a log into Arrow columns, without touching single messages in Python.
 
 A batch's payload is `(size:4, body) * count`. The bodies lie in it like the values of a binary array, except for the
-sizes between them. So a binary array is laid over the payload whose values are, alternately, a body and the bytes
+sizes between them. So we lay a binary array over the payload whose values are, alternately, a body and the bytes
 between two bodies, and Arrow takes every other value. Within a batch, sequences and ids are consecutive, and all
 messages have the same time, topic and node.
 """
@@ -22,12 +22,12 @@ from nsqcommon.wire.history import StoredBatch
 from nsqcommon.wire.log_record import message_offsets
 from pyspark_nsq.lanes import Lane
 
-MOST_ROWS: Final = 20_000  # in one Arrow batch; more does not make Spark faster
+MOST_ROWS: Final = 20_000  # in one Arrow batch; more doesn't make Spark faster
 MOST_BYTES: Final = 4 << 20
 
 _ID_DIGITS: Final = 16
 _SIZE: Final = 4
-_WALKED: Final = 32  # messages, for which walking from one to the next is as fast as a guess
+_WALKED: Final = 32  # up to this many messages, walking from one to the next is as fast as a guess
 
 GAP: Final = pa.struct([pa.field("end", pa.int64()), pa.field("reason", pa.string())])
 COLUMNS: Final[Mapping[str, pa.DataType]] = {
@@ -107,13 +107,13 @@ class RowBuilder:
         self._bytes += len(batch.payload)
 
     def take(self) -> pa.RecordBatch:
-        """Return what was collected, and begin again. Something must have been collected."""
+        """Return the collected rows, and start again. There must be some."""
         taken = pa.RecordBatch.from_arrays([make() for make in self._columns], schema=self._schema)
         self._clear()
         return taken
 
     def gap(self, first: int, end: int | None, reason: str) -> pa.RecordBatch:
-        """Return one row that stands for messages that cannot be read."""
+        """Return one row that stands for messages that can't be read."""
         values = {
             "topic": self._lane.topic,
             "node": self._lane.node,
@@ -161,15 +161,15 @@ class RowBuilder:
 
 
 class _Numbers:
-    """An array of numbers, most of which are evenly spaced, also from one batch to the next.
+    """An array of numbers that are mostly evenly spaced, also from one batch to the next.
 
-    Evenly spaced numbers are only counted at first, and then made all at once.
+    Evenly spaced numbers are only counted at first, and then created all at once.
     """
 
     def __init__(self, code: str) -> None:
         self._code = code
         self._made = array(code)
-        self._start = self._step = self._count = 0  # of the evenly spaced numbers that are still to be made
+        self._start = self._step = self._count = 0  # of the evenly spaced numbers not yet created
 
     def add(self, numbers: Iterable[int]) -> None:
         self._make()
@@ -196,9 +196,9 @@ class _Numbers:
             self._count = 0
 
 
-# Arrow makes many numbers at a tenth of what Python needs for them.
+# Arrow creates many numbers in a tenth of Python's time.
 
-_FEW: Final = 64  # numbers, for which Arrow is not worth it
+_FEW: Final = 64  # up to this many numbers, Arrow isn't worth it
 _TYPES: Final = {"i": pa.int32(), "Q": pa.uint64()}
 
 
@@ -213,7 +213,7 @@ def _numbers(code: str, start: int, count: int, step: int = 1) -> array[int]:
 
 
 def _ramp(kind: pa.DataType, count: int) -> pa.Array:
-    """Return 0, 1, 2, ..., as a slice of an array that is kept."""
+    """Return 0, 1, 2, ..., as a slice of a cached array."""
     return _whole_ramp(kind, 1 << (count - 1).bit_length()).slice(0, count)
 
 
@@ -223,11 +223,11 @@ def _whole_ramp(kind: pa.DataType, count: int) -> pa.Array:
 
 
 def find_offsets(payload: bytes, count: int) -> Sequence[int] | None:
-    """Return what `message_offsets` returns, at a fifth of its cost where bodies are texts of different sizes.
+    """Return the result of `message_offsets`, at a fifth of its cost if bodies are texts of different sizes.
 
     A payload is `(size:4, body) * count`. A size below 65,536 begins with two zero bytes, and a text has no zero bytes,
-    so two of them should mark the start of a message. This is a guess until it is checked that each message ends where
-    the next one starts; then it is as certain as the result of a walk. Where the guess fails, `message_offsets` does
+    so two of them should mark the start of a message. This is a guess until we have checked that each message ends
+    where the next one starts; then it is as certain as the result of a walk. If the guess fails, `message_offsets` does
     the walk.
     """
     if count < _WALKED:

@@ -30,7 +30,7 @@ def default_schema(*, gap_rows: bool, headers: bool) -> str:
 def arrow_schema(schema: StructType) -> pa.Schema:
     """Return the Arrow schema of the rows that Spark expects. Raises BadOption for unknown columns and other types.
 
-    Only these columns are built, so the columns that a user's own schema leaves out cost nothing.
+    Only these columns are built, so columns that a user's own schema leaves out cost nothing.
     """
     wanted = to_arrow_schema(schema, timezone="UTC")
     for field in wanted:

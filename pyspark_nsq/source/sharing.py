@@ -1,23 +1,23 @@
-"""Decides what a batch takes when not everything fits: the oldest messages, up to one time for all lanes.
+"""Decides which messages a batch takes if not all fit: the oldest ones, up to one time for all lanes.
 
-No message in a batch is younger than one that the batch leaves behind. So no lane runs ahead of another in time, and a
-watermark drops nothing that was there to be read.
+No message in a batch is younger than one left behind. So no lane runs ahead of another in time, and a watermark drops
+nothing that could have been read.
 
-What is known of a lane are *fences*. `Fence(7, t, b)` says that the messages before sequence 7 were published at t or
-earlier, that those from 7 on were published at t or later, and that b bytes of records lie before 7. Between two fences
-nothing is known except the fences' own values, so it may be in doubt where a time T lies:
+Our knowledge of a lane is a list of *fences*. `Fence(7, t, b)` says that the messages before sequence 7 were published
+at t or earlier, that those from 7 on were published at t or later, and that b bytes of records lie before 7. Between
+two fences we know nothing but the fences' own values, so the position of a time T may be in doubt:
 
     lane A   0 ........ 400 ........ 900        T lies between fences: 400 messages for sure, up to 900 perhaps
     lane B   0 .. 20 .... T (30) ....... 60     T is the time of a fence: exactly 30
 
 `share` looks for the latest T up to which all lanes together fit into the limit, even if every doubtful message counts.
-It returns how much to take, or else questions: stretches of lanes in which more fences are needed, because the batch
-would otherwise be too small or a doubt remains. `profiles.py` asks these questions, lets the lanes' profiles learn the
-answers, and calls `share` again. Fences are kept from batch to batch, and each answer brings hundreds of them, so one
-or two questions for each lane and batch are enough.
+It returns how much to take, or else questions: stretches of lanes in which it needs more fences, because the batch
+would otherwise be too small or a doubt remains. `profiles.py` asks these questions, updates the lanes' profiles with
+the answers, and calls `share` again. Fences are kept from batch to batch, and each answer brings hundreds of them, so
+one or two questions per lane and batch are enough.
 
-When more messages have the same time than fit (a burst in one record, for example), the lanes share the remaining room
-in proportion to what they have. All lanes do so when the times of one lane cannot be found out.
+If more messages have the same time than fit (a burst in one record, for example), the lanes share the remaining room in
+proportion to their messages. All lanes do so if the times of one lane can't be determined.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from typing import Final, NamedTuple
 from pyspark_nsq.lanes import Lane
 
 _ANY_TIME: Final = (1 << 63) - 1  # stands for an unknown time: no message is younger
-_ENOUGH: Final = 0.75  # of the limit; beyond that, a fuller batch is not worth more questions
-_WORTH_ASKING: Final = 1 / 8  # of the largest stretch; smaller ones are not asked about in the same round
+_ENOUGH: Final = 0.75  # share of the limit above which a fuller batch isn't worth more questions
+_WORTH_ASKING: Final = 1 / 8  # share of the largest stretch; smaller ones aren't asked about in the same round
 
 _sequence_of: Final = attrgetter("sequence")
 _time_of: Final = attrgetter("time")
@@ -57,7 +57,7 @@ class Question(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What one batch may hold. None: no limit."""
+    """The limits of one batch. None: no limit."""
 
     rows: int | None = None
     bytes: int | None = None
@@ -69,7 +69,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Minimum:
-    """What a batch needs to be worthwhile: so many rows, or so much time since the last batch."""
+    """The minimum for a worthwhile batch: a number of rows, or a time since the last batch."""
 
     rows: int = 0
     delay: float = 0.0  # seconds
@@ -79,10 +79,10 @@ class Minimum:
 
 
 class Profile:
-    """What is known of the messages that wait in a lane: those from `place` to `end`."""
+    """Our knowledge of the waiting messages of a lane, from `place` to `end`."""
 
     def __init__(self, sequence: int) -> None:
-        self._fences = [Fence(sequence, 0, 0)]  # in order of sequence, time and bytes alike
+        self._fences = [Fence(sequence, 0, 0)]  # sorted by sequence, time and bytes alike
         self._end = sequence
         self._end_time = _ANY_TIME
         self._log: tuple[int, int] | None = None  # (first sequence, bytes) of the whole log, when last seen
@@ -101,19 +101,19 @@ class Profile:
 
     @property
     def unmeasured(self) -> int:
-        """The sequence from which on the sizes are not known; the end, if all are known."""
+        """The sequence from which on the sizes are unknown; the end, if all are known."""
         return self._fences[-1].sequence
 
     @property
     def most_bytes(self) -> int | None:
-        """An upper bound of the bytes from the place to the end; None: nothing is known."""
+        """An upper bound of the bytes from the place to the end; None: unknown."""
         if self.unmeasured == self._end:
             return self._fences[-1].bytes - self._fences[0].bytes
         return self._log[1] if self._log is not None else None
 
     @property
     def likely_bytes(self) -> int:
-        """An estimate of the bytes from the place to the end; what is not measured counts as average."""
+        """An estimate of the bytes from the place to the end; unmeasured messages count as average."""
         unmeasured = self._end - self.unmeasured
         log_first, log_bytes = self._log or (0, 0)
         return self._fences[-1].bytes - self._fences[0].bytes + log_bytes * unmeasured // max(1, self._end - log_first)
@@ -126,11 +126,11 @@ class Profile:
         return [*self._fences, Fence(self._end, max(self._end_time, last.time), last.bytes)]
 
     def move_to(self, sequence: int) -> None:
-        """Forget what lies before this sequence, which must lie in [place, end]."""
+        """Forget everything before this sequence, which must lie in [place, end]."""
         fences = self._fences
         after = bisect_right(fences, sequence, key=_sequence_of)
         if after == len(fences) and fences[-1].sequence < sequence:
-            self._fences = [Fence(sequence, fences[-1].time, 0)]  # the sizes up to here are not known
+            self._fences = [Fence(sequence, fences[-1].time, 0)]  # the sizes up to here are unknown
             return
         before = fences[after - 1]
         if before.sequence < sequence:
@@ -138,7 +138,7 @@ class Profile:
         del fences[: after - 1]
 
     def extend(self, end: int, time: int | None, log_first: int, log_bytes: int | None) -> None:
-        """Record where the lane ends, the time of its last message, and the size of its whole log. None: unknown.
+        """Record the lane's end, the time of its last message, and the size of its whole log. None: unknown.
 
         As long as nothing is removed from the log, its growth is the size of the new records, so no question is needed.
         """
@@ -155,7 +155,7 @@ class Profile:
     def learn(self, begin: int, end: int, points: Iterable[tuple[int, int, int]]) -> None:
         """Take in the answer to a question: (sequence, time, bytes since `begin`) of points in [begin, end].
 
-        If no point lies inside, the messages count as published at the same time, so that nothing is asked twice.
+        If no point lies inside, the messages count as published at the same time, so that we don't ask again.
         """
         fences = self._fences
         at = bisect_right(fences, begin, key=_sequence_of) - 1
@@ -177,7 +177,7 @@ class Profile:
         fences[at + 1 : at + 1] = new
 
     def long_stretches(self, most_bytes: int) -> list[tuple[int, int]]:
-        """Return the stretches [begin, end) that hold more bytes than this, and that a question could divide."""
+        """Return the stretches [begin, end) with more bytes than this that a question could divide."""
         return [
             (before.sequence, after.sequence)
             for before, after in pairwise(self.fences())
@@ -187,7 +187,7 @@ class Profile:
         ]
 
     def bytes_between(self, begin: int, end: int) -> Sequence[tuple[int, int]] | None:
-        """Return (sequence, bytes since `begin`) at both ends of a range and at all fences inside; None: not known."""
+        """Return (sequence, bytes since `begin`) at both ends of a range and at all fences inside; None: unknown."""
         fences = self._fences
         if not fences[0].sequence <= begin < end <= fences[-1].sequence:
             return None
@@ -216,7 +216,7 @@ def share(
     """Return how many rows of each lane a batch takes, or the questions to ask first.
 
     The rows fit into the limit, as far as the sizes of messages are known, but there is at least one row. `blind`: the
-    times of messages are not known. `settle`: do not ask any more, but take less where there is a doubt.
+    times of messages are unknown. `settle`: ask no more questions, but take less where there is a doubt.
     """
     waiting = {lane: profile for lane, profile in profiles.items() if profile.rows}
     if limit.bytes is not None and not blind and not settle and (questions := _unmeasured(waiting, limit.bytes)):
@@ -234,7 +234,7 @@ def share(
 
 
 def _unmeasured(waiting: Mapping[Lane, Profile], most: int) -> list[Question]:
-    """Return the questions about sizes. There are none if even all of the lanes' logs would fit."""
+    """Return the questions about sizes. There are none if even the lanes' whole logs would fit."""
     sizes = [profile.most_bytes for profile in waiting.values()]
     if None not in sizes and sum(size or 0 for size in sizes) <= most:
         return []
@@ -246,7 +246,7 @@ def _unmeasured(waiting: Mapping[Lane, Profile], most: int) -> list[Question]:
 
 
 def _of_one(lane: Lane, fences: Sequence[Fence], limit: Limit, settle: bool) -> Shares | list[Question]:
-    """Decide for the only lane that waits: no other lane's time has to be matched, so only sizes matter."""
+    """Decide for a single waiting lane: there are no other lanes' times to match, so only sizes matter."""
     start = fences[0]
     rows = fences[-1].sequence - start.sequence
     if limit.rows is not None:
@@ -257,8 +257,8 @@ def _of_one(lane: Lane, fences: Sequence[Fence], limit: Limit, settle: bool) -> 
             break
         if after.bytes <= most:
             continue
-        # This stretch does not fit into the bytes. If the limit of rows ends inside it too, that end may still fit, but
-        # its bytes are not known, so the stretch is treated alike.
+        # This stretch doesn't fit into the bytes. If the limit of rows ends inside it too, that end may still fit, but
+        # its bytes are unknown, so we treat the stretch alike.
         if before.bytes - start.bytes >= _ENOUGH * (most - start.bytes):
             rows = before.sequence - start.sequence
         elif before.time < after.time and after.sequence - before.sequence > 1 and not settle:
@@ -274,7 +274,7 @@ def _of_one(lane: Lane, fences: Sequence[Fence], limit: Limit, settle: bool) -> 
 
 
 class _Cut(NamedTuple):
-    """Where a time lies in a lane: somewhere from `low` to `most`. The messages of exactly this time end at `high`."""
+    """The position of a time in a lane: between `low` and `most`. The messages of exactly this time end at `high`."""
 
     low: Fence
     most: Fence
@@ -297,7 +297,7 @@ def _cut(fences: Sequence[Fence], time: int) -> _Cut:
 
 
 class _Sums:
-    """Adds up what a batch would hold if it took each lane up to some fence, and compares it with the limit."""
+    """Adds up the content of a batch that takes each lane up to some fence, and compares it with the limit."""
 
     def __init__(self, fences: Mapping[Lane, Sequence[Fence]], limit: Limit) -> None:
         self._limit = limit
@@ -339,7 +339,7 @@ def _level(fences: Mapping[Lane, Sequence[Fence]], limit: Limit, settle: bool) -
 
 
 def _following(fences: Mapping[Lane, Sequence[Fence]], ends: Mapping[Lane, Fence], limit: Limit) -> list[Question]:
-    """Return questions about the stretches behind these ends: a larger batch would end inside one of them."""
+    """Return questions about the stretches after these ends: a larger batch would end inside one of them."""
     parts: list[tuple[float, Question]] = []
     for lane, end in ends.items():
         after = bisect_right(fences[lane], end)
@@ -370,7 +370,7 @@ def _share_instant(
 
 
 def _in_proportion(spans: Mapping[Lane, tuple[int, int]], limit: Limit, rows: int, size: int, *, turn: int) -> Shares:
-    """Divide the room that is left beside the `rows` and `size` already taken among the (rows, bytes) of each lane.
+    """Divide the room left by `rows` and `size` among the lanes, each with its (rows, bytes).
 
     Each lane gets one row, and the rest is divided in proportion. When fewer rows fit than there are lanes, the lanes
     take turns: `turn` grows with each row that was ever taken.
@@ -388,7 +388,7 @@ def _in_proportion(spans: Mapping[Lane, tuple[int, int]], limit: Limit, rows: in
         return dict.fromkeys(chosen, 1)
     rest, others = most - len(lanes), max(1, total - len(lanes))
     taken = {lane: 1 + (spans[lane][0] - 1) * rest // others for lane in lanes}
-    left = most - sum(taken.values())  # fewer than there are lanes, as each share was rounded down
+    left = most - sum(taken.values())  # fewer than there are lanes, because each share was rounded down
     for lane in sorted(lanes, key=lambda it: -((spans[it][0] - 1) * rest % others))[:left]:
         taken[lane] += 1
     return taken

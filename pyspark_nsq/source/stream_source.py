@@ -1,7 +1,7 @@
 """`spark.readStream.format("nsq")`: follows lanes, batch by batch.
 
-In a process beside the driver, one reader lives as long as the query and determines its offsets. Spark makes more
-readers for a moment, to plan and to read. So a reader starts no thread and asks no node until Spark asks it for
+In a process beside the driver, one reader lives as long as the query and determines its offsets. Spark also makes
+short-lived readers, to plan and to read. So a reader starts no thread and queries no node until Spark asks it for
 offsets.
 """
 
@@ -48,11 +48,11 @@ from pyspark_nsq.source.sharing import Limit, Minimum, Shares
 from pyspark_nsq.source.watch import Watch
 from pyspark_nsq.worker import freeze_imports
 
-ROWS_PER_TASK: Final = 100_000  # fewer than in a batch query: a small micro-batch is to keep several cores busy
+ROWS_PER_TASK: Final = 100_000  # fewer than in a batch query: a small micro-batch should keep several cores busy
 _MOST_ROWS_PER_TASK: Final = 500_000
 _NO_LIMIT: Final = (1 << 63) - 1
-_GLANCE: Final = 0.1  # seconds between two looks for a lane that is waited for
-_LAST_WORDS: Final = 0.5  # seconds that a stream which ends by itself spends on its last report to nsqd, at most
+_GLANCE: Final = 0.1  # seconds between looks for a missing lane
+_LAST_WORDS: Final = 0.5  # maximum seconds that a stream spends on its last report to nsqd when it ends on its own
 
 
 class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -64,11 +64,11 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_batch_at = float("-inf")
         self._watch: Watch | None = None
         self._announcer: Announcer | None = None
-        self._all_answered = False  # every node that was asked at the start
+        self._all_answered = False  # every node answered at the start
         self._initial: Offsets | None = None
-        self._gap = 0  # how many messages the batch that was last planned leaves out
-        self._here = Offsets({})  # where the last batch ended that Spark has stored
-        self._targets: dict[Lane, int] | None = None  # with Trigger.AvailableNow: where each lane ended when it began
+        self._gap = 0  # number of messages left out by the last planned batch
+        self._here = Offsets({})  # end of the last batch that Spark has stored
+        self._targets: dict[Lane, int] | None = None  # with Trigger.AvailableNow: each lane's end at the start
         self._absent: dict[Lane, str] | None = None  # lanes that no node had at the start, and that count as gone
 
     # Offsets: in the driver
@@ -92,7 +92,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         here = self._here = Offsets.from_json(start)
         heads = self._heads()
-        is_limited = not isinstance(limit, ReadAllAvailable)  # that is what Trigger.Once asks for
+        is_limited = not isinstance(limit, ReadAllAvailable)  # Trigger.Once asks for that
         end = advance(
             here,
             heads,
@@ -109,9 +109,9 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end.to_json()
 
     def _announce(self, here: Offsets, *, is_last: bool) -> None:
-        """Report the start of the next batch as committed: Spark asks for a batch when the one before is committed.
+        """Report the start of the next batch as committed: Spark asks for a batch when the previous one is committed.
 
-        Spark also calls a source's `commit`, but only during the batch after that: too late for a stream that ends.
+        Spark also calls a source's `commit`, but only during the next batch: too late for a stream that ends.
         """
         options = self._options
         if options.reader is None:
@@ -132,7 +132,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             assert self._watch is not None
             down = self._watch.down()
             waiting = {lane: span for lane, span in waiting.items() if lane not in down}
-            # A node that has drained may go soon, so what is left in its lanes is taken at once.
+            # A node that has drained may go soon, so we take the rest of its lanes at once.
             is_ending = any(heads[lane].closed for lane in waiting)
             if not is_ending and not self._is_worth_while(heads, waiting, limit):
                 return None
@@ -147,16 +147,16 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._profiles.part(heads, waiting, limit) >= 1
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return a limit by which `latestOffset` recognizes Trigger.Once: for that, Spark passes ReadAllAvailable.
+        """Return a limit by which `latestOffset` recognizes Trigger.Once, for which Spark passes ReadAllAvailable.
 
-        Spark supports one kind of limit only, so `latestOffset` itself applies those of the options.
+        Spark supports only one kind of limit, so `latestOffset` itself applies the limits of the options.
         """
         return ReadMaxRows(self._options.max_rows or _NO_LIMIT)
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """Return what Spark shows as the latest offset.
+        """Return the offset that Spark shows as the latest.
 
-        Spark does not read it back, so it also carries which nodes and how many messages are missing, for listeners.
+        Spark doesn't read it back, so it also has the missing nodes and the number of missing messages, for listeners.
         """
         latest = Offsets({lane: head.next for lane, head in self._heads().items()}).to_json()
         assert self._watch is not None
@@ -183,8 +183,8 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _plan(self, start: Offsets, end: Offsets) -> list[Range]:
         """Plan the ranges of a batch, waiting for lanes that no node has.
 
-        Such a lane may have vanished since the batch was first planned, if this is a second run; or it may be just
-        moving to another address. After a minute it counts as lost or, if `lossless`, raises NotThere.
+        Such a lane may have vanished since the batch was first planned, if this is a second run; or it may be moving to
+        another address right now. After a minute it counts as lost or, if `lossless`, raises NotThere.
         """
         lossless = self._options.lossless
         given_up: set[Lane] = set()
@@ -215,11 +215,10 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._watch.heads()
 
     def _vanished(self, here: Offsets, heads: dict[Lane, Head]) -> dict[Lane, str]:
-        """Return the lanes that are gone, and how that is known.
+        """Return the lanes that are gone, and the evidence.
 
-        They are those that the watch has seen vanish, and those that no node had when the query started, unless their
-        node may only be down. A lane that is missing later may be on a node that is down, so it counts only if the
-        watch says so.
+        These are lanes that the watch has seen vanish, and lanes that no node had when the query started, unless their
+        node may only be down. If a lane is missing later, its node may be down, so it only counts if the watch says so.
         """
         assert self._watch is not None
         if self._absent is None:
@@ -249,10 +248,9 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _rows_per_task(ranges: Sequence[Range], tasks: int | None) -> int:
-    """Return how many rows a task of this batch gets if the option `rowsPerTask` does not say.
+    """Return how many rows a task of this batch gets, without the option `rowsPerTask`.
 
-    A task costs as much as reading 20,000 rows. So a batch that has enough tasks for all cores gets larger ones, not
-    more.
+    A task costs as much as reading 20,000 rows. So a batch with enough tasks for all cores gets larger ones, not more.
     """
     if tasks is None:
         return ROWS_PER_TASK

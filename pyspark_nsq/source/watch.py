@@ -1,7 +1,7 @@
-"""Keeps the heads of all lanes up to date beside the driver: Spark asks for them every few milliseconds.
+"""Keeps the heads of all lanes up to date beside the driver, because Spark asks for them every few milliseconds.
 
-For each topic at each nsqd, a thread asks for the head of its log; nsqd holds the answer back until the log changes.
-One more thread looks for new topics and nodes. They are daemon threads, as Spark kills their process and never calls
+For each topic at each nsqd, a thread polls the head of its log; nsqd holds the answer back until the log changes. One
+more thread looks for new topics and nodes. They are daemon threads, because Spark kills their process and never calls
 `stop`.
 """
 
@@ -22,21 +22,21 @@ from pyspark_nsq.missing import Seen, in_one_line, presence
 log = logging.getLogger(__name__)
 
 _WAIT: Final = 30.0  # seconds that a node holds an answer back
-_SHORTEST: Final = 0.01  # seconds between two questions about one log, however fast it grows
+_SHORTEST: Final = 0.01  # seconds between two requests for one log, however fast it grows
 _RETRY_AFTER: Final = 1.0  # seconds between two tries after a failure
-_TRIES: Final = 60  # failed tries until a place that discovery does not list any more is given up
-# How many looks at the whole cluster must not find a lane, after another node has taken its node's address, until it
-# counts as gone. With nsqlookupd there are more, as the node may just not be registered yet.
+_TRIES: Final = 60  # failed tries before we give up a place that discovery no longer lists
+# How many looks at the whole cluster must miss a lane before it counts as gone, after another node has taken its node's
+# address. With nsqlookupd there are more, because the node may just not be registered yet.
 _LOOKS: Final = 3
 _LOOKS_BY_LOOKUPD: Final = 30
 
 
 @dataclass(slots=True)
 class _Displaced:
-    """A lane at whose address another node answers now. Nodes that are started again can swap addresses."""
+    """A lane at whose address another node answers now. Restarted nodes can swap addresses."""
 
-    how: str  # what was seen, as text
-    looks: int = 0  # how many looks at the whole cluster have not found it
+    how: str  # the evidence, as text
+    looks: int = 0  # number of looks at the whole cluster that missed it
 
 
 class Watch:
@@ -49,16 +49,16 @@ class Watch:
         self._heads: dict[Place, Head] = {}
         self._vanished: dict[Lane, str] = {}
         self._displaced: dict[Lane, _Displaced] = {}
-        self._silent: dict[str, str] = {}  # addresses that do not answer, and why
-        self._expected: set[Place] = set()  # where lanes may be, according to the last discovery
-        self._watched: set[Place] = set()  # places that have a thread: the expected ones, and some that are gone
-        self._down: dict[Place, str] = {}  # places whose last question had no answer, or an error; and why
+        self._silent: dict[str, str] = {}  # addresses that don't answer, and why
+        self._expected: set[Place] = set()  # where lanes may be, by the last discovery
+        self._watched: set[Place] = set()  # places with a thread: the expected ones, and some that are gone
+        self._down: dict[Place, str] = {}  # places whose last request had no answer, or an error; and why
 
     def start(self, *, tolerant: bool) -> bool:
-        """Ask all nodes once, so that `heads` is complete, then watch them in threads. Return whether all answered.
+        """Query all nodes once, so that `heads` is complete, then watch them in threads. Return True if all answered.
 
-        Raises Unreachable when a node does not answer; if `tolerant`, that is only logged. Always raises errors that
-        waiting does not cure, and errors for what the options require.
+        Raises Unreachable when a node doesn't answer; if `tolerant`, that is only logged. Always raises errors that
+        waiting doesn't cure, and errors for missing requirements of the options.
         """
         left_out: list[Unreachable] = []
         places = self._cluster.places(left_out=left_out if tolerant else None)
@@ -86,7 +86,7 @@ class Watch:
             return {head.lane: head for head in self._heads.values()}
 
     def down(self) -> set[Lane]:
-        """Return the lanes that cannot be read now, as their nodes do not answer or refuse to; `missing` names these."""
+        """Return the lanes that can't be read now, because their nodes don't answer; `missing` names these."""
         with self._lock:
             return {
                 head.lane for place, head in self._heads.items() if place in self._down or place.address in self._silent
@@ -97,7 +97,7 @@ class Watch:
         self._closed.set()
 
     def missing(self, offsets: Offsets) -> dict[str, str]:
-        """Return the known nodes that do not answer, and why, for a query at these offsets."""
+        """Return the known nodes that don't answer, and why, for a query at these offsets."""
         return dict(presence(self._seen(), offsets).missing)
 
     def _seen(self) -> Seen:
@@ -111,13 +111,13 @@ class Watch:
             return Seen(registered=cluster.registered, departed=cluster.departed, silent=silent, lanes=lanes)
 
     def vanished(self) -> dict[Lane, str]:
-        """Return the lanes that are gone, and how that was seen."""
+        """Return the lanes that are gone, and the evidence."""
         with self._lock:
             displaced = {lane: one.how for lane, one in self._displaced.items() if one.looks >= self._enough_looks}
             return displaced | self._vanished
 
     def refresh(self) -> None:
-        """Ask all nodes now. Raises when one does not answer."""
+        """Query all nodes now. Raises when one doesn't answer."""
         for place in self._cluster.places():
             self._note(place, self._cluster.head(place))
 
@@ -129,7 +129,7 @@ class Watch:
             if isinstance(found, Head):
                 self._vanished.pop(found.lane, None)
                 self._displaced.pop(found.lane, None)
-                # Two questions may overlap. The answer to the one that did not wait may be newer than this one.
+                # Two requests may overlap. The answer to the one that didn't wait may be newer than this one.
                 if known is not None and known.lane == found.lane and found.next < known.next:
                     found = known
                 for other in [other for other, head in self._heads.items() if head.lane == found.lane]:
@@ -170,7 +170,7 @@ class Watch:
             self._look_for(wanted, places)
 
     def _visit_departed(self) -> None:
-        """Ask nodes that are no longer registered: they may be draining, or only cut off from nsqlookupd."""
+        """Query nodes that aren't registered any more: they may be draining, or only cut off from nsqlookupd."""
         for departed, found in self._cluster.visit(self._cluster.departed):
             if isinstance(found, NsqError):
                 self._note_silence(departed.address, found)
@@ -190,7 +190,7 @@ class Watch:
             self._silent.pop(address, None)
 
     def _look_for(self, wanted: dict[Lane, _Displaced], places: list[Place]) -> None:
-        """Ask all nodes for these displaced lanes, and count the look, unless a node does not answer."""
+        """Ask all nodes for these displaced lanes, and count the look, unless a node doesn't answer."""
         failures = []
         for place in places:
             try:
@@ -237,7 +237,7 @@ class Watch:
             time.sleep(_RETRY_AFTER if misses else _SHORTEST)
 
     def _set_down(self, place: Place, why: str) -> bool:
-        """Record why a place cannot be asked, or with an empty text that it can. Return whether that is news."""
+        """Record why a place can't be queried, or with an empty text that it can. Return True if that is news."""
         with self._lock:
             was_down = self._down.pop(place, "")
             if why:
@@ -245,14 +245,14 @@ class Watch:
             return bool(was_down) is not bool(why)
 
     def _is_expected(self, place: Place) -> bool:
-        """Return whether a lane may be at this place. If not, forget the place, as its thread ends.
+        """Return True if a lane may be at this place. If not, forget the place, because its thread ends.
 
-        Topics and addresses come and go for months, so threads of those that are gone must not pile up.
+        Topics and addresses come and go for months, so threads of former ones must not pile up.
         """
         with self._lock:
             if place not in self._expected:
                 self._watched.discard(place)
-                # If there was a lane here, its head is kept, and `missing` goes on naming the node.
+                # If there was a lane here, its head is kept, and `missing` continues to name the node.
                 if place not in self._heads:
                     self._down.pop(place, None)
             return place in self._expected

@@ -1,4 +1,4 @@
-"""Where tables and checkpoints lie: folders and object stores. places.py knows their names and their keys.
+"""Places of tables and checkpoints: folders and object stores. places.py has their names and keys.
 
-storage.py checks whether they can be used, and reads and writes small files there.
+storage.py checks whether you can use them, and reads and writes small files there.
 """

@@ -1,4 +1,4 @@
-"""Checks folders on this machine that a job is to write to."""
+"""Checks folders on this machine that a job will write to."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pyspark_nsq.failures import PipeFailed
 
 
 def check_folder(folder: Path, *, to_write: bool = True) -> None:
-    """Raise PipeFailed unless this is a folder or can become one, and can be written to if it has to be.
+    """Raise PipeFailed unless this is a folder or can become one, and is writable if it has to be.
 
-    Writing is tried, because permissions do not show that a disk is full or mounted read-only. Nothing is left behind.
+    We try to write, because permissions don't show that a disk is full or mounted read-only. Nothing is left behind.
     """
     there = next(it for it in (folder, *folder.absolute().parents) if os.path.lexists(it))
     if not there.is_dir():

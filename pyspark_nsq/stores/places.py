@@ -6,9 +6,9 @@ disagree about where a table lies or who may write it. Settings take precedence 
 
     options `storage.*`  >  Spark's `spark.hadoop.fs.*` (see `options_of_conf`)  >  the environment
 
-All keys come from the first of these that has any, because a session token of the environment does not go with a secret
-from the options. What the driver has found travels to the executors inside a `Place`. If there are no keys at all, each
-process looks for its own (a profile, or the role of an instance or a pod). Keys are never part of a `repr`.
+All keys come from the first of these that has any, because a session token of the environment doesn't go with a secret
+from the options. The driver's keys travel to the executors inside a `Place`. If there are no keys at all, each process
+looks for its own (a profile, or the role of an instance or a pod). Keys are never part of a `repr`.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _SPELLINGS: Final[Mapping[str, Scheme]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreAccess:
-    """How to reach a store. What is empty is left to the libraries' own defaults."""
+    """How to reach a store. Empty fields are left to the libraries' own defaults."""
 
     endpoint: str = ""
     region: str = ""
@@ -188,7 +188,7 @@ class Place:
     # For deltalake
 
     def for_delta(self) -> dict[str, Any]:
-        """Return the arguments by which `DeltaTable` and its class methods find the table."""
+        """Return the arguments for `DeltaTable` and its class methods to find the table."""
         return {"table_uri": str(self), "storage_options": self.storage_options() or None}
 
     def storage_options(self) -> dict[str, str]:
@@ -216,7 +216,7 @@ class Place:
             scheme, host = _scheme_and_host(endpoint)
             endpoint = f"{scheme}://{self.authority}.{host}"
         found = {
-            # This keeps two writers of one table apart: a version of the log is written only if it does not exist yet.
+            # This keeps two writers of one table apart: a version of the log is only written if it doesn't exist yet.
             # It is deltalake's default; set here, no environment variable can turn it off.
             "aws_conditional_put": "etag",
             "aws_endpoint_url": endpoint,
@@ -276,7 +276,7 @@ def _scheme_and_host(endpoint: str) -> tuple[str, str]:
     return parts.scheme, parts.netloc + parts.path.rstrip("/")
 
 
-# What options, Spark's conf and the environment say
+# Settings from options, Spark's conf and the environment
 
 
 def access_to(scheme: Scheme, options: Mapping[str, str], environ: Mapping[str, str]) -> StoreAccess:

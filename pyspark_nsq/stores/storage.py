@@ -1,4 +1,4 @@
-"""Places as a job uses them: checks whether they can be reached and written to, and reads and writes small files there.
+"""Places in use: checks whether they can be reached and written to, and reads and writes small files there.
 
 Everything here runs on the driver, without Spark.
 """
@@ -23,9 +23,9 @@ from pyspark_nsq.stores.folders import check_folder
 from pyspark_nsq.stores.places import BadPlace, Place, Scheme, parse_place
 
 _METADATA: Final = "169.254.169.254"  # where an instance of EC2 gets its role's keys
-_METADATA_PATIENCE: Final = 0.5  # seconds; the service is a few hops away, or does not exist
+_METADATA_PATIENCE: Final = 0.5  # seconds; the service is a few hops away, or doesn't exist
 _LONGEST: Final = 300  # characters of a cause; some libraries append everything they know
-_KEYS_ELSEWHERE: Final = (  # variables by which the libraries find keys that we do not read ourselves
+_KEYS_ELSEWHERE: Final = (  # variables for keys that the libraries find and we don't read ourselves
     "AWS_PROFILE",
     "AWS_WEB_IDENTITY_TOKEN_FILE",
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
@@ -36,7 +36,7 @@ _JARS: Final[Mapping[Scheme, str]] = {
     Scheme.GOOGLE: "gcs-connector",
     Scheme.AZURE: "hadoop-azure",
 }
-_CAUSES: Final = (  # words in a store's answer, and what they mean for the person who runs the job
+_CAUSES: Final = (  # words in a store's answer, and their meaning for the person who runs the job
     ("NETWORK_CONNECTION", "the store cannot be reached"),
     ("NO_SUCH_BUCKET", "there is no such bucket"),
     ("ACCESS_DENIED", "access is denied"),
@@ -56,7 +56,7 @@ def place_of(name: str, storage: Mapping[str, str] | None = None) -> Place:
 
 
 def check_place(place: Place, *, to_write: bool) -> None:
-    """Raise PipeFailed, with one line that says why, if a place cannot be read or written to.
+    """Raise PipeFailed, with one line that says why, if a place can't be read or written to.
 
     Nothing is left behind.
     """
@@ -76,7 +76,7 @@ def check_place(place: Place, *, to_write: bool) -> None:
 
 
 def check_checkpoint(place: Place, conf: Mapping[str, str]) -> None:
-    """Raise PipeFailed if Spark cannot write a checkpoint there: its wheel supports only disks and HDFS."""
+    """Raise PipeFailed if Spark can't write a checkpoint there: its wheel only supports disks and HDFS."""
     jar = _JARS.get(place.scheme)
     if jar is None:
         return
@@ -149,7 +149,7 @@ def read_text(place: Place) -> str | None:
         try:
             with filesystem.open_input_stream(path) as stream:
                 return bytes(stream.read()).decode()
-        except FileNotFoundError:  # it was removed since
+        except FileNotFoundError:  # removed in the meantime
             return None
 
 
@@ -164,7 +164,7 @@ def replace_text(place: Place, text: str) -> None:
 
 
 def create_text(place: Place, text: str) -> bool:
-    """Write the file atomically, unless it exists. Return whether it was written.
+    """Write the file atomically, unless it exists. Return True if it was written.
 
     On a disk, only one of several writers succeeds. In a store, the check comes before the write, so two writers at the
     same time may both succeed.
@@ -185,7 +185,7 @@ def create_text(place: Place, text: str) -> bool:
 
 
 def _put(place: Place, text: str) -> None:
-    """Write to a store, where an object appears only when it is complete."""
+    """Write to a store, where an object only appears when it is complete."""
     filesystem, path = place.filesystem()
     with filesystem.open_output_stream(path) as stream:
         stream.write(text.encode())

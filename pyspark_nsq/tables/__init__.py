@@ -3,7 +3,7 @@
 It does not need Delta for the JVM: executors write Parquet with pyarrow, and the driver commits with the `deltalake`
 wheel, or with `pyiceberg`. Where to look:
 
-    why no message is there twice   ends.py decides; shares.py for a whole batch; lease.py and unnamed.py for its files
+    exactly once            ends.py decides; shares.py for a whole batch; lease.py and unnamed.py for its files
     landing messages                landing.py; appending.py commits to Delta, iceberg_commits.py to Iceberg
     messages as rows for SQL        marks.py
     any other rows                  sink.py (once for each batch), reading.py (the source)

@@ -1,4 +1,4 @@
-"""Reads from a Delta table how far it goes in each lane, and appends batches accordingly."""
+"""Reads a Delta table's ends of lanes, and appends batches accordingly."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from pyspark_nsq.tables.unnamed import Unnamed, is_made
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """The table that a quarantine belongs to, and what decides which rows go where."""
+    """A quarantine's table, and the fingerprint of the rules that decide which rows go where."""
 
     table: Target
     judge: int  # a fingerprint of the decoder and the rules, which together judge each row
@@ -49,12 +49,12 @@ class Commit:
     target: Target
     table: DeltaTable
     files: Sequence[DataFile]
-    ends: Mapping[str, int]  # the new ends of the lanes whose ends change
+    ends: Mapping[str, int]  # new ends of the lanes whose ends change
     of: str = ""  # for a quarantine: the id of its table
     judge: int = 0  # for a quarantine: see `Beside`
 
     def widen(self) -> bool:
-        """Add the fields of the rows that the table lacks to its schema. Return whether it lacked any."""
+        """Add fields of the rows that the table lacks to its schema. Return True if there were any."""
         rows = Schema.from_arrow(self.target.schema)
         if not (self.ends and self.files and additions(self.table.schema(), rows)):
             return False
@@ -75,7 +75,7 @@ class Commit:
 
     def _append(self, batch: Batch) -> None:
         marks = [Transaction(it, 1) for it in (ACCOUNTED, *batch.marks) if self.table.transaction_version(it) is None]
-        # The first landing ends the turn of backfills that chose their rows by what the table had before: both would
+        # The first landing ends the turn of backfills that chose their rows by the table's content before: both would
         # add them.
         if not is_accounted(self.table):
             marks.append(taken_turn(turn_of(self.table)))
@@ -116,16 +116,15 @@ class DeltaDestination:
         return self.target.filesystem()
 
     def ends_of(self, lanes: Iterable[str]) -> dict[str, int | None]:
-        """Return how far the table goes in these lanes, as a task knows it.
+        """Return the table's ends of these lanes, as a task knows them.
 
         Opening a table of ten thousand files takes as long as reading a hundred thousand messages. So a worker keeps
-        the table open, and only reads what has been committed since. If that misses something, the commit in the driver
-        notices it.
+        the table open, and only reads new commits. If it misses something, the commit in the driver notices.
         """
         if self.beside is None:
             return _ends(_kept_open(self.target.place), lanes)
         main = _kept_open(self.beside.table.place)
-        # As long as the table does not exist, its quarantine cannot have ends for it.
+        # As long as the table doesn't exist, its quarantine can't have ends for it.
         return _ends(None if main is None else _kept_open(self.target.place), lanes, beside=main)
 
     def check_judge(self, shares: Sequence[Share]) -> None:
@@ -145,15 +144,15 @@ class DeltaDestination:
         self._judged(shares)
 
     def append(self, shares: Sequence[Share], batch: Batch, brought: Unnamed) -> None:
-        """Append what the tasks have written; check it again whenever another writer has changed the schema meanwhile.
+        """Append the tasks' files; check them again whenever another writer has changed the schema in the meantime.
 
         An error is ignored if the table has the batch: the answer to the commit may have been lost, or a store may have
-        refused the repetition of a request that it had already accepted.
+        refused the repeat of a request that it had already accepted.
         """
 
         def attempt() -> None:
             commit = self._judged(shares)
-            if commit.widen():  # a commit of its own, during which others may have added messages
+            if commit.widen():  # a separate commit, during which others may have added messages
                 commit = self._judged(shares)
             commit.make(batch, brought)
 
@@ -164,7 +163,7 @@ class DeltaDestination:
                 raise
 
     def _judged(self, shares: Sequence[Share]) -> Commit:
-        """Return the commit that adds what the tasks have written. Raises NotJoined, AnotherJob, or BadTable."""
+        """Return the commit that adds the tasks' files. Raises NotJoined, AnotherJob, or BadTable."""
         table = self.target.table()
         check_fits(table, self.target)
         if not is_accounted(table) and table.file_uris():
@@ -205,12 +204,12 @@ def existing(target: Target) -> DeltaTable | None:
 
 
 def is_accounted(table: DeltaTable) -> bool:
-    """Return whether the ends of its lanes account for all rows of the table."""
+    """Return True if the ends of its lanes account for all rows of the table."""
     return table.transaction_version(ACCOUNTED) is not None
 
 
 def _ends(table: DeltaTable | None, lanes: Iterable[str], *, beside: DeltaTable | None = None) -> dict[str, int | None]:
-    """Return the table's ends. If `beside` is given, `table` is the quarantine of that."""
+    """Return the table's ends. With `beside`, `table` is its quarantine."""
     said = None if table is None else table.transaction_version
     if beside is None:
         return known_ends(lanes, said)

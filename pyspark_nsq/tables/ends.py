@@ -1,4 +1,4 @@
-"""Decides what of a batch a table still lacks: all decisions of landing, without a table or a file.
+"""Decides which part of a batch a table still lacks: all decisions of landing, without a table or a file.
 
 A lane is one log of one topic on one node, `<node>/<topic>/<log>`. A table's *end* of a lane is a sequence: the table
 has all messages before it, from where the lane began in this table. A batch brings a *span* of a lane: messages
@@ -31,14 +31,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-ACCOUNTED: Final = "nsq/ends"  # the name in every table whose ends account for all of its rows
+ACCOUNTED: Final = "nsq/ends"  # name in every table whose ends account for all of its rows
 
 
 Numbers = Callable[[str], int | None]  # returns the number that a table keeps under a name
 
 
 class Refused(Exception):
-    """Rows would be missing, or it cannot be known whether any would be."""
+    """Rows would be missing, or we can't rule it out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,23 +54,23 @@ class Span:
 def application(lane: str, of: str = "") -> str:
     """Return the name under which a table keeps its end of a lane.
 
-    A quarantine may serve several tables, so the names of its ends contain the id of the table that they are `of`.
+    A quarantine may serve several tables, so the names of its ends contain the id of their table, `of`.
     """
     return f"nsq/{of}/{lane}" if of else f"nsq/{lane}"
 
 
 def judgement(lane: str, of: str) -> str:
-    """Return the name of the fingerprint of what judged the messages before a quarantine's end of a lane."""
+    """Return the name of the fingerprint that judged the messages before a quarantine's end of a lane."""
     return f"{application(lane, of)}/judge"
 
 
 def known_ends(
     lanes: Iterable[str], table: Numbers | None, *, of: str = "", beside: Numbers | None = None
 ) -> dict[str, int | None]:
-    """Return how far a table goes in each lane; None for a lane of which it has nothing.
+    """Return a table's end of each lane; None for a lane that it doesn't have.
 
     For a quarantine, `of` and `beside` are the id and the numbers of its table. A quarantine goes at least as far as
-    its table, as its own ends change only with batches that have bad rows.
+    its table, because its own ends only change with batches that have bad rows.
     """
     found: dict[str, int | None] = {}
     for lane in lanes:
@@ -85,8 +85,8 @@ def ahead_and_judged_otherwise(
     """Return a lane in which a quarantine is ahead of its table and was filled by another `judge`, with its end there.
 
     A crash between the two commits leaves the quarantine ahead. If the next run has the same decoder and rules, it
-    would put the same rows there, so nothing is missing. With others, some rows in the quarantine would be landed as
-    well, and some rows that fail now would be in neither of the two.
+    would put the same rows there, so nothing is missing. With others, some rows in the quarantine would also be landed,
+    and some newly failing rows would be in neither of the two.
     """
     for lane in sorted(set(lanes)):
         end, ahead = table(application(lane)), quarantine(application(lane, of))
@@ -98,7 +98,7 @@ def ahead_and_judged_otherwise(
 
 
 def joined(spans: Iterable[Span]) -> dict[str, Span]:
-    """Join what the tasks of a batch have covered, for each lane.
+    """Join the spans covered by a batch's tasks, for each lane.
 
     Raises Refused if a piece in the middle is missing.
     """
@@ -117,20 +117,20 @@ def joined(spans: Iterable[Span]) -> dict[str, Span]:
 
 
 def first_lacking(span: Span, end: int | None) -> int:
-    """Return the sequence from which on a table with this end lacks the span; `span.end` if it lacks nothing.
+    """Return the first sequence of the span that a table with this end lacks; `span.end` if it lacks nothing.
 
-    This is for a task, which may have a later part of the batch's span. Whether the whole batch joins the table, only
-    `new_end` can say.
+    This is for a task, which may have a later part of the batch's span. Only `new_end` can say if the whole batch joins
+    the table.
     """
     return span.begin if end is None else min(max(span.begin, end), span.end)
 
 
 def new_end(span: Span, end: int | None) -> int:
-    """Return the table's end of the lane after adding what it lacks of a batch's span. Raises Refused."""
+    """Return the table's end of the lane after adding the missing part of a batch's span. Raises Refused."""
     if end is None and not span.opens:
         raise Refused(
             f"lane {span.lane}: the batch goes on at {span.begin}, but the table has nothing of this lane: "
-            "what came before was landed somewhere else, or the table was removed"
+            "earlier messages were landed somewhere else, or the table was removed"
         )
     if end is not None and end < span.begin:
         raise Refused(

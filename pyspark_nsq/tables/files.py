@@ -16,12 +16,12 @@ from pyarrow.fs import FileSystem
 
 from pyspark_nsq.tables.statistics import Leaf, leaves, statistics, to_json
 
-PARTITIONS: Final = ("topic", "date", "hour")  # of a table that messages land in
+PARTITIONS: Final = ("topic", "date", "hour")  # of a landing table
 HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 _MOST_OPEN: Final = 64  # files that a task has open; the rows of a quiet topic may each be of another hour
-_WITHOUT_FOLDERS: Final = ("s3", "gcs", "abfs")  # stores where a folder would be an object that nobody needs
+_WITHOUT_FOLDERS: Final = ("s3", "gcs", "abfs")  # stores where a folder would be a useless object
 _CLIMBING: Final = (pa.types.is_integer, pa.types.is_timestamp)  # types whose values mostly grow from row to row
-_DIFFERENT: Final = ("id",)  # columns of text in which all values differ
+_DIFFERENT: Final = ("id",)  # text columns with distinct values
 
 Values = tuple[str | None, ...]
 
@@ -38,7 +38,7 @@ class DataFile:
 
 
 class PartitionedWriter:
-    """Writes batches into the files of one task. The files are not part of the table before its log names them."""
+    """Writes batches into the files of one task. The files become part of the table when its log names them."""
 
     def __init__(
         self,
@@ -49,13 +49,13 @@ class PartitionedWriter:
         *,
         keeps_columns: bool = False,
     ) -> None:
-        """With `keeps_columns`, the files themselves have the partition columns as well."""
+        """With `keeps_columns`, the files themselves have the partition columns, too."""
         self._filesystem = filesystem
         self._root = root
         self._columns = columns
         self._prefix = prefix
         self._keeps_columns = keeps_columns
-        self._open: dict[Values, _OpenFile] = {}  # in the order in which they were last written to
+        self._open: dict[Values, _OpenFile] = {}  # least recently written first
         self._finished: list[DataFile] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -131,10 +131,10 @@ class _OpenFile:
 
 
 def _encoded(columns: Iterable[Leaf]) -> dict[str, Any]:
-    """Return the options by which Parquet encodes these columns.
+    """Return Parquet's encoding options for these columns.
 
-    Numbers and times mostly grow from row to row, so their differences are small. A dictionary of values that differ in
-    every row, like ids and bodies, costs a third of the time of writing and makes files larger.
+    Numbers and times mostly grow from row to row, so their differences are small. For values that differ in every row,
+    like ids and bodies, a dictionary costs a third of the writing time and makes files larger.
     """
     climbing = [leaf.name for leaf in columns if any(holds(leaf.kind) for holds in _CLIMBING)]
     repeated = [leaf.name for leaf in columns if pa.types.is_string(leaf.kind) and leaf.name not in _DIFFERENT]
@@ -168,14 +168,14 @@ def _split(batch: pa.RecordBatch, columns: tuple[str, ...]) -> Iterator[tuple[Va
 
 
 def _is_constant(column: pa.Array) -> bool:
-    """Return whether all values are equal. It pays to ask, as most batches belong to one partition."""
+    """Return True if all values are equal. The check pays off, because most batches belong to one partition."""
     if column.null_count:
         return int(column.null_count) == len(column)
     return bool(pc.all(pc.equal(column, column[0])).as_py())
 
 
 def _text(column: pa.Array) -> pa.Array:
-    """Return partition values as text, which is what Delta's log has."""
+    """Return partition values as text, the form in Delta's log."""
     return column if pa.types.is_string(column.type) else column.cast(pa.string())
 
 

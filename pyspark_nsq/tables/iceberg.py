@@ -1,12 +1,12 @@
-"""An Iceberg table as tasks see it: a folder for Parquet files, and how far the table went when the query started.
+"""An Iceberg table as tasks see it: a folder for Parquet files, and the table's ends when the query started.
 
-Nothing here needs pyiceberg or a catalog, so executors need neither. What the driver does with the files is in
-`iceberg_commits`, which is imported only when it is needed, and only the driver needs it.
+Nothing here needs pyiceberg or a catalog, so executors need neither. The driver's part is in `iceberg_commits`, which
+only the driver imports, when it is needed.
 
-A task cannot ask the catalog how far the table goes, so all tasks of a query use what the driver read at its start.
-That is enough: while the query runs, only its own commits move the ends, and each batch begins where the one before
-ended. If another writer moves the ends, what the tasks have written is not what the table lacks, and `iceberg_commits`
-refuses it.
+A task can't ask the catalog for the table's ends, so all tasks of a query use the ends that the driver read at its
+start. That is enough: while the query runs, only its own commits move the ends, and each batch begins where the
+previous one ended. If another writer moves the ends, the tasks' files aren't what the table lacks, and
+`iceberg_commits` refuses them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pyspark_nsq.tables.unnamed import Unnamed
 
 @dataclass(frozen=True, slots=True)
 class IcebergTable(IcebergTarget):
-    """A table that landing adds rows to. Its methods are for the driver."""
+    """A table that landing appends to. Its methods are for the driver."""
 
     def check_judge(self, shares: Sequence[Share]) -> None:
         _commits().check_judge(self, shares)
@@ -40,7 +40,7 @@ class IcebergTable(IcebergTarget):
 
 
 def of_options(options: Mapping[str, str], schema: pa.Schema, partitioning: tuple[str, ...]) -> IcebergTable:
-    """Return the table that these options of the sink name."""
+    """Return the table named in these options of the sink."""
     storage = {name: text for name, text in options.items() if is_storage_option(name)}
     properties = {name.removeprefix(PROPERTY): text for name, text in options.items() if name.startswith(PROPERTY)}
     location = options[LOCATION]

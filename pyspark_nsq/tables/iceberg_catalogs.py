@@ -1,14 +1,14 @@
-"""Opens catalogs of Iceberg tables, and tells pyiceberg how to reach the stores where the tables lie. Driver only.
+"""Opens catalogs of Iceberg tables, and configures pyiceberg's access to the tables' stores. Driver only.
 
 Settings take precedence in this order:
 
     properties of the catalog > options `storage.*` > pyiceberg's own configuration > the environment
 
-Keys of the environment are used only if none of the others has any key, because a session token from one source does
-not go with a secret from another.
+Keys of the environment are only used if the others have none, because a session token from one source doesn't go with a
+secret from another.
 
-Which store a table lies in is known only once the catalog is open. So pyiceberg gets the properties of all stores, and
-uses those of the table's store.
+We only know a table's store once the catalog is open. So pyiceberg gets the properties of all stores, and uses the ones
+of the table's store.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pyspark_nsq.tables.iceberg_target import CatalogName
 
 _TABLES_OF_A_CATALOG: Final = 2  # pyiceberg makes them in a new SQL catalog; two jobs that begin at once both try
 _THERE_BY_NOW: Final = "already exists"  # the database's answer to the second of them
-_KEYS: Final = frozenset(  # names of properties that authenticate
+_KEYS: Final = frozenset(  # names of properties for authentication
     (
         *("access-key-id", "secret-access-key", "session-token", "profile-name", "role-arn", "anonymous", "signer"),
         *("account-key", "sas-token", "connection-string", "credential", "client-secret", "token", "anon"),
@@ -36,12 +36,12 @@ _KEYS: Final = frozenset(  # names of properties that authenticate
 
 
 def open_catalog(name: CatalogName) -> Catalog:
-    """Open a catalog, also if another job is just making its tables."""
+    """Open a catalog, even if another job is creating its tables at the same time."""
     load = partial(load_catalog, name.name or None, **name.properties)  # without a name, pyiceberg's default
     for _ in range(_TABLES_OF_A_CATALOG):
         try:
             return load()
-        except Exception as error:  # SQLAlchemy's, which may not be installed, so its types cannot be named here
+        except Exception as error:  # SQLAlchemy's, which may not be installed, so we can't name its types here
             if _THERE_BY_NOW not in str(error):
                 raise
     return load()
@@ -50,7 +50,7 @@ def open_catalog(name: CatalogName) -> Catalog:
 def with_stores(
     catalog: CatalogName, storage: Mapping[str, str], environ: Mapping[str, str] = os.environ
 ) -> CatalogName:
-    """Return the catalog with the properties by which pyiceberg reaches the files of its tables. Raise BadPlace."""
+    """Return the catalog with the properties for pyiceberg to reach the files of its tables. Raise BadPlace."""
     access = access_to(Scheme.AZURE, storage, {})
     if access.access_key:
         access_to(Scheme.S3, storage, {})  # raises if the secret is missing
@@ -70,7 +70,7 @@ def _of_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _not_said(found: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
-    """Return the properties that these names do not set already.
+    """Return the properties that these names don't set already.
 
     A key is left out if its store has any key among them.
     """

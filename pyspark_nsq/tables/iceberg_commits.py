@@ -1,28 +1,26 @@
-"""Reads the ends of lanes that an Iceberg table stores, and appends batches accordingly. Driver only.
+"""Reads the ends of lanes stored in an Iceberg table, and appends batches accordingly. Driver only.
 
 **Where the ends are.** They are properties of the table, set in the same commit that adds the snapshot with the rows.
 The summary of the snapshot would be just as atomic, but a compaction makes a snapshot without our words, and once the
 older snapshots have expired, the ends would be gone. Properties outlive both.
 
-**What keeps two writers apart.** A commit to Iceberg names the snapshot that it follows, and the catalog refuses the
-commit if there is a newer one. So every commit that moves the ends makes a snapshot, even if it has no rows. pyiceberg
-would by itself repeat a refused commit on top of the newer snapshot, with ends that are no longer right, and rows would
-be there twice. So its own retries are off, and a refused batch is compared with the table's new ends before it is tried
-again.
+**Two writers.** A commit to Iceberg names the snapshot that it follows, and the catalog refuses the commit if there is
+a newer one. So every commit that moves the ends makes a snapshot, even if it has no rows. On its own, pyiceberg would
+repeat a refused commit on top of the newer snapshot, with ends that are no longer right, and rows would be there twice.
+So its own retries are off, and we compare a refused batch with the table's new ends before we try again.
 
-**When it is not known whether a commit was made.** A catalog's answer may be lost; or the refusal may answer a
-repetition of the request, while the first request is still on its way. So once a commit was tried, neither its data
-files nor its lists of them are removed, whatever the answer (`unnamed` says why), and the table is asked whether it has
-the batch.
+**Uncertain commits.** A catalog's answer may be lost; or the refusal may answer a repeat of the request, while the
+first request is still on its way. So once we have tried a commit, we remove neither its data files nor its lists of
+them, whatever the answer (`unnamed` says why), and we look if the table has the batch.
 
-**Rolling back.** When somebody sets the table back to an earlier snapshot, its properties stay, and the ends would
-count rows that are gone. So the property `nsq/snapshot` names the snapshot that set the ends, and that has to be an
-ancestor of the current snapshot. For example, snapshots 1, 2 and 3 were made, and 3 set the ends. Set back to 2, the
-table has the ancestors 2 and 1 without 3, so the ends are refused. Snapshots expire, and then 3 may be missing without
-a rollback. Its sequence number (`nsq/snapshot/order`) tells the two apart: if the chain of ancestors reaches snapshots
+**Rolling back.** If a user sets the table back to an earlier snapshot, its properties stay, and the ends would count
+rows that are gone. So the property `nsq/snapshot` names the snapshot that set the ends, and that has to be an ancestor
+of the current snapshot. For example, snapshots 1, 2 and 3 were made, and 3 set the ends. Set back to 2, the table has
+the ancestors 2 and 1 without 3, so the ends are refused. Snapshots expire, and then 3 may be missing without a
+rollback. Its sequence number (`nsq/snapshot/order`) tells the two apart: if the chain of ancestors reaches snapshots
 older than 3 without meeting 3, the table was rolled back; if the chain ends before that, 3 has expired. If the chain
-ends before that and 3 is still there, nobody can tell, and the ends are refused. Our own upkeep does not let it come to
-that (`needed_by_ends`).
+ends before that and 3 is still there, we can't tell, and refuse the ends. Our own upkeep doesn't let it come to that
+(`needed_by_ends`).
 """
 
 from __future__ import annotations
@@ -70,7 +68,7 @@ from pyspark_nsq.tables.shares import (
 from pyspark_nsq.tables.sink import BadTable
 from pyspark_nsq.tables.unnamed import Unnamed, is_made
 
-SNAPSHOT: Final = "nsq/snapshot"  # the property that names the snapshot that set the ends
+SNAPSHOT: Final = "nsq/snapshot"  # property that names the snapshot that set the ends
 # The property with that snapshot's sequence number, by which Iceberg orders all snapshots of a table.
 _ORDER: Final = "nsq/snapshot/order"
 _TRIES: Final = 20  # to commit; another writer's commit may come first each time
@@ -78,36 +76,36 @@ _PAUSE: Final = 0.1  # seconds before a second try; more before each further one
 _LONGEST_PAUSE: Final = 2.0
 _PROPERTIES: Final[Mapping[str, str]] = {
     "format-version": "2",
-    TableProperties.MANIFEST_MERGE_ENABLED: "true",  # or each commit leaves one more file that all readers read
-    TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED: "true",  # each commit writes all metadata anew
+    TableProperties.MANIFEST_MERGE_ENABLED: "true",  # or each commit leaves one more file for all readers to read
+    TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED: "true",  # each commit rewrites all metadata
     f"{TableProperties.METRICS_MODE_COLUMN_CONF_PREFIX}.body": "none",  # our files have no statistics of bodies
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What a table's metadata say about the messages that it has."""
+    """The table's messages, by its metadata."""
 
     id: str
     numbers: Mapping[str, int]  # see `ends`
     has_rows: bool
-    fault: str  # why the ends may count rows that are gone; empty if they do not
+    fault: str  # why the ends may count rows that are gone; empty if they don't
 
     @property
     def is_accounted(self) -> bool:
-        """Whether the ends of its lanes account for all its rows."""
+        """True if the ends of its lanes account for all its rows."""
         return ACCOUNTED in self.numbers
 
     @property
     def is_selected(self) -> bool:
-        """Whether its rows are what a SELECT has made of messages."""
+        """True if its rows are the result of a SELECT."""
         return SELECTS in self.numbers
 
     def end_of(self, lane: str) -> int | None:
         return self.numbers.get(application(lane))
 
     def check(self, path: str) -> None:
-        """Raise NotJoined if the ends do not describe the rows: rolled back, or filled by other tools."""
+        """Raise NotJoined if the ends don't describe the rows: rolled back, or filled by other tools."""
         if self.fault:
             raise NotJoined(f"the table {path} {self.fault}")
         if self.has_rows and not self.is_accounted:
@@ -126,7 +124,7 @@ def existing(catalog: Catalog, path: str) -> Table | None:
 
 
 def made(catalog: Catalog, target: IcebergTarget) -> Table:
-    """Return the table; make it if it does not exist."""
+    """Return the table; create it if it doesn't exist."""
     table = existing(catalog, target.path)
     if table is not None:
         return table
@@ -140,7 +138,7 @@ def made(catalog: Catalog, target: IcebergTarget) -> Table:
             for column in target.partitioning:
                 update.add_identity(column)
     except (TableAlreadyExistsError, CommitFailedException):
-        pass  # another job was quicker
+        pass  # another job was faster
     return catalog.load_table(target.path)
 
 
@@ -148,13 +146,13 @@ def _make_namespace(catalog: Catalog, path: str) -> None:
     namespace = catalog.namespace_from(path)
     try:
         catalog.create_namespace_if_not_exists(namespace)
-    except Exception:  # if another job was quicker; databases report that in different words
+    except Exception:  # if another job was faster; databases report that in different words
         if not catalog.namespace_exists(namespace):
             raise
 
 
 def location_of(table: Table) -> str:
-    """Return where the table's data files belong."""
+    """Return the location of the table's data files."""
     said = table.properties.get(TableProperties.WRITE_DATA_PATH)
     return (said or f"{table.location()}/data").rstrip("/")
 
@@ -174,7 +172,7 @@ def _has_rows(table: Table) -> bool:
 
 
 def _fault(table: Table, named: int | None, order: int | None) -> str:
-    """Return why the table may have lost rows of the snapshot that set the ends; empty if it has not."""
+    """Return why the table may have lost rows of the snapshot that set the ends; empty if it hasn't."""
     if named is None:
         return ""
     ancestors = list(ancestors_of(table.current_snapshot(), table.metadata))
@@ -184,17 +182,17 @@ def _fault(table: Table, named: int | None, order: int | None) -> str:
     if there is not None:
         order = _order(there)
     if order is None:
-        return ""  # it has expired, and the ends were set by a version that did not store its order
+        return ""  # it has expired, and the ends were set by a version that didn't store its order
     if not ancestors or _order(ancestors[-1]) <= order:
         return (
             "was set back to a snapshot that is older than its ends: rows that it says it has are gone; "
             "name another table" + (", or set it forward again" if there else "")
         )
     if there is None:
-        return ""  # it has expired, like all others before the oldest ancestor that is left
+        return ""  # it has expired, like all others before the oldest remaining ancestor
     return (
-        f"has lost the snapshots that lead from {named}, which set its ends, to the current one, so nobody can tell "
-        f"whether it was rolled back. If it was not, expire {named} too; otherwise name another table"
+        f"has lost the snapshots that lead from {named}, which set its ends, to the current one, so there is no way to "
+        f"tell whether it was rolled back. If it was not, expire {named} too; otherwise name another table"
     )
 
 
@@ -203,20 +201,20 @@ def _order(snapshot: Snapshot) -> int:
 
 
 def needed_by_ends(table: Table) -> set[int]:
-    """Return the snapshots that must not expire, as they show whether the table was set back."""
+    """Return the snapshots that must not expire, because they show whether the table was set back."""
     named = standing(table).numbers.get(SNAPSHOT)
     if named is None or table.snapshot_by_id(named) is None:
         return set()
     way = [it.snapshot_id for it in ancestors_of(table.current_snapshot(), table.metadata)]
     if named in way:
         return set(way[: way.index(named) + 1])
-    return {it.snapshot_id for it in table.snapshots()}  # it was set back: keep everything until somebody has looked
+    return {it.snapshot_id for it in table.snapshots()}  # it was set back: keep everything until a person has looked
 
 
 def check_fits(table: Table, target: IcebergTarget) -> None:
-    """Raise BadTable if the rows do not fit.
+    """Raise BadTable if the rows don't fit.
 
-    Fields that the table lacks fit: the first rows that have them add them.
+    New fields fit: the first rows that have them add them to the table.
     """
     try:
         _lacks_fields(table, target.schema)
@@ -236,7 +234,7 @@ def check_fits(table: Table, target: IcebergTarget) -> None:
 
 
 def _lacks_fields(table: Table, rows: pa.Schema) -> bool:
-    """Return whether the table lacks fields of these rows. Raise Misfit if a type differs."""
+    """Return True if the table lacks fields of these rows. Raise Misfit if a type differs."""
     there = Schema.from_arrow(schema_to_pyarrow(table.schema(), include_field_ids=False))
     return bool(additions(there, Schema.from_arrow(_with_iceberg_types(rows))))
 
@@ -246,7 +244,7 @@ def _with_iceberg_types(schema: pa.Schema) -> pa.Schema:
 
 
 def _iceberg_type(kind: pa.DataType) -> pa.DataType:
-    """Widen 8-bit and 16-bit integers to 32 bits, which is the smallest integer that Iceberg has."""
+    """Widen 8-bit and 16-bit integers to 32 bits, Iceberg's smallest integer."""
     if pa.types.is_int8(kind) or pa.types.is_int16(kind):
         return pa.int32()
     if pa.types.is_struct(kind):
@@ -268,7 +266,7 @@ class Commit:
     target: IcebergTarget
     table: Table
     files: Sequence[DataFile]
-    ends: Mapping[str, int]  # the new ends of the lanes whose ends change
+    ends: Mapping[str, int]  # new ends of the lanes whose ends change
     of: str = ""  # for a quarantine: the id of its table
 
     def make(self, batch: Batch, brought: Unnamed) -> bool:
@@ -277,7 +275,7 @@ class Commit:
             return True  # the table has all of it
         check_leases((file.modified / 1000 for file in self.files), time.time())
         table = self.table
-        # This changes the object in memory only; the catalog does not get it.
+        # This changes the object in memory only; the catalog doesn't get it.
         table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"
         transaction = table.transaction()
         if _lacks_fields(table, self.target.schema):
@@ -341,7 +339,7 @@ class CommitRefused(Exception):
 class _Doubted:
     """A catalog that hides refusals from pyiceberg, which would delete the commit's lists of files as unused.
 
-    They may be in use: the refusal may answer the repetition of a request that the catalog has accepted.
+    They may be in use: the refusal may answer a repeat of a request that the catalog has accepted.
     """
 
     def __init__(self, catalog: Catalog) -> None:
@@ -360,9 +358,9 @@ class _Doubted:
 
 
 def append(target: IcebergTarget, shares: Sequence[Share], batch: Batch, brought: Unnamed) -> None:
-    """Append what the tasks have written, unless another writer has moved the ends.
+    """Append the tasks' files, unless another writer has moved the ends.
 
-    Raises what `judged` raises. An error is ignored if the table has the batch.
+    Raises the same errors as `judged`. An error is ignored if the table has the batch.
     """
     with open_catalog(target.catalog) as catalog:
         try:
@@ -392,13 +390,13 @@ def _has(catalog: Catalog, target: IcebergTarget, shares: Sequence[Share], batch
 
 
 def _names(table: Table, batch: Batch) -> bool:
-    """Return whether a snapshot is of this batch."""
+    """Return True if a snapshot is of this batch."""
     told = (it.summary for it in table.snapshots() if it.summary is not None)
     return any((it["nsq.query"], it["nsq.batch"]) == (batch.query, str(batch.number)) for it in told)
 
 
 def prepare(target: IcebergTarget, shares: Sequence[Share]) -> None:
-    """Raise what `judged` raises, without adding anything."""
+    """Raise the same errors as `judged`, without adding anything."""
     with open_catalog(target.catalog) as catalog:
         judged(catalog, target, shares)
 
@@ -428,11 +426,11 @@ def _check_judge(catalog: Catalog, quarantine: IcebergTarget, shares: Sequence[S
 def judged(catalog: Catalog, target: IcebergTarget, shares: Sequence[Share]) -> Commit:
     """Return the commit that would add the tasks' files.
 
-    Raises NotJoined if rows would be missing, BadTable if they do not fit, and AnotherJob if the tasks have not written
-    exactly what the table lacks now.
+    Raises NotJoined if rows would be missing, BadTable if they don't fit, and AnotherJob if the tasks haven't written
+    exactly the part that the table lacks now.
     """
     table = existing(catalog, target.path)
-    if table is None:  # it was made before the query was started
+    if table is None:  # it was created before the query started
         raise NotJoined(f"the table {target.path} was removed")
     check_fits(table, target)
     there, beside = standing(table), _beside(catalog, target)
@@ -442,7 +440,7 @@ def judged(catalog: Catalog, target: IcebergTarget, shares: Sequence[Share]) -> 
 
 
 def _beside(catalog: Catalog, target: IcebergTarget) -> Standing | None:
-    """Return what the table says that a quarantine belongs to; None if the target is not a quarantine."""
+    """Return the table of a quarantine; None if the target isn't a quarantine."""
     if target.beside is None:
         return None
     table = existing(catalog, target.beside.path)

@@ -1,6 +1,6 @@
-"""Iceberg tables as jobs see them: where a table stands, what it has, its options for the sink, and its upkeep.
+"""Iceberg tables for jobs: a table's position, content, options for the sink, and upkeep.
 
-This module imports pyiceberg, so it is imported only for jobs with `--format iceberg`.
+This module imports pyiceberg, so it is only imported for jobs with `--format iceberg`.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _KEPT_SNAPSHOTS: Final = 100
 
 
 def standing(table: TableName) -> commits.Standing | None:
-    """Return where the table stands, or None if it does not exist.
+    """Return the table's position, or None if it doesn't exist.
 
-    Raises PipeFailed if the catalog cannot be used, or if the table's ends do not describe its rows.
+    Raises PipeFailed if the catalog can't be used, or if the table's ends don't describe its rows.
     """
     with _catalog_errors(table), existing(table) as opened:
         if opened is None:
@@ -47,14 +47,14 @@ def standing(table: TableName) -> commits.Standing | None:
 
 
 def check_rows(table: TableName, rows: pa.Schema, partitioning: tuple[str, ...]) -> None:
-    """Raise PipeFailed if the catalog cannot be asked, or the table cannot hold rows of this schema."""
+    """Raise PipeFailed if the catalog doesn't answer, or the table can't store rows of this schema."""
     with _catalog_errors(table), existing(table) as opened:
         if opened is not None:
             commits.check_fits(opened, _target(table, rows, partitioning))
 
 
 def ready(table: TableName, rows: pa.Schema, partitioning: tuple[str, ...]) -> dict[str, str]:
-    """Make the table if it does not exist, and return the options by which the sink finds it."""
+    """Create the table if it doesn't exist, and return the options with which the sink finds it."""
     with _catalog_errors(table), _catalog(table) as catalog:
         target = _target(table, rows, partitioning)
         opened = commits.made(catalog, target)
@@ -103,7 +103,7 @@ def place_of_files(table: TableName, opened: Opened) -> Place:
 
 @contextmanager
 def _catalog_errors(table: TableName) -> Iterator[None]:
-    """Turn whatever pyiceberg and a catalog's client raise into one line."""
+    """Turn any error of pyiceberg and a catalog's client into one line."""
     try:
         yield
     except PipeFailed:
@@ -120,8 +120,7 @@ def _catalog_errors(table: TableName) -> Iterator[None]:
 def expire(opened: Opened, before: float) -> None:
     """Expire snapshots from before this time, in seconds since 1970, and later ones if there are more than 200.
 
-    The snapshots that show whether the table was set back stay. So do the files that list the data of expired
-    snapshots.
+    Snapshots that show whether the table was set back stay. So do the files that list the data of expired snapshots.
     """
     times = sorted(it.timestamp_ms for it in opened.snapshots())
     if len(times) > _MOST_SNAPSHOTS:
@@ -134,7 +133,7 @@ def expire(opened: Opened, before: float) -> None:
 
 
 def names_needed(opened: Opened) -> set[str]:
-    """Return the names of the data files of all snapshots that can still be read."""
+    """Return the names of the data files of all readable snapshots."""
     opened.refresh()
     return {path.rpartition("/")[2] for path in opened.inspect.all_files()["file_path"].to_pylist()}
 

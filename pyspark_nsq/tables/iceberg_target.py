@@ -1,4 +1,4 @@
-"""What names an Iceberg table: its catalog, its place, and how far it went when the query started."""
+"""The identity of an Iceberg table: its catalog, its location, and its ends when the query started."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOCATION: Final = "iceberg.location"
 ID: Final = "iceberg.id"
 NUMBERS: Final = "iceberg.numbers"
 CATALOG: Final = "catalog"
-PROPERTY: Final = "catalog."  # the prefix of options that are properties of the catalog
+PROPERTY: Final = "catalog."  # prefix of options that are properties of the catalog
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class CatalogName:
 
 @dataclass(frozen=True, slots=True)
 class IcebergTarget:
-    """The table, without what only the driver does to it. For a quarantine, `beside` is its table."""
+    """The table, without the driver's operations. For a quarantine, `beside` is its table."""
 
     path: str  # `namespace.table`
     catalog: CatalogName
@@ -57,7 +57,7 @@ class IcebergTarget:
         return self.place.filesystem()
 
     def as_options(self) -> dict[str, str]:
-        """Return the options of the sink that name this table; `of_options` reads them."""
+        """Return the options of the sink that name this table; `of_options` parses them."""
         return {
             "path": self.path,
             LOCATION: self.location,

@@ -1,9 +1,9 @@
 """Joins small files of a Delta table into one, without ever duplicating rows.
 
-`DeltaTable.optimize` is not used: deltalake 1.6 lets two commits remove the same file when neither of them changes
-data, so two compactions at once (one by hand beside that of a stream) leave each row there twice. Here the commit is
-made for exactly one version, which still names all the files that the commit removes. If another commit came first, the
-table is read again.
+We don't use `DeltaTable.optimize`: deltalake 1.6 lets two commits remove the same file if neither of them changes data,
+so two compactions at once (for example one by hand and one by a stream) leave each row there twice. Here the commit is
+made for exactly one version, which still names all the files that the commit removes. If another commit came first, we
+read the table again.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def named_files(table: DeltaTable) -> list[NamedFile]:
 def join(place: Place, joining: Joining) -> bool:
     """Join the files.
 
-    Return whether that was done: if another writer has rewritten some of them, nothing is changed.
+    Return True on success; if another writer has rewritten some of them, nothing is changed.
     """
     table = DeltaTable(**place.for_delta())
     filesystem, root = place.filesystem()
@@ -89,7 +89,7 @@ def _replaced(place: Place, joining: Joining, made: list[DataFile], brought: Unn
     for _ in range(_TRIES):
         table = DeltaTable(**place.for_delta())
         named = {file.path for file in named_files(table)}
-        if added <= named:  # the try before was committed, but its answer was lost
+        if added <= named:  # the previous try was committed, but its answer was lost
             return True
         if not removed <= named:
             return False

@@ -1,16 +1,16 @@
 """Lands ranges of lanes in a table and its quarantine. The same Python task reads, decodes and writes the messages.
 
-The rows from Spark only say which ranges to read (`format("nsq")` with `ranges=true`), so messages do not pass through
-Spark. Where SQL has to see the messages, they come as rows between marks (`marks`). In both cases the sink knows which
+The rows from Spark only say which ranges to read (`format("nsq")` with `ranges=true`), so messages don't pass through
+Spark. If SQL has to see the messages, they come as rows between marks (`marks`). In both cases the sink knows which
 messages a batch covers, and appends them in the same commit as the ends of their lanes; `ends` has the rules.
 
-The quarantine is a table with ends of its own. A batch is written to it first, and only if the batch has rows for it.
-So it always goes at least as far as the table, whatever its own ends say. After a crash between the two commits the
-quarantine is ahead: the next run brings the batch again, and adds it to the table only.
+The quarantine is a table with its own ends. A batch is written to it first, and only if the batch has rows for it. So
+it always goes at least as far as the table, whatever its own ends say. After a crash between the two commits the
+quarantine is ahead: the next run repeats the batch, and adds it to the table only.
 
-Tables may share a quarantine, so the names of its ends contain the id of the table that they belong to. With each end
-it keeps a fingerprint of the decoder and the rules: with others, other rows would fail, so the query may not go on
-where the quarantine is ahead of the table.
+Tables may share a quarantine, so the names of its ends contain the id of their table. With each end it keeps a
+fingerprint of the decoder and the rules: with others, other rows would fail, so the query may not continue where the
+quarantine is ahead of the table.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ from pyspark_nsq.tables.sink import TableSource, Target, nullable, target_of, wa
 from pyspark_nsq.tables.unnamed import Unnamed
 
 BODY: Final = "body"
-SOURCE: Final = "source."  # the prefix of options of the source
-QUARANTINE: Final = "quarantine."  # the prefix of options of the store that the quarantine lies in
-# With the two prefixes and those of `iceberg_target`, what a job sends to its own sink. `pyspark_nsq.options` has only
-# what a user may set, so that the list in an error and the reference do not offer these.
+SOURCE: Final = "source."  # prefix of options of the source
+QUARANTINE: Final = "quarantine."  # prefix of options of the quarantine's store
+# A job's options for its own sink have these two prefixes and those of `iceberg_target`. `pyspark_nsq.options` only has
+# options for users, so that the list in an error and the reference don't offer these.
 _OWN: Final = ("quarantine", "decoder", "dropbody", "judge")
 _HOUR: Final = 3_600_000_000  # microseconds
 
 
 class Destination(Protocol):
-    """A table that landing adds rows to, whatever its format."""
+    """A table that landing appends to, in any format."""
 
     @property
     def schema(self) -> pa.Schema: ...
@@ -70,22 +70,22 @@ class Destination(Protocol):
 
     @property
     def keeps_columns(self) -> bool:
-        """Whether the files themselves have the partition columns."""
+        """True if the files themselves have the partition columns."""
 
     def filesystem(self) -> tuple[FileSystem, str]:
         """Return where to write files."""
 
     def ends_of(self, lanes: Iterable[str]) -> dict[str, int | None]:
-        """Return how far the table goes, as a task knows it. A quarantine goes at least as far as its table."""
+        """Return the table's ends, as a task knows them. A quarantine goes at least as far as its table."""
 
     def check_judge(self, shares: Sequence[Share]) -> None:
         """Raise NotJoined if this is a quarantine ahead of its table that another decoder or other rules filled."""
 
     def prepare(self, shares: Sequence[Share]) -> None:
-        """Check what the tasks have written, without adding it. Raises NotJoined or AnotherJob."""
+        """Check the tasks' files, without adding them. Raises NotJoined or AnotherJob."""
 
     def append(self, shares: Sequence[Share], batch: Batch, brought: Unnamed) -> None:
-        """Add the files of the tasks, and the new ends of their lanes, in one commit."""
+        """Add the tasks' files, and the new ends of their lanes, in one commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +94,12 @@ class Landing:
     quarantine: Destination | None
     source: SourceOptions | None = None  # where to read messages; None: the rows from Spark have them
     decoder: Decoder | None = None
-    selects: bool = False  # the rows are what a SELECT has made of messages
+    selects: bool = False  # the rows are the result of a SELECT
 
 
 @dataclass
 class Landed(WriterCommitMessage):
-    """What a task has written, for the driver."""
+    """A task's files, for the driver."""
 
     query: str
     table: Share
@@ -108,7 +108,7 @@ class Landed(WriterCommitMessage):
 
 
 class DefaultSource(TableSource):
-    """The data source that Spark finds under the name `nsqtable`. Rows of ranges or marks go to the landing sink."""
+    """The data source with the name `nsqtable` in Spark. Rows of ranges or marks go to the landing sink."""
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         if MARK in schema.names or schema.names == RANGES.names:
@@ -149,7 +149,7 @@ def landing_of(options: Mapping[str, str], schema: StructType) -> Landing:
     return Landing(*destinations, source, decoder, SELECTED in schema.names)
 
 
-_Asked = tuple[Mapping[str, str], pa.Schema]  # options of a table, and the rows that it gets
+_Asked = tuple[Mapping[str, str], pa.Schema]  # options of a table, and the schema of its rows
 
 
 def _into_delta(good: _Asked, bad: _Asked | None, judge: int) -> tuple[Destination, Destination | None]:
@@ -164,7 +164,7 @@ def _into_iceberg(good: _Asked, bad: _Asked | None, judge: int) -> tuple[Destina
 
 
 def _apart(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the options of the table and those of the quarantine, which has a path and a store of its own."""
+    """Return the table's options and the quarantine's options, which have a different path and store."""
     rest = {
         name: text for name, text in given.items() if name not in _OWN and not name.startswith((SOURCE, QUARANTINE))
     }
@@ -187,7 +187,7 @@ def _iceberg_table(options: Mapping[str, str], schema: pa.Schema) -> iceberg.Ice
 
 
 def schemas(source: SourceOptions, decoder: Decoder | None, *, drops_body: bool) -> tuple[pa.Schema, pa.Schema]:
-    """Return the columns of the table and those of the quarantine."""
+    """Return the columns of the table and of the quarantine."""
     came = columns_of(source)
     when = [pa.field("date", pa.date32()), pa.field("hour", pa.int32())]
     value = [] if decoder is None or decoder.value_type is None else [pa.field(VALUE, decoder.value_type)]
@@ -196,7 +196,7 @@ def schemas(source: SourceOptions, decoder: Decoder | None, *, drops_body: bool)
 
 
 def seen_by_sql(rows: pa.Schema, *, drops_body: bool) -> tuple[pa.Schema, pa.Schema]:
-    """Return the columns of the table and those of the quarantine for rows that come between marks."""
+    """Return the columns of the table and of the quarantine for rows that come between marks."""
     selects = SELECTED in rows.names
     not_good = {MARK, COUNTS, ERROR, SELECTED, *([BODY] if drops_body or selects else [])}
     made = list(rows.field(SELECTED).type) if selects else []
@@ -207,7 +207,7 @@ def seen_by_sql(rows: pa.Schema, *, drops_body: bool) -> tuple[pa.Schema, pa.Sch
 
 
 def _unfolded(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Return good rows as the table gets them: with the fields of `_selected` as columns.
+    """Return good rows in the table's form: with the fields of `_selected` as columns.
 
     One of these fields may have the name of a column that it replaces, like `body`.
     """
@@ -256,7 +256,7 @@ class LandingWriter(DataSourceStreamArrowWriter):
     def _brought(self, landed: Sequence[Landed]) -> Iterator[tuple[Unnamed, Unnamed]]:
         """Yield the tasks' files for the table and for the quarantine.
 
-        Leaving the block removes those that no commit tried.
+        Leaving the block removes files that no commit has tried to add.
         """
         table, quarantine = self._landing.table, self._landing.quarantine or self._landing.table
         good = [file for message in landed for file in message.table.files]
@@ -278,7 +278,7 @@ def _summed(counts: Iterable[Mapping[str, int]]) -> Counter[str]:
 def land(landing: Landing, batches: Iterator[pa.RecordBatch], *, query: str, name: str) -> Landed:
     """Write the rows or ranges of one task into files.
 
-    Files are named after query, batch and task, so that it is clear where a file comes from that no table names.
+    Files are named after query, batch and task, so that you can tell the origin of a file that no table names.
     """
     task = _Task(landing, f"part-{name}")
     try:
@@ -337,7 +337,7 @@ class _Task:
     def _begin(self, span: Span) -> int:
         """Begin a span in all tables.
 
-        Return the sequence from which on the table lacks it; the quarantine never lacks more.
+        Return the first sequence that the table lacks; the quarantine never lacks more.
         """
         for adding in self._all:
             adding.begin(span)
@@ -361,7 +361,7 @@ class _Task:
 
 
 def _lacking(part: Part, begin: int) -> Range | None:
-    """Return the part of a range that is still to be read, or None."""
+    """Return the unread part of a range, or None."""
     range_ = part.range
     if range_.end is None:
         return range_ if begin <= range_.begin else None
@@ -369,7 +369,7 @@ def _lacking(part: Part, begin: int) -> Range | None:
 
 
 class _Adding:
-    """Collects what a task adds to one table."""
+    """Collects a task's rows for one table."""
 
     def __init__(self, to: Destination, prefix: str) -> None:
         self._to = to
@@ -388,7 +388,7 @@ class _Adding:
         self._from = None
 
     def lacking(self) -> int:
-        """Return the sequence from which on the table lacks the span that was begun last."""
+        """Return the first sequence of the current span that the table lacks."""
         if self._from is None:
             span = self._share.spans[-1]
             self.look([span.lane])

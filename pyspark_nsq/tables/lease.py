@@ -1,8 +1,8 @@
-"""How long a file may lie in a table's folder before a commit names it.
+"""The time that a file may lie in a table's folder before a commit names it.
 
-A crash leaves files that no commit names. Upkeep has to remove them one day, without removing files of a batch that is
-still being written. Two limits keep these apart: a file that was finished longer ago than `LEASE` is not committed any
-more (its batch is done again), and a file that no commit names is not removed before `ABANDONED_AFTER`.
+A crash leaves files that no commit names. Upkeep has to remove them some day, without removing files of a batch that is
+still being written. Two limits keep these apart: we don't commit a file that was finished longer ago than `LEASE` (its
+batch is repeated), and we don't remove an unnamed file before `ABANDONED_AFTER`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class LeaseExpired(Exception):
 
 
 def check_leases(finished: Iterable[float], now: float) -> None:
-    """Raise LeaseExpired if one of these times, when files were finished, in seconds since 1970, is too long ago."""
+    """Raise LeaseExpired if a file was finished too long ago. Times are in seconds since 1970."""
     oldest = min(finished, default=now)
     if now - oldest > LEASE:
         raise LeaseExpired(

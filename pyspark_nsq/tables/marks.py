@@ -1,8 +1,8 @@
 """Messages as rows for SQL, with marks between them.
 
 The rows of each range follow its *mark*: a row that says which range begins. As long as the order of rows within a
-partition is kept, the sink knows from the marks which messages the rows cover, even if SQL has dropped some of the
-rows, or all.
+partition is kept, the marks show the sink which messages the rows cover, even if SQL has dropped some of the rows, or
+all.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from pyspark_nsq.source.rows import ALL_COLUMNS, GAP_COLUMN, HEADERS_COLUMN
 from pyspark_nsq.tables.ends import Span
 
 MARK: Final = "_range"  # the column of marks; null in rows of messages
-SELECTED: Final = "_selected"  # the column with what a SELECT has made of each message, if there is one
+SELECTED: Final = "_selected"  # the column with the result of a SELECT, if there is one
 SCHEMA: Final = f"{MARK} struct<lane: string, begin: bigint, end: bigint, opens: boolean>"
 _VANISHED: Final = "vanished"
 TYPE: Final = pa.struct([("lane", pa.string()), ("begin", pa.int64()), ("end", pa.int64()), ("opens", pa.bool_())])
 
 
 def spans_of(part: Part) -> list[Span]:
-    """Return the spans that a range covers; its rows belong to the last one.
+    """Return the spans covered by a range; its rows belong to the last one.
 
-    A lane that is gone without a known end covers no messages, as it may come back with those that it had: its span is
-    empty, and if it comes back, it goes on where it ended. The row that reports the loss gets a span in a lane of its
-    own, so that it lands exactly once, too.
+    A lane that is gone without a known end covers no messages, because it may come back with its messages: its span is
+    empty, and if it comes back, it continues where it ended. The row that reports the loss gets a span in its own lane,
+    so that it lands exactly once, too.
     """
     range_ = part.range
     if range_.end is not None:

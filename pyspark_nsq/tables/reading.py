@@ -1,4 +1,4 @@
-"""Reads Delta tables in Spark without a jar, wherever they lie: `spark.read.format("nsqtable")`.
+"""Reads Delta tables in Spark without a jar, in any store: `spark.read.format("nsqtable")`.
 
 The pyspark wheel supports neither Delta nor object stores. The driver takes the list of files of one version from the
 log, and each task reads one file with pyarrow, through the same `Place` that wrote it. No filters are pushed down, so
@@ -25,7 +25,7 @@ from pyspark_nsq.stores.places import Place
 
 _BATCH_BYTES: Final = 8 << 20
 _BATCH_ROWS: Final = 10_000
-# Features of Delta for which a list of files is not enough.
+# Features of Delta for which a list of files isn't enough.
 UNREADABLE: Final = frozenset(("deletionVectors", "columnMapping"))
 
 
@@ -60,7 +60,7 @@ class TableReader(DataSourceReader):
 def rows_of(
     filesystem: FileSystem, path: str, schema: pa.Schema, values: Mapping[str, Any]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a file, with its partition values, and null in columns that the table got later."""
+    """Yield the rows of a file, with its partition values, and null in columns that are newer than the file."""
     with filesystem.open_input_file(path) as stream, pq.ParquetFile(stream) as file:
         there = [name for name in schema.names if name in file.schema_arrow.names]
         for batch in file.iter_batches(_rows_of_a_batch(file), columns=there):
@@ -73,7 +73,7 @@ def schema_of(table: DeltaTable) -> StructType:
 
 
 def _rows_of_a_batch(file: pq.ParquetFile) -> int:
-    """Return how many rows fit into a batch of 8 MiB, as bodies may have a megabyte each."""
+    """Return how many rows fit into a batch of 8 MiB, because a body may have a megabyte."""
     found = file.metadata
     size = sum(int(found.row_group(number).total_byte_size) for number in range(found.num_row_groups))
     return max(1, min(_BATCH_ROWS, _BATCH_BYTES * int(found.num_rows) // max(1, size)))

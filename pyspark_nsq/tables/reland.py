@@ -1,12 +1,12 @@
-"""`nsqpipe reland`: decodes the rows of a quarantine again, and moves those that fit into the table. It needs no Spark.
+"""`nsqpipe reland`: decodes a quarantine's rows again, and moves those that fit into the table. Doesn't need Spark.
 
 It handles one partition at a time. A first commit appends the good rows to the table. A second commit removes them from
-the quarantine, and updates why the others fail. If it is killed between the two, the table has rows that are still in
-the quarantine. The next run always looks for the rows' keys in the table, finds them there, and only removes them from
-the quarantine. It treats messages the same way that something else has appended to the table, like `backfill`.
+the quarantine, and updates the errors of the others. If it is killed between the two, the table has rows that are still
+in the quarantine. The next run always looks for the rows' keys in the table, finds them there, and only removes them
+from the quarantine. It treats messages the same way that another job has appended, for example `backfill`.
 
-Two runs at once collide in the table's log, as their commits end the same turn. So does a run that would land rows that
-another run, or a backfill, has just landed.
+Two runs at once collide in the table's log, because their commits end the same turn. So does a run that would land rows
+that another run, or a backfill, has just landed.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class Relanded:
     landed: int = 0
     failing: int = 0
     by_rule: int = 0  # rows that could be decoded but broke a rule; they stay as they are
-    missing_fields: int = 0  # fields of the schema that bodies which this run has landed do not have
-    extra_fields: int = 0  # fields of these bodies that the schema does not have
+    missing_fields: int = 0  # fields of the schema missing in the bodies landed by this run
+    extra_fields: int = 0  # fields of these bodies that the schema doesn't have
 
     def add(self, other: Relanded) -> None:
         for it in fields(self):
@@ -68,14 +68,14 @@ class Relanded:
 
 @dataclass(slots=True)
 class _Outcome:
-    """What changes in one partition of the quarantine: which rows leave it, and which get another error."""
+    """The changes in one partition of the quarantine: which rows leave it, and which get another error."""
 
     counts: Relanded = field(default_factory=Relanded)
     errors: dict[Key, str | None] = field(default_factory=dict)  # the new error; None: the row is in the table
 
 
 def reland(job: Reland, progress: Callable[[Relanded], None] = lambda _: None) -> Relanded:
-    """Decode all rows of the quarantine again. Raises PipeFailed; another run then goes on from there."""
+    """Decode all rows of the quarantine again. Raises PipeFailed; another run then continues from there."""
     _check(job)
     total = Relanded()
     for values in _existing(job.quarantine).partitions():
@@ -89,8 +89,8 @@ def _check(job: Reland) -> None:
         raise PipeFailed("raw bodies never fail: choose the --decoder that the quarantined rows need")
     if _existing(job.table).transaction_version(SELECTS) is not None:
         raise PipeFailed(
-            f"the table {job.table} has what --select has made of messages, and reland cannot run SQL: "
-            "`nsqpipe backfill` with the corrected --schema and the same --select adds what it lacks"
+            f"the table {job.table} was filled with --select, and reland cannot run SQL: "
+            "`nsqpipe backfill` with the corrected --schema and the same --select adds the missing rows"
         )
     came = [it for it in pa.schema(_existing(job.quarantine).schema().to_arrow()) if it.name != ERROR]
     try:
@@ -183,7 +183,7 @@ def _judged(batch: pa.RecordBatch, decoder: Decoder, there: set[Key], outcome: _
 
 
 def _keys_in(table: DeltaTable, values: Mapping[str, object], sequences: pa.ChunkedArray) -> set[Key]:
-    """Return the keys of the rows with these sequences that this version of the table has."""
+    """Return the keys of the rows with these sequences in this version of the table."""
     wanted = _condition(table, values) & pc.field("sequence").isin(sequences.combine_chunks())
     found = table.to_pyarrow_dataset().to_batches(columns=list(_KEY), filter=wanted)
     return {key for batch in found for key in _keys_of(batch)}
@@ -221,7 +221,7 @@ def _append(table: DeltaTable, target: Target, files: Sequence[DataFile], counts
 
 
 def _settle(quarantine: DeltaTable, values: Mapping[str, object], errors: Mapping[Key, str | None]) -> None:
-    """Remove rows that are landed and update the errors of others, in one commit. Rows that came meanwhile stay."""
+    """Remove landed rows and update the errors of others, in one commit. Rows that arrived in the meantime stay."""
     if not errors:
         return
     schema = pa.schema(quarantine.schema().to_arrow())

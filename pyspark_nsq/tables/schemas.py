@@ -1,9 +1,9 @@
-"""How a table's schema may change: rows may have new fields, and may lack nullable ones, but no field changes its type.
+"""Schema changes of a table: rows may have new fields, and may lack nullable ones, but no field changes its type.
 
-Delta's own append does not check schemas: it would add files with other columns, and readers would not see these
-columns. So a table is widened before the first file with a new field is added. That is a commit of its own, as
-deltalake has no commit for both. It is made only when nothing else is wrong with the rows, so a batch that is refused
-leaves the schema as it was. Writers that know only the old fields go on: what their files lack is read as null.
+Delta's own append doesn't check schemas: it would add files with other columns, and readers wouldn't see these columns.
+So we widen a table before adding the first file with a new field. That is a separate commit, because deltalake has no
+commit for both. We only make it when nothing else is wrong with the rows, so a refused batch leaves the schema as it
+was. Writers that only know the old fields can continue: fields missing in their files are read as null.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ Json = dict[str, Any]
 
 
 class Misfit(Exception):
-    """Rows do not fit into a table; the text names the first field that does not."""
+    """Rows don't fit into a table; the text names the first field that doesn't."""
 
 
 def additions(table: Schema, rows: Schema) -> list[Field]:
-    """Return the fields that a table needs for these rows; of a struct that grows, with all of its fields.
+    """Return the fields that a table needs for these rows; for a struct that grows, with all of its fields.
 
-    New fields are nullable, as older rows do not have them. Raises Misfit.
+    New fields are nullable, because older rows don't have them. Raises Misfit.
     """
     there, given = json.loads(table.to_json()), json.loads(rows.to_json())
     after = _merged_fields("", there, given)
@@ -38,7 +38,7 @@ def additions(table: Schema, rows: Schema) -> list[Field]:
 
 
 def widen(table: DeltaTable, rows: Schema) -> None:
-    """Add the fields of the rows that the table lacks, even if other writers change it meanwhile. Raises Misfit."""
+    """Add the rows' fields that the table lacks, even if other writers change it in the meantime. Raises Misfit."""
 
     def attempt() -> None:
         if added := additions(table.schema(), rows):

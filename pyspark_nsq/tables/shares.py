@@ -1,7 +1,7 @@
-"""What the tasks of a batch have written for a table, and whether that joins what the table has, whatever its format.
+"""The shares of a batch's tasks for a table, and the check whether they join the table, in any format.
 
-The driver asks the table for its ends, has the batch checked against them here, and makes a commit that fails if the
-ends move before it arrives. Formats differ only in that commit, and in where they keep the ends.
+The driver asks the table for its ends, checks the batch against them here, and makes a commit that fails if the ends
+have moved before it arrives. Formats only differ in that commit, and in where they keep the ends.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class AnotherJob(Exception):
 
 
 class NotJoined(Exception):
-    """The batch does not join what the table has, or it cannot be known what the table has."""
+    """The batch doesn't join the table's content, or we can't know the content."""
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Batch:
     query: str
     number: int
     told: Mapping[str, str]  # the metadata
-    marks: Sequence[str] = ()  # names to set in the table for good, like `SELECTS`
+    marks: Sequence[str] = ()  # names to set in the table permanently, like `SELECTS`
 
 
 def lanes_of(shares: Sequence[Share]) -> list[str]:
@@ -61,10 +61,10 @@ def files_of(shares: Sequence[Share]) -> list[DataFile]:
 
 
 def new_ends(shares: Sequence[Share], ends: Mapping[str, int | None], name: str) -> dict[str, int]:
-    """Return the ends that change when a table with these ends adds what the tasks have written.
+    """Return the ends that change when a table with these ends adds the tasks' files.
 
-    Raises NotJoined if rows would be missing, and AnotherJob if the tasks have not written exactly what the table lacks
-    now. `name` is the table's, for the errors.
+    Raises NotJoined if rows would be missing, and AnotherJob if the tasks haven't written exactly the part that the
+    table lacks now. `name` is the table's, for the errors.
     """
     for share in shares:
         for span in share.spans:
@@ -79,7 +79,7 @@ def new_ends(shares: Sequence[Share], ends: Mapping[str, int | None], name: str)
 
 
 def are_there(shares: Sequence[Share], ends: Mapping[str, int | None]) -> bool:
-    """Return whether a table with these ends has all that the tasks have covered."""
+    """Return True if a table with these ends has everything that the tasks have covered."""
     found = ((span, ends.get(lane)) for lane, span in _joined(shares).items())
     return all(end is not None and end >= span.end for span, end in found)
 
@@ -93,7 +93,7 @@ def check_ahead(
 ) -> None:
     """Raise NotJoined if a quarantine is ahead of its table and was filled with another decoder or other rules.
 
-    `said` has the numbers that the table and its quarantine keep, and `names` their names, for the error.
+    `said` has the numbers kept by the table and its quarantine, and `names` their names, for the error.
     """
     found = ahead_and_judged_otherwise(*said, lanes_of(shares), of, judge)
     if found is not None:

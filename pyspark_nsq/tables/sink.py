@@ -1,7 +1,7 @@
 """A data source for Delta tables. Its sink appends each micro-batch exactly once.
 
 The commit that adds a batch's files also stores the query and the number of the batch. When Spark repeats a batch after
-a crash, the table shows that it already has the batch, and the files that were written again are removed.
+a crash, the table shows that it already has the batch, and the rewritten files are removed.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from pyspark_nsq.tables.reading import UNREADABLE, TableReader, schema_of
 from pyspark_nsq.tables.schemas import Misfit, additions, retried, widen
 from pyspark_nsq.tables.unnamed import Unnamed, is_made
 
-# The name under which a table counts its turns. A backfill chooses rows by what the table lacks, so two backfills at
-# once would both add the same rows. Each therefore ends the turn in which it has chosen, and only one of them can.
+# The name under which a table counts its turns. A backfill chooses rows that the table lacks, so two backfills at once
+# would both add the same rows. Each therefore ends the turn in which it has chosen, and only one of them can.
 TURNS: Final = "nsq/turns"
 
 
 class BadTable(Exception):
-    """The table and the new rows differ in a field or in their partitioning, or we cannot read the table."""
+    """The table and the new rows differ in a field or in their partitioning, or we can't read the table."""
 
 
 class Overtaken(Exception):
-    """Since these rows were found missing, another backfill or reland has written, or a landing has begun."""
+    """Another backfill or reland has written since these rows were found missing, or a landing has begun."""
 
     def __init__(self, path: str) -> None:
         super().__init__(f"another job has begun to add rows to {path} meanwhile: run this one again")
@@ -58,7 +58,7 @@ class Target:
     write_id: str
     schema: pa.Schema
     access: StoreAccess = field(default_factory=StoreAccess)  # sent to the executors, whose environment may lack it
-    turn: int | None = None  # None: the rows do not depend on what the table has
+    turn: int | None = None  # None: the rows don't depend on the table's content
 
     @property
     def place(self) -> Place:
@@ -74,7 +74,7 @@ class Target:
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task has written. An executor hands it to the driver."""
+    """A task's files. An executor passes them to the driver."""
 
     query: str
     files: list[DataFile]
@@ -92,7 +92,7 @@ class TableSource(DataSource):
         return TableReader(_place(self.options), self._version().version(), schema)
 
     def _version(self) -> DeltaTable:
-        """Return the version to read. Raises if the table uses features for which a list of files is not enough."""
+        """Return the version to read. Raises if the table uses features for which a list of files isn't enough."""
         table = DeltaTable(**_place(self.options).for_delta(), version=_number(self.options, "version"))
         if features := UNREADABLE.intersection(table.protocol().reader_features or ()):
             raise BadTable(f"the table uses {', '.join(sorted(features))}, which we cannot read")
@@ -173,7 +173,7 @@ def target_of(options: Mapping[str, str], schema: StructType) -> Target:
 
 
 def nullable(schema: pa.Schema) -> pa.Schema:
-    """Make all columns nullable: a later query may have null where this one has not, and both write to one table."""
+    """Make all columns nullable: a later query may have null where this one doesn't, and both write to one table."""
     return pa.schema([field.with_nullable(True) for field in schema])
 
 
@@ -217,10 +217,10 @@ def taken_turn(turn: int) -> Transaction:
 
 
 def was_not_committed(messages: Sequence[WriterCommitMessage | None]) -> bool:
-    """Return whether it is certain, in an abort, that no commit was tried.
+    """Return True if it is certain, in an abort, that no commit was tried.
 
-    Spark aborts after a failed task, but also after a failed commit, which may have been made or be still on its way.
-    Commit and abort run in processes of their own, so only the messages tell the two cases apart: a failed task has no
+    Spark aborts after a failed task, but also after a failed commit, which may have succeeded or still be on its way.
+    Commit and abort run in separate processes, so only the messages tell the two cases apart: a failed task has no
     message, and Spark commits only if every task has one.
     """
     return None in messages
@@ -284,15 +284,15 @@ def _append(table: DeltaTable, target: Target, files: Sequence[DataFile], transa
 
 
 def check_table(place: Place, schema: pa.Schema, partitioning: tuple[str, ...]) -> None:
-    """Raise BadTable if the table exists and rows of this schema do not fit into it."""
+    """Raise BadTable if the table exists and rows of this schema don't fit into it."""
     if DeltaTable.is_deltatable(**place.for_delta()):
         check_fits(DeltaTable(**place.for_delta()), Target(str(place), partitioning, "", nullable(schema)))
 
 
 def check_fits(table: DeltaTable, target: Target) -> None:
-    """Raise BadTable if the rows do not fit.
+    """Raise BadTable if the rows don't fit.
 
-    Fields that the table lacks fit: the first rows that have them add them.
+    New fields fit: the first rows that have them add them to the table.
     """
     try:
         additions(table.schema(), Schema.from_arrow(target.schema))

@@ -1,18 +1,18 @@
-"""Decides, before Spark is started, where a table stands and whether a checkpoint belongs to it. An error is one line.
+"""Decides, before Spark starts, where a table stands and if a checkpoint belongs to it. An error is one line.
 
-A Delta or Iceberg table itself says how far it goes in each lane. So losing a checkpoint does no harm, as landing goes
-on from the table. A checkpoint that is behind the table only repeats messages, which are not added again. A checkpoint
-that is ahead of the table is not this table's.
+A Delta or Iceberg table itself knows its end of each lane. So losing a checkpoint does no harm, because landing
+continues from the table. A checkpoint that is behind the table only repeats messages, which aren't added again. A
+checkpoint that is ahead of the table isn't this table's.
 
-A Parquet table, as Spark's file sink writes it, knows only the numbers of its batches. It skips a batch whose number it
+A Parquet table, as Spark's file sink writes it, only knows the numbers of its batches. It skips a batch whose number it
 has: a new checkpoint would begin with number 0 again, and nothing would land. So each checkpoint that fills a table
-writes a note into the table's folder. The note's name is the query id in the checkpoint. A job may go on only if no
+writes a note into the table's folder. The note's name is the query id in the checkpoint. A job may only continue if no
 other checkpoint's note is there.
 
 A job writes its note first, and only then looks for others. So if two jobs begin at the same time, at least one of them
-sees the other's note, on a disk as well as in a store. Both may see each other and stop, and neither has written a row
-by then. A note never expires: its checkpoint may be on a disk of another machine, where its job still runs, so only a
-person can know that it will not come back.
+sees the other's note, on a disk as well as in a store. Both may see each other and stop, before either has written a
+row. A note never expires: its checkpoint may be on a disk of another machine, where its job still runs, so only a
+person can know that it won't come back.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ if TYPE_CHECKING:
     from pyspark_nsq.source.queries import From
     from pyspark_nsq.stores.places import Place
 
-NOTES: Final = "_landed_by"  # the folder of notes; readers ignore names that begin with _
+NOTES: Final = "_landed_by"  # folder of notes; readers ignore names that begin with _
 _NOTE: Final = ".json"
 _STARTS: Final = ("startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp")
 _BOUNDS: Final = (*_STARTS, "endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp", "lanes")
 
 
 def check_standing(source: From, table: Table) -> From:
-    """Return the source with where to begin. If the table's checkpoint was lost, that is where the table ends.
+    """Return the source with its start. If the table's checkpoint was lost, it starts at the table's end.
 
-    Raises PipeFailed if messages would be missing or duplicated, or if that cannot be ruled out.
+    Raises PipeFailed if messages would be missing or duplicated, or if we can't rule that out.
     """
     try:
         options = source_options(source.as_options())
@@ -103,9 +103,9 @@ def claim(table: Table) -> None:
 
 
 def up_to_the_end(source: From, table: Table) -> tuple[From | None, int]:
-    """Return what a batch may add to a table, and how many of the messages it asks for are left to landing.
+    """Return the part that a batch may add to a table, and how many of its messages are left to landing.
 
-    Messages past the table's ends are left to landing, which would add them again. A lane that the table does not know
+    Messages past the table's ends are left to landing, which would add them again. A lane that the table doesn't know
     is left to landing completely. None: everything is left to landing, or there is nothing to read.
     """
     delta = table.delta() if table.exists() else None
@@ -163,7 +163,7 @@ class Checkpoint:
         if last in committed_in(place):
             opens = isinstance(written, dict) and bool(written.get("initial"))
             return cls(place, query, {lane: Span(lane, at, at, opens) for lane, at in places.items()})
-        # The last batch is not committed, so it is run again, from where the batch before it ended.
+        # The last batch isn't committed, so Spark repeats it, from the end of the previous batch.
         begins = lanes_of(written, "begins")
         before = lanes_of(_offset_in(place, last - 1)) if last - 1 in planned else {}
         spans = {lane: Span(lane, at, at) for lane, at in before.items()}
@@ -171,7 +171,7 @@ class Checkpoint:
 
     @property
     def goes_on(self) -> bool:
-        """Whether something was landed from this checkpoint before."""
+        """True if something was landed from this checkpoint before."""
         return any(not span.opens for span in self.spans.values())
 
 
@@ -186,7 +186,7 @@ def _offset_in(checkpoint: Place, batch: int) -> Any:
 
 
 class Held(Protocol):
-    """What a table says it has."""
+    """The table's content by its own account."""
 
     def end_of(self, lane: str) -> int | None: ...
 
@@ -201,7 +201,7 @@ class _HeldByDelta:
 
 
 def _held(table: Table) -> Held | None:
-    """Return what the table has; None if it does not exist.
+    """Return the table's content; None if it doesn't exist.
 
     Raises PipeFailed if it has rows that no ends account for.
     """
@@ -237,7 +237,7 @@ def _end_text(table: Table, held: Held | None, end: int | None) -> str:
 
 
 def _going_on(source: From, options: SourceOptions, held: Held) -> From:
-    """Return the source with the table's ends as its start; lanes that have none begin where the options say."""
+    """Return the source with the table's ends as its start; lanes without ends begin where the options say."""
     cluster = Cluster(options, Http(options.access))
     heads = {head.lane: head for head in _heads(cluster, options)}
     ends = {lane: end for lane in heads if (end := held.end_of(str(lane))) is not None}
@@ -255,9 +255,9 @@ def _going_on(source: From, options: SourceOptions, held: Held) -> From:
 
 
 def _heads(cluster: Cluster, options: SourceOptions) -> Iterator[Head]:
-    """Yield the lanes that can be seen.
+    """Yield the visible lanes.
 
-    A lane whose node is down begins with its first message once the node is back, and the table adds what it lacks.
+    If a lane's node is down, the lane begins with its first message once the node is back, and the table adds the rest.
     """
     for place in cluster.places(left_out=None if options.lossless else []):
         try:
@@ -310,7 +310,7 @@ def _note(table: Table, query: str) -> Place:
 
 
 def _checkpoint_in(note: Place) -> str:
-    """Return the checkpoint that a note names. A torn note counts as well, but cannot name its checkpoint."""
+    """Return the checkpoint that a note names. A torn note counts as well, but can't name its checkpoint."""
     try:
         found = json.loads(read_text(note) or "")
         return f"{found['checkpoint']} on {found['host']}"

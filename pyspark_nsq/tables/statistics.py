@@ -1,4 +1,4 @@
-"""Makes the statistics of a file's columns for the table's log, by which readers skip files, from those of Parquet."""
+"""Converts a Parquet file's statistics for the table's log, by which readers skip files."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 _RANGED: Final = (
-    # Without a range for booleans, where other columns have one, deltalake's reader for pyarrow would not find rows by
-    # them.
+    # If other columns have a range and booleans don't, deltalake's reader for pyarrow wouldn't find rows by them.
     pa.types.is_boolean,
     pa.types.is_integer,
     pa.types.is_floating,
@@ -24,13 +23,13 @@ _RANGED: Final = (
     pa.types.is_timestamp,
     pa.types.is_string,
 )
-_LONGEST: Final = 32  # characters of a text in the log, as other writers of Delta tables have it
+_LONGEST: Final = 32  # characters of a text in the log, as in other writers of Delta tables
 _LAST: Final = "\U0010ffff"
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A column as Parquet counts columns: each field of a struct is a column of its own."""
+    """A column as Parquet counts columns: each field of a struct is a separate column."""
 
     path: tuple[str, ...]
     kind: pa.DataType
@@ -41,7 +40,7 @@ class Leaf:
 
     @property
     def has_range(self) -> bool:
-        """Whether the log has a range for the column: Delta has none for bytes, nor for values in lists."""
+        """True if the log has a range for the column: Delta has none for bytes, nor for values in lists."""
         return any(holds(self.kind) for holds in _RANGED)
 
     def has_nan(self, rows: pa.RecordBatch) -> bool:
@@ -71,13 +70,13 @@ def _leaves(field: pa.Field, above: tuple[str, ...]) -> Iterator[Leaf]:
 
 
 def _inside(kind: pa.DataType, path: tuple[str, ...]) -> Iterator[Leaf]:
-    """Yield the columns inside a list or map. Only their number matters, so they get a type that has no range."""
+    """Yield the columns inside a list or map. Only their number matters, so they get a type without a range."""
     for _ in _leaves(pa.field("element", kind), path):
         yield Leaf((*path, "element"), pa.null())
 
 
 def statistics(file: Any, columns: Sequence[Leaf], *, has_nan: Collection[Leaf] = ()) -> dict[str, Any]:
-    """Make the statistics of Delta's log from a `pyarrow.parquet.FileMetaData`.
+    """Convert a `pyarrow.parquet.FileMetaData` to the statistics of Delta's log.
 
     Parquet's ranges ignore NaN. If a file's range were [1, 1], readers would take a NaN in it for 1, so a column with
     NaN gets no range.
@@ -89,7 +88,7 @@ def statistics(file: Any, columns: Sequence[Leaf], *, has_nan: Collection[Leaf] 
             continue
         parts = [group.column(number).statistics for group in groups]
         if not all(part is not None and part.has_null_count for part in parts):
-            continue  # Parquet leaves out what is too long
+            continue  # Parquet leaves out values that are too long
         _put(found["nullCount"], leaf.path, sum(part.null_count for part in parts))
         ranges = [part for part in parts if part.has_min_max]
         if leaf not in has_nan and ranges and all(part.has_min_max or not part.num_values for part in parts):
@@ -111,14 +110,14 @@ def _low(value: object) -> object:
 
 
 def _high(value: object) -> object:
-    """Return an upper bound. A text that is cut becomes smaller, so the largest character is put behind it."""
+    """Return an upper bound. Cutting a text makes it smaller, so we append the largest character."""
     if isinstance(value, str):
         return value if len(value) <= _LONGEST else value[:_LONGEST] + _LAST
     return _plain(value)
 
 
 def _plain(value: object) -> object:
-    """Return a value that JSON has: dates as text, and None for infinity."""
+    """Return a value for JSON: dates as text, and None for infinity."""
     if isinstance(value, datetime):
         return value.isoformat(timespec="microseconds")
     if isinstance(value, date):
@@ -129,8 +128,8 @@ def _plain(value: object) -> object:
 def to_json(found: object) -> str:
     """Return the result of `statistics` as JSON, with all digits of decimals and no exponents.
 
-    As a float, a decimal would lose digits, and deltalake does not understand 2.5e-08: readers would skip files that
-    have the rows they look for.
+    As a float, a decimal would lose digits, and deltalake doesn't understand 2.5e-08: readers would skip files with
+    matching rows.
     """
     if isinstance(found, Mapping):
         return f"{{{', '.join(f'{json.dumps(name)}: {to_json(value)}' for name, value in found.items())}}}"

@@ -1,4 +1,4 @@
-"""The tables of jobs, wherever they lie: Delta, Iceberg, and Parquet as Spark's own file sink writes it."""
+"""The tables of jobs: Delta, Iceberg, and Parquet as Spark's own file sink writes it."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ class Table(TableName):
         return writer.options(path=self.path, **self.place.access.as_options()).outputMode("append")
 
     def batch_writer(self, rows: DataFrame, partitions: Sequence[str] = PARTITIONS) -> DataFrameWriter:
-        """Return a writer of new rows. For Delta only: readers of Parquet see only what Spark's file sink wrote."""
+        """Return a writer of new rows. For Delta only: readers of Parquet only see files by Spark's file sink."""
         self.need_delta()
         self._check(rows, partitions)
         writer = rows.write.format("nsqtable").option("partitioning", ",".join(partitions))
         return writer.options(path=self.path, **self.place.access.as_options()).mode("append")
 
     def _check(self, rows: DataFrame, partitions: Sequence[str]) -> None:
-        """Check now whether the rows fit: the sink checks it only when it has something to commit."""
+        """Check now if the rows fit: the sink only checks when it has something to commit."""
         check_table(self.place, to_arrow_schema(rows.schema, timezone="UTC"), tuple(partitions))
 
     def read(self, spark: SparkSession) -> DataFrame:
-        """Return the rows that are in the table now."""
+        """Return the table's present rows."""
         if self.format is Format.ICEBERG:
             raise PipeFailed(f"{self.path}: Iceberg tables are not read here")
         if self.format is Format.DELTA:
@@ -59,16 +59,16 @@ class Table(TableName):
         path = self.place.for_spark()
         if self.place.is_local and not _is_parquet(path):  # in a store, Spark reports that there is none
             raise PipeFailed(f"there is no table at {self.path}")
-        # By itself, Spark would read a folder topic=007 as a number.
+        # On its own, Spark would read a folder topic=007 as a number.
         found = spark.read.parquet(path).schema
         schema = StructType([StructField(it.name, StringType() if it.name == "topic" else it.dataType) for it in found])
         return spark.read.schema(schema).parquet(path)
 
     def read_version(self, spark: SparkSession, table: DeltaTable) -> DataFrame:
-        """Return the rows of exactly the version that `table` has loaded; Spark without jars cannot read Delta.
+        """Return the rows of exactly the version that `table` has loaded; Spark without jars can't read Delta.
 
-        Spark's own Parquet reader reads local files, and skips what a query does not need; it cannot read an object
-        store.
+        Spark's own Parquet reader reads local files, and skips columns and rows that a query doesn't need; it can't
+        read an object store.
         """
         if not self.place.is_local:
             reader = spark.read.format("nsqtable").options(path=self.path, **self.place.access.as_options())
@@ -80,7 +80,7 @@ class Table(TableName):
         return spark.read.schema(schema).option("basePath", table.table_uri).parquet(*files)
 
     def delta(self) -> DeltaTable:
-        """Open the table. Raises PipeFailed if it does not exist, or uses features that we cannot read."""
+        """Open the table. Raises PipeFailed if it doesn't exist, or uses features that we can't read."""
         self.need_delta()
         try:
             table = DeltaTable(**self.place.for_delta())
@@ -95,7 +95,7 @@ class Table(TableName):
         return DeltaTable.is_deltatable(**self.place.for_delta())
 
     def check_rows(self, rows: pa.Schema) -> None:
-        """Raise PipeFailed if the table exists and cannot hold rows of this schema."""
+        """Raise PipeFailed if the table exists and can't store rows of this schema."""
         if self.format is Format.ICEBERG:
             from pyspark_nsq.tables import iceberg_tables  # imports pyiceberg
 
@@ -110,7 +110,7 @@ class Table(TableName):
     def sink_options(self, rows: pa.Schema) -> dict[str, str]:
         """Return the sink options that locate the table; create an Iceberg table.
 
-        Raise PipeFailed as `check_rows` does.
+        Raises the same PipeFailed as `check_rows`.
         """
         if self.format is Format.ICEBERG:
             from pyspark_nsq.tables import iceberg_tables  # imports pyiceberg

@@ -1,4 +1,4 @@
-"""A table as a job's options name it: its path, format and checkpoint, and the catalog or the store that has it."""
+"""A table as named in a job's options: its path, format and checkpoint, and its catalog or store."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class TableName:
         return place_of(self.path, self.storage)
 
     def absolute(self) -> str:
-        """Return a name that is clear elsewhere, too.
+        """Return a name that is unambiguous elsewhere, too.
 
-        An Iceberg table's contains its catalog's address, maybe with a password.
+        An Iceberg table's name contains its catalog's address, maybe with a password.
         """
         if self.format is not Format.ICEBERG:
             return self.place.absolute()
@@ -38,7 +38,7 @@ class TableName:
 
     @property
     def checkpoint(self) -> str:
-        """The checkpoint's path; by default beside the table, as the two belong together."""
+        """The checkpoint's path; by default beside the table, because the two belong together."""
         return self.checkpoint_path or self.place.beside(".checkpoint").for_spark()
 
     @property

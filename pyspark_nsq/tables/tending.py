@@ -1,6 +1,6 @@
 """Joins a table's small files and removes unneeded ones, as `upkeep.py` decides, once or beside a stream.
 
-A stream never waits for this, and never ends because of it: what fails is reported, counted, and tried again later.
+A stream never waits for this, and never ends because of it: a failure is reported, counted, and tried again later.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from pyspark_nsq.stores.places import Place
     from pyspark_nsq.tables.table import Table
 
-_MARK: Final = "_nsqpipe_upkeep.json"  # when the table was last vacuumed; Delta ignores names that begin with _
-_PATIENCE: Final = 60.0  # seconds for a look that is under way when the stream ends
+_MARK: Final = "_nsqpipe_upkeep.json"  # time of the last vacuum; Delta ignores names that begin with _
+_PATIENCE: Final = 60.0  # seconds for a running look when the stream ends
 
 Observer = Callable[[Tended], None]
 
 
 def tend(table: Table, policy: Policy, *, now: float, vacuum_now: bool = False) -> Tended:
-    """Tend the table once. A table that does not exist yet needs nothing."""
+    """Tend the table once. A table that doesn't exist yet needs nothing."""
     if table.format is Format.ICEBERG:
         return _tend_iceberg(table, policy, now=now)
     if not table.exists():
@@ -66,7 +66,7 @@ def _tend_iceberg(table: Table, policy: Policy, *, now: float) -> Tended:
 
 
 def join_small(table: Table, policy: Policy, now: float) -> tuple[int, int]:
-    """Join small files. Return how many files are gone, and how many took their place."""
+    """Join small files. Return how many files are gone, and how many replaced them."""
     joined = made = 0
     for joining in joinings(named_files(table.delta()), policy, now):
         if join(table.place, joining):
@@ -81,7 +81,7 @@ def vacuum(table: Table, keep: float, now: float) -> int:
     found = [it for it in _files_below(table.place) if not it.path.startswith("_delta_log/")]
     delta = table.delta()  # after the list: see leftovers()
     removed = delta.vacuum(retention_hours=int(keep // 3600), dry_run=True, enforce_retention_duration=False)
-    if removed:  # a vacuum makes two commits, so it is not done for nothing
+    if removed:  # a vacuum makes two commits, so we skip it if there is nothing to do
         delta.vacuum(retention_hours=int(keep // 3600), dry_run=False, enforce_retention_duration=False)
     abandoned = leftovers(found, _names_needed(delta), now, known_from=known_from(properties, keep, now))
     return len(removed) + _remove(table.place, abandoned)
@@ -113,7 +113,7 @@ def _knowing_removals(delta: DeltaTable, keep: float, now: float) -> dict[str, s
 
 
 def _names_needed(delta: DeltaTable) -> set[str]:
-    """Return the names of all files that the newest version needs, or an earlier version that may still be read."""
+    """Return the names of all files needed by the newest version, or by an earlier one that may still be read."""
     gone = delta.vacuum(retention_hours=0, dry_run=True, enforce_retention_duration=False)
     return {unquote(path).rpartition("/")[2] for path in [*gone, *delta.file_uris()]}
 
@@ -159,5 +159,5 @@ def tended(tables: Sequence[Table], policy: Policy | None, observers: Sequence[O
 def tend_safely(table: Table, policy: Policy, *, now: float) -> Tended:
     try:
         return tend(table, policy, now=now)
-    except Exception as error:  # from us or three libraries; the thread has to live, as upkeep would end with it
+    except Exception as error:  # from us or three libraries; the thread has to live, because upkeep would end with it
         return Tended(table=table.path, failed=cause_of(error, table.place))

@@ -1,9 +1,9 @@
 """Removes files from a table's folder that no commit has tried to name.
 
-A commit that failed may have been made all the same: its answer was lost, or its request is still on its way and
-reaches the store later. So once a commit has tried to name a file, the log as it is *now* does not prove that the file
-is unused; removing it might damage the table. Only files that no commit has tried to name are removed here. All others
-are left to upkeep, which waits until their lease has long expired (`lease`).
+A commit that failed may have succeeded all the same: its answer was lost, or its request is still on its way and
+reaches the store later. So once a commit has tried to name a file, the log as it is *now* doesn't prove that the file
+is unused; removing it might damage the table. We only remove files that no commit has tried to name. All others are
+left to upkeep, which waits until their lease has long expired (`lease`).
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ class Unnamed:
 
     def remove(self) -> None:
         for file in self._files:
-            # Upkeep removes what cannot be removed now, and an error here would hide the original one.
+            # Upkeep removes the files that we can't remove now, and an error here would hide the original one.
             with suppress(OSError):
                 self._filesystem.delete_file(f"{self._root}/{file.path}")
 
 
 def is_made(look: Callable[[], bool]) -> bool:
-    """Return whether a commit that seemed to fail is in the table's log all the same.
+    """Return True if a commit that seemed to fail is in the table's log all the same.
 
-    `look` reads the log. If that fails too, the answer is no: the commit then counts as failed, and a repetition of the
+    `look` reads the log. If that fails too, the answer is no: the commit then counts as failed, and a repeat of the
     batch will look again.
     """
     try:

@@ -1,6 +1,6 @@
-"""Decides which small files of a landed table are worth joining, and which files are not needed any more.
+"""Decides which small files of a landed table are worth joining, and which files are no longer needed.
 
-`pyspark_nsq/tables/tending.py` does what is decided here.
+`pyspark_nsq/tables/tending.py` carries out these decisions.
 
 **Joining.** An hour that gets no new rows for a while is *closed*: its small files become as few as the target size
 allows. An hour that still grows is kept in tiers, by rows: tier 0 has files of less than `fanout` rows, tier 1 of less
@@ -13,16 +13,16 @@ If two commits join the same files, the later one finds them gone, and does noth
 
 **Leftovers.** A writer that is killed leaves files that no version names. Only time distinguishes them from the files
 of a batch that is being written. So each file has a *lease*: a sink refuses to commit a file that was finished longer
-ago than `LEASE`, and upkeep does not remove one before `ABANDONED_AFTER`, which is twice that. The difference allows
-for clocks that disagree. Only files with names that our sink or deltalake gives are ever removed.
+ago than `LEASE`, and upkeep doesn't remove one before `ABANDONED_AFTER`, which is twice that. The difference allows for
+clocks that disagree. Only files with names by our sink or deltalake are ever removed.
 
 **Removals.** Older versions still need a file that was joined. Only the note of its removal in the table's log
 distinguishes it from a leftover, and Delta drops such notes after `delta.deletedFileRetentionDuration`, by default a
-week. So if versions are kept for longer, upkeep first sets that property to the longer time. Notes of earlier removals
-may be gone by then, so files from before are left alone until no version that is kept can need them. For example,
-versions are to be kept for 30 days from today on: a file that was joined ten days ago has no note any more, though the
-version of twelve days ago needs it. Files of that age are not touched for about three weeks, until versions of that
-time are no longer kept.
+week. So if versions are kept longer, upkeep first sets that property to the longer time. Notes of earlier removals may
+be gone by then, so earlier files are left alone until no kept version can need them. For example, if versions are to be
+kept for 30 days from today on, a file that was joined ten days ago has no note any more, though the version of twelve
+days ago needs it. Files of that age aren't touched for about three weeks, until versions of that time are no longer
+kept.
 """
 
 from __future__ import annotations
@@ -43,26 +43,26 @@ _RETENTION: Final = "delta.deletedFileRetentionDuration"
 _KNOWN_FROM: Final = "nsq.removalsKnownFrom"  # seconds since 1970
 _UNITS: Final = {"millisecond": 0.001, "second": 1.0, "minute": 60.0, "hour": 3600.0, "day": DAY, "week": 7 * DAY}
 _INTERVAL: Final = re.compile(rf"(?:interval\s+)?(\d+)\s+({'|'.join(_UNITS)})s?")
-_FOREIGN_AFTER: Final = 7 * DAY  # Delta's own rule, as other writers do not know our lease
+_FOREIGN_AFTER: Final = 7 * DAY  # Delta's own rule, because other writers don't know our lease
 
 Partition = tuple[tuple[str, object], ...]  # columns and values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """How a table is tended. Times are in seconds."""
+    """The rules for tending a table. Times are in seconds."""
 
     target_bytes: int = 128 << 20  # of a file
     closed_after: float = 600.0  # without new rows, until a partition counts as closed
     fanout: int = 8  # see above
     every: float = 30.0  # between two looks at the table
-    vacuum_after: float | None = 7 * DAY  # how old the versions are whose files are kept; None: remove nothing
+    vacuum_after: float | None = 7 * DAY  # age of the versions whose files are kept; None: remove nothing
     vacuum_every: float = 6 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class NamedFile:
-    """A file that the table's newest version names."""
+    """A file named by the table's newest version."""
 
     path: str  # within the table
     partition: Partition
@@ -73,7 +73,7 @@ class NamedFile:
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """A file that lies in the table's folder."""
+    """A file in the table's folder."""
 
     path: str  # within the table
     modified: float  # seconds since 1970
@@ -81,7 +81,7 @@ class FoundFile:
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """Files of a partition that are to become one."""
+    """Files of a partition that will become one."""
 
     partition: Partition
     files: tuple[NamedFile, ...]
@@ -89,14 +89,14 @@ class Joining:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tended:
-    """What one look at a table has done."""
+    """The result of one look at a table."""
 
     table: str
-    files: int = 0  # how many the table has afterwards
+    files: int = 0  # number of files in the table afterwards
     joined: int = 0  # small files that are gone
-    made: int = 0  # large files that took their place
+    made: int = 0  # large files that replaced them
     removed: int = 0  # files that no version needs, or ever named
-    failed: str = ""  # why it failed; empty: it did not
+    failed: str = ""  # why it failed; empty on success
 
     def __str__(self) -> str:
         if self.failed:
@@ -115,7 +115,7 @@ def joinings(files: Iterable[NamedFile], policy: Policy, now: float) -> list[Joi
     found = []
     for partition, here in partitions.items():
         is_closed = now - max(file.added for file in here) >= policy.closed_after
-        # A file of half the target size is left alone, or it would be rewritten again and again for a few more rows.
+        # A file of half the target size is left alone, or we would rewrite it again and again for a few more rows.
         small = [file for file in here if file.size < policy.target_bytes // 2]
         chosen = small if is_closed else _up_to_a_full_tier(small, policy)
         found += [Joining(partition, files) for files in _packed(chosen, policy)]
@@ -129,7 +129,7 @@ def _up_to_a_full_tier(files: list[NamedFile], policy: Policy) -> list[NamedFile
 
 
 def _packed(files: list[NamedFile], policy: Policy) -> list[tuple[NamedFile, ...]]:
-    """Group files that are neighbours in time, as many as fit into one file. A single file is not worth rewriting."""
+    """Group files that are neighbours in time, as many as fit into one file. A single file isn't worth rewriting."""
     packs: list[list[NamedFile]] = []
     room = 0
     for file in sorted(files, key=lambda file: (file.added, file.path)):
@@ -146,10 +146,10 @@ def _tier(file: NamedFile, policy: Policy) -> int:
 
 
 def leftovers(found: Iterable[FoundFile], named: Container[str], now: float, *, known_from: float = 0.0) -> list[str]:
-    """Return the paths of files that a crash has left behind.
+    """Return the paths of files left behind by a crash.
 
     `named` has the names of all files that any version may still need. It must have been read after `found`, so that it
-    has what was committed in between. Files older than `known_from` may be needed even if they are not named.
+    has commits in between. Files older than `known_from` may be needed even if they aren't named.
     """
     return [
         file.path
@@ -167,7 +167,7 @@ def _safe_age(name: str) -> float:
 
 
 def seconds_of(interval: str) -> float | None:
-    """Parse a duration in the spelling of Delta's properties, like `interval 1 week`. None: it is not one."""
+    """Parse a duration in the syntax of Delta's properties, like `interval 1 week`. None: it isn't one."""
     found = _INTERVAL.fullmatch(interval.strip().lower())
     return float(found[1]) * _UNITS[found[2]] if found else None
 
@@ -183,6 +183,6 @@ def known_removals(properties: Mapping[str, str], keep: float, now: float) -> di
 
 
 def known_from(properties: Mapping[str, str], keep: float, now: float) -> float:
-    """Return since when all removals are known that versions of the last `keep` seconds may depend on; 0: always."""
+    """Return the time from which we know all removals relevant for versions of the last `keep` seconds; 0: always."""
     since = float(properties.get(_KNOWN_FROM, 0))
     return since if now - keep < since else 0.0

@@ -131,7 +131,7 @@ def test_a_closed_lane_that_is_opened_again_is_read_on() -> None:
     end = advance(start, heads(a=(0, 8)), vanished={})
     assert end == Offsets({A: 8})
     assert plan(start, end, {A: "a"}) == [Range(A, "a", 5, 8)]
-    with pytest.raises(DataLoss, match="what begins at 8 cannot be read"):
+    with pytest.raises(DataLoss, match="everything from 8 on cannot be read"):
         advance(end, {}, vanished=GONE)
 
 
@@ -224,7 +224,7 @@ def test_when_loss_is_allowed_what_was_removed_costs_no_rows() -> None:
 
 
 def test_a_lane_that_vanished_is_an_error() -> None:
-    with pytest.raises(DataLoss, match="a/orders/log: what begins at 5 cannot be read: its topic was deleted"):
+    with pytest.raises(DataLoss, match="a/orders/log: everything from 5 on cannot be read: its topic was deleted"):
         advance(Offsets({A: 5}), {}, vanished={A: "its topic was deleted"})
 
 
@@ -238,7 +238,7 @@ def test_when_loss_is_allowed_a_lane_that_vanished_leaves_a_gap_once() -> None:
 
 def test_a_planned_batch_of_a_lane_that_vanished_is_an_error_or_a_range_without_an_address() -> None:
     start, end = Offsets({A: 5, B: 1}), Offsets({A: 900, B: 2})
-    with pytest.raises(DataLoss, match="a/orders/log: what begins at 5 cannot be read"):
+    with pytest.raises(DataLoss, match="a/orders/log: everything from 5 on cannot be read"):
         plan(start, end, {B: "b"})
     ranges = plan(start, end, {B: "b"}, lost={A})
     assert ranges == [Range(A, "", 5, 900), Range(B, "b", 1, 2)]

@@ -95,7 +95,7 @@ def test_a_body_that_was_not_understood_comes_by_backfill_and_never_unmasked(
     assert pipeline.rows.count() == 1
     places = pipeline.table.place, pipeline.quarantine.place
     corrected = make_decoder(Kind.JSON, "email string, amount double")
-    with pytest.raises(PipeFailed, match="what --select has made of messages, and reland cannot run SQL"):
+    with pytest.raises(PipeFailed, match="was filled with --select, and reland cannot run SQL"):
         reland(Reland(table=places[0], quarantine=places[1], decoder=corrected))
     for forgotten in (Shape(decoder=corrected), Shape()):
         with pytest.raises(PipeFailed, match="give the same --select, or name another table"):

@@ -258,11 +258,11 @@ def test_a_wiped_data_path_is_an_error_that_names_the_lane(spark: SparkSession, 
     try:
         patiently(landing.has_landed(10))
         publish(wiped(nsqd), "orders", numbered(10, start=10))
-        with pytest.raises(Exception, match=rf"lane {lane}: what begins at 10 cannot be read"):
+        with pytest.raises(Exception, match=rf"lane {lane}: everything from 10 on cannot be read"):
             query.awaitTermination(PATIENCE)
     finally:
         query.stop()
-    with pytest.raises(Exception, match=rf"lane {lane}: what begins at 10 cannot be read: none of the nsqd"):
+    with pytest.raises(Exception, match=rf"lane {lane}: everything from 10 on cannot be read: none of the nsqd"):
         landing.run()
 
 

@@ -21,11 +21,11 @@ class BadAvroSchema(ValueError):
 
 class AvroParser:
     def __init__(self, schema: str) -> None:
-        """`schema` is the JSON text of the schema that bodies were written with. Raises BadAvroSchema."""
+        """`schema` is the JSON text of the writer's schema. Raises BadAvroSchema."""
         self._text = schema
         try:
             self._schema = fastavro.parse_schema(json.loads(schema))
-        except Exception as error:  # fastavro raises errors of many types here, and they have no common base
+        except Exception as error:  # fastavro raises errors of many types here, without a common base
             raise BadAvroSchema(f"{type(error).__name__}: {error}") from None
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -44,7 +44,7 @@ class AvroParser:
             found = fastavro.schemaless_reader(stream, self._schema, None)
         except UnicodeDecodeError as error:
             raise Unfit(Cause.NOT_UTF8, f"a string with byte 0x{error.object[error.start]:02x}") from None
-        except (EOFError, IndexError):  # an index into a union or an enum, or behind the end
+        except (EOFError, IndexError):  # an index into a union or an enum, or past the end
             raise Unfit(Cause.NOT_AVRO, f"ends too early, or is of another schema, at byte {stream.tell()}") from None
         except Exception as error:  # garbage makes fastavro raise anything, and it is the row's error
             raise Unfit(Cause.NOT_AVRO, f"{type(error).__name__}: {error} at byte {stream.tell()}"[:200]) from None

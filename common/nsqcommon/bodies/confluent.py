@@ -1,7 +1,7 @@
 """Decodes Confluent's wire format: a zero byte, the schema's number in four bytes, and the body.
 
-An Avro body can only be read with the schema of that number. JSON describes itself, and for Protobuf the user gives the
-descriptors, so for these two the number is ignored.
+You need the schema with that number to read an Avro body. JSON describes itself, and for Protobuf the user gives the
+descriptors, so these two ignore the number.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LONGEST_VARINT: Final = 10
 
 
 class RegisteredAvroParser:
-    """Parses each Avro body with the schema that the registry has under the body's number."""
+    """Parses each Avro body with the registry's schema for the body's number."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
@@ -34,7 +34,7 @@ class RegisteredAvroParser:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        return "registered avro", self._registry.shown  # another password makes no other parser
+        return "registered avro", self._registry.shown  # the same parser with any password
 
     def typed(self, record: type[Struct]) -> Callable[[bytes], object] | None:
         return None
@@ -58,7 +58,7 @@ class RegisteredAvroParser:
 
 
 class FramedParser:
-    """Parses a format whose bodies can be read whatever their schema's number is."""
+    """Parses a format that doesn't need the schema's number."""
 
     def __init__(self, inner: Parser) -> None:
         self._inner = inner
@@ -96,7 +96,7 @@ def _number(body: bytes) -> int:
 
 
 def _without_indexes(body: bytes) -> bytes:
-    """Strip the message indexes, which say which message of its file a Protobuf body holds.
+    """Strip the message indexes, which say which message of its file a Protobuf body has.
 
     They are a count and as many numbers; a count of zero is short for the list [0].
     """
@@ -109,7 +109,7 @@ def _without_indexes(body: bytes) -> bytes:
 
 
 def _varint(body: bytes, place: int) -> tuple[int, int]:
-    """Return the zigzag number at this place, and the place behind it."""
+    """Return the zigzag number at this position, and the position after it."""
     number = 0
     for taken, byte in enumerate(body[place : place + _LONGEST_VARINT]):
         number |= (byte & 0x7F) << 7 * taken

@@ -1,4 +1,4 @@
-"""What parsers of bodies have in common: what they do, and why a body may be refused."""
+"""The interface of body parsers, and the causes of refused bodies."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Cause(StrEnum):
 
 
 class Unfit(Exception):
-    """A body cannot be parsed, or a value of it does not fit where it has to go."""
+    """A body can't be parsed, or one of its values doesn't fit its field."""
 
     def __init__(self, cause: Cause, detail: str) -> None:
         super().__init__(cause, detail)

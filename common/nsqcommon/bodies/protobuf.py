@@ -1,8 +1,8 @@
 """Decodes Protobuf bodies, one message each, by the descriptors of `protoc --include_imports --descriptor_set_out`.
 
-A proto3 field that is not `optional` always has a value, if only its default; only fields with presence can be missing.
-An enum becomes its name, `google.protobuf.Timestamp` a timestamp, and a wrapper like `google.protobuf.StringValue` the
-value that it wraps.
+A proto3 field that isn't `optional` always has a value, if only its default; only fields with presence can be missing.
+An enum becomes its name, `google.protobuf.Timestamp` a timestamp, and a wrapper like `google.protobuf.StringValue` its
+wrapped value.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _WRAPPERS: Final = frozenset(
 
 
 class BadDescriptors(ValueError):
-    """The bytes are not a descriptor set, or the message is not in it."""
+    """The bytes aren't a descriptor set, or it doesn't have the message."""
 
 
 class ProtobufParser:
@@ -72,7 +72,7 @@ def _message_class(descriptors: bytes, name: str) -> Any:
     except KeyError:
         known = [f"{file.package}.{it.name}".lstrip(".") for file in files for it in file.message_type]
         raise BadDescriptors(f"has no message {name}; there are: {', '.join(known) or 'none'}") from None
-    except TypeError as error:  # a file that another one imports is not there
+    except TypeError as error:  # a file imported by another one is missing
         raise BadDescriptors(f"is not complete: {error}; use protoc --include_imports") from None
     return found
 

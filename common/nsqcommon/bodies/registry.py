@@ -1,4 +1,4 @@
-"""A client of schema registries with Confluent's HTTP API. The schema of a number never changes, so it is kept."""
+"""A client of schema registries with Confluent's HTTP API. A number's schema never changes, so we cache it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NO_SUCH_SCHEMA: Final = 40403  # a registry's own code; a plain 404 may come fr
 class RegistryFailed(Exception):
     """The registry does not answer, or answers nonsense.
 
-    This is no fault of the bodies, so the job ends or tries again.
+    This isn't the bodies' fault, so the job ends or tries again.
     """
 
 
@@ -34,7 +34,7 @@ class Registry:
     def avro_schema(self, number: int) -> str:
         """Return the schema of this number.
 
-        Raises Unfit if there is none, and RegistryFailed if that cannot be found out.
+        Raises Unfit if there is none, and RegistryFailed if we can't find out.
         """
         return _avro_schema(self, number)
 
@@ -51,7 +51,7 @@ class Registry:
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
     def fetch(self, number: int) -> str:
-        """Ask the registry for a schema; see `avro_schema`, which keeps the answer."""
+        """Request a schema from the registry; see `avro_schema`, which caches the answer."""
         status, text = self._get(f"/schemas/ids/{number}")
         if status == 404 and _code_of(text) == _NO_SUCH_SCHEMA:
             raise Unfit(Cause.UNKNOWN_SCHEMA, f"the registry has no schema {number}")

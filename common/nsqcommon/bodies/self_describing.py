@@ -16,7 +16,7 @@ _AT: Final = re.compile(r"\s*\(byte (\d+)\)")
 
 
 class JsonParser:
-    """Parses JSON as RFC 8259 defines it, in UTF-8. If a key occurs twice, the last one counts."""
+    """Parses JSON as RFC 8259 defines it, in UTF-8. If a key occurs twice, the last one wins."""
 
     def __init__(self, *, exact: bool) -> None:
         """`exact` keeps a number's digits, for decimals. It takes longer."""
@@ -46,7 +46,7 @@ class JsonParser:
 
 
 class MsgpackParser:
-    """Parses bodies that hold one MessagePack value."""
+    """Parses bodies with one MessagePack value."""
 
     def __init__(self) -> None:
         self._decode = msgspec.msgpack.Decoder().decode
@@ -95,7 +95,7 @@ def _malformed(cause: Cause, body: bytes, text: str) -> Unfit:
         place = int(found[1])
         said = _AT.sub("", text).rpartition("malformed: ")[2]
     if said == "trailing characters":
-        # For JSON, msgspec names the byte behind the first trailing character.
+        # For JSON, msgspec names the byte after the first trailing character.
         return Unfit(Cause.TRAILING, f"from byte {place - 1 if cause is Cause.NOT_JSON else place} on")
     return Unfit(cause, f"{said} at byte {place}")
 
@@ -103,7 +103,7 @@ def _malformed(cause: Cause, body: bytes, text: str) -> Unfit:
 def _with_any_number(body: bytes) -> object:
     """Parse JSON with numbers too large for msgspec.
 
-    Such a number overflows its field, or is in a field nobody wants.
+    Such a number overflows its field, or is in a field that the schema doesn't have.
     """
     try:
         return json.loads(body, parse_float=Decimal, parse_int=_any_integer, parse_constant=_refuse)

@@ -144,7 +144,7 @@ def test_d24_a_topic_goes_with_everything() -> None:
     rows = (TopicNode(node="n1:4151", expires_at=NOW + HOUR),)
     (finding,) = found(snapshot(topic(nodes=rows)))
     assert (finding.rule, finding.topic, finding.channel) == ("D24", "t", "")
-    assert "unless somebody publishes or subscribes" in finding.verdict
+    assert "unless someone publishes or subscribes" in finding.verdict
 
 
 def test_what_goes_next_week_is_no_finding() -> None:

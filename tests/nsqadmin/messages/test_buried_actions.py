@@ -73,9 +73,9 @@ def test_a_node_that_is_at_work_already_is_left_out() -> None:
 
 def test_by_reason_it_is_at_most_so_many_if_not_all_reasons_are_listed() -> None:
     exact = planned(on_node("n1", 3), reason="ba")
-    assert (exact.count, "the most that it can be" in words(exact)) == (3, False)
+    assert (exact.count, "an upper limit" in words(exact)) == (3, False)
     most = planned(on_node("n1", 3, others=2), reason="ba")
-    assert (most.count, "the most that it can be" in words(most)) == (5, True)
+    assert (most.count, "an upper limit" in words(most)) == (5, True)
     assert planned(on_node("n1", 3), reason="other").shares == ()
 
 

@@ -77,5 +77,5 @@ def test_what_comes_next_on_a_node_may_come_before_what_others_have() -> None:
 def test_places_are_read_as_they_are_written() -> None:
     places = {"n1:4151": "17", "[::1]:4151": "5e0a91c3,90012345678,17"}
     assert parse_places(written(places)) == places
-    with pytest.raises(ValueError, match="no place"):
+    with pytest.raises(ValueError, match="isn't a place"):
         parse_places("17@n1:4151 evil")

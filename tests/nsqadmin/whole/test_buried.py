@@ -179,7 +179,7 @@ def test_one_reason_and_named_messages(two: Two) -> None:
     receipt = two.post("/actions/kick_buried", "topic=t&channel=c&rate=&limit=1&reason=requeued")
     assert "1 message kicked" in receipt
     none = two.text("/actions/kick_buried?topic=t&channel=c&reason=nosuch")
-    assert "Nothing that fits is buried" in none
+    assert "No matching message is buried" in none
     two.post("/actions/kick_buried", "topic=t&channel=c&on=selected", status=400)
     two.post("/actions/kick_buried", "topic=t&channel=c&pick=0000000000000001@evil:80", status=400)
     assert sum(buried(two)) == 2 * COUNT - 4

@@ -170,7 +170,7 @@ def test_the_tab_policy_shows_each_key_with_its_line_and_where_nodes_differ(tmp_
         assert [name in twenty for name in names] == [False, False, True]
         (overflow,) = [row for row in rows if "<code>overflow</code>" in row]
         assert '"drop-oldest"' in overflow
-        assert "all that tell" in overflow
+        assert "all that report" in overflow
         assert "Nodes have different policy files" in page
         assert "No policy file applies here" in it.page("/topics/t?tab=policy")
         it.nodes[2].stop()

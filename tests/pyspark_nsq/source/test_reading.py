@@ -76,7 +76,7 @@ def test_a_topic_that_was_made_anew_is_not_taken_for_the_old_one(tmp_path: Path)
         nsqd.post("/topic/delete?topic=orders")
         publish(nsqd, "orders", numbered(10))
         wanted = (Range(head.lane, head.address, 0, 10),)
-        with pytest.raises(DataLoss, match=rf"lane {head.lane}: what begins at 0 cannot be read"):
+        with pytest.raises(DataLoss, match=rf"lane {head.lane}: everything from 0 on cannot be read"):
             list(read_ranges(wanted, options, SCHEMA))
         options, _ = planned(nsqd, failOnDataLoss="false")
         rows = [row for batch in read_ranges(wanted, options, SCHEMA) for row in batch.to_pylist()]

@@ -494,7 +494,7 @@ def test_what_sql_makes_of_messages_lands_and_is_not_forgotten(orders: Orders, t
     table, quarantine = table_at(tmp_path), table_at(tmp_path, BAD)
     job = Land(source=source_of(orders), table=table, quarantine=quarantine, shape=Shape(select="1 as one"))
     prepare_landing(job)
-    with pytest.raises(PipeFailed, match=r"raw\.table has what --select has made of messages: give the same --select"):
+    with pytest.raises(PipeFailed, match=r"raw\.table was filled with --select: give the same --select"):
         prepare_landing(replace(job, shape=Shape()))
 
 
