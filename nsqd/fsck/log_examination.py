@@ -15,6 +15,7 @@ from nsqd.fsck.leftovers import TMP, cut_off, is_kept_aside, leftover
 from nsqd.log.data_path import LOG_JSON, DataPath, keep_small_file_aside, write_log_json
 from nsqd.log.reading.compacted import CompactedFile, number_of_name, scan_compacted
 from nsqd.log.reading.refusals import ReadRefused, Salvage
+from nsqd.log.recovery.torn_segments import count_torn
 from nsqd.log.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -98,18 +99,20 @@ class LogExamination:
             text = f"the log's id is {self._log_id}, but the journal has {checkpoint.log_id}"
             yield self._finding(FsckSeverity.DAMAGE, text, LOG_JSON)
             checkpoint = None
+        torn = self._take_torn(segments, checkpoint)
         for segment, following in pairwise(segments):
             yield from self._unless_refused(segment.path.name, self._examine_sealed(segment, following.base))
         if segments:
             self.first = segments[0].base
             yield from self._unless_refused(segments[-1].path.name, self._examine_last(segments[-1], checkpoint))
+        yield from (self._torn(it, 0, it.base) for it in torn if it.size)
         if checkpoint is not None and self.is_known and self.tail < checkpoint.sequence:
             file, size = (segments[-1].path.name, segments[-1].size) if segments else ("", 0)
             text = f"the log ends at {self.tail}, but was synced up to {checkpoint.sequence}"
             yield self._finding(FsckSeverity.DAMAGE, text, file, size, self.tail, checkpoint.sequence)
         yield from self._examine_compacted(names)
         yield from merge_adjacent(self._newer)
-        yield from self._leftovers(names, segments)
+        yield from self._leftovers(names, segments + torn)
 
     def _unless_refused(self, file: str, examination: Iterator[FsckFinding]) -> Iterator[FsckFinding]:
         """Run a file's check. If the disk refuses too much of the file, report that and clear `is_known`."""
@@ -153,6 +156,16 @@ class LogExamination:
 
     # Segments
 
+    def _take_torn(self, segments: list[Segment], checkpoint: LogCheckpoint | None) -> list[Segment]:
+        """Take away the last segments if they are torn as a whole, as the next start does, and return them."""
+        try:
+            count = count_torn(self._files, segments, checkpoint)
+        except ReadRefused:
+            return []
+        torn = segments[len(segments) - count :]
+        del segments[len(segments) - count :]
+        return torn
+
     def _examine_sealed(self, segment: Segment, next_base: int) -> Iterator[FsckFinding]:
         with opened_to_salvage(self._files, segment.path) as read:
             walk = self._walk(read, segment, offset=0, sequence=segment.base, end=segment.size, next_base=next_base)
@@ -183,16 +196,14 @@ class LogExamination:
             self.is_known = False
             yield unreadable(segment.path.name, walk.offset, topic=self._topic)
         elif walk.offset < segment.size:
-            yield self._torn(segment, walk)
+            yield self._torn(segment, walk.offset, walk.sequence)
 
-    def _torn(self, segment: Segment, walk: SegmentWalk) -> FsckFinding:
+    def _torn(self, segment: Segment, offset: int, sequence: int) -> FsckFinding:
         def cut() -> str:
-            return cut_off(self._files, segment.path, walk.offset, segment.size)
+            return cut_off(self._files, segment.path, offset, segment.size)
 
-        text = f"torn tail of {segment.size - walk.offset} bytes"
-        return self._finding(
-            FsckSeverity.WARNING, text, segment.path.name, walk.offset, walk.sequence, walk.sequence, repair=cut
-        )
+        text = f"torn tail of {segment.size - offset} bytes"
+        return self._finding(FsckSeverity.WARNING, text, segment.path.name, offset, sequence, sequence, repair=cut)
 
     def _walk(
         self, read: ReadAt, segment: Segment, *, offset: int, sequence: int, end: int, next_base: int | None

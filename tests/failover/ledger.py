@@ -11,6 +11,7 @@ requeues and buries, and of messages in topics that don't wait for the store. Th
     buried, and shipped          stays buried
     an id                        belongs to one message
     a sequence                   means one message for ever
+    a gap in the history         is left by a power cut only, and of messages that nobody was promised
 """
 
 from __future__ import annotations
@@ -91,6 +92,7 @@ class Ledger:
     messages: list[Sent] = field(default_factory=list)
     unanswered: list[int] = field(default_factory=list)  # with keys, so they have to be sent again
     counts: Counts = field(default_factory=Counts)
+    gaps: dict[str, set[int]] = field(default_factory=dict)  # by topic, what an owner has reported lost at its start
     _places: dict[tuple[str, int], Place] = field(default_factory=dict)  # by channel and number
     _owners_of_ids: dict[bytes, int] = field(default_factory=dict)
     _read: dict[tuple[str, str, int], int] = field(default_factory=dict)  # by topic, log and sequence: a number
@@ -295,15 +297,36 @@ class Ledger:
             if before != number:
                 raise Violation(f"{topic} {sequence} of {log} is message {number}, and was {before}")
 
+    def lost_in_power_cut(self, topic: str, first: int, end: int) -> None:
+        """Take a report of a start: a power cut has taken messages in the middle of a log that nobody had synced.
+
+        Those that had to be there are missed later. What history has shown had to be there as well.
+        """
+        with self.lock:
+            shown = sorted({it for where, _, it in self._read if where == topic} & {*range(first, end)})
+            if shown:
+                raise Violation(f"a power cut has taken {shown} of {topic}, which history has shown")
+            self.gaps.setdefault(topic, set()).update(range(first, end))
+
+    def is_reported(self, topic: str, first: int, end: int) -> bool:
+        """Return whether a power cut has taken these sequences."""
+        with self.lock:
+            return self.gaps.get(topic, set()).issuperset(range(first, end))
+
     def expected(self, topic: str) -> set[int]:
         """Return the messages of a topic that have to be there."""
         with self.lock:
             return {it for it, sent in enumerate(self.messages) if sent.topic == topic and self._is_kept(sent)}
 
-    def check_history(self, topic: str, log: str, stored: list[int]) -> None:
-        """Check the whole log of a topic, from sequence 0 on."""
-        for sequence, number in enumerate(stored):
+    def check_history(self, topic: str, log: str, rows: list[tuple[int, int]]) -> None:
+        """Check the whole log of a topic, from sequence 0 on: sequences and numbers of messages."""
+        for sequence, number in rows:
             self.read(topic, log, sequence, number)
+        sequences = [sequence for sequence, _ in rows]
+        end = max(sequences, default=-1) + 1
+        if sequences != [it for it in range(end) if not self.is_reported(topic, it, it + 1)]:
+            raise Violation(f"{topic} has the sequences {sequences}, without those that a power cut has taken")
+        stored = [number for _, number in rows]
         once = set(stored)
         if len(once) < len(stored):
             twice = sorted(it for it in once if stored.count(it) > 1)

@@ -6,6 +6,7 @@ A machine is a folder, with what nsqd has on its disk. Each nsqd that owns the n
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -33,6 +34,8 @@ VARIANTS: Final = (
 DRAIN_TIMEOUT: Final = 60.0
 CATCH_UP_TIMEOUT: Final = 10.0
 _MOST_BURIED: Final = 5000
+_SKIPPED: Final = re.compile(r"damage is skipped topic=(\w+) file=\d+\.log offset=\d+ first=(\d+) end=(\d+)")
+_LACKING: Final = re.compile(r"damage: .* topic=(\w+) file=\d+\.log offset=\d+ sequences=(\d+)-(\d+)")
 
 
 class Machines:
@@ -185,9 +188,20 @@ class Machines:
             *("remote", "fsck", url.removeprefix("remote="), f"--name={NAME}", f"--to={self.folder / 'restored'}"),
             *(f"--{it}" for it in options),
         )
-        damage = [line for line in done.stdout.splitlines() if line.startswith(("damage", "unreadable"))]
-        if done.returncode != 0 or damage:
+        bad = [line for line in done.stdout.splitlines() if line.startswith(("damage", "unreadable", "warning"))]
+        is_forgiven = bool(bad) and all(map(self._is_reported, bad))
+        if not is_forgiven and (done.returncode != 0 or bad):
             raise Violation(f"nsqd remote fsck has status {done.returncode}:\n{done.stdout}\n{done.stderr}")
+
+    def note_what_power_has_taken(self, nsqd: Nsqd) -> None:
+        """Note what this owner has reported at its start, after a power cut."""
+        for topic, first, end in _SKIPPED.findall(nsqd.log):
+            self.ledger.lost_in_power_cut(topic, int(first), int(end))
+
+    def _is_reported(self, line: str) -> bool:
+        """Return whether a line of fsck is about messages that a power cut has taken."""
+        found = _LACKING.fullmatch(line)
+        return found is not None and self.ledger.is_reported(found[1], int(found[2]), int(found[3]) + 1)
 
     def _publish_the_rest(self, nsqd: Nsqd) -> None:
         while (number := self.ledger.take_unanswered()) is not None:
@@ -227,11 +241,13 @@ class Machines:
 
     def _check_history(self, nsqd: Nsqd, topic: str) -> None:
         deadline = time.monotonic() + CATCH_UP_TIMEOUT  # history shows what the store has
-        stored: list[int] = []
+        stored: list[tuple[int, int]] = []
+        place = 0
         while True:
-            log, found, _ = read_history(nsqd, topic, len(stored))
-            stored += [number for _, number in found]
-            if not found and (time.monotonic() >= deadline or self.ledger.expected(topic) <= {*stored}):
+            log, found, place = read_history(nsqd, self.ledger, topic, place)
+            stored += found
+            has_all = self.ledger.expected(topic) <= {number for _, number in stored}
+            if not found and (has_all or time.monotonic() >= deadline):
                 self.ledger.check_history(topic, log, stored)
                 return
             if not found:

@@ -110,7 +110,7 @@ class SparkReader:
                 missing = sorted({*range(max(sequences, default=0))} - {*sequences})
                 raise Violation(f"in Spark's table {topic} lacks {missing[:10]}, and has {twice[:10]} more than once")
             log, _ = _log_of(nsqd, topic)
-            ledger.check_history(topic, log, [number for _, number in rows])
+            ledger.check_history(topic, log, rows)
         return sum(map(len, found.values()))
 
 

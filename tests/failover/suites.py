@@ -483,6 +483,7 @@ def lose_power(machines: Machines, chance: random.Random, outcome: Outcome) -> N
     replay.cut(chance.choice(POWER_CUTS), chance, left)
     _boot_again(left)
     nsqd = machines.take_over(data_path=left)
+    machines.note_what_power_has_taken(nsqd)
     decision = "continuing" if "continuing with" in nsqd.log else "adopted"
     outcome.figures[decision] = 1
     _go_on(machines, nsqd, cut_at, chance, outcome)

@@ -203,7 +203,29 @@ def test_the_log_has_each_acknowledged_message_once_and_whatever_it_has_shown(
     ledger.sending("waiting", 2)
     ledger.read("waiting", "log", 9, 2)
     with pytest.raises(Violation, match=text):
-        ledger.check_history("waiting", "log", stored)
+        ledger.check_history("waiting", "log", [*enumerate(stored)])
+
+
+def test_the_log_has_a_gap_only_where_a_power_cut_is_reported_to_have_taken_something(ledger: Ledger) -> None:
+    number = published(ledger)
+    ledger.sending("waiting", 1)
+    with pytest.raises(Violation, match=r"has the sequences \[0, 2\]"):
+        ledger.check_history("waiting", "log", [(0, number), (2, 1)])
+    ledger.lost_in_power_cut("waiting", 1, 2)
+    ledger.check_history("waiting", "log", [(0, number), (2, 1)])
+    assert ledger.is_reported("waiting", 1, 2)
+    assert not ledger.is_reported("waiting", 1, 3)
+    assert not ledger.is_reported("other", 1, 2)
+
+
+def test_a_power_cut_takes_nothing_that_was_promised_or_shown(ledger: Ledger) -> None:
+    published(ledger)
+    ledger.read("waiting", "log", 7, 0)
+    with pytest.raises(Violation, match=r"has taken \[7\] of waiting, which history has shown"):
+        ledger.lost_in_power_cut("waiting", 6, 8)
+    ledger.lost_in_power_cut("waiting", 0, 7)
+    with pytest.raises(Violation, match="lacks 1 acknowledged"):
+        ledger.check_history("waiting", "log", [])
 
 
 def test_a_publish_without_an_answer_is_taken_once_to_be_repeated(ledger: Ledger) -> None:

@@ -1481,6 +1481,20 @@ BUGS: Final = (
         ("damage", "log"),
     ),
     Bug(
+        "the name that a power cut has left of a segment says that there were messages",
+        _DAMAGE,
+        "nsqd/log/recovery/torn_segments.py",
+        (("    while place > start and not _has_record", "    while False and not _has_record"),),
+        ("simulation", "log"),
+    ),
+    Bug(
+        "a torn segment goes although messages before it were synced",
+        _POSITION,
+        "nsqd/log/recovery/torn_segments.py",
+        (("if not checkpoint.sequence <= end < ", "if not end < "),),
+        ("log",),
+    ),
+    Bug(
         "damage is not reported",
         _DAMAGE,
         "nsqd/log/recovery/topic_log.py",

@@ -32,8 +32,10 @@ def reconcile(
         if name not in broker.topics:
             _may_be_missing(ledger, name, marks, crash)
     for name, real in broker.topics.items():
+        known = ledger.topics.get(name)
+        is_known_log = known is not None and isinstance(real.log, DiskLog) and known.log_id == real.log.log_id
         topic = _candidate(ledger, name, real, marks, crash)
-        _Comparison(ledger, topic, real, marks, crash, doubts.get(name, inf)).run(disk)
+        _Comparison(ledger, topic, real, marks, crash, doubts.get(name, inf), is_known_log=is_known_log).run(disk)
         topic.created = number
         ledger.topics[name] = topic
     ledger.deleted.clear()
@@ -118,13 +120,22 @@ class _Comparison:
     """The comparison of one topic after a restart."""
 
     def __init__(
-        self, ledger: Ledger, topic: TopicModel, real: Topic, marks: Marks, crash: Crash, doubted: float
+        self,
+        ledger: Ledger,
+        topic: TopicModel,
+        real: Topic,
+        marks: Marks,
+        crash: Crash,
+        doubted: float,
+        *,
+        is_known_log: bool,
     ) -> None:
         self.ledger = ledger
         self.topic = topic
         self.real = real
         self.marks = marks
         self.crash = crash
+        self.is_known_log = is_known_log  # and not one that got a new id, because neither file knows the last one
         self.doubted = doubted  # because of damage in the journal, everything from here on is redelivered
         self.before = {s: body for s, body in topic.messages.items() if s not in topic.vague}
         self.was_vague = topic.vague
@@ -189,6 +200,8 @@ class _Comparison:
         for sequence, body in found.items():
             if body not in ledger.published or ledger.published[body].topic != topic.name:
                 raise Violation(f"{topic.name}: message {sequence} is {_short(body)}, which was never sent to it")
+        if self.is_known_log and first < tail and tail - 1 not in found:
+            raise Violation(f"{topic.name}: the log is [{first}, {tail}), and there is nothing at its end")
         topic.messages = dict(found)
         topic.vague = set(range(tail)) - found.keys()
         assert isinstance(self.real.log, DiskLog)

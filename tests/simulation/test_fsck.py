@@ -24,7 +24,7 @@ from nsqd.log.files import Files
 from nsqd.log.journal.packed_changes import PackedChanges
 from nsqd.log.segment import INDEX_SUFFIX
 from tests.nsqd.go_import.harness import Queues, import_, some, write
-from tests.nsqd.log.harness import opened
+from tests.nsqd.log.harness import opened, texts
 from tests.simulation.data_paths import (
     BODIES,
     FINISHED,
@@ -117,6 +117,29 @@ def test_fsck_and_recovery_agree(path: Path) -> None:
         [(f"{10:020}.log", 14, 18)],
         [(JOURNAL, 0, 0), (f"{10:020}.log", 14, 18)],
     )
+
+
+def test_segments_that_a_power_cut_has_torn_are_what_a_start_takes_them_for(tmp_path: Path) -> None:
+    path, repaired = tmp_path / "path", tmp_path / "repaired"
+    path.mkdir()
+    with opened(path, FastFiles(), max_bytes_per_file=122) as store:
+        store.publish(b"a")
+        store.checkpoint()
+        for body in (b"b", b"c", b"d"):
+            store.publish(body)
+        first, second = store.segments()
+    first.write_bytes(first.read_bytes()[:61])
+    second.write_bytes(bytes(122))
+    shutil.copytree(path, repaired)
+    found = [(it["severity"], it["text"], it["file"]) for it in run_fsck(path).serious]
+    assert found == [("warning", "torn tail of 122 bytes", second.name)]
+    run_fsck(repaired, "--repair")
+    assert run_fsck(repaired).serious == []
+    for folder, damage in ((path, ["torn tail of 122 bytes cut"]), (repaired, [])):
+        with opened(folder, FastFiles()) as store:
+            assert [it.text for it in store.store.damage] == damage
+            assert (texts(store.read()), store.log().tail) == ("a", 1)
+            assert [it.name for it in store.segments()] == [first.name]
 
 
 def test_repair_mends_what_is_safe_and_says_so(path: Path) -> None:

@@ -76,6 +76,7 @@ FINDS: Final[dict[tuple[str, int], tuple[str, ...]]] = {
     ("simulate", 22): ("a discard is told to the journal later",),
     ("simulate", 32): ("a crash forgets a delay that a consumer has asked for",),
     ("history", 197): ("drop-oldest drops what is in flight",),
+    ("power-loss", 41): ("the name that a power cut has left of a segment says that there were messages",),
 }
 
 # In the short form, lives in which a bound needs several slices to drop what is too much, and some others.

@@ -2,7 +2,7 @@
 
 We read only the part after the last checkpoint, plus the compacted files. Bad bytes fall into three groups:
 
-- at the very end of the log: a torn write. We copy the bytes aside and cut them off.
+- at the very end of the log: a torn write. We copy the bytes aside and cut them off. A power cut may tear several files.
 - followed by a sound record: damage. We copy the bytes aside and report them; readers skip them.
 - refused by the disk: unknown. We raise ReadRefused and change nothing, because they may be sound
   (see reading/refusals.py).
@@ -23,6 +23,7 @@ from nsqd.log.reading.cold import copy_aside, keep_aside
 from nsqd.log.reading.compacted import number_of_name, scan_compacted
 from nsqd.log.reading.refusals import ReadRefused, opened_to_read, strictly
 from nsqd.log.record import HEADER_SIZE, decode_header
+from nsqd.log.recovery.torn_segments import count_torn, remove_segment, start_of_recovery
 from nsqd.log.segment import (
     BLOCK_SIZE,
     INDEX_SUFFIX,
@@ -176,7 +177,9 @@ class _Recovery:
 
     def _read_segments(self) -> None:
         segments = self._state.segments
-        place, offset, sequence = self._start()
+        for _ in range(count_torn(self._files, segments, self._checkpoint)):
+            self._drop(segments.pop())
+        place, offset, sequence = start_of_recovery(segments, self._checkpoint)
         self._state.synced = (segments[place].base, offset, sequence)
         for segment, following in pairwise(segments[: place + 1]):
             self._check_end(segment, following.base)
@@ -187,19 +190,12 @@ class _Recovery:
         if self._state.synced != (segments[-1].base, segments[-1].size, sequence):
             self._state.unsynced_files = [segment.path for segment in segments[place:]]
 
-    def _start(self) -> tuple[int, int, int]:
-        """Return where reading has to start: the number of the segment, the offset in it, and the sequence there."""
-        segments = self._state.segments
-        checkpoint = self._checkpoint
-        if checkpoint is None:
-            return len(segments) - 1, 0, segments[-1].base
-        for place, segment in enumerate(segments):
-            if segment.base == checkpoint.base and segment.size >= checkpoint.offset:
-                return place, checkpoint.offset, checkpoint.sequence
-        # The segment was finished and removed after the checkpoint, or it is shorter than before.
-        before = [place for place, segment in enumerate(segments) if segment.base < checkpoint.sequence]
-        place = before[-1] if before else 0
-        return place, 0, segments[place].base
+    def _drop(self, segment: Segment) -> None:
+        if segment.size:
+            kept = self._keep_torn(segment, 0)
+            text = f"torn tail of {segment.size} bytes cut"
+            self._note(segment.path.name, 0, segment.base, segment.base, kept, text)
+        remove_segment(self._files, segment)
 
     def _read_segment(self, segment: Segment, offset: int, sequence: int, next_base: int | None) -> int:
         """Read the rest of a segment, and cut off a torn tail. Return the sequence after the last record."""
@@ -235,17 +231,20 @@ class _Recovery:
     def _cut(self, segment: Segment, descriptor: int, walk: SegmentWalk) -> None:
         """Cut off a torn tail: a write that never finished and was never acknowledged."""
         files = self._files
-        try:
-            kept = copy_aside(files, segment.path, "torn", walk.offset, segment.size)
-        except ReadRefused:  # don't cut bytes we couldn't copy because we couldn't read them
-            raise
-        except OSError:  # but if there is no space for the copy, start anyway
-            kept = None
+        kept = self._keep_torn(segment, walk.offset)
         size = segment.size - walk.offset
         self._note(segment.path.name, walk.offset, walk.sequence, walk.sequence, kept, f"torn tail of {size} bytes cut")
         files.truncate(descriptor, walk.offset)
         files.sync(descriptor)
         segment.size = walk.offset
+
+    def _keep_torn(self, segment: Segment, offset: int) -> Path | None:
+        try:
+            return copy_aside(self._files, segment.path, "torn", offset, segment.size)
+        except ReadRefused:  # don't cut bytes we couldn't copy because we couldn't read them
+            raise
+        except OSError:  # but if there is no space for the copy, start anyway
+            return None
 
     def _check_end(self, segment: Segment, next_base: int) -> None:
         """Report damage if a sealed segment doesn't end where the next one begins. Reads at most its last 2 MiB."""

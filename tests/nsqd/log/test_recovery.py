@@ -258,6 +258,58 @@ def test_torn_tail_that_was_never_synced_is_the_same_log(tmp_path: Path) -> None
         assert store.log().log_id == log_id
 
 
+def lose_pages(segment: Path, start: int = 0) -> None:
+    """Have only zeros in a file from here on, as when a power cut has left its size."""
+    size = segment.stat().st_size
+    segment.write_bytes(segment.read_bytes()[:start].ljust(size, b"\0"))
+
+
+@pytest.mark.parametrize("left", [61, 70, 122])
+def test_segment_of_which_a_power_cut_has_left_the_name_is_a_torn_tail(tmp_path: Path, left: int) -> None:
+    with opened(tmp_path, max_bytes_per_file=122) as store:
+        store.publish(b"a")
+        store.checkpoint()
+        log_id = store.log().log_id
+        for body in (b"b", b"c", b"d", b"e"):
+            store.publish(body)
+        first, second, third = store.segments()
+        lose_pages(second)
+        lose_pages(third)
+        if left < 122:
+            lose_pages(first, left)
+    with opened(tmp_path, max_bytes_per_file=122) as store:
+        assert store.log().log_id == log_id
+        if left == 122:
+            assert (texts(store.read()), store.log().tail) == ("ab", 2), "the segment before them is whole"
+            return
+        assert (texts(store.read()), store.log().tail) == ("a", 1), "not a hole up to the last of them"
+        assert {it.text for it in store.store.damage} == {"torn tail of 61 bytes cut", "torn tail of 122 bytes cut"}
+        assert (first.parent / f"{second.name}.torn.0").read_bytes() == bytes(122)
+        assert store.segments() == [first]
+        for body in (b"B", b"C", b"D"):
+            store.publish(body)
+        assert texts(store.read()) == "aBCD"
+    with opened(tmp_path) as store:
+        assert (texts(store.read()), store.store.damage) == ("aBCD", [])
+
+
+def test_segment_that_lost_everything_says_where_its_log_ended_if_synced_messages_are_lost_too(tmp_path: Path) -> None:
+    """Then this is damage, and readers of history have seen what was before it."""
+    with opened(tmp_path, max_bytes_per_file=122) as store:
+        for body in (b"a", b"b"):
+            store.publish(body)
+        store.checkpoint()
+        store.publish(b"c")
+        first, second = store.segments()
+        log_id = store.log().log_id
+        first.write_bytes(first.read_bytes()[:61])
+        lose_pages(second)
+    with opened(tmp_path) as store:
+        assert (texts(store.read()), store.log().tail) == ("a", 2)
+        assert store.log().log_id == log_id
+        assert "damage is skipped" in [it.text for it in store.store.damage]
+
+
 def test_lost_journal_costs_a_scan_and_no_message(tmp_path: Path) -> None:
     with opened(tmp_path, max_bytes_per_file=200) as store:
         for n in range(10):
