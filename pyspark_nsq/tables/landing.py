@@ -182,7 +182,7 @@ def _target(options: Mapping[str, str], schema: pa.Schema) -> Target:
     return replace(target_of(options, StructType()), schema=nullable(schema), partitioning=PARTITIONS)
 
 
-def _iceberg_table(options: Mapping[str, str], schema: pa.Schema) -> iceberg_destination.IcebergTable:
+def _iceberg_table(options: Mapping[str, str], schema: pa.Schema) -> iceberg_destination.IcebergDestination:
     return iceberg_destination.of_options(options, nullable(schema), PARTITIONS)
 
 
