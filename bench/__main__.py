@@ -86,8 +86,7 @@ def main(argv: Sequence[str]) -> int:
     if name == "guard":  # it counts, and so needs neither a load generator nor a quiet machine
         return guard.run(settings)
     signal.signal(signal.SIGALRM, _stop)
-    at_most = BENCHMARKS[name].at_most if name in BENCHMARKS else AT_MOST_OF_ALL
-    signal.alarm(int((settings.at_most or at_most) * 60))
+    signal.alarm(int(limit_of(name, settings) * 60))
     if load_average() > BUSY:
         print(f"note: the machine is busy (load {load_average():.2f}); trust ratios only", file=sys.stderr)
     reports: list[Report] = []
@@ -124,6 +123,12 @@ def main(argv: Sequence[str]) -> int:
         everything.write_summary(reports, command, settings.results)
     is_missed = any(row.is_met is False for report in reports for row in report.rows)
     return status or int(is_missed and settings.strict)
+
+
+def limit_of(name: str, settings: Any) -> float:
+    """Return the minutes after which this benchmark is given up. 0: never."""
+    usual = BENCHMARKS[name].at_most if name in BENCHMARKS else AT_MOST_OF_ALL
+    return usual if settings.at_most is None else float(settings.at_most)
 
 
 def _chosen(name: str, settings: Any) -> Iterator[tuple[Benchmark[Any], Any]]:

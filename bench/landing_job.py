@@ -13,9 +13,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,19 @@ from nsqpipe.land import Land, start_landing
 from nsqpipe.session import open_session
 from nsqpipe.shape import Shape
 from nsqpipe.transforms import with_partitions
-from pyspark_nsq.source import queries
-from pyspark_nsq.tables.files import PARTITIONS
-from pyspark_nsq.tables.table import Format, Table
+
+
+def _first_of(*names: str) -> Any:
+    """Return the first of these modules that there is. The later names are those of older checkouts."""
+    for name in names[:-1]:
+        with suppress(ModuleNotFoundError):
+            return import_module(name)
+    return import_module(names[-1])
+
+
+kinds = _first_of("pyspark_nsq.kinds", "nsqpipe.kinds", "nsqpipe.decoders")
+queries = _first_of("pyspark_nsq.source.queries", "nsqpipe.sources")
+tables = _first_of("pyspark_nsq.tables.table", "nsqpipe.tables")
 
 FIELDS = "user string, amount double, number bigint"
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -71,11 +81,11 @@ class Used(threading.Thread):
             return found
 
 
-def land(spark: Any, source: queries.From, folder: Path, shape: Shape) -> None:
+def land(spark: Any, source: Any, folder: Path, shape: Shape) -> None:
     job = Land(
         source=source,
-        table=Table(str(folder / "table"), Format.DELTA),
-        quarantine=Table(str(folder / "bad"), Format.DELTA),
+        table=tables.Table(str(folder / "table"), tables.Format.DELTA),
+        quarantine=tables.Table(str(folder / "bad"), tables.Format.DELTA),
         shape=shape,
         until_now=True,
     )
@@ -83,10 +93,10 @@ def land(spark: Any, source: queries.From, folder: Path, shape: Shape) -> None:
         query.awaitTermination()
 
 
-def land_rows(spark: Any, source: queries.From, folder: Path) -> None:
+def land_rows(spark: Any, source: Any, folder: Path) -> None:
     """Land in the general way: rows pass through Spark, `format("nsq")` to `format("nsqtable")`."""
     writer = with_partitions(queries.stream(spark, source)).writeStream.format("nsqtable")
-    writer = writer.options(path=str(folder / "table"), partitioning=",".join(PARTITIONS))
+    writer = writer.options(path=str(folder / "table"), partitioning=",".join(tables.PARTITIONS))
     writer = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True)
     writer.outputMode("append").start().awaitTermination()
 
@@ -94,18 +104,13 @@ def land_rows(spark: Any, source: queries.From, folder: Path) -> None:
 def copy(spark: Any, table: Path, folder: Path) -> None:
     """Copy rows with Spark alone, from Parquet to Parquet."""
     rows = spark.read.parquet(str(table))
-    rows.write.option("compression", "zstd").partitionBy(*PARTITIONS).parquet(str(folder / "copy"))
-
-
-def _kinds() -> Any:
-    """Return the decoders, which an older checkout has in another module."""
-    return import_module("pyspark_nsq.kinds" if find_spec("pyspark_nsq.kinds") else "nsqpipe.decoders").Kind
+    rows.write.option("compression", "zstd").partitionBy(*tables.PARTITIONS).parquet(str(folder / "copy"))
 
 
 def main(way: str, nsqd: str, warm: str, full: str, folder: str) -> None:
     spark = open_session(f"bench {way}", master="local[2]")
-    decoder = make_decoder(_kinds().JSON, FIELDS, "")
-    ways: dict[str, Callable[[queries.From, Path], None]] = {
+    decoder = make_decoder(kinds.Kind.JSON, FIELDS, "")
+    ways: dict[str, Callable[[Any, Path], None]] = {
         "raw": lambda source, to: land(spark, source, to, Shape()),
         "json": lambda source, to: land(spark, source, to, Shape(decoder=decoder)),
         "rows": lambda source, to: land_rows(spark, source, to),

@@ -29,6 +29,7 @@ T = TypeVar("T")
 TableT = TypeVar("TableT", bound="DataclassInstance")
 
 _INDENT: Final = "  "
+_HELP: Final = {"help_option_names": ["--help", "-h"]}
 
 
 # --- the table
@@ -102,7 +103,7 @@ def read_options(
     that the table doesn't have are words of its last argument.
     """
     app = _app()
-    settings = {"ignore_unknown_options": leaves_others}
+    settings = {"ignore_unknown_options": True} if leaves_others else _HELP
     app.command(help=_formatted(about), epilog=_formatted(epilog), context_settings=settings)(_reader(table))
     found: TableT = _run(app, arguments, name)
     return found
@@ -113,9 +114,11 @@ def read_command(
 ) -> tuple[str, Any]:
     """Return which command was chosen, and its options."""
     app = _app()
-    app.callback(help=_formatted(about))(lambda: None)
+    app.callback(help=_formatted(about), context_settings=_HELP)(lambda: None)
     for word, it in commands.items():
-        app.command(word, help=_formatted(it.about), short_help=it.about)(_reader(it.table, word))
+        app.command(word, help=_formatted(it.about), short_help=it.about, context_settings=_HELP)(
+            _reader(it.table, word)
+        )
     found: tuple[str, Any] = _run(app, arguments, name)
     return found
 

@@ -30,6 +30,7 @@ from scripts.command_line import option
 QUICK_PEERS: Final = (REFERENCES[Promise.WRITTEN], "redis-everysec", "beanstalkd")
 _QUICK: Final = {"rounds": 1, "seconds": 0.3, "messages": 20_000, "rest": 0.2}
 _FULL: Final = {"rounds": 3, "seconds": 1.0, "messages": 3_000_000, "rest": 2.0}
+_USUAL: Final = -1  # the number of _QUICK or _FULL
 _FILL_LIMIT: Final = 90.0  # seconds
 
 
@@ -37,11 +38,11 @@ _FILL_LIMIT: Final = 90.0  # seconds
 class PeersSettings(Settings):
     peers: str = option("", f"some of: {', '.join(variant.name for variant in variants())}", word="NAME,...")
     loads: str = option("", f"some of: {', '.join(LOADS)}", word="LOAD,...")
-    rounds: int = option(0, f"rounds of rates and latency (default: {_FULL['rounds']})")
-    seconds: float = option(0, f"length of one load (default: {_FULL['seconds']:g})")
-    messages: int = option(0, f"messages of the backlog (default: {_FULL['messages']})")
+    rounds: int = option(_USUAL, f"rounds of rates and latency (default: {_FULL['rounds']})")
+    seconds: float = option(_USUAL, f"length of one load (default: {_FULL['seconds']:g})")
+    messages: int = option(_USUAL, f"messages of the backlog (default: {_FULL['messages']})")
     rest: float = option(
-        0,
+        _USUAL,
         f"seconds with a backlog before memory is looked at, and of a queue before a kill (default: {_FULL['rest']:g})",
     )
     go_nsqd: str = option("", "the program of Go's nsqd, to be measured as well", word="FILE")
@@ -52,7 +53,7 @@ class PeersSettings(Settings):
 
 def run(settings: PeersSettings, work: Work) -> list[Row]:
     for name, value in (_QUICK if settings.quick else _FULL).items():
-        if not getattr(settings, name):
+        if getattr(settings, name) == _USUAL:
             setattr(settings, name, value)
     loads = tuple(_chosen(settings.loads, LOADS, LOADS))
     wanted = _wanted(settings)

@@ -42,6 +42,7 @@ class OptionKind(Generic[T]):
     is_bare: bool = False  # `--flag` alone means true
     is_repeated: bool = False
     is_descending: bool = False  # NSQ sorts values from flags, but not from the file
+    may_be_secret: bool = False  # errors don't show the value
     has_own_words: bool = False  # NSQ reports a bad value as "failed parsing <key> <value>"
 
 

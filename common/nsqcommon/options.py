@@ -355,6 +355,8 @@ class CommandLine:
         try:
             parsed = row.kind.parse(text)
         except ValueError as error:
+            if row.kind.may_be_secret:
+                self._refuse(f"invalid value for flag -{row.flag}: {error}")
             self._refuse_value(row.flag, text, str(error), is_boolean=row.kind.is_bare)
         if row.kind.is_repeated:
             parsed = self.values.get(row.name, ()) + parsed

@@ -43,7 +43,7 @@ def parsed_by(parse: Callable[[str], T], word: str, *, show: Callable[[T], str] 
     return OptionKind(word=word, parse=parse, convert=lambda value: parse(str(value)), show=show)
 
 
-def repeated(parse: Callable[[str], T], word: str) -> OptionKind[tuple[T, ...]]:
+def repeated(parse: Callable[[str], T], word: str, *, may_be_secret: bool = False) -> OptionKind[tuple[T, ...]]:
     """Return the kind of a flag that may be given several times."""
 
     def parse_one(text: str) -> tuple[T, ...]:
@@ -52,7 +52,7 @@ def repeated(parse: Callable[[str], T], word: str) -> OptionKind[tuple[T, ...]]:
     def show(values: tuple[T, ...]) -> str:
         return ",".join(map(str, values))
 
-    return dataclasses.replace(parsed_by(parse_one, word, show=show), is_repeated=True)
+    return dataclasses.replace(parsed_by(parse_one, word, show=show), is_repeated=True, may_be_secret=may_be_secret)
 
 
 def required(help: str, *, kind: OptionKind[T]) -> T:

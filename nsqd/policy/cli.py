@@ -45,7 +45,7 @@ def _name(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckOptions:
-    file: Path = argument("the policy file", kind=parsed_by(Path, "FILE"))
+    file: str = argument("the policy file", kind=parsed_by(str, "FILE"))
     topic: str = option("", "print the rules for this topic", kind=parsed_by(_name, "NAME"))
     channel: str = option("", "also print the rules for this channel of the topic", kind=parsed_by(_name, "NAME"))
 
@@ -67,7 +67,7 @@ def main(argv: Sequence[str], *, out: TextIO | None = None, err: TextIO | None =
 
 def _check(asked: CheckOptions, *, out: TextIO, err: TextIO) -> int:
     try:
-        policies = parse_policies(asked.file.read_bytes().decode())
+        policies = parse_policies(Path(asked.file).read_bytes().decode())
     except PolicyError as error:
         err.writelines(f"{asked.file}{_place(mistake)}: {mistake.text}\n" for mistake in error.mistakes)
         return INVALID

@@ -27,7 +27,7 @@ class StoreOptions:
     remote_option: tuple[tuple[str, str], ...] = option(
         (),
         "as for nsqd: endpoint=URL of a server that isn't the cloud's, region=REGION, and all that obstore knows",
-        kind=repeated(parse_remote_option, "NAME=VALUE"),
+        kind=repeated(parse_remote_option, "NAME=VALUE", may_be_secret=True),
     )
 
 

@@ -34,7 +34,6 @@ from nsqcommon.bodies.parsing import Cause, Unfit
 from pyspark_nsq.bodies.ddl import as_nullable, spelled
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND: Final = timedelta(microseconds=1)
 _FIRST_SECOND: Final = -62_135_596_800  # 0001-01-01T00:00:00Z
 _LAST_SECOND: Final = 253_402_300_799  # 9999-12-31T23:59:59Z
 _FLOAT32_MAX: Final = 3.4028235677973366e38  # numbers below it round to a finite float

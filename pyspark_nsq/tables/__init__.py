@@ -5,6 +5,8 @@ wheel, or with `pyiceberg`. Where to look:
 
     exactly once            ends.py decides; shares.py for a whole batch; lease.py and unnamed.py for its files
     landing messages                landing.py; appending.py commits to Delta, iceberg_commits.py to Iceberg
+    Iceberg                         iceberg_destination.py in tasks, iceberg_tables.py for jobs; iceberg_target.py names a
+                                    table, iceberg_catalogs.py opens its catalog
     messages as rows for SQL        marks.py
     any other rows                  sink.py (once for each batch), reading.py (the source)
     files                           files.py, statistics.py, schemas.py

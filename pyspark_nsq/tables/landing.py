@@ -40,7 +40,7 @@ from pyspark_nsq.source.ranges import COLUMNS as RANGES
 from pyspark_nsq.source.ranges import Part, parts_of
 from pyspark_nsq.source.reading import RangeReader
 from pyspark_nsq.stores.places import is_storage_option
-from pyspark_nsq.tables import iceberg
+from pyspark_nsq.tables import iceberg_destination
 from pyspark_nsq.tables.appending import Beside, DeltaDestination
 from pyspark_nsq.tables.ends import Span, first_lacking
 from pyspark_nsq.tables.files import PARTITIONS, PartitionedWriter
@@ -182,8 +182,8 @@ def _target(options: Mapping[str, str], schema: pa.Schema) -> Target:
     return replace(target_of(options, StructType()), schema=nullable(schema), partitioning=PARTITIONS)
 
 
-def _iceberg_table(options: Mapping[str, str], schema: pa.Schema) -> iceberg.IcebergTable:
-    return iceberg.of_options(options, nullable(schema), PARTITIONS)
+def _iceberg_table(options: Mapping[str, str], schema: pa.Schema) -> iceberg_destination.IcebergDestination:
+    return iceberg_destination.of_options(options, nullable(schema), PARTITIONS)
 
 
 def schemas(source: SourceOptions, decoder: Decoder | None, *, drops_body: bool) -> tuple[pa.Schema, pa.Schema]:

@@ -277,6 +277,14 @@ def test_gos_nsqd_is_measured_in_two_ways_if_its_program_is_named(tmp_path: Path
         assert it.make(tmp_path / it.name).command[0] == program
 
 
+def test_none_is_a_number_that_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.peers._lacks", lambda variant, build: "not here")
+    settings = PeersSettings(rounds=0, rest=0, quick=True)
+    with pytest.raises(Failed, match="none of these brokers is here"):
+        run(settings, cast(Work, None))
+    assert (settings.rounds, settings.rest, settings.seconds) == (0, 0, 0.3)
+
+
 @pytest.mark.parametrize(
     ("program", "why"), [("", "its binary was not named (--go-nsqd FILE)"), ("/no/such", "/no/such is not installed")]
 )

@@ -51,9 +51,7 @@ class FailoverOptions:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    words = sys.argv[1:] if arguments is None else arguments
-    words = [f"--standby={STANDBY_AFTER}" if it == "--standby" else it for it in words]
-    options = read_options(FailoverOptions, words, name="python -m tests.failover", about=__doc__)
+    options = options_of(sys.argv[1:] if arguments is None else arguments)
     suite = SUITES[options.suite]
     if options.store not in suite.kinds:
         say(f"{options.suite} needs --store={' or '.join(suite.kinds)}")
@@ -99,6 +97,15 @@ def _spark(folder: Path) -> AbstractContextManager[object]:
     from tests.support.spark_session import spark_session  # later: it needs packages that may be missing
 
     return spark_session(folder / "warehouse")
+
+
+def options_of(words: Sequence[str]) -> FailoverOptions:
+    """Return the options. `--standby` may have a value, which typer doesn't know; a word behind it is that value."""
+    said = [
+        f"--standby={STANDBY_AFTER}" if word == "--standby" and after.startswith("-") else word
+        for word, after in zip(words, [*words[1:], "-"], strict=True)
+    ]
+    return read_options(FailoverOptions, said, name="python -m tests.failover", about=__doc__)
 
 
 def run_life(suite: Suite, seed: int, new_store: NewStore, *, standby_after: str = "") -> dict[str, Any]:

@@ -108,9 +108,10 @@ def test_what_is_wrong_is_said_with_status_2(
     assert text in capsys.readouterr().err
 
 
-def test_help_is_plain_text_with_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+def test_help_is_plain_text_with_defaults(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
-        noise("--help")
+        noise(flag)
     said = capsys.readouterr().out
     assert said.startswith(
         "Usage: make-noise [OPTIONS] {TARGET} [WORDS]...\n\n  Makes noise.\n\n      make-noise HERE\n      and"
@@ -127,9 +128,9 @@ def test_other_options_are_left_to_another_program() -> None:
         others: tuple[str, ...] = argument("for pytest", default=())
         seed: int = option(1, "of the first")
 
-    given = ["3", "tests", "-k", "tls", "--tb=short", "--seed=2", "-x"]
+    given = ["3", "tests", "-k", "tls", "--tb=short", "--seed=2", "-x", "-rh"]
     found = read_options(Runs, given, name="test-flakes", about="", leaves_others=True)
-    assert found == Runs(runs=3, others=("tests", "-k", "tls", "--tb=short", "-x"), seed=2)
+    assert found == Runs(runs=3, others=("tests", "-k", "tls", "--tb=short", "-x", "-rh"), seed=2)
 
 
 def test_a_program_may_have_several_commands(capsys: pytest.CaptureFixture[str]) -> None:
@@ -140,7 +141,7 @@ def test_a_program_may_have_several_commands(capsys: pytest.CaptureFixture[str])
     commands = {"noise": Command(Noise, "makes noise"), "quiet": Command(Quiet, "makes none")}
     found = read_command(commands, ["quiet", "--minutes=2"], name="sounds", about="Makes sounds.")
     assert found == ("quiet", Quiet(minutes=2))
-    for arguments, status in ((["--help"], "0"), ([], "2"), (["song"], "2")):
+    for arguments, status in ((["--help"], "0"), (["quiet", "-h"], "0"), ([], "2"), (["song"], "2")):
         with pytest.raises(SystemExit, match=status):
             read_command(commands, arguments, name="sounds", about="Makes sounds.")
     assert "  quiet  makes none\n" in capsys.readouterr().out

@@ -58,7 +58,7 @@ def test_the_row_goes_from_those_that_compute_to_those_that_wait() -> None:
         "tests/project/test_a_short_one.py",
         *FILES[2:],
         "tests/nsqpipe/test_a_short_one.py",
-        "tests/pyspark_nsq/tables/test_iceberg.py",
+        "tests/pyspark_nsq/tables/test_iceberg_destination.py",
         "tests/docs/test_commands.py::test_commands_of[docs/README]",
         FILES[0],
         "tests/simulation/test_waits.py",

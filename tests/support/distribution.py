@@ -53,7 +53,7 @@ _BETWEEN: Final = ("tests/nsq", "tests/pyspark_nsq")
 _LONGEST_BETWEEN: Final = (
     "tests/pyspark_nsq/source/test_reading.py",
     *(f"tests/pyspark_nsq/{it}.py" for it in ("tables/test_standing", "tables/test_upkeep", "stores/test_storage")),
-    "tests/pyspark_nsq/tables/test_iceberg.py",
+    "tests/pyspark_nsq/tables/test_iceberg_destination.py",
 )
 _COMPUTING_AND_WAITING: Final = ("tests/fuzz/", "tests/conformance/", "tests/docs/")
 _WAITING_LONGEST_LAST: Final = ("tests/e2e/", "tests/simulation/", "tests/soak/", BROWSER)

@@ -70,12 +70,13 @@ class Registry:
 
     def _get(self, path: str) -> tuple[int, bytes]:
         parts = urlsplit(self.url)
+        host = parts.netloc.rpartition("@")[2]  # with its port, and the brackets of IPv6
         tls = ssl.create_default_context() if parts.scheme == "https" else None
         target = f"{parts.path.rstrip('/')}{path}"
         headers = _headers(parts.username, parts.password).items()
         for left in reversed(range(_TRIES)):
             try:
-                with BlockingHttp(parts.hostname or "", parts.port, timeout=_TIMEOUT, tls=tls) as http:
+                with BlockingHttp(host, timeout=_TIMEOUT, tls=tls) as http:
                     return http.request("GET", target, headers=headers, most=_LARGEST)
             except OSError as error:
                 if not left:

@@ -69,6 +69,13 @@ def test_what_holds_for_a_name_is_printed_with_lines(path: Path) -> None:
     assert check(path, "--topic=clicks") == (VALID, f"topic clicks\n{nothing}", "")
 
 
+def test_a_file_is_called_as_it_was_spelled(path: Path) -> None:
+    spelled = f"{path.parent}/./policy.toml"
+    out = StringIO()
+    assert main(["check", spelled], out=out) == VALID
+    assert out.getvalue() == f"{spelled} is valid; entries: 2\n"
+
+
 @pytest.mark.parametrize("arguments", [["--channel=c"], ["--topic=a/b"], ["--topic=a", "--channel=*"]])
 def test_wrong_arguments(path: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert check(path, *arguments)[0] == NOT_READ

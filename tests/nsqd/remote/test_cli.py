@@ -133,6 +133,13 @@ def test_arguments_that_are_wrong(arguments: list[str], text: str, capsys: pytes
     assert text in capsys.readouterr().err
 
 
+def test_a_refused_value_that_may_be_a_secret_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", URL, "--remote-option=AWS_SECRET_ACCESS_KEY=hunter2"]) == NOT_CHECKED
+    said = capsys.readouterr().err
+    assert "invalid value for flag -remote-option: must be NAME=VALUE" in said
+    assert "hunter2" not in said
+
+
 def test_help_says_what_is_checked_and_what_the_status_means(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--help"]) == 0
     said = capsys.readouterr().out

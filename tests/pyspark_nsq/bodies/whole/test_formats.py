@@ -341,6 +341,20 @@ def test_what_has_no_frame_says_so(body: bytes, error: str) -> None:
     assert error_of(decode(confluent_json_decoder(parse_fields("user string")), body)) == error
 
 
+def test_a_registry_may_be_named_by_an_ipv6_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def refuse(address: tuple[str, int], *_: object) -> None:
+        asked.append(address)
+        raise OSError
+
+    monkeypatch.setattr("socket.create_connection", refuse)
+    for url in ("http://user:secret@[::1]/v1", "http://[::1]:8081"):
+        with pytest.raises(RegistryFailed, match="cannot be reached"):
+            Registry(url).check()
+    assert {*asked} == {("::1", 80), ("::1", 8081)}
+
+
 def test_json_avro_by_a_file_and_protobuf_whatever_their_number_is() -> None:
     fields = parse_fields("user string")
     assert values_of(decode(confluent_json_decoder(fields), framed(3, b'{"user": "a"}'))) == [{"user": "a"}]

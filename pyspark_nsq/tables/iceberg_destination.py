@@ -26,7 +26,7 @@ from pyspark_nsq.tables.unnamed import Unnamed
 
 
 @dataclass(frozen=True, slots=True)
-class IcebergTable(IcebergTarget):
+class IcebergDestination(IcebergTarget):
     """A table that landing appends to. Its methods are for the driver."""
 
     def check_judge(self, shares: Sequence[Share]) -> None:
@@ -39,12 +39,12 @@ class IcebergTable(IcebergTarget):
         _commits().append(self, shares, batch, brought)
 
 
-def of_options(options: Mapping[str, str], schema: pa.Schema, partitioning: tuple[str, ...]) -> IcebergTable:
+def of_options(options: Mapping[str, str], schema: pa.Schema, partitioning: tuple[str, ...]) -> IcebergDestination:
     """Return the table named in these options of the sink."""
     storage = {name: text for name, text in options.items() if is_storage_option(name)}
     properties = {name.removeprefix(PROPERTY): text for name, text in options.items() if name.startswith(PROPERTY)}
     location = options[LOCATION]
-    return IcebergTable(
+    return IcebergDestination(
         path=options["path"],
         catalog=CatalogName(options.get(CATALOG, ""), properties),
         schema=schema,
