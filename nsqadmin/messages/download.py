@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from nsqadmin.messages.model import message_json, progress_json
 
 if TYPE_CHECKING:
-    from nsqadmin.messages.model import Found, Gap
+    from nsqadmin.messages.model import Gap, SearchResult
     from nsqadmin.messages.searching import Search
 
 _STEP: Final = 5000  # hits; the searcher limits their bytes
@@ -25,7 +25,7 @@ _MOST_GAPS: Final = 1000
 
 
 async def lines(
-    step: Callable[[Search], Awaitable[Found]], search: Search, *, most: int | None, began: float
+    step: Callable[[Search], Awaitable[SearchResult]], search: Search, *, most: int | None, began: float
 ) -> AsyncGenerator[bytes, None]:
     """Yield the lines for up to `most` hits. A forward search ends at messages that were published after `began`."""
     hits = 0

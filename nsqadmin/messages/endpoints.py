@@ -22,7 +22,7 @@ from nsqadmin.http.responses import body_of, caller_of, json_answer, number_argu
 from nsqadmin.messages.download import lines
 from nsqadmin.messages.events import MOST_SHOWN, SearchEvents, TailEvents
 from nsqadmin.messages.filters import BadFilter, Filter, parse_filter
-from nsqadmin.messages.model import Found, Message, Page, message_json, page_json
+from nsqadmin.messages.model import Message, Page, SearchResult, message_json, page_json
 from nsqadmin.messages.publishing import MOST as MOST_PUBLISHED
 from nsqadmin.messages.reading import MOST
 from nsqadmin.messages.searching import NEWEST, Search
@@ -117,7 +117,7 @@ class _Endpoints:
         )
         events = SearchEvents()
 
-        async def run() -> Found:
+        async def run() -> SearchResult:
             return await self._messages.search(search, events.report)
 
         return EventStream(lambda: events.events(run), close=events.close)

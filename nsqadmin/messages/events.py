@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from nsqadmin.http.event_stream import event
-from nsqadmin.messages.model import Found, Message, message_json, progress_json
+from nsqadmin.messages.model import Message, SearchResult, message_json, progress_json
 
 if TYPE_CHECKING:
     from nsqadmin.messages.filters import Filter
@@ -96,9 +96,9 @@ class SearchEvents(_Events):
 
     def __init__(self) -> None:
         super().__init__()
-        self._found: Found | None = None
+        self._found: SearchResult | None = None
 
-    def report(self, found: Found) -> None:
+    def report(self, found: SearchResult) -> None:
         self._waiting.extend(event("message", message_json(message, most=MOST_SHOWN)) for message in found.messages)
         self._found = found
         self._arrived.set()
@@ -107,8 +107,8 @@ class SearchEvents(_Events):
         found, self._found = self._found, None
         return event("progress", progress_json(found)) if found is not None else b""
 
-    async def events(self, run: Callable[[], Awaitable[Found]]) -> AsyncIterator[bytes]:
-        ended: list[Found] = []
+    async def events(self, run: Callable[[], Awaitable[SearchResult]]) -> AsyncIterator[bytes]:
+        ended: list[SearchResult] = []
 
         async def search() -> None:
             ended.append(await run())

@@ -90,7 +90,7 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class SearchResult:
     """The hits of a search so far, and its progress."""
 
     messages: tuple[Message, ...] = ()  # in the order of the search
@@ -206,11 +206,11 @@ def page_json(page: Page, *, most: int) -> dict[str, Any]:
     }
 
 
-def found_json(found: Found, *, most: int) -> dict[str, Any]:
+def found_json(found: SearchResult, *, most: int) -> dict[str, Any]:
     return progress_json(found) | {"messages": [message_json(message, most=most) for message in found.messages]}
 
 
-def progress_json(found: Found) -> dict[str, Any]:
+def progress_json(found: SearchResult) -> dict[str, Any]:
     """Return the progress of a search, without its hits."""
     return {
         "looked": found.looked,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from nsqadmin.messages.model import Found, Gap, Message, NodeLog
+from nsqadmin.messages.model import Gap, Message, NodeLog, SearchResult
 from nsqadmin.messages.reading import ANOTHER_LOG, Unreadable, gap_in, message_in, next_in, nodes_with, of_log
 from nsqadmin.messages.walk import Lane, Place, Walk, parse_cursor
 
@@ -76,7 +76,9 @@ class Searcher:
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
 
-    async def search(self, snapshot: Snapshot, search: Search, report: Callable[[Found], None] | None = None) -> Found:
+    async def search(
+        self, snapshot: Snapshot, search: Search, report: Callable[[SearchResult], None] | None = None
+    ) -> SearchResult:
         """Do one step: return when there are enough hits, when the time is up, or at the end of the history.
 
         `report` gets the news every few thousand messages. Raise BadCursor.

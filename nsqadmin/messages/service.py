@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from nsqadmin.http.responses import Caller
     from nsqadmin.messages.filters import Filter
     from nsqadmin.messages.masking import Masking
-    from nsqadmin.messages.model import Found, NodeLog, Page, Published, Redelivered, ReplayPlan, ReplayReceipt
+    from nsqadmin.messages.model import NodeLog, Page, Published, Redelivered, ReplayPlan, ReplayReceipt, SearchResult
     from nsqadmin.messages.selection import Selection
     from nsqadmin.upstream.client import Upstream
 
@@ -76,10 +76,10 @@ class Messages:
 
         return await run_trio(read)
 
-    async def search(self, search: Search, report: Callable[[Found], None] | None = None) -> Found:
+    async def search(self, search: Search, report: Callable[[SearchResult], None] | None = None) -> SearchResult:
         """Do one step of a search; see `Searcher.search`."""
 
-        async def run() -> Found:
+        async def run() -> SearchResult:
             return await self._searcher.search(self._view.snapshot, search, report)
 
         return await run_trio(run)

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from nsqadmin.messages.model import Found, Gap, Message, NodeLog
+from nsqadmin.messages.model import Gap, Message, NodeLog, SearchResult
 
 _MOST_LANES: Final = 1000
 _MOST_GAPS: Final = 1000  # to remember
@@ -126,12 +126,12 @@ class Walk:
             lane.hits = [hit for hit in lane.hits if (hit.node, hit.sequence) not in handed_out]
         return taken
 
-    def found(self, messages: Sequence[Message]) -> Found:
+    def found(self, messages: Sequence[Message]) -> SearchResult:
         """Return the messages and the progress of the walk."""
         stopped = tuple(NodeLog(node=lane.node, reason=lane.reason) for lane in self.lanes if lane.reason)
         edges = [lane.edge for lane in self.lanes if not self._is_done(lane) and lane.edge is not None]
         is_waiting = any(lane.hits for lane in self.lanes)
-        return Found(
+        return SearchResult(
             messages=tuple(messages),
             newest_first=self.newest_first,
             looked=sum(abs(lane.border - lane.at) for lane in self.lanes),

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from nsqadmin.cluster.model import Channel, Topic
-    from nsqadmin.messages.model import Found
+    from nsqadmin.messages.model import SearchResult
     from nsqadmin.parts.painter import Painter
     from nsqadmin.services import Services
 
@@ -156,7 +156,7 @@ class _RedeliverPages:
         )
 
 
-def _remarks(found: Found) -> tuple[str, ...]:
+def _remarks(found: SearchResult) -> tuple[str, ...]:
     """Return warnings before replaying all hits: messages that weren't searched."""
     texts = [f"{log.node} was not looked at, or not to the end: {log.reason}." for log in found.silent]
     if found.goes_on and len(found.messages) >= MOST:

@@ -12,7 +12,7 @@ from nsqadmin.http.responses import identity_of, number_argument
 from nsqadmin.messages.endpoints import filter_of, tailed
 from nsqadmin.messages.filters import BadFilter, Filter, parse_filter
 from nsqadmin.messages.jobs import hint_for
-from nsqadmin.messages.model import Found
+from nsqadmin.messages.model import SearchResult
 from nsqadmin.messages.searching import NEWEST, Search
 from nsqadmin.messages.tail import CannotTail, nodes_to_tail
 from nsqadmin.messages.walk import BadCursor
@@ -93,7 +93,7 @@ class MessagesShown:
     asked: MessageQuery = MessageQuery()
     not_possible: str = ""  # why no messages can be shown; empty if they can
     messages: tuple[ShownMessage, ...] = ()
-    found: Found | None = None  # progress of a search; None: this is a peek
+    found: SearchResult | None = None  # progress of a search; None: this is a peek
     gaps: tuple[Gap, ...] = ()
     silent: tuple[NodeLog, ...] = ()
     is_masked: bool = False
@@ -187,7 +187,9 @@ class MessagesTab:
             raise HttpError(409, "CANNOT_TAIL", details={"reason": NO_CLUSTER})
         marks = marks_of(filter_of(asked.wanted))
         is_kept = request.query_params.get("kept") == "1"
-        like = MessagesShown(topic=str(request.path_params["topic"]), asked=asked, found=Found() if is_kept else None)
+        like = MessagesShown(
+            topic=str(request.path_params["topic"]), asked=asked, found=SearchResult() if is_kept else None
+        )
 
         def render(message: Message) -> dict[str, str]:
             one = shown(message, marks=marks, columns=asked.columns)
@@ -202,7 +204,7 @@ class MessagesTab:
         path = f"/tail/{quote(topic, safe='')}"
         return self._links.to(path, filter=asked.wanted, columns=columns, channel=asked.channel, kept=int(kept) or "")
 
-    def _go_on(self, topic: str, asked: MessageQuery, found: Found) -> str:
+    def _go_on(self, topic: str, asked: MessageQuery, found: SearchResult) -> str:
         if not found.goes_on:
             return ""
         hits = asked.hits + len(found.messages) if asked.wanted else 0

@@ -10,7 +10,7 @@ import trio
 
 from nsqadmin.messages.download import lines
 from nsqadmin.messages.filters import parse_filter
-from nsqadmin.messages.model import Found
+from nsqadmin.messages.model import SearchResult
 from nsqadmin.messages.searching import Search
 from tests.nsqadmin.histories import Histories, History
 from tests.nsqadmin.messages.test_searching import ANYBODY, orders
@@ -28,7 +28,7 @@ class Reading:
         trio.run(self._read, cluster, how.pop("most", None), now, how)
 
     async def _read(self, cluster: Histories, most: int | None, now: float, how: Any) -> None:
-        async def step(search: Search) -> Found:
+        async def step(search: Search) -> SearchResult:
             self.ahead.append(sum(self.steps) - len(self.documents))
             found = await cluster.searcher.search(cluster.picture, search)
             self.steps.append(len(found.messages))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from nsqadmin.access import ALL_RIGHTS, Identity
 from nsqadmin.messages.filters import parse_filter
 from nsqadmin.messages.masking import parse_masks
-from nsqadmin.messages.model import Found
+from nsqadmin.messages.model import SearchResult
 from nsqadmin.messages.searching import Search, Searcher
 from nsqadmin.messages.walk import BadCursor, parse_cursor
 from nsqadmin.upstream.client import UpstreamError
@@ -28,16 +28,16 @@ def orders(count: int) -> list[bytes]:
     return [b'{"order_id":%d}' % number for number in range(count)]
 
 
-def search(cluster: Histories, wanted: str = "", **how: Any) -> Found:
+def search(cluster: Histories, wanted: str = "", **how: Any) -> SearchResult:
     asked = Search(topic="t", wanted=parse_filter(wanted), **{"identity": ANYBODY, "seconds": 30.0, **how})
 
-    async def run() -> Found:
+    async def run() -> SearchResult:
         return await cluster.searcher.search(cluster.picture, asked)
 
     return trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
-def steps(cluster: Histories, wanted: str = "", **how: Any) -> Iterator[Found]:
+def steps(cluster: Histories, wanted: str = "", **how: Any) -> Iterator[SearchResult]:
     """Search until there is nothing more to look at."""
     found = search(cluster, wanted, **how)
     yield found
@@ -46,7 +46,7 @@ def steps(cluster: Histories, wanted: str = "", **how: Any) -> Iterator[Found]:
         yield found
 
 
-def ids(found: Found) -> list[tuple[str, int | None]]:
+def ids(found: SearchResult) -> list[tuple[str, int | None]]:
     return [(message.node[:2], message.sequence) for message in found.messages]
 
 
@@ -145,7 +145,7 @@ def test_a_masked_field_is_not_found() -> None:
     asked = Search(topic="t", wanted=parse_filter("4711"), identity=Identity())
     searcher = Searcher(cluster.reader(parse_masks(["$.card"])))
 
-    async def run() -> Found:
+    async def run() -> SearchResult:
         return await searcher.search(cluster.picture, asked)
 
     assert trio.run(run).messages == ()
