@@ -207,7 +207,7 @@ def _at_work(job: Job) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskedNode:
+class JobsAtNode:
     """A node to ask about a kick, or about all its running jobs."""
 
     node: str
@@ -216,7 +216,7 @@ class AskedNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UndoPlan(SelectionPlan[AskedNode, Taken]):
+class UndoPlan(SelectionPlan[JobsAtNode, Taken]):
     """The consequences of undoing kicks: unconsumed messages are buried again. `asked` is the number kicked."""
 
     @property
@@ -227,7 +227,7 @@ class UndoPlan(SelectionPlan[AskedNode, Taken]):
     def title(self) -> str:
         return f"Take back the kick of {self.topic}/{self.channel}"
 
-    def conversation(self, share: AskedNode) -> Generator[tuple[Taken, NodeRequest], bytes, Taken]:
+    def conversation(self, share: JobsAtNode) -> Generator[tuple[Taken, NodeRequest], bytes, Taken]:
         taken, request = Taken(node=share.node, asked=0), [*self.named, ("kick", share.kick)]
         told = json.loads((yield taken, NodeRequest("/channel/kick/undo", request)))
         asked, done = whole_in(told["kicked"]), whole_in(told["buried"])
@@ -255,7 +255,7 @@ class UndoPlan(SelectionPlan[AskedNode, Taken]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StopPlan(SelectionPlan[AskedNode, Taken]):
+class StopPlan(SelectionPlan[JobsAtNode, Taken]):
     """Ends every running kick and discard. A node without one has no `job` in its result."""
 
     @property
@@ -266,7 +266,7 @@ class StopPlan(SelectionPlan[AskedNode, Taken]):
     def title(self) -> str:
         return f"Stop the rest in {self.topic}/{self.channel}"
 
-    def conversation(self, share: AskedNode) -> Generator[tuple[Taken, NodeRequest], bytes, Taken]:
+    def conversation(self, share: JobsAtNode) -> Generator[tuple[Taken, NodeRequest], bytes, Taken]:
         taken = Taken(node=share.node, asked=0)
         job = job_in(json.loads((yield taken, NodeRequest("/channel/jobs/stop", self.named)))["job"])
         return replace(taken, asked=job.limit if job else 0, done=job.done if job else 0, job=job)
@@ -289,7 +289,7 @@ def _stopped(taken: Taken, job: Job) -> str:
 
 
 def stop_plan(channel: Channel) -> StopPlan:
-    parts = tuple(AskedNode(node=row.node) for row in channel.nodes)
+    parts = tuple(JobsAtNode(node=row.node) for row in channel.nodes)
     return StopPlan(topic=channel.topic, channel=channel.name, shares=parts)
 
 
@@ -298,7 +298,7 @@ def undo_plan(channel: Channel, words: Iterable[str]) -> UndoPlan:
     kicks = parse_kicks(words)
     if unknown := {node for node, _ in kicks} - {row.node for row in channel.nodes}:
         raise BadRequest(f"no node of this channel is known as {min(unknown)[:100]}")
-    parts = tuple(AskedNode(node=node, kick=kick) for node, kick in kicks)
+    parts = tuple(JobsAtNode(node=node, kick=kick) for node, kick in kicks)
     return UndoPlan(topic=channel.topic, channel=channel.name, shares=parts)
 
 
