@@ -61,7 +61,7 @@ class Matched(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class Comparison:
     """A comparison of one field with a value."""
 
     path: tuple[str, ...]  # the field's name at each level
@@ -94,7 +94,7 @@ class Filter:
     """A parsed filter. Without text and conditions it matches every message."""
 
     text: bytes = b""  # in lower case
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[Comparison, ...] = ()
 
     @property
     def terms(self) -> tuple[str, ...]:
@@ -129,7 +129,7 @@ def parse_filter(text: str) -> Filter:
     if _CONDITION.match(text) is None:
         quoted = len(text) > 1 and text[0] == text[-1] == '"'
         return Filter(text=(text[1:-1] if quoted else text).lower().encode())
-    conditions: list[Condition] = []
+    conditions: list[Comparison] = []
     at = 0
     while at < len(text):
         if conditions:
@@ -147,16 +147,16 @@ def parse_filter(text: str) -> Filter:
     return Filter(conditions=tuple(conditions))
 
 
-def _condition(found: re.Match[str]) -> Condition:
+def _condition(found: re.Match[str]) -> Comparison:
     path = found["path"]
     value = found["quoted"] if found["quoted"] is not None else found["bare"]
     if path.startswith("@"):
         if path[1:] not in _OF_MESSAGE:
             raise BadFilter(f"unknown {path}; expected one of {', '.join('@' + name for name in _OF_MESSAGE)}")
-        return Condition((path[1:],), found["operator"], value, of_message=True)
+        return Comparison((path[1:],), found["operator"], value, of_message=True)
     if path.startswith(_HEADER):
-        return Condition((path.removeprefix(_HEADER).lower(),), found["operator"], value, of_header=True)
-    return Condition(tuple(path.split(".")), found["operator"], value)
+        return Comparison((path.removeprefix(_HEADER).lower(),), found["operator"], value, of_header=True)
+    return Comparison(tuple(path.split(".")), found["operator"], value)
 
 
 def field_at(document: Any, path: tuple[str, ...]) -> Any:
