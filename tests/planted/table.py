@@ -1485,7 +1485,7 @@ BUGS: Final = (
         _DAMAGE,
         "nsqd/log/recovery/torn_segments.py",
         (("    while place > start and not _has_record", "    while False and not _has_record"),),
-        ("simulation", "log"),
+        ("simulation", "log", "owners of names"),
     ),
     Bug(
         "a torn segment goes although messages before it were synced",

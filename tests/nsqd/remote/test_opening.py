@@ -17,6 +17,7 @@ from nsqd.remote.local_mark import Decision, decode_mark, encode_mark
 from nsqd.remote.object_store import OnUnknown, StoreFault, ignore
 from nsqd.remote.reconciliation import PAGE
 from nsqd.remote.settling import IDS_AHEAD, Settling
+from tests.nsqd.log.harness import opened, texts
 from tests.nsqd.remote.machines import JOURNAL, LOG, Machine
 from tests.support.object_stores import MemoryStore
 
@@ -159,6 +160,37 @@ def test_after_a_power_cut_what_the_disk_has_lost_comes_from_the_store(machine: 
         LOG: b"onetwo",
         "topics/t.late/00000000.log": b"late",
     }
+
+
+def test_a_segment_of_which_a_power_cut_has_left_the_name_makes_no_gap_behind_what_the_store_has(
+    tmp_path: Path,
+) -> None:
+    written = tmp_path / "written"
+    written.mkdir()
+    with opened(written, max_bytes_per_file=122) as store:
+        for body in (b"a", b"b", b"c"):
+            store.publish(body)
+        first, second = (str(it.relative_to(written)) for it in store.segments())
+        log_id = store.log().log_id
+    machine = Machine(tmp_path / "a")
+    machine.start()
+    machine.send_difference()
+    machine.append(JOURNAL, (written / JOURNAL).read_bytes())
+    machine.create_topic("t", log_id)
+    machine.append(first, (written / first).read_bytes()[:61])
+    machine.send()
+    machine.append(first, (written / first).read_bytes()[61:])
+    machine.append(second, (written / second).read_bytes())
+    machine.die()
+    (machine.folder / first).write_bytes(bytes(122))
+    (machine.folder / second).write_bytes(bytes(61))
+    reboot(machine)
+    assert machine.start().decision is Decision.CONTINUE
+    assert (machine.content()[first], machine.content()[second]) == ((written / first).read_bytes()[:61], bytes(61))
+    machine.die()
+    with opened(machine.folder) as store:
+        assert (texts(store.read()), store.log().tail, store.log().log_id) == ("a", 1, log_id)
+        assert [it.name for it in store.segments()] == [Path(first).name]
 
 
 def reboot(machine: Machine) -> None:
