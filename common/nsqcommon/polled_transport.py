@@ -91,6 +91,7 @@ class ProtocolHandler:
 
     def bytes_to_send(self) -> list[bytes]:
         out, self._out = self._out, []
+        self._unsent += self._waiting  # while the socket is full, the poller keeps them and doesn't call `sent`
         self._waiting = 0
         return out
 

@@ -91,6 +91,17 @@ def test_a_peer_that_reads_slowly_makes_the_protocol_pause(peer: Peer) -> None:
     assert peer.protocol.seen == ["pause", "resume"]
 
 
+def test_bytes_that_wait_behind_others_count_until_the_peer_has_them(peer: Peer) -> None:
+    """While the socket is full, the poller takes new bytes without sending any."""
+    peer.transport.write(bytes(100))
+    peer.handler.bytes_to_send()
+    peer.handler.sent(100)
+    for _ in range(100):
+        peer.transport.write(bytes(1000))
+        peer.handler.bytes_to_send()
+    assert peer.protocol.seen == ["pause"]
+
+
 def test_a_protocol_that_is_busy_makes_the_poller_stop_reading(peer: Peer) -> None:
     peer.transport.pause_reading()
     assert not peer.handler.reading
