@@ -97,7 +97,7 @@ class ProtocolHandler:
 
     def sent(self, unsent: int) -> None:
         self._unsent = unsent
-        if self._is_last and not unsent and self.half_close is not None:
+        if self._is_last and not unsent and not self._out and self.half_close is not None:
             self._is_last = False
             self.half_close()
         if self._is_full and self._unsent + self._waiting <= _FEW_WAITING:

@@ -124,6 +124,23 @@ def test_closing_sends_the_rest_first(peer: Peer) -> None:
     assert peer.protocol.seen == ["lost"]
 
 
+def test_half_closing_waits_for_all_bytes() -> None:
+    peer = Peer()
+    closed: list[str] = []
+    peer.handler.half_close = lambda: closed.append("ours")
+    peer.transport.write(b"before")
+    peer.handler.bytes_to_send()
+    peer.transport.write(b"the last words")
+    peer.transport.write_eof()
+    peer.handler.sent(0)  # of the bytes before
+    assert closed == []
+    peer.handler.bytes_to_send()
+    peer.handler.sent(4)
+    assert closed == []
+    peer.handler.sent(0)
+    assert closed == ["ours"]
+
+
 def test_aborting_sends_nothing_more(peer: Peer) -> None:
     peer.transport.write(b"never sent")
     peer.transport.abort()
