@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextvars import copy_context
+from math import inf
 
 import pytest
 
@@ -119,9 +120,23 @@ def test_closing_sends_the_rest_first(peer: Peer) -> None:
     assert peer.transport.is_closing()
     assert not peer.handler.finished
     assert peer.handler.bytes_to_send() == [b"the last words"]
+    peer.handler.sent(0)
     assert (peer.handler.finished, peer.handler.aborted) == (True, False)
     peer.handler.abort()
     assert peer.protocol.seen == ["lost"]
+
+
+def test_a_slow_peer_gets_the_last_bytes_too(peer: Peer) -> None:
+    """The poller would drop it after five seconds if the handler had finished."""
+    assert peer.handler.write_timeout == inf
+    peer.transport.write(b"the last words")
+    peer.transport.close()
+    peer.handler.bytes_to_send()
+    peer.handler.sent(10)
+    assert (peer.handler.finished, peer.handler.reading, peer.handler.write_timeout) == (False, False, 60.0)
+    peer.asked.clear()
+    peer.handler.sent(0)
+    assert (peer.handler.finished, peer.asked) == (True, ["wake"])
 
 
 def test_half_closing_waits_for_all_bytes() -> None:
