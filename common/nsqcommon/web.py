@@ -301,6 +301,7 @@ class _Connection(HttpToolsProtocol):
         self._unfinished = 0  # bytes read of a head that is still incomplete
         self._head_bytes = 0
         self._ended = False  # the peer will send nothing more
+        self._running: RequestResponseCycle | None = None  # `cycle` is the newest, which may have to wait for this one
         self._gone: asyncio.Future[None] | None = None  # after a refused head; done when the connection has gone
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
@@ -308,7 +309,11 @@ class _Connection(HttpToolsProtocol):
         self._common_name = transport.get_extra_info("common_name", "")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
+        super().connection_lost(exc)  # tells only the newest request
+        running, self._running = self._running, None
+        if running is not None and not running.response_complete:
+            running.disconnected = True
+            running.message_event.set()
         if self._gone is not None and not self._gone.done():
             self._gone.set_result(None)
         if self.cycle is not None:
@@ -319,13 +324,14 @@ class _Connection(HttpToolsProtocol):
         """Return whether to stay connected. As in Go, a peer that has finished sending still gets its responses."""
         if self.transport.get_extra_info("sslcontext") is not None or self._gone is not None:
             return False  # TLS has no half-closed connections
-        newest = self.pipeline[0][0] if self.pipeline else cast("RequestResponseCycle | None", self.cycle)
-        if newest is None or newest.response_complete or ENDS_WITH_PEER in newest.scope:
+        running = self._running
+        if running is None or running.response_complete or ENDS_WITH_PEER in running.scope:
             return False
-        if newest.more_body:
-            cast("Scope", newest.scope)[CUT_SHORT] = True
-            newest.message_event.set()
-        cast("Scope", newest.scope)[PEER_ENDED] = True
+        for cycle in (running, *(waiting for waiting, _ in self.pipeline)):
+            cast("Scope", cycle.scope)[PEER_ENDED] = True
+        if self.cycle.more_body:
+            cast("Scope", self.cycle.scope)[CUT_SHORT] = True
+            self.cycle.message_event.set()
         self._ended = True
         return True
 
@@ -378,6 +384,10 @@ class _Connection(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(BAD_REQUEST)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
         """Do what uvicorn does, but without a timer: NSQ keeps idle connections, and cancelled timers would add up."""
