@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence, Sized
 from contextlib import asynccontextmanager, suppress
 from contextvars import copy_context
 from functools import partial
@@ -27,6 +27,7 @@ import httptools
 import trio
 import trio_asyncio
 from uvicorn import Config
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
@@ -68,6 +69,7 @@ GRACE: Final = 5.0  # seconds that a shutdown waits for responses in progress
 # reset. Go's server uses the same value.
 LINGER: Final = 0.5
 STALL: Final = 60.0  # seconds that a stream waits for a peer that reads nothing
+_MOST_WAITING: Final = 100  # requests of one connection that wait for earlier ones; above that, we don't read more
 _AROUND_HEADER: Final = len(b": \r\n")
 
 # uvicorn's status lines have Python's phrases, in one table for the whole process.
@@ -306,6 +308,7 @@ class _Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         super().connection_made(transport)
+        self.flow = _Flow(transport, self.pipeline)
         self._common_name = transport.get_extra_info("common_name", "")
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -415,6 +418,7 @@ class _Connection(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         self._gone = self.loop.create_future()
+        self.pipeline.clear()
         self.flow.resume_reading()
         self.transport.write(answer)
         if self.transport.can_write_eof():
@@ -424,6 +428,18 @@ class _Connection(HttpToolsProtocol):
         else:
             self.transport.close()
         await self._gone
+
+
+class _Flow(FlowControl):
+    """Doesn't read while many requests wait for earlier ones. uvicorn's reads more for each response."""
+
+    def __init__(self, transport: asyncio.Transport, waiting: Sized) -> None:
+        super().__init__(transport)
+        self._waiting = waiting
+
+    def resume_reading(self) -> None:
+        if len(self._waiting) < _MOST_WAITING:
+            super().resume_reading()
 
 
 class _CasedName(bytes):

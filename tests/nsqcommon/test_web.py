@@ -300,6 +300,28 @@ def test_upgrade_is_not_understood_and_ignored() -> None:
     run(test)
 
 
+def test_requests_are_not_read_while_others_wait() -> None:
+    sent = 0
+
+    async def test(connect: Connected) -> None:
+        peer = connect()
+
+        async def send() -> None:
+            nonlocal sent
+            while True:
+                await peer.send(b"POST /length HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n" * 100)
+                sent += 1
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send)
+            for _ in range(1000):
+                await peer.answer()
+            nursery.cancel_scope.cancel()
+
+    run(test)
+    assert 10 < sent < 200
+
+
 def test_client_that_has_finished_sending_gets_its_answers() -> None:
     async def test(connect: Connected) -> None:
         peer = connect()

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import pytest
 from uvicorn import Config
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
@@ -67,6 +68,12 @@ def test_what_our_connection_overrides_is_still_called_like_that(name: str) -> N
 def test_a_request_under_way_has_what_we_look_at() -> None:
     source = inspect.getsource(RequestResponseCycle.__init__)
     assert [name for name in OF_A_CYCLE if f"self.{name} " not in source and f"self.{name}:" not in source] == []
+
+
+def test_reading_is_resumed_as_we_override_it() -> None:
+    assert list(inspect.signature(FlowControl.__init__).parameters) == ["self", "transport"]
+    for method in (RequestResponseCycle.receive, HttpToolsProtocol.on_response_complete):
+        assert "self.flow.resume_reading()" in inspect.getsource(method)
 
 
 def test_the_next_request_of_a_pipeline_is_taken_as_uvicorn_takes_it() -> None:
