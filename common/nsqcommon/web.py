@@ -343,18 +343,23 @@ class _Connection(HttpToolsProtocol):
             return
         self._unfinished += len(data)
         try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            # We support no upgrades. As in Go, respond as if the request had not asked for one.
-            self.parser = httptools.HttpRequestParser(self)
-            rest = data[upgrade.args[0] :]
-            if rest:
-                self.data_received(rest)
+            while data:
+                data = self._parse(data)
         except httptools.HttpParserError:
             self.send_400_response("")
         else:
             if self._unfinished > MOST_HEAD_BYTES:
                 self._refuse(HEADERS_TOO_LARGE)
+
+    def _parse(self, data: bytes) -> bytes:
+        """Parse the data, or only a request that asks for an upgrade. Return what follows that one."""
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            # We support no upgrades. As in Go, respond as if the request had not asked for one.
+            self.parser = httptools.HttpRequestParser(self)
+            return data[upgrade.args[0] :]
+        return b""
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
