@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence, Sized
 from contextlib import asynccontextmanager, suppress
 from contextvars import copy_context
@@ -48,8 +49,6 @@ from nsqcommon.poller import Poller
 from nsqcommon.turn import in_turn
 
 if TYPE_CHECKING:
-    import socket
-
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
     from nsqcommon.budget import Budget
@@ -225,14 +224,13 @@ class Web:
     ) -> ProtocolHandler:
         """Return a handler for a connection of the poller, which is `secure` if it uses TLS."""
         protocol = _Connection(self._config, self._state, self._loop, self._date, self._connection_lost)
-        host, _, port = connection.peer.rpartition(":")
         handler = ProtocolHandler(
             protocol,
             context=self._context,
             wake=wake,
             poller=self.poller,
             half_close=connection.half_close if secure is None else None,
-            peername=(host.strip("[]"), int(port)) if host else None,  # a unix socket has no address
+            peername=_address_of(connection),
             sslcontext=secure,  # uvicorn only asks whether there is one
             common_name=secure.common_name() if secure is not None else "",
         )
@@ -283,6 +281,14 @@ class Web:
     def _connection_lost(self) -> None:
         if self._closing and not self._state.connections:
             self._all_closed.set()
+
+
+def _address_of(connection: PollerConnection) -> tuple[str, int] | None:
+    """Return the peer's host and port, or None for a unix socket. Its peer may have a name, even one like `a:b`."""
+    if connection.sock.family == socket.AF_UNIX:
+        return None
+    host, _, port = connection.peer.rpartition(":")
+    return host.strip("[]"), int(port)
 
 
 class _Connection(HttpToolsProtocol):

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from contextlib import closing, suppress
 from functools import partial
+from pathlib import Path
 
 import pytest
 import trio
@@ -411,6 +412,30 @@ def test_serve_accepts_and_stops_when_cancelled() -> None:
                 assert await peer.rest() == b""
 
     trio.run(main)
+
+
+@pytest.mark.parametrize("name", [None, "a:b", ""])  # "" lets the system choose one
+def test_a_client_on_a_unix_socket_may_have_any_name(
+    name: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)  # a short path
+    caplog.set_level(logging.INFO)
+
+    async def main() -> None:
+        client = socket.socket(socket.AF_UNIX)
+        with closing(bind("server.sock")) as listener, closing(client), trio.fail_after(TIMEOUT):
+            async with trio.open_nursery() as nursery:
+                await nursery.start(partial(serve, API, [listener], budget=Budget(10, "HTTP")))
+                if name is not None:
+                    client.bind(name)
+                client.connect("server.sock")
+                peer = Peer(client)
+                await peer.send(GET)
+                assert (await peer.answer()).endswith(b"OK")
+                nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    assert "200 GET /ok (@)" in caplog.text
 
 
 class Steps(trio.abc.Instrument):
