@@ -250,12 +250,11 @@ class Web:
         handler = self.handler(connection, wake, secure=secure)
         if secure is None:
             connection.handler = handler
-            has_ended = connection.ended
         else:
             secure.inner = handler
-            has_ended = secure.has_ended
+        has_ended = connection.ended or (secure is not None and secure.has_ended)  # before there was this handler
         handler.receive(received, monotonic())
-        if has_ended:  # before there was this handler
+        if has_ended:
             handler.end()
 
     async def close(self) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import pytest
 import trio
@@ -19,6 +20,8 @@ from nsqcommon.budget import Budget
 from nsqcommon.http_api import HttpApi, HttpError, Request, Response, Route, text
 from nsqcommon.net import bind
 from nsqcommon.polled_transport import ProtocolHandler
+from nsqcommon.poller import Connection
+from nsqcommon.secure import SecureHandler
 from nsqcommon.web import LINGER, Web, linger, open_web, run_trio, serve
 from tests.support.client import TIMEOUT
 from tests.support.jumping import jumping
@@ -467,6 +470,30 @@ def test_a_peer_that_had_half_closed_before_it_was_taken_over_gets_its_answer() 
         assert (await peer.answer()).endswith(b"OK")
         assert await peer.rest() == b""
         ours.close()
+
+    run(test)
+
+
+class Secure:
+    """What `take_over` needs from a `SecureHandler`."""
+
+    has_ended = False
+    inner: ProtocolHandler
+
+    def common_name(self) -> str:
+        return ""
+
+
+def test_a_tls_peer_that_had_gone_without_a_goodbye_is_not_kept() -> None:
+    async def test(connect: Connected) -> None:
+        ours, theirs = socket.socketpair()
+        with closing(ours), closing(theirs):
+            connection = Connection(theirs, "127.0.0.1:5000")
+            connection.ended = True
+            secure = Secure()
+            connect.web.take_over(connection, lambda: None, GET, secure=cast(SecureHandler, secure))
+            assert secure.inner.is_closing
+            secure.inner.abort()
 
     run(test)
 
