@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _MOST_WAITING: Final = 64 * 1024  # bytes to send, above which the protocol has to pause; as in asyncio
 _FEW_WAITING: Final = _MOST_WAITING // 4  # at which it may continue
+_LONGEST_CLOSING: Final = 60.0  # seconds without progress, after which a peer doesn't get the rest
 
 
 class LoopNeighbor(Protocol):
@@ -38,7 +39,6 @@ class ProtocolHandler:
     """
 
     next_deadline: Final = inf
-    write_timeout: Final = inf  # the protocol pauses instead
     lingers: Final = False
 
     def __init__(
@@ -65,7 +65,7 @@ class ProtocolHandler:
         self._waiting = 0  # bytes in `_out`
         self._unsent = 0  # bytes that the poller has taken, but the peer hasn't
         self._is_full = False  # the protocol has paused
-        self.reading = True
+        self._may_read = True
         self.is_closing = False
         self.aborted = False
         self._is_lost = False
@@ -91,23 +91,36 @@ class ProtocolHandler:
 
     def bytes_to_send(self) -> list[bytes]:
         out, self._out = self._out, []
+        self._unsent += self._waiting  # while the socket is full, the poller keeps them and doesn't call `sent`
         self._waiting = 0
         return out
 
     def sent(self, unsent: int) -> None:
         self._unsent = unsent
-        if self._is_last and not unsent and self.half_close is not None:
+        if self._is_last and not unsent and not self._out and self.half_close is not None:
             self._is_last = False
             self.half_close()
         if self._is_full and self._unsent + self._waiting <= _FEW_WAITING:
             self._is_full = False
             self._protocol.resume_writing()
+        if self.finished:
+            self._wake()
 
     def tick(self, now: float) -> None: ...
 
     @property
+    def reading(self) -> bool:
+        return self._may_read and not self.is_closing
+
+    @property
     def finished(self) -> bool:
-        return self.is_closing and not self._out
+        # Not before the peer has everything, because the poller has little patience with a finished handler. That would
+        # cut a response short for a slow peer.
+        return self.is_closing and not self._out and not self._unsent
+
+    @property
+    def write_timeout(self) -> float:
+        return _LONGEST_CLOSING if self.is_closing else inf  # otherwise the protocol pauses
 
     # For the transport
 
@@ -126,8 +139,8 @@ class ProtocolHandler:
         self._is_last = True
 
     def set_reading(self, *, reading: bool) -> None:
-        if reading != self.reading:
-            self.reading = reading
+        if reading != self._may_read:
+            self._may_read = reading
             self._ask_for_turn()
 
     def close(self) -> None:

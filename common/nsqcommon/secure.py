@@ -153,7 +153,9 @@ class SecureHandler:
 
     @property
     def finished(self) -> bool:
-        return not self._out and (self._failed or self._said_goodbye)
+        # The inner handler may finish during the handshake, for example at a shutdown.
+        is_done = self.inner.finished if self._shaking_hands else self._said_goodbye
+        return not self._out and (self._failed or is_done)
 
     @property
     def aborted(self) -> bool:

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence, Sized
 from contextlib import asynccontextmanager, suppress
 from contextvars import copy_context
 from functools import partial
@@ -27,6 +28,7 @@ import httptools
 import trio
 import trio_asyncio
 from uvicorn import Config
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
@@ -47,8 +49,6 @@ from nsqcommon.poller import Poller
 from nsqcommon.turn import in_turn
 
 if TYPE_CHECKING:
-    import socket
-
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
     from nsqcommon.budget import Budget
@@ -68,6 +68,7 @@ GRACE: Final = 5.0  # seconds that a shutdown waits for responses in progress
 # reset. Go's server uses the same value.
 LINGER: Final = 0.5
 STALL: Final = 60.0  # seconds that a stream waits for a peer that reads nothing
+_MOST_WAITING: Final = 100  # requests of one connection that wait for earlier ones; above that, we don't read more
 _AROUND_HEADER: Final = len(b": \r\n")
 
 # uvicorn's status lines have Python's phrases, in one table for the whole process.
@@ -223,14 +224,13 @@ class Web:
     ) -> ProtocolHandler:
         """Return a handler for a connection of the poller, which is `secure` if it uses TLS."""
         protocol = _Connection(self._config, self._state, self._loop, self._date, self._connection_lost)
-        host, _, port = connection.peer.rpartition(":")
         handler = ProtocolHandler(
             protocol,
             context=self._context,
             wake=wake,
             poller=self.poller,
             half_close=connection.half_close if secure is None else None,
-            peername=(host.strip("[]"), int(port)) if host else None,  # a unix socket has no address
+            peername=_address_of(connection),
             sslcontext=secure,  # uvicorn only asks whether there is one
             common_name=secure.common_name() if secure is not None else "",
         )
@@ -250,12 +250,11 @@ class Web:
         handler = self.handler(connection, wake, secure=secure)
         if secure is None:
             connection.handler = handler
-            has_ended = connection.ended
         else:
             secure.inner = handler
-            has_ended = secure.has_ended
+        has_ended = connection.ended or (secure is not None and secure.has_ended)  # before there was this handler
         handler.receive(received, monotonic())
-        if has_ended:  # before there was this handler
+        if has_ended:
             handler.end()
 
     async def close(self) -> None:
@@ -283,6 +282,14 @@ class Web:
             self._all_closed.set()
 
 
+def _address_of(connection: PollerConnection) -> tuple[str, int] | None:
+    """Return the peer's host and port, or None for a unix socket. Its peer may have a name, even one like `a:b`."""
+    if connection.sock.family == socket.AF_UNIX:
+        return None
+    host, _, port = connection.peer.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
 class _Connection(HttpToolsProtocol):
     """uvicorn's connection, but without an idle timeout, and with Go's responses to unusual requests."""
 
@@ -301,14 +308,20 @@ class _Connection(HttpToolsProtocol):
         self._unfinished = 0  # bytes read of a head that is still incomplete
         self._head_bytes = 0
         self._ended = False  # the peer will send nothing more
+        self._running: RequestResponseCycle | None = None  # `cycle` is the newest, which may have to wait for this one
         self._gone: asyncio.Future[None] | None = None  # after a refused head; done when the connection has gone
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         super().connection_made(transport)
+        self.flow = _Flow(transport, self.pipeline)
         self._common_name = transport.get_extra_info("common_name", "")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
+        super().connection_lost(exc)  # tells only the newest request
+        running, self._running = self._running, None
+        if running is not None and not running.response_complete:
+            running.disconnected = True
+            running.message_event.set()
         if self._gone is not None and not self._gone.done():
             self._gone.set_result(None)
         if self.cycle is not None:
@@ -319,13 +332,14 @@ class _Connection(HttpToolsProtocol):
         """Return whether to stay connected. As in Go, a peer that has finished sending still gets its responses."""
         if self.transport.get_extra_info("sslcontext") is not None or self._gone is not None:
             return False  # TLS has no half-closed connections
-        newest = self.pipeline[0][0] if self.pipeline else cast("RequestResponseCycle | None", self.cycle)
-        if newest is None or newest.response_complete or ENDS_WITH_PEER in newest.scope:
+        running = self._running
+        if running is None or running.response_complete or ENDS_WITH_PEER in running.scope:
             return False
-        if newest.more_body:
-            cast("Scope", newest.scope)[CUT_SHORT] = True
-            newest.message_event.set()
-        cast("Scope", newest.scope)[PEER_ENDED] = True
+        for cycle in (running, *(waiting for waiting, _ in self.pipeline)):
+            cast("Scope", cycle.scope)[PEER_ENDED] = True
+        if self.cycle.more_body:
+            cast("Scope", self.cycle.scope)[CUT_SHORT] = True
+            self.cycle.message_event.set()
         self._ended = True
         return True
 
@@ -334,18 +348,23 @@ class _Connection(HttpToolsProtocol):
             return
         self._unfinished += len(data)
         try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            # We support no upgrades. As in Go, respond as if the request had not asked for one.
-            self.parser = httptools.HttpRequestParser(self)
-            rest = data[upgrade.args[0] :]
-            if rest:
-                self.data_received(rest)
+            while data:
+                data = self._parse(data)
         except httptools.HttpParserError:
             self.send_400_response("")
         else:
             if self._unfinished > MOST_HEAD_BYTES:
                 self._refuse(HEADERS_TOO_LARGE)
+
+    def _parse(self, data: bytes) -> bytes:
+        """Parse the data, or only a request that asks for an upgrade. Return what follows that one."""
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            # We support no upgrades. As in Go, respond as if the request had not asked for one.
+            self.parser = httptools.HttpRequestParser(self)
+            return data[upgrade.args[0] :]
+        return b""
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -379,6 +398,10 @@ class _Connection(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         self._refuse(BAD_REQUEST)
 
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
     def on_response_complete(self) -> None:
         """Do what uvicorn does, but without a timer: NSQ keeps idle connections, and cancelled timers would add up."""
         self.server_state.total_requests += 1
@@ -405,6 +428,7 @@ class _Connection(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         self._gone = self.loop.create_future()
+        self.pipeline.clear()
         self.flow.resume_reading()
         self.transport.write(answer)
         if self.transport.can_write_eof():
@@ -414,6 +438,18 @@ class _Connection(HttpToolsProtocol):
         else:
             self.transport.close()
         await self._gone
+
+
+class _Flow(FlowControl):
+    """Doesn't read while many requests wait for earlier ones. uvicorn's reads more for each response."""
+
+    def __init__(self, transport: asyncio.Transport, waiting: Sized) -> None:
+        super().__init__(transport)
+        self._waiting = waiting
+
+    def resume_reading(self) -> None:
+        if len(self._waiting) < _MOST_WAITING:
+            super().resume_reading()
 
 
 class _CasedName(bytes):

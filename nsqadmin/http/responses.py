@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import parse_qsl
 
-from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from nsqadmin.access import Identity, Right
 from nsqcommon import nsq_json
-from nsqcommon.http_api import ClientGone, HttpError
+from nsqcommon.http_api import CUT_SHORT, ClientGone, HttpError
 from nsqcommon.net import format_name
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
 
 MOST_BODY: Final = 1024 * 1024  # of a request; NSQ's own limit for /config
 
@@ -86,17 +88,24 @@ def require(request: Request, right: Right, topic: str = "") -> Identity:
 
 
 async def body_of(request: Request, *, limit: int = MOST_BODY) -> bytes:
-    """Read the request's body. Raise 413 if it exceeds `limit`, and ClientGone if the peer leaves meanwhile."""
+    """Read the request's body.
+
+    Raise 413 if it exceeds `limit`, and ClientGone if the peer leaves meanwhile. A peer that only half-closes the
+    connection too early gets an answer. Starlette's `Request.stream` would wait for the rest as long as it stays.
+    """
     pieces: list[bytes] = []
-    size = 0
-    try:
-        async for piece in request.stream():
-            pieces.append(piece)
-            size += len(piece)
-            if size > limit:
-                raise HttpError(413, "INVALID_VALUE")
-    except ClientDisconnect as error:
-        raise ClientGone from error
+    size, more = 0, True
+    while more:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        pieces.append(message.get("body", b""))
+        size += len(pieces[-1])
+        more = message.get("more_body", False)
+        if size > limit:
+            raise HttpError(413, "INVALID_VALUE")
+        if more and CUT_SHORT in request.scope:
+            raise HttpError(500, "INTERNAL_ERROR")
     return b"".join(pieces)
 
 

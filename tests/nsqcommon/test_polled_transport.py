@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextvars import copy_context
+from math import inf
 
 import pytest
 
@@ -91,6 +92,17 @@ def test_a_peer_that_reads_slowly_makes_the_protocol_pause(peer: Peer) -> None:
     assert peer.protocol.seen == ["pause", "resume"]
 
 
+def test_bytes_that_wait_behind_others_count_until_the_peer_has_them(peer: Peer) -> None:
+    """While the socket is full, the poller takes new bytes without sending any."""
+    peer.transport.write(bytes(100))
+    peer.handler.bytes_to_send()
+    peer.handler.sent(100)
+    for _ in range(100):
+        peer.transport.write(bytes(1000))
+        peer.handler.bytes_to_send()
+    assert peer.protocol.seen == ["pause"]
+
+
 def test_a_protocol_that_is_busy_makes_the_poller_stop_reading(peer: Peer) -> None:
     peer.transport.pause_reading()
     assert not peer.handler.reading
@@ -108,9 +120,40 @@ def test_closing_sends_the_rest_first(peer: Peer) -> None:
     assert peer.transport.is_closing()
     assert not peer.handler.finished
     assert peer.handler.bytes_to_send() == [b"the last words"]
+    peer.handler.sent(0)
     assert (peer.handler.finished, peer.handler.aborted) == (True, False)
     peer.handler.abort()
     assert peer.protocol.seen == ["lost"]
+
+
+def test_a_slow_peer_gets_the_last_bytes_too(peer: Peer) -> None:
+    """The poller would drop it after five seconds if the handler had finished."""
+    assert peer.handler.write_timeout == inf
+    peer.transport.write(b"the last words")
+    peer.transport.close()
+    peer.handler.bytes_to_send()
+    peer.handler.sent(10)
+    assert (peer.handler.finished, peer.handler.reading, peer.handler.write_timeout) == (False, False, 60.0)
+    peer.asked.clear()
+    peer.handler.sent(0)
+    assert (peer.handler.finished, peer.asked) == (True, ["wake"])
+
+
+def test_half_closing_waits_for_all_bytes() -> None:
+    peer = Peer()
+    closed: list[str] = []
+    peer.handler.half_close = lambda: closed.append("ours")
+    peer.transport.write(b"before")
+    peer.handler.bytes_to_send()
+    peer.transport.write(b"the last words")
+    peer.transport.write_eof()
+    peer.handler.sent(0)  # of the bytes before
+    assert closed == []
+    peer.handler.bytes_to_send()
+    peer.handler.sent(4)
+    assert closed == []
+    peer.handler.sent(0)
+    assert closed == ["ours"]
 
 
 def test_aborting_sends_nothing_more(peer: Peer) -> None:

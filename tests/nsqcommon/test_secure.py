@@ -144,6 +144,14 @@ def test_a_connection_that_ends_within_its_handshake(server: Server) -> None:
     assert server.handler.finished
 
 
+def test_the_inner_one_may_finish_before_the_handshake_does(server: Server) -> None:
+    """For example, a shutdown ends all connections of the web server."""
+    server.say(b"\x16")
+    assert not server.handler.finished
+    server.inner.finished = True
+    assert server.handler.finished
+
+
 def test_a_handshake_waits_for_its_slot(server: Server, certificates: Certificates) -> None:
     server.shake_hands_with_another(certificates)
     context = ssl.create_default_context(cafile=str(certificates.authority))

@@ -8,6 +8,8 @@ import socket
 from collections.abc import Awaitable, Callable
 from contextlib import closing, suppress
 from functools import partial
+from pathlib import Path
+from typing import cast
 
 import pytest
 import trio
@@ -18,6 +20,8 @@ from nsqcommon.budget import Budget
 from nsqcommon.http_api import HttpApi, HttpError, Request, Response, Route, text
 from nsqcommon.net import bind
 from nsqcommon.polled_transport import ProtocolHandler
+from nsqcommon.poller import Connection
+from nsqcommon.secure import SecureHandler
 from nsqcommon.web import LINGER, Web, linger, open_web, run_trio, serve
 from tests.support.client import TIMEOUT
 from tests.support.jumping import jumping
@@ -300,6 +304,38 @@ def test_upgrade_is_not_understood_and_ignored() -> None:
     run(test)
 
 
+def test_many_upgrades_at_once_are_ignored() -> None:
+    async def test(connect: Connected) -> None:
+        upgrade = GET.replace(b"Host: x", b"Host: x\r\nConnection: upgrade\r\nUpgrade: x")
+        peer = connect(upgrade * 1200)
+        for _ in range(1200):
+            assert (await peer.answer()).endswith(b"OK")
+
+    run(test)
+
+
+def test_requests_are_not_read_while_others_wait() -> None:
+    sent = 0
+
+    async def test(connect: Connected) -> None:
+        peer = connect()
+
+        async def send() -> None:
+            nonlocal sent
+            while True:
+                await peer.send(b"POST /length HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n" * 100)
+                sent += 1
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send)
+            for _ in range(300):
+                await peer.answer()
+            nursery.cancel_scope.cancel()
+
+    run(test)
+    assert 3 < sent < 150
+
+
 def test_client_that_has_finished_sending_gets_its_answers() -> None:
     async def test(connect: Connected) -> None:
         peer = connect()
@@ -381,6 +417,30 @@ def test_serve_accepts_and_stops_when_cancelled() -> None:
     trio.run(main)
 
 
+@pytest.mark.parametrize("name", [None, "a:b", ""])  # "" lets the system choose one
+def test_a_client_on_a_unix_socket_may_have_any_name(
+    name: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)  # a short path
+    caplog.set_level(logging.INFO)
+
+    async def main() -> None:
+        client = socket.socket(socket.AF_UNIX)
+        with closing(bind("server.sock")) as listener, closing(client), trio.fail_after(TIMEOUT):
+            async with trio.open_nursery() as nursery:
+                await nursery.start(partial(serve, API, [listener], budget=Budget(10, "HTTP")))
+                if name is not None:
+                    client.bind(name)
+                client.connect("server.sock")
+                peer = Peer(client)
+                await peer.send(GET)
+                assert (await peer.answer()).endswith(b"OK")
+                nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    assert "200 GET /ok (@)" in caplog.text
+
+
 class Steps(trio.abc.Instrument):
     """Counts what the loop does."""
 
@@ -410,6 +470,30 @@ def test_a_peer_that_had_half_closed_before_it_was_taken_over_gets_its_answer() 
         assert (await peer.answer()).endswith(b"OK")
         assert await peer.rest() == b""
         ours.close()
+
+    run(test)
+
+
+class Secure:
+    """What `take_over` needs from a `SecureHandler`."""
+
+    has_ended = False
+    inner: ProtocolHandler
+
+    def common_name(self) -> str:
+        return ""
+
+
+def test_a_tls_peer_that_had_gone_without_a_goodbye_is_not_kept() -> None:
+    async def test(connect: Connected) -> None:
+        ours, theirs = socket.socketpair()
+        with closing(ours), closing(theirs):
+            connection = Connection(theirs, "127.0.0.1:5000")
+            connection.ended = True
+            secure = Secure()
+            connect.web.take_over(connection, lambda: None, GET, secure=cast(SecureHandler, secure))
+            assert secure.inner.is_closing
+            secure.inner.abort()
 
     run(test)
 

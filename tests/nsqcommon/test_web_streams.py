@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from nsqcommon.http_api import HttpApi, Request, Response, Route, Stream, text
+from nsqcommon.http_api import ClientGone, HttpApi, Request, Response, Route, Stream, text
 from nsqcommon.web import STALL, Web, attend, open_web, run_trio
 from tests.support.jumping import jumping
 from tests.support.served import serve_socket
@@ -58,7 +58,10 @@ def run(source: Source, test: Callable[[Web], Awaitable[None]]) -> None:
         log=logging.getLogger("nsqd.test"),
         attend=attend,
     )
+    run_api(api, test)
 
+
+def run_api(api: HttpApi[Route], test: Callable[[Web], Awaitable[None]]) -> None:
     @jumping
     async def main() -> None:
         async with open_web(api) as web:
@@ -177,6 +180,35 @@ def test_a_peer_that_leaves_ends_it() -> None:
 
     run(source, test)
     assert source.taken < 1000
+
+
+def test_a_peer_that_leaves_ends_it_also_with_a_request_behind_it() -> None:
+    source = Source(2000)
+
+    async def test(web: Web) -> None:
+        with closing(connected(web, get(b"/stream") + get(b"/ok")).socket) as sock:
+            await sock.recv(1000)
+        await source.closed.wait()
+
+    run(source, test)
+    assert source.taken < 1000
+
+
+def test_a_peer_that_half_closes_ends_a_wait_also_with_a_request_behind_it() -> None:
+    """It may have gone for good, and a wait for something to send could last for ever."""
+
+    async def wait(request: Request) -> Response:
+        await request.wait_until_gone()
+        raise ClientGone
+
+    async def main(web: Web) -> None:
+        stream = connected(web, get(b"/wait") + get(b"/wait"))
+        await trio.sleep(1)  # on this clock: until the first waits
+        await stream.send_eof()
+        assert await stream.receive_some() == b""
+        await stream.aclose()
+
+    run_api(HttpApi([Route("GET", "/wait", wait)], log=logging.getLogger("nsqd.test")), main)
 
 
 def test_a_peer_that_takes_nothing_is_dropped() -> None:

@@ -12,14 +12,20 @@ from typing import Any, Final
 
 import pytest
 from uvicorn import Config
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from nsqcommon import web
 
-HOOKS: Final = {name: it for name, it in vars(web._Connection).items() if inspect.isfunction(it) and name[0] != "_"}
+PRIVATE_HOOK: Final = "_start_asgi_task"
+HOOKS: Final = {
+    name: it
+    for name, it in vars(web._Connection).items()
+    if inspect.isfunction(it) and (name[0] != "_" or name == PRIVATE_HOOK)
+}
 # Attributes of a request under way, which `eof_received` and `connection_lost` read.
-OF_A_CYCLE: Final = ("scope", "body", "more_body", "response_complete", "message_event")
+OF_A_CYCLE: Final = ("scope", "body", "more_body", "response_complete", "disconnected", "message_event")
 
 
 def attributes_used() -> set[str]:
@@ -29,7 +35,8 @@ def attributes_used() -> set[str]:
         it for it in ast.walk(tree) if isinstance(it, ast.Attribute) and ast.unparse(it.value) in ("self", "super()")
     ]
     own = {it.attr for it in of_self if isinstance(it.ctx, ast.Store) and it.attr.startswith("_")}
-    return {it.attr for it in of_self} - own - {name for name in vars(web._Connection) if name.startswith("_")}
+    ours = {name for name in vars(web._Connection) if name.startswith("_") and name not in HOOKS}
+    return {it.attr for it in of_self} - own - ours
 
 
 def connection_of_uvicorn() -> HttpToolsProtocol:
@@ -47,7 +54,7 @@ def connection_of_uvicorn() -> HttpToolsProtocol:
 
 def test_uvicorn_has_all_that_our_connection_uses() -> None:
     used = attributes_used()
-    assert {"pipeline", "flow", "cycle", "_start_asgi_task"} <= used, "the source was read in vain"
+    assert {"pipeline", "flow", "cycle", PRIVATE_HOOK} <= used, "the source was read in vain"
     theirs = connection_of_uvicorn()
     assert {name for name in used if not hasattr(theirs, name)} == set()
 
@@ -61,6 +68,12 @@ def test_what_our_connection_overrides_is_still_called_like_that(name: str) -> N
 def test_a_request_under_way_has_what_we_look_at() -> None:
     source = inspect.getsource(RequestResponseCycle.__init__)
     assert [name for name in OF_A_CYCLE if f"self.{name} " not in source and f"self.{name}:" not in source] == []
+
+
+def test_reading_is_resumed_as_we_override_it() -> None:
+    assert list(inspect.signature(FlowControl.__init__).parameters) == ["self", "transport"]
+    for method in (RequestResponseCycle.receive, HttpToolsProtocol.on_response_complete):
+        assert "self.flow.resume_reading()" in inspect.getsource(method)
 
 
 def test_the_next_request_of_a_pipeline_is_taken_as_uvicorn_takes_it() -> None:
