@@ -61,10 +61,10 @@ _Missing = dict[str, tuple[str, str]]
 
 def _take_all(trees: tuple[Path, Path], out: Path, only: str) -> _Missing:
     from scripts.compare_pictures.photographer import prepare, take
-    from scripts.compare_pictures.stage import a_stage, nsqadmin_of
+    from scripts.compare_pictures.stage import nsqadmin_of, open_stage
 
     missing: _Missing = {}
-    with _temporary() as folder, a_stage(folder) as stage:
+    with _temporary() as folder, open_stage(folder) as stage:
         for scene in _scenes(stage):
             pages = [it for it in scene.pages if only in f"{scene.name}/{it.name}"]
             if not pages:

@@ -81,7 +81,7 @@ class Stage:
 
 
 @contextmanager
-def a_stage(folder: Path) -> Iterator[Stage]:
+def open_stage(folder: Path) -> Iterator[Stage]:
     (folder / "policy.toml").write_text(POLICY)
     (folder / "roles.toml").write_text(ROLES)
     (folder / "accounts").write_text(ACCOUNTS)
@@ -90,8 +90,8 @@ def a_stage(folder: Path) -> Iterator[Stage]:
         lookupd, empty = (stack.enter_context(Nsqlookupd()) for _ in range(2))
         recorders = tuple(stack.enter_context(Recorder(name)) for name in ("nsqlookupd", "nsqd-1", "nsqd-2"))
         recorders[0].upstream = lookupd.http_address
-        of_empty = stack.enter_context(Recorder("empty nsqlookupd"))
-        of_empty.upstream = empty.http_address
+        empty_recorder = stack.enter_context(Recorder("empty nsqlookupd"))
+        empty_recorder.upstream = empty.http_address
         for recorder in recorders[1:]:
             options = (
                 "broadcast-address=127.0.0.1",
@@ -107,9 +107,9 @@ def a_stage(folder: Path) -> Iterator[Stage]:
         eventually(lambda: len(lookupd.producers("letters")) == 2)
         now = time.time()
         (folder / "results.json").write_text(_pipeline_results(now))
-        for recorder in (*recorders, of_empty):
+        for recorder in (*recorders, empty_recorder):
             recorder.now = now
-        yield Stage(folder, recorders, of_empty, now)
+        yield Stage(folder, recorders, empty_recorder, now)
 
 
 def _fill(node: Nsqd) -> None:
