@@ -1,4 +1,4 @@
-"""What every benchmark can be told. Each has a dataclass of its own, which adds its options to these."""
+"""The options that all benchmarks share. Each benchmark adds its own in a dataclass that inherits these."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import trio
 
-from nsqadmin import site as pages
+from nsqadmin import site
 from nsqadmin.actions.audit import ActivityLog
 from nsqadmin.actions.execution import Executor
 from nsqadmin.actions.notify import Notifier
@@ -147,7 +147,7 @@ def routes_of(services: Services) -> list[Route]:
         *(replace(route, any_host=True) for route in of_nsq),
         *api_v2.routes(services),
         *live.routes(services.hub, services.view, services.incidents),
-        *pages.routes(services),
+        *site.routes(services),
     ]
     if services.messages is not None:
         routes += endpoints.routes(services.messages, services.view)
@@ -164,7 +164,7 @@ def _app(services: Services) -> Starlette:
         _own_hosts(options),
         prefix=options.prefix,
         image_source=_image_source(options),
-        missing=pages.missing(services),
+        missing=site.missing(services),
     )
 
 

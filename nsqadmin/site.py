@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
     from nsqadmin.services import Services
 
-# In the order of matching: `/nodes/drain` is before `/nodes/{node}`.
 _PAGES: Final = (
     overview,
     topics,
@@ -75,7 +74,7 @@ def routes(services: Services) -> list[Route]:
     painter = Painter(services)
 
     async def find(request: Request) -> Response:
-        """Send the palette's results for `q=`."""
+        """Return the palette's results for `q=`."""
         snapshot = await painter.picture(request)
         found = jump.find(snapshot, painter.links, request.query_params.get("q", ""))
         return json_answer({"found": [{"name": it.name, "kind": it.kind, "href": it.href} for it in found]})

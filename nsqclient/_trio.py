@@ -241,7 +241,7 @@ class OnTrio:
 
 
 class TrioScope:
-    """Implements `Scope`."""
+    """Implements `CancelScope`."""
 
     __slots__ = ("_scope",)
 
@@ -262,7 +262,7 @@ class TrioScope:
 
 
 class TrioTasks:
-    """Implements `Tasks` with a nursery that is shielded from outside."""
+    """Implements `ClientTasks` with a nursery that is shielded from outside."""
 
     def __init__(self) -> None:
         self.scope = trio.CancelScope()
@@ -308,7 +308,7 @@ class KeptRequests:
 
 
 class TrioLink:
-    """Implements `Link`: one task reads, and one writes whatever the socket didn't take at once."""
+    """Implements `SocketLink`: one task reads, and one writes whatever the socket didn't take at once."""
 
     def __init__(self, transport: ByteStream, config: Config) -> None:
         self._transport = transport

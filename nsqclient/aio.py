@@ -258,7 +258,7 @@ class AsyncioParkingLot:
 
 
 class AsyncioScope:
-    """Implements `Scope` as a timeout; to cancel, we set it to now."""
+    """Implements `CancelScope` as a timeout; to cancel, we set it to now."""
 
     __slots__ = ("_deadline", "_loop", "_timeout")
 
@@ -289,7 +289,7 @@ class AsyncioScope:
 
 
 class AsyncioTasks:
-    """Implements `Tasks`. Each task is in a scope, so that a cancelled task still runs its first step."""
+    """Implements `ClientTasks`. Each task is in a scope, so that a cancelled task still runs its first step."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, failed: Callable[[BaseException], None] | None) -> None:
         self._loop = loop
@@ -343,7 +343,7 @@ class SingleRequests:
 
 
 class AsyncioLink(asyncio.BufferedProtocol):
-    """Implements `Link` without a task for each read.
+    """Implements `SocketLink` without a task for each read.
 
     `ended` is set when the connection is gone; then `error` says why, or is None if we closed it.
     """

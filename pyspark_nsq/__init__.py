@@ -10,7 +10,7 @@ Spark.
 Where to look:
 
     called by Spark         data_source.py, then a room: source/, sink/ or tables/
-    options                 options.py, and source/schema.py for the columns
+    options                 options.py, kinds.py for their words, and source/schema.py for the columns
     offsets and batches     lanes.py decides; source/ reads
     nodes                   cluster.py finds them, missing.py decides which are missing; http.py
     bodies as Arrow         bodies/

@@ -7,7 +7,7 @@
 
     options = read_options(Options, name="scripts/make-noise", about="Makes noise.")
 
-What also runs where there are only the daemons, such as scripts/demo, has no typer: it uses nsqcommon.subcommands.
+Scripts that also run where only the daemons are installed, such as scripts/demo, use nsqcommon.subcommands instead.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ def option(
     choices: Sequence[str] = (),
     is_hidden: bool = False,
 ) -> T:
-    """Declare an option, called after its field unless `flag` is given. One of tuple[str, ...] may be repeated.
+    """Declare an option. Its flag is `flag` or the name of its field. An option of tuple[str, ...] may be repeated.
 
-    `word` stands for the value in the help. `parse` makes a value of one word, and raises ValueError with the reason.
+    `word` stands for the value in the help. `parse` converts a word, and raises ValueError with the reason.
     """
     is_shown = isinstance(default, str | int | float) and default not in ("", False) and "(default" not in help
     shown = f" (default: {default})" if is_shown else ""
@@ -62,7 +62,7 @@ def required(help: str = "", *, word: str = "") -> Any:
 
 
 def argument(help: str = "", *, word: str = "", default: Any = dataclasses.MISSING, choices: Sequence[str] = ()) -> Any:
-    """Declare an argument, which is required without a default. One of tuple[str, ...] takes all words that are left."""
+    """Declare an argument, required unless it has a default. One of tuple[str, ...] takes all remaining words."""
     about = {"help": help, **({"metavar": word} if word else {})}
     return field(default=default, metadata={"about": about, "parse": _parser(None, choices)})
 
@@ -97,7 +97,7 @@ def read_options(
     epilog: str = "",
     leaves_others: bool = False,
 ) -> TableT:
-    """Return the options in these arguments, or in those of this process. Exits after --help, and with 2 if they are wrong.
+    """Return the options in the arguments, or in this process's own. Exits after --help, and with 2 if they are wrong.
 
     A ValueError of the table's `__post_init__` says what is wrong with their combination. With `leaves_others`, options
     that the table doesn't have are words of its last argument.
@@ -112,7 +112,7 @@ def read_options(
 def read_command(
     commands: Mapping[str, Command], arguments: Sequence[str] | None = None, *, name: str, about: str | None
 ) -> tuple[str, Any]:
-    """Return which command was chosen, and its options."""
+    """Return the name of the chosen command, and its options."""
     app = _app()
     app.callback(help=_formatted(about), context_settings=_HELP)(lambda: None)
     for word, it in commands.items():
@@ -142,7 +142,7 @@ def _run(app: typer.Typer, arguments: Sequence[str] | None, name: str) -> Any:
 
 
 def _reader(table: type[DataclassInstance], word: str = "") -> Callable[..., Any]:
-    """Return a function with the signature that typer reads: it makes the options, perhaps beside the command's word."""
+    """Return a function with a signature for typer. It returns the options, after the command's word if any."""
     types = get_type_hints(table)
     rows = [it for it in dataclasses.fields(table) if it.init]
 

@@ -1,9 +1,8 @@
-"""Sizes of checkouts beside each other: what pip installs of each distribution, how long imports take, and what we wrote.
+"""Compares the sizes of checkouts: installed distributions, times of imports, and lines of code.
 
     python -m scripts.sizes BEFORE_TREE AFTER_TREE > bench/results/house/sizes.md
 
-Wheels are built with the setuptools of this environment, without a network. What a distribution needs is read from the
-packages that are installed here.
+We build wheels with this environment's setuptools, without a network, and read the dependencies from its packages.
 """
 
 from __future__ import annotations
@@ -98,7 +97,7 @@ def _extras(wheel: Path) -> list[str]:
 
 
 def _size_of(name: str) -> int:
-    """Return the size of what is installed here of a package; 0 if it is not there."""
+    """Return the installed size of a package, or 0 if it isn't installed here."""
     try:
         files = metadata.files(name) or ()
     except metadata.PackageNotFoundError:
@@ -110,7 +109,7 @@ def _size_of(name: str) -> int:
 
 
 def _time_imports(trees: list[_Tree]) -> None:
-    """Time the trees in turn, so that a busy machine is busy for all of them."""
+    """Time the trees in turn, so that other load affects all of them."""
     for tree in trees:
         compileall.compile_dir(tree.installed, quiet=2, workers=1)
     codes = [dict(_starts(tree.installed)) for tree in trees]
@@ -126,7 +125,7 @@ def _time_imports(trees: list[_Tree]) -> None:
 
 
 def _starts(installed: Path) -> Iterator[tuple[str, str]]:
-    """Yield the imports of packages and of what daemons run, and the helps of commands, each with its code."""
+    """Yield code to time, with its name: the import of each package and daemon, and the help of each command."""
     for package in (it.parent for it in installed.glob("*/__init__.py")):
         yield f"`import {package.name}`", f"import {package.name}"
         if (package / "daemon.py").exists():
@@ -138,7 +137,7 @@ def _starts(installed: Path) -> Iterator[tuple[str, str]]:
 
 
 def _processor_time(installed: Path, code: str) -> float:
-    """Run code in a fresh interpreter, and return the seconds that it takes beside the start of that."""
+    """Run code in a fresh interpreter. Return its processor time in seconds, without the interpreter's start."""
     timed = f"import atexit, sys, time; sys.path.insert(0, {str(installed)!r}); "
     timed += (
         "began = time.process_time(); atexit.register(lambda: print(time.process_time() - began, file=sys.stderr)); "
@@ -163,12 +162,8 @@ def _written(tree: Path) -> Iterator[tuple[str, str]]:
         product += count
         yield f"{package.name}: lines", str(count)
     yield "product: lines", str(product)
-    yield (
-        "product: modules",
-        str(
-            len([it for it in files if it.suffix == ".py" and _top(tree, it).startswith(("nsq", "pyspark", "common"))])
-        ),
-    )
+    modules = [it for it in files if it.suffix == ".py" and _top(tree, it).startswith(("nsq", "pyspark", "common"))]
+    yield "product: modules", str(len(modules))
     for folder in ("bench", "scripts", "tests"):
         own = [it for it in files if _top(tree, it) == folder and not names[it].startswith(_RESULTS) and _is_code(it)]
         yield f"{folder}: lines", str(sum(map(_lines, own)))

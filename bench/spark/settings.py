@@ -1,4 +1,4 @@
-"""What `python -m bench spark` can be told."""
+"""The options of `python -m bench spark`."""
 
 from __future__ import annotations
 

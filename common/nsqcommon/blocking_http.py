@@ -1,7 +1,7 @@
 """HTTP requests that block the calling thread.
 
-This client is for code without a loop: the watch over the owner of a node, which has its own thread so that a busy loop
-can't delay it, commands, `nsqclient.blocking`, and Spark's workers and driver. On trio, use `http_client`.
+This client is for code without a loop: commands, `nsqclient.blocking`, Spark's driver and workers, and the check of a
+node's owner, which has its own thread so that a busy loop can't delay it. On trio, use `http_client`.
 docs/decisions/0037-one-http.md lists all clients.
 """
 
@@ -15,7 +15,7 @@ from types import TracebackType
 
 
 class NotHttp(OSError):
-    """The address is not one of HTTP, or the response is malformed or breaks off."""
+    """The address isn't valid for HTTP, or the response is malformed or incomplete."""
 
 
 class BlockingHttp:

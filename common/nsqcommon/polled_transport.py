@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _MOST_WAITING: Final = 64 * 1024  # bytes to send, above which the protocol has to pause; as in asyncio
 _FEW_WAITING: Final = _MOST_WAITING // 4  # at which it may continue
-_LONGEST_CLOSING: Final = 60.0  # seconds without progress, after which a peer doesn't get the rest
+_LONGEST_CLOSING: Final = 60.0  # seconds without progress, after which a peer doesn't get our last bytes
 
 
 class LoopNeighbor(Protocol):
@@ -34,8 +34,8 @@ class LoopNeighbor(Protocol):
 class ProtocolHandler:
     """Implements `nsqcommon.poller.Handler` for an asyncio protocol.
 
-    `wake()` asks the poller to look at this handler in its next turn. `poller` has to take one, because the protocol may
-    write at any time. `context` has the variables of the asyncio loop.
+    `wake()` marks this handler for the poller's next turn. The protocol may write at any time, so we also ask the
+    `poller` to take one soon. `context` has the variables of the asyncio loop.
     """
 
     next_deadline: Final = inf
@@ -60,7 +60,7 @@ class ProtocolHandler:
         self._wake = wake
         self._poller = poller
         self.half_close = half_close
-        self._is_last = False  # half-close once everything has been sent
+        self._wants_half_close = False  # once everything has been sent
         self._out: list[bytes] = []
         self._waiting = 0  # bytes in `_out`
         self._unsent = 0  # bytes that the poller has taken, but the peer hasn't
@@ -97,8 +97,8 @@ class ProtocolHandler:
 
     def sent(self, unsent: int) -> None:
         self._unsent = unsent
-        if self._is_last and not unsent and not self._out and self.half_close is not None:
-            self._is_last = False
+        if self._wants_half_close and not unsent and not self._out and self.half_close is not None:
+            self._wants_half_close = False
             self.half_close()
         if self._is_full and self._unsent + self._waiting <= _FEW_WAITING:
             self._is_full = False
@@ -136,7 +136,7 @@ class ProtocolHandler:
 
     def write_eof(self) -> None:
         """Half-close the connection once the last bytes have been sent. There have to be some."""
-        self._is_last = True
+        self._wants_half_close = True
 
     def set_reading(self, *, reading: bool) -> None:
         if reading != self._may_read:

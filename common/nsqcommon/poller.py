@@ -323,7 +323,7 @@ class Poller(Generic[T]):
         self._turn_wanted.set()
 
     def let_others_run(self) -> None:
-        """Let other tasks run after this turn, instead of polling for more events first. They have work from it."""
+        """Let other tasks run before we poll for more events. Call it in a turn that has given them work."""
         self._others_have_work = True
 
     # The task
@@ -391,7 +391,7 @@ class Poller(Generic[T]):
         self.turn.finish()
 
     def _late_first(self, events: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Order the events: connections that the last turn didn't reach come first, and the ones that it served come last.
+        """Order the events: connections that the last turn didn't reach come first, the ones that it served come last.
 
         For example, the last turn served 1 to 4 of 1 to 9, and now 2, 5, 6 and 10 are ready. The order is 5, 6, 10, 2.
 

@@ -1,7 +1,8 @@
-"""TLS on the poller, around another handler: the fast path for publishing, the web server, or nsqd's protocol.
+"""TLS on the poller, around another handler: nsqd's fast path for publishing, the web server, or nsqlookupd's protocol.
 
     socket ── TLS ── QuickHttp                                    as long as a connection only publishes
     socket ── TLS ── ProtocolHandler ── uvicorn's protocol        from then on (polled_transport.py)
+    socket ── TLS ── LookupClient                                 nsqlookupd over TCP
 
 asyncio's own TLS can't replace it:
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from nsqcommon.poller import Handler
     from nsqcommon.streams.tls import SecureLayer
 
-_HANDSHAKE_TIMEOUT: Final = 10.0  # seconds, as over asyncio
+_HANDSHAKE_TIMEOUT: Final = 10.0  # seconds
 # If a peer sends plain HTTP to this port, we answer in plain text. Go's server decides by the same first bytes.
 _PLAIN_STARTS: Final = frozenset((b"GET /", b"HEAD ", b"POST ", b"PUT /", b"OPTIO"))
 _PLAIN_ANSWER: Final = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"

@@ -63,7 +63,7 @@ def required(help: str, *, kind: OptionKind[T]) -> T:
 
 
 def argument(help: str, *, kind: OptionKind[T], default: Any = dataclasses.MISSING) -> T:
-    """Declare an argument, which is called after its field: DATA_PATH for `data_path`."""
+    """Declare an argument. It has the name of its field: DATA_PATH for `data_path`."""
     described: Any = option(None, help, kind=kind)
     made: T = field(default=default, metadata={**described.metadata, "is_argument": True})
     return made
@@ -74,13 +74,13 @@ def argument(help: str, *, kind: OptionKind[T], default: Any = dataclasses.MISSI
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command(Generic[TableT]):
-    """What a command reads, says about itself, and does. `run` returns the exit status."""
+    """A command: its options and arguments, its help, and its function. `run` returns the exit status."""
 
     table: type[TableT]
     run: Callable[[TableT], int]
-    summary: str = ""  # where commands are listed
+    summary: str = ""  # for the list of commands
     about: str
-    closing: str = ""  # of the help: what the exit status means, for example
+    closing: str = ""  # the end of the help, such as the exit statuses
 
 
 Commands = Mapping[str, Command[Any]]

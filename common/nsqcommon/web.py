@@ -357,7 +357,7 @@ class _Connection(HttpToolsProtocol):
                 self._refuse(HEADERS_TOO_LARGE)
 
     def _parse(self, data: bytes) -> bytes:
-        """Parse the data, or only a request that asks for an upgrade. Return what follows that one."""
+        """Parse the data up to the end of a request that asks for an upgrade. Return the bytes after that request."""
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -441,7 +441,7 @@ class _Connection(HttpToolsProtocol):
 
 
 class _Flow(FlowControl):
-    """Doesn't read while many requests wait for earlier ones. uvicorn's reads more for each response."""
+    """Doesn't read while many requests wait for earlier ones. uvicorn's would read on after each response."""
 
     def __init__(self, transport: asyncio.Transport, waiting: Sized) -> None:
         super().__init__(transport)

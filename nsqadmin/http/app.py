@@ -4,7 +4,7 @@
 
 The gate enforces the table: it refuses requests from pages of other sites, and users who haven't logged in. For a path
 without a route we answer like NSQ (`_Unrouted`): Starlette redirects only a trailing slash, with its own answer, and
-its 405 lists the methods of one route only. So no route matches in part, which also makes routing faster.
+its 405 lists the methods of one route only. So our routes never use `Match.PARTIAL`, which also makes routing faster.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Route:
     handler: Handler = field(repr=False)
     logged: bool = True
     public: bool = False  # also for users who haven't logged in
-    any_host: bool = False  # programs may call nsqadmin by any host name here, as they do with NSQ's; browsers may not
+    any_host: bool = False  # programs may use any host name for nsqadmin here, as with NSQ's; browsers may not
 
 
 class LoginNeeded(Exception):
@@ -152,13 +152,13 @@ class _MissingPage(routing.Route):
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         request = Request(scope)
-        is_meant = (
+        wants_page = (
             request.method in ("GET", "HEAD")
             and "text/html" in request.headers.get("accept", "")
             and not decoded(scope["path"]).startswith(self._apis)
             and self._unrouted.is_missing(request)
         )
-        return (Match.FULL if is_meant else Match.NONE), {}
+        return (Match.FULL if wants_page else Match.NONE), {}
 
 
 class _Unrouted:

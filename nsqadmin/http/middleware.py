@@ -109,15 +109,15 @@ class Compression(GZipMiddleware):
         super().__init__(app, _LEAST_TO_COMPRESS, _QUICK, _WORTH_A_THREAD, exclude_content_types=streams)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        taken = Headers(scope=scope).get("accept-encoding", "").split(",")
-        if "gzip" in (encoding.strip() for encoding in taken):
+        accepted = Headers(scope=scope).get("accept-encoding", "").split(",")
+        if "gzip" in (encoding.strip() for encoding in accepted):
             await super().__call__(scope, receive, send)
         else:
             await self.app(scope, receive, send)
 
 
 class EscapedSlashes:
-    """Tells an escaped slash, which is part of a name, from a separator: `_SLASH` replaces it."""
+    """Replaces an escaped slash by `_SLASH`, because it's part of a name, not a separator."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

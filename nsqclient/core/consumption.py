@@ -398,7 +398,7 @@ class Refusals:
 
 
 class ConsumerConnection(NsqdConnection):
-    """A connection that subscribes. The `Source` of its messages."""
+    """A connection that subscribes. The `DeliverySource` of its messages."""
 
     def __init__(
         self,

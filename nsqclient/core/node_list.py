@@ -32,7 +32,7 @@ class Ignored(Exception):
 
 
 class NodeList:
-    """Asks for the nodes and hands the answers to a Membership. Implements `Question`."""
+    """Asks for the nodes and hands the answers to a Membership. Implements `LookupQuery`."""
 
     def __init__(self, membership: Membership, *, clock: Callable[[], float], emit: Callable[[Event], None]) -> None:
         self._membership = membership

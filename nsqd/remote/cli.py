@@ -55,9 +55,9 @@ def _rounds(text: str) -> int:
 class CheckOptions(StoreOptions):
     rounds: int = option(ROUNDS, f"how many races of {WRITERS} writers to run", kind=parsed_by(_rounds, "N"))
     remote_interval: Nanoseconds = option(
-        50 * MILLISECOND, "as for nsqd, to say what it would cost", kind=DURATION, at_least=1
+        50 * MILLISECOND, "as for nsqd, to estimate what the store would cost", kind=DURATION, at_least=1
     )
-    remote_delay: Nanoseconds = option(SECOND, "the same", kind=DURATION, at_least=1)
+    remote_delay: Nanoseconds = option(SECOND, "as for nsqd, for the same estimate", kind=DURATION, at_least=1)
 
 
 def main(
@@ -126,9 +126,9 @@ def _run(check: StoreCheck, asked: CheckOptions, out: TextIO) -> int:
 
 
 def _open(
-    opened: Callable[..., ObjectStore], location: StoreLocation, options: Mapping[str, str], on_unknown: OnUnknown
+    open_store: Callable[..., ObjectStore], location: StoreLocation, options: Mapping[str, str], on_unknown: OnUnknown
 ) -> ObjectStore:
-    return opened(location, options, on_unknown=on_unknown)
+    return open_store(location, options, on_unknown=on_unknown)
 
 
 def _described(location: StoreLocation, options: Mapping[str, str], environ: Mapping[str, str]) -> str:

@@ -2,7 +2,7 @@
 
     called by Spark         batch_source.py, stream_source.py; schema.py for the columns
     size of a batch         sharing.py decides, with data from profiles.py
-    nodes meanwhile         watch.py keeps polling them; announcing.py reports a query's progress to each nsqd
+    between batches         watch.py keeps polling the nodes; announcing.py reports a query's progress to each nsqd
     in a task               reading.py (waits, retries), rows.py (Arrow)
     progress of a query     checkpoints.py; queries.py for the options of a job
 

@@ -40,8 +40,8 @@ class _Scene:
 class PicturesOptions:
     before: Path = argument()
     after: Path = argument()
-    out: Path = required("folder for all pictures; what is in it is removed")
-    only: str = option("", "only pages whose name has this text; those that build on others may differ")
+    out: Path = required("folder for all pictures; its content is deleted")
+    only: str = option("", "only pages whose name contains this text; pages that depend on others may differ")
 
 
 def main() -> int:
@@ -61,10 +61,10 @@ _Missing = dict[str, tuple[str, str]]
 
 def _take_all(trees: tuple[Path, Path], out: Path, only: str) -> _Missing:
     from scripts.compare_pictures.photographer import prepare, take
-    from scripts.compare_pictures.stage import a_stage, nsqadmin_of
+    from scripts.compare_pictures.stage import nsqadmin_of, open_stage
 
     missing: _Missing = {}
-    with _temporary() as folder, a_stage(folder) as stage:
+    with _temporary() as folder, open_stage(folder) as stage:
         for scene in _scenes(stage):
             pages = [it for it in scene.pages if only in f"{scene.name}/{it.name}"]
             if not pages:
@@ -90,7 +90,7 @@ def _take_all(trees: tuple[Path, Path], out: Path, only: str) -> _Missing:
 
 
 def _why_missing(before: tuple[int, str], after: tuple[int, str]) -> tuple[str, str]:
-    """Return why a page is not there on either side, given its status and why it could not be shown."""
+    """Return why each side doesn't show a page, or "". Each argument is a status and the reason of `take`."""
     if before[0] == after[0]:
         return before[1], after[1]
     why_before, why_after = (
@@ -105,9 +105,8 @@ def _scenes(stage: Stage) -> tuple[_Scene, ...]:
 
     demo = f"snapshot={stage.folder / 'demo.json'}"
     return (
-        _Scene(
-            "cluster", pages.of_cluster(stage.nodes), stage.options, stage.now
-        ),  # before its consumers are disconnected
+        # This scene is the first one, because the nodes disconnect its consumers after a while.
+        _Scene("cluster", pages.of_cluster(stage.nodes), stage.options, stage.now),
         _Scene("demo", pages.DEMO, (demo,), NOW),
         _Scene("forbidden", pages.FORBIDDEN, (demo, f"roles-file={stage.folder / 'roles.toml'}"), NOW),
         _Scene("login", pages.LOGIN, (demo, f"auth-file={stage.folder / 'accounts'}"), NOW),
@@ -121,7 +120,7 @@ def _temporary() -> Iterator[Path]:
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)  # the browser may still be at it
+        shutil.rmtree(folder, ignore_errors=True)  # the browser may still be writing
 
 
 @contextmanager

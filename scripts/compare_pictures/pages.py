@@ -1,4 +1,4 @@
-"""All pages, by the cluster that they are of. A new page of nsqadmin gets a row here."""
+"""All pages, by cluster. Add a row for each new page of nsqadmin."""
 
 from __future__ import annotations
 

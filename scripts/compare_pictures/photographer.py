@@ -1,4 +1,4 @@
-"""Opens one page after the other, does there what a user would do, and takes pictures in all looks."""
+"""Opens pages, performs a user's steps there, and takes pictures in all looks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Step = Callable[[Browser], None]
 LOOKS: Final = {
     f"{width}-{scheme}": (width, scheme)
     for width, scheme in ((400, "light"), (400, "dark"), (1400, "dark"), (1400, "light"))
-}  # in this order, as each differs from the one before and so is drawn anew
+}  # in this order, because the browser draws again only if the look has changed
 
 _STILL_CLOCK: Final = """
 {
@@ -24,7 +24,7 @@ _STILL_CLOCK: Final = """
   };
 }
 """
-# A page is finished when its fonts are there and nothing has changed in it for a while. The limit is the browser's.
+# A page is finished when its fonts are loaded and it hasn't changed for a while. The browser limits the wait.
 _FINISHED: Final = """
 return document.fonts.ready.then(() => new Promise((done) => {
   let timer = setTimeout(finish, 150);
@@ -33,7 +33,7 @@ return document.fonts.ready.then(() => new Promise((done) => {
   watcher.observe(document, {subtree: true, childList: true, attributes: true, characterData: true});
 }));
 """
-# What cannot stand still: how long something took, and the ports of nsqadmin and of the browser's connections to it.
+# Masks texts that always differ: durations, and the ports of nsqadmin and of the browser's connections to it.
 _MASK: Final = """
 for (const it of document.querySelectorAll("[data-label='Response time'], [data-label='Took']")) it.textContent = "1 ms";
 for (const it of document.querySelectorAll("[data-label='Who'] .muted")) it.textContent = it.textContent.replace(/:\\d+$/, "");
@@ -73,7 +73,7 @@ def write(selector: str, text: str) -> Step:
 
 
 def follow(selector: str) -> Step:
-    """Open the page to which the first such link leads, where a click would open a dialog."""
+    """Open the page of the first such link. A click would open a dialog instead."""
 
     def step(browser: Browser) -> None:
         path = browser.run("return document.querySelector(arguments[0])?.getAttribute('href')", selector)
@@ -86,7 +86,7 @@ def follow(selector: str) -> Step:
 
 
 def confirm(browser: Browser) -> None:
-    """Type what has to be typed, and press the button that does it."""
+    """Type the words that a confirmation asks for, and press its button."""
     browser.run("for (const it of document.querySelectorAll('[data-must]')) it.value = it.dataset.must")
     browser.run(
         "for (const it of document.querySelectorAll('[data-must]')) it.dispatchEvent(new Event('input', {bubbles: true}))"

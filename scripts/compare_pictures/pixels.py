@@ -8,18 +8,18 @@ from typing import Final
 from PIL import Image, ImageChops
 
 _RED: Final = (220, 0, 0)
-_NOISE: Final = 8  # of 255; Chromium rounds at round corners of boxes differently from time to time
-_PALE: Final = 0.75  # of white in what is equal
+_NOISE: Final = 8  # of 255; Chromium's rounded corners vary slightly between runs
+_PALE: Final = 0.75  # how much white to mix into equal pixels
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    count: int  # pixels; those of one picture only count as well
-    picture: Image.Image  # before, after, and the first of them in pale with what differs in red
+    count: int  # pixels, including the ones that only one picture has
+    picture: Image.Image  # before, after, and a pale copy of `before` with the differing pixels in red
 
 
 def compare(before: Image.Image, after: Image.Image) -> Difference | None:
-    """Return where two pictures differ by more than noise, or None if they are equal."""
+    """Return the difference between two pictures, or None if there is only noise."""
     size = (max(before.width, after.width), max(before.height, after.height))
     first, second = (_on_canvas(it, size) for it in (before, after))
     channels = ImageChops.difference(first, second).split()
@@ -39,7 +39,7 @@ def compare(before: Image.Image, after: Image.Image) -> Difference | None:
 
 
 def _on_canvas(picture: Image.Image, size: tuple[int, int]) -> Image.Image:
-    """Return the picture with transparent pixels where only the other one is, which no screenshot has."""
+    """Enlarge the picture with transparent pixels, which count as different because no screenshot has any."""
     canvas = Image.new("RGBA", size)
     canvas.paste(picture.convert("RGBA"))
     return canvas

@@ -1,9 +1,8 @@
-"""A proxy in front of one node, for two programs that take turns: what the first has asked, the second is answered alike.
+"""A proxy in front of one node for two programs that take turns: the second one gets the first one's answers.
 
-An answer may change with what was asked to be done, so each POST of a program begins a new chapter, in which it gets new
-answers. Two programs that behave alike therefore see the same cluster, although the first has changed it, and although time
-has passed. A question that only the second has is put to the node; so the two should not be far apart. Questions are the same
-if they differ in the spelling of their query only.
+A POST may change later answers, so with each POST a program begins a new chapter of answers. Two programs that behave
+alike therefore see the same cluster, although the first one has changed it and time has passed. If only the second one
+asks a question, it goes to the node, so let the two run close together. The spelling of a query makes no difference.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from tests.support.http_server import HttpServer, Reply, Request
 
 _OF_A_CONNECTION: Final = frozenset({"connection", "content-length", "date", "host", "keep-alive", "transfer-encoding"})
-_LONG: Final = 1.0  # seconds; an answer that took longer has waited for something, and so does its repetition
+_LONG: Final = 1.0  # seconds; if an answer took longer, it waited for something, so we take as long to repeat it
 _LIMIT: Final = 60.0
 
 _Question = tuple[int, str, str, bytes]  # chapter, method, path with query, body

@@ -1,4 +1,4 @@
-"""The cluster that both checkouts look at, with a bit of everything, and their nsqadmins."""
+"""The cluster that both checkouts show, with a bit of everything, and their nsqadmins."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ ACCOUNTS: Final = (
     "ana:scrypt$16384$8$1$AAAAAAAAAAAAAAAAAAAAAA==$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\n"  # nobody's password
 )
 _STILL: Final = Path(__file__).with_name("still_nsqadmin.py")
-_NEVER: Final = "24h"  # each node is asked once, and when something was done
+_NEVER: Final = "24h"  # nsqadmin polls each node once, and again after each action
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What both nsqadmins are started with, and what each of their pages is about."""
+    """The cluster: files, addresses and the time for both nsqadmins."""
 
     folder: Path
     recorders: tuple[Recorder, ...]  # of nsqlookupd, and of each node
@@ -65,7 +65,7 @@ class Stage:
     now: float
 
     def turn(self, side: int) -> None:
-        """Say whose nsqadmin is looked at now."""
+        """Set whose nsqadmin is asking now."""
         for recorder in (*self.recorders, self.empty):
             recorder.side = side
 
@@ -81,7 +81,7 @@ class Stage:
 
 
 @contextmanager
-def a_stage(folder: Path) -> Iterator[Stage]:
+def open_stage(folder: Path) -> Iterator[Stage]:
     (folder / "policy.toml").write_text(POLICY)
     (folder / "roles.toml").write_text(ROLES)
     (folder / "accounts").write_text(ACCOUNTS)
@@ -90,8 +90,8 @@ def a_stage(folder: Path) -> Iterator[Stage]:
         lookupd, empty = (stack.enter_context(Nsqlookupd()) for _ in range(2))
         recorders = tuple(stack.enter_context(Recorder(name)) for name in ("nsqlookupd", "nsqd-1", "nsqd-2"))
         recorders[0].upstream = lookupd.http_address
-        of_empty = stack.enter_context(Recorder("empty nsqlookupd"))
-        of_empty.upstream = empty.http_address
+        empty_recorder = stack.enter_context(Recorder("empty nsqlookupd"))
+        empty_recorder.upstream = empty.http_address
         for recorder in recorders[1:]:
             options = (
                 "broadcast-address=127.0.0.1",
@@ -107,9 +107,9 @@ def a_stage(folder: Path) -> Iterator[Stage]:
         eventually(lambda: len(lookupd.producers("letters")) == 2)
         now = time.time()
         (folder / "results.json").write_text(_pipeline_results(now))
-        for recorder in (*recorders, of_empty):
+        for recorder in (*recorders, empty_recorder):
             recorder.now = now
-        yield Stage(folder, recorders, of_empty, now)
+        yield Stage(folder, recorders, empty_recorder, now)
 
 
 def _fill(node: Nsqd) -> None:
@@ -128,9 +128,8 @@ def _fill(node: Nsqd) -> None:
     for number in range(COUNT):
         node.post(f"/pub?topic=reminders&defer={3_600_000 + 60_000 * number}", b'{"reminder":%d}' % number)
     for name in ("desk-01", "desk-02"):
-        waiting = (
-            node.connect()
-        )  # it answers no heartbeat, so the node disconnects it after two minutes; by then it has been seen
+        # It doesn't answer heartbeats, so the node disconnects it after two minutes, when its pictures are taken.
+        waiting = node.connect()
         waiting.identify(
             client_id=name, hostname=f"{name}.example", user_agent="go-nsq/1.1.0", heartbeat_interval=60_000
         )

@@ -1,5 +1,5 @@
 // What scripts add to the table of messages: rows of a search that goes on and of a tail, details at the side, and how
-// many messages are selected. The server makes the rows (web/templates/messages.html).
+// many messages are selected. The server makes the rows (web/templates/parts/message_row.html).
 "use strict";
 
 (() => {

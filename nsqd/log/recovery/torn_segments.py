@@ -1,13 +1,13 @@
-"""Where a log has to be read after a crash, and which of its segments a power cut has left as no more than a name.
+"""Finds where recovery starts to read a log, and which last segments a power cut has left without a whole record.
 
-A power cut may take the pages of a new segment, and of the end of the one before, but leave the new one's name:
+A power cut may lose the data of a new segment, and the end of the one before, but keep the new one's name:
 
     0.log   [ 0 .. 17 ][ lost ]      checkpoint: 12
     23.log  [ lost ]
 
-If 23.log stayed, its name would say that there were 23 messages. Channels would skip the lost ones, and readers of history
-would see a gap. But nothing after the checkpoint was certainly synced, so history hasn't shown these messages. They are a
-torn tail that spans two files, and new messages may have their sequences.
+If 23.log stayed, its name would say that there were 23 messages. Channels would skip the lost ones, and readers of
+history would see a gap. But nothing after the checkpoint was certainly synced, so history hasn't shown these messages.
+They are a torn tail that spans two files, and new messages may have their sequences.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def start_of_recovery(segments: Sequence[Segment], checkpoint: LogCheckpoint | N
 def count_torn(files: Files, segments: Sequence[Segment], checkpoint: LogCheckpoint | None) -> int:
     """Return how many of the last segments are torn as a whole. Raises ReadRefused.
 
-    No record in such a segment is whole, and the segment before it doesn't reach it.
+    Such a segment has no whole record, and the segment before it ends before the first sequence of this one.
     """
     if checkpoint is None or not segments:
         return 0
