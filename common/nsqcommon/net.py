@@ -125,6 +125,8 @@ def format_name(name: SocketName) -> str:
     if isinstance(name, tuple):
         host, port = str(name[0]), int(name[1])
         return join_host_port(host.removeprefix("::ffff:") if "." in host else host, port)
+    if isinstance(name, bytes):  # in Linux's abstract namespace, which has no files
+        return name.replace(b"\0", b"@").decode(errors="replace")
     return name or "@"  # a unix client has no name
 
 

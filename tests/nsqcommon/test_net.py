@@ -124,6 +124,18 @@ def test_a_text_that_is_no_address_is_refused_like_one_in_use() -> None:
         bind("h:99999")
 
 
+def test_a_name_without_a_file_is_written_as_text(listen: Listen, tmp_path: Path) -> None:
+    listener = listen(str(tmp_path / "nsqd.sock"))
+    listener.setblocking(True)
+    with socket.socket(socket.AF_UNIX) as client:
+        client.bind("\0a name")
+        client.connect(str(tmp_path / "nsqd.sock"))
+        accepted, name = listener.accept()
+        with accepted:
+            assert format_name(accepted.getpeername()) == format_name(name) == "@a name"
+    close_listener(listener)
+
+
 def test_a_unix_socket_is_a_file_while_it_is_open(listen: Listen, tmp_path: Path) -> None:
     path = tmp_path / "nsqd.sock"
     listener = listen(str(path))
