@@ -44,6 +44,8 @@ exit status:
   2          it could not be checked: it can't be reached, it refuses the credentials, or the arguments are wrong
 """
 
+_FOR_COSTS: Final = "as for nsqd, to estimate what the store would cost"
+
 
 def _rounds(text: str) -> int:
     if not text.isdigit() or not int(text):
@@ -54,10 +56,8 @@ def _rounds(text: str) -> int:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckOptions(StoreOptions):
     rounds: int = option(ROUNDS, f"how many races of {WRITERS} writers to run", kind=parsed_by(_rounds, "N"))
-    remote_interval: Nanoseconds = option(
-        50 * MILLISECOND, "as for nsqd, to estimate what the store would cost", kind=DURATION, at_least=1
-    )
-    remote_delay: Nanoseconds = option(SECOND, "as for nsqd, for the same estimate", kind=DURATION, at_least=1)
+    remote_interval: Nanoseconds = option(50 * MILLISECOND, _FOR_COSTS, kind=DURATION, at_least=1)
+    remote_delay: Nanoseconds = option(SECOND, _FOR_COSTS, kind=DURATION, at_least=1)
 
 
 def main(
