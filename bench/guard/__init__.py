@@ -24,7 +24,7 @@ from bench.guard.figures import Counts, Figure, Figures, Judgement, Verdict, jud
 from bench.work import Failed, say
 from scripts.command_line import option
 
-QUESTION: Final = "does a change make nsqd execute more instructions than the stored figures allow?"
+QUESTION: Final = "Does a change make nsqd execute more instructions than the stored figures allow?"
 FIGURES: Final = Path(__file__).with_name("figures.json")
 
 
