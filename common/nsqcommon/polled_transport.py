@@ -97,9 +97,7 @@ class ProtocolHandler:
 
     def sent(self, unsent: int) -> None:
         self._unsent = unsent
-        if self._wants_half_close and not unsent and not self._out and self.half_close is not None:
-            self._wants_half_close = False
-            self.half_close()
+        self._half_close_if_wanted()
         if self._is_full and self._unsent + self._waiting <= _FEW_WAITING:
             self._is_full = False
             self._protocol.resume_writing()
@@ -135,8 +133,14 @@ class ProtocolHandler:
             self._protocol.pause_writing()
 
     def write_eof(self) -> None:
-        """Half-close the connection once the last bytes have been sent. There have to be some."""
+        """Half-close the connection once the last bytes have been sent."""
         self._wants_half_close = True
+        self._half_close_if_wanted()
+
+    def _half_close_if_wanted(self) -> None:
+        if self._wants_half_close and not self._unsent and not self._out and self.half_close is not None:
+            self._wants_half_close = False
+            self.half_close()
 
     def set_reading(self, *, reading: bool) -> None:
         if reading != self._may_read:

@@ -180,3 +180,12 @@ def test_a_lost_connection_asks_for_nothing(peer: Peer) -> None:
     peer.transport.abort()
     peer.transport.write(b"lost")
     assert peer.asked == []
+
+
+def test_a_half_close_without_bytes_to_send_happens_at_once(peer: Peer) -> None:
+    closed: list[str] = []
+    peer.handler.half_close = lambda: closed.append("ours")
+    peer.transport.write_eof()
+    assert closed == ["ours"]
+    peer.handler.sent(0)
+    assert closed == ["ours"]
