@@ -124,6 +124,7 @@ KEYS: Final[Mapping[str, Key]] = {
     "ttl": Key(About.CHANNELS, _longer_than_zero),
     "ttl_action": Key(About.CHANNELS, _one_of("drop", "bury"), ("ttl",)),
     "max_rate": Key(About.CHANNELS, _rate),
+    "max_in_flight": Key(About.CHANNELS, _whole()),
     "max_messages": Key(About.EITHER, _whole()),
     "max_bytes": Key(About.EITHER, _size_above_zero),
     "overflow": Key(About.EITHER, _one_of(*Overflow), ("max_messages", "max_bytes")),
