@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
+from time import time_ns
 from typing import Final, Protocol
 from urllib.parse import quote
 
@@ -27,7 +28,8 @@ log = logging.getLogger(__name__)
 
 ABOUT: Final = """\
 Prints a line for each interval: messages per second in and out of a channel, its depth, and counters since nsqd
-started, summed over all nsqd that have the topic. If some of them do not answer, the line names them."""
+started, summed over all nsqd that have the topic. If some of them do not answer, the line names them. If the channel has
+max_in_flight (a policy file of nsqd), the line shows it, and how long it has been reached."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +94,7 @@ class WatchedChannel:
                 f"ERROR: failed to find channel({self._channel}) in stats metadata for topic({self._topic})"
             )
         missing = tuple(str(it) for it in servers if it not in answers)
-        return Poll(trio.current_time(), nodes, missing), troubles
+        return Poll(trio.current_time(), nodes, missing, time_ns()), troubles
 
     async def _nodes(self) -> tuple[list[Server], list[str]]:
         if self._given:

@@ -171,6 +171,15 @@ class ChannelNumbers:
         metric="buried",
         help="Messages that have failed for good and are no longer delivered.",
     )
+    max_in_flight: int = number(
+        "In flight at most",
+        "How many messages may be in flight on each node, for all consumers together, by max_in_flight of its policy file. The nodes' sum is the most that can be in flight. Only a Python nsqd has such a limit.",
+        column="limit",
+        word="max-in-flight",
+        counted=Counted.HELD,
+        metric="max_in_flight",
+        help="The most messages that may be in flight, by the nodes' policy files; 0: no limit.",
+    )
 
     @property
     def memory_depth(self) -> int:

@@ -313,6 +313,7 @@ class ChannelNode(ChannelNumbers):
     latency: Latency | None = None
     oldest_at: float | None = None  # publish time of its oldest waiting message, if the node reports it (ours does)
     paused_why: str = ""  # if it has paused itself
+    in_flight_full_since: float | None = None  # when max_in_flight was reached; None: it isn't
     policy_counts: Counts = ()
     policy_recent: Counts = ()  # of the last five minutes
     expires_at: float | None = None  # when the policy deletes it, if it stays unused

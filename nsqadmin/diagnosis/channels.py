@@ -119,15 +119,17 @@ def _hanging(channel: Channel, case: Case) -> Iterator[Finding]:
     timed_out = case.mean(Metric.TIMED_OUT, _RECENT)
     if not timed_out and not _all_stuck(channel, case):
         return
+    if timed_out:
+        remedy = "raise msg_timeout or send TOUCH"
+    else:
+        remedy = "raise max_in_flight in the policy file" if _is_limited(channel) else "add consumers"
     yield case.finding(
         "D7",
         Severity.PROBLEM if timed_out else Severity.WARNING,
         "Handlers hang: messages time out and nothing is finished"
         if timed_out
         else "Handlers hang, or take long: messages wait and nothing is finished",
-        "Find out what the handlers wait for. If the work simply takes long, raise msg_timeout or send TOUCH."
-        if timed_out
-        else "Find out what the handlers wait for. If the work simply takes long, add consumers.",
+        f"Find out what the handlers wait for. If the work simply takes long, {remedy}.",
         rate("timed out", timed_out),
         rate("finished", 0.0),
         number("in flight", channel.in_flight_count),
@@ -144,6 +146,8 @@ def _all_stuck(channel: Channel, case: Case) -> bool:
     With a long msg_timeout, hanging handlers don't make messages time out.
     """
     clients = [it for it in judged(channel, case.snapshot.taken_at) if it.client.ready_count]
+    if _is_limited(channel):  # others may be idle, because there is no place for a message of theirs
+        clients = [it for it in clients if it.client.in_flight_count]
     return bool(channel.depth and clients) and all(it.condition is Condition.STUCK for it in clients)
 
 
@@ -155,11 +159,16 @@ def _saturated(channel: Channel, case: Case) -> Iterator[Finding]:
     incoming = case.mean(Metric.INCOMING, 2 * _MINUTE)
     if finished <= _STANDSTILL or incoming <= finished:
         return
+    times = f"{incoming / finished:.1f} times"
+    is_limited = _is_limited(channel)
     yield case.finding(
         "D6",
         Severity.PROBLEM,
-        f"Consumers are saturated: they finish {numbers.rate(finished)}, {numbers.rate(incoming)} arrive",
-        f"Consumers need about {incoming / finished:.1f} times the capacity: add consumers, or raise max_in_flight where they are idle.",
+        f"{'max_in_flight is reached: consumers' if is_limited else 'Consumers are saturated: they'} "
+        f"finish {numbers.rate(finished)}, {numbers.rate(incoming)} arrive",
+        f"The policy file lets {counted(channel.max_in_flight, 'message')} be in flight (max_in_flight), so more consumers don't help: allow about {times} as many, or handle them faster."
+        if is_limited
+        else f"Consumers need about {times} the capacity: add consumers, or raise max_in_flight where they are idle.",
         rate("in", incoming),
         rate("finished", finished),
         number("in flight", channel.in_flight_count),
@@ -175,11 +184,19 @@ def _is_saturated(channel: Channel) -> bool:
 
     nsqd doesn't decrease RDY as it delivers, so the ready count includes the messages in flight.
     """
+    if _is_limited(channel):
+        return True
     rows = _answering(channel)
     if channel.ready_count is None:
         return False
     ready = sum(client.ready_count for row in rows for client in row.clients or ())
     return bool(ready) and sum(row.in_flight_count for row in rows) >= FULL * ready
+
+
+def _is_limited(channel: Channel) -> bool:
+    """Return True if `max_in_flight` is reached wherever messages wait: then it is what holds these up."""
+    waiting = [row for row in _answering(channel) if row.depth]
+    return bool(waiting) and all(row.in_flight_full_since is not None for row in waiting)
 
 
 # Handling: D8, D18, D9

@@ -1,6 +1,7 @@
 """Judges each consumer of a channel, by its own figures and by its peers'. This is the only place that does.
 
-    stuck     it has as many messages as it may have, and has finished none for half a minute or lets them time out
+    stuck     it has as many messages as it may have, and has finished none for half a minute or lets them time out;
+              while max_in_flight of the policy file is reached, any number is as many as it may have
     RDY 0     it asks for nothing, although messages wait
     failing   it requeues more than a fifth of its messages
     slow      it has as many as it may have, and finishes less than a quarter of its peers' median
@@ -72,23 +73,24 @@ def judged(channel: Channel, now: float) -> tuple[Judged, ...]:
     # Sorted once: with thousands of consumers, a median for each of them would take seconds.
     rates = sorted(client.finish_rate for client in answering if client.finish_rate is not None and client.ready_count)
     waiting = channel.depth > 0
+    limited = {row.node for row in channel.nodes if row.in_flight_full_since is not None}
     found = [
-        *(_judged(client, rates, waiting=waiting, now=now) for client in answering),
+        *(_judged(it, rates, waiting=waiting, is_limited=it.node in limited, now=now) for it in answering),
         *(Judged(client, Condition.UNKNOWN) for client in clients if client.node in channel.silent),
     ]
     return tuple(sorted(found, key=lambda it: it.rank))
 
 
-def _judged(client: Client, rates: Sequence[float], *, waiting: bool, now: float) -> Judged:
+def _judged(client: Client, rates: Sequence[float], *, waiting: bool, is_limited: bool, now: float) -> Judged:
     failing = _share_given_back(client)
     peers = _median_of_others(client, rates)
-    return Judged(client, _condition(client, failing, peers, waiting, now), failing, peers)
+    is_full = client.in_flight_count >= (1.0 if is_limited else max(1.0, FULL * client.ready_count))
+    return Judged(client, _condition(client, failing, peers, waiting, is_full, now), failing, peers)
 
 
-def _condition(client: Client, failing: float, peers: float, waiting: bool, now: float) -> Condition:
+def _condition(client: Client, failing: float, peers: float, waiting: bool, is_full: bool, now: float) -> Condition:
     if client.finish_rate is None:
         return Condition.NEW
-    is_full = client.in_flight_count >= max(1.0, FULL * client.ready_count)
     if is_full and not client.finish_rate and not client.requeue_rate and _had_time(client, now):
         return Condition.STUCK
     if not client.ready_count and waiting and not client.in_flight_count:

@@ -25,6 +25,7 @@ TEXTS: Final = {
     "overflow, dry run": "would have been dropped or buried (overflow)",
     "ttl, dry run": "would have expired (ttl)",
     "max_rate, dry run": "would have been delivered later (max_rate)",
+    "max_in_flight, dry run": "would have been delivered later, once fewer were in flight (max_in_flight)",
     "backoff, dry run": "would have waited for their backoff (backoff)",
     "max_attempts, dry run": "would have been buried (max_attempts)",
     "max_buried, dry run": "were buried while the channel would have been paused (max_buried)",

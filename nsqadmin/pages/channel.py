@@ -20,7 +20,7 @@ from nsqadmin.parts.charts import lines_of
 from nsqadmin.parts.messages import MessagesTab, no_history
 from nsqadmin.parts.painter import graphite_of, series_of, timeframe_of, word_of
 from nsqadmin.parts.policies import PolicyTab
-from nsqadmin.parts.policy import lines_of_channel
+from nsqadmin.parts.policy import limit_in_words, lines_of_channel
 from nsqadmin.parts.status import Standing
 
 if TYPE_CHECKING:
@@ -133,6 +133,7 @@ class ChannelDetails:
     curls: tuple[tuple[str, str], ...]
     delivery: str  # share of messages to the same zone and region; empty if clients announce neither
     policy: tuple[CauseLine, ...]
+    limit: str  # max_in_flight in words, and for how long it has been reached; empty: no limit
 
 
 def channel_details(topic: Topic, channel: Channel, standing: Standing, now: float) -> ChannelDetails:
@@ -146,6 +147,7 @@ def channel_details(topic: Topic, channel: Channel, standing: Standing, now: flo
         curls=curls_of_channel(channel),
         delivery=_delivery(channel),
         policy=lines_of_channel(channel),
+        limit=limit_in_words(channel, now),
     )
 
 

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from nsqadmin import numbers
 from nsqadmin.cluster.policies import files_of, rows_of
 from nsqadmin.messages.policy_words import TEXTS
 from nsqadmin.parts.status import State
+from nsqcommon.limits_of_nodes import sum_in_words
 
 if TYPE_CHECKING:
     from nsqadmin.cluster.model import Channel, ChannelNode, Topic, TopicNode
@@ -67,6 +69,23 @@ def policy_page(told: Sequence[NodePolicy], *, channel: bool, shows_files: bool)
         untold=tuple(it for it in told if it.untold),
         shows_files=shows_files,
     )
+
+
+def limit_in_words(channel: Channel, now: float) -> str:
+    """Return what `max_in_flight` allows on the channel's nodes, and for how long it has been reached. "" is no limit.
+
+    For example "3 on each node, up to 9 on these three; reached for 5m 0s on n1:4151, n3:4151".
+    """
+    if not channel.max_in_flight:
+        return ""
+    words = sum_in_words([row.max_in_flight for row in channel.nodes])
+    full = [row for row in channel.nodes if row.in_flight_full_since and row.node not in channel.silent]
+    if not full:
+        return words
+    since = min(row.in_flight_full_since or now for row in full)
+    longest = numbers.duration(max(now - since, 0.0))
+    where = f" on {', '.join(row.node for row in full)}" if len(full) < len(channel.nodes) else ""
+    return f"{words}; reached for {longest}{where}"
 
 
 def lines_of_channel(channel: Channel) -> tuple[CauseLine, ...]:

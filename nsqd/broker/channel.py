@@ -280,19 +280,34 @@ class Channel:
         self.turn.to_deliver[self] = None
 
     def distribute(self, now: float) -> None:
-        """Deliver waiting messages to consumers with room, as fast as the policy's rate allows."""
+        """Deliver waiting messages to consumers with room, as fast and as many as the policy allows."""
         if self.paused:
+            if self.is_ruled:
+                self.policy.note_in_flight(len(self.in_flight), self.turn.timestamp)
             return
         taken = self._distribute_ruled(now) if self.is_ruled else self._distribute(self.ledger.depth, now)
         if taken and self.records_deliveries:
             self.ledger.record_progress(urgent=True)
 
     def _distribute_ruled(self, now: float) -> int:
-        taken = self._distribute(self.policy.allowed(self.ledger.depth, now), now)
+        policy, in_flight = self.policy, self.in_flight
+        before = len(in_flight)
+        taken = more = self._distribute_allowed(now)
+        # Consumers that sample finish most messages unseen. So even if we took as many as there were places, some of
+        # these may still be free, and no answer would make us look again.
+        while more and policy.max_in_flight:
+            more = self._distribute_allowed(now)
+            taken += more
         self.dry_run.delivered(taken, now)
-        self.policy.spend(taken)
-        if self.consumers and self.ledger.depth and (later := self.policy.next_delivery(now)) is not None:
+        self.dry_run.put_in_flight(len(in_flight) - before, len(in_flight))
+        policy.note_in_flight(len(in_flight), self.turn.timestamp)
+        if self.consumers and self.ledger.depth and (later := policy.next_delivery(now)) is not None:
             self.wake_at(later)
+        return taken
+
+    def _distribute_allowed(self, now: float) -> int:
+        taken = self._distribute(self.policy.allowed(self.ledger.depth, len(self.in_flight), now), now)
+        self.policy.spend(taken)
         return taken
 
     def _distribute(self, available: int, now: float) -> int:
@@ -689,7 +704,7 @@ class Channel:
             self._go_on_dropping()
         elif self.policy.drops:
             self.apply_limits()
-        if self.consumers:
+        if self.consumers or self.is_ruled:  # without consumers, a limit may not be reached any more
             self.schedule_delivery()
 
     # Time to live

@@ -43,6 +43,8 @@ class ChannelPolicy:
     def __init__(self, rules: ChannelRules, now: float) -> None:
         self._rate_limiter: RateLimiter | None = None
         self._breaker: Breaker | None = None
+        self.max_in_flight = 0
+        self.in_flight_full_since: int | None = None  # wall clock, nanoseconds; None: there are free places
         self.follow(rules, now)
 
     def follow(self, rules: ChannelRules, now: float) -> None:
@@ -51,6 +53,9 @@ class ChannelPolicy:
         An unchanged rate or breaker keeps its state, because a reloaded file must not allow another burst.
         """
         self.rules = rules
+        if self.max_in_flight != (most := rules.max_in_flight or 0):
+            self.max_in_flight = most  # 0: no limit
+            self.in_flight_full_since = None
         self.ttl = rules.ttl  # nanoseconds; an attribute of its own, because each delivery reads it
         self.drops = drops(rules)  # whether a limit drops or buries the oldest messages
         self.refuses = refuses(rules)  # whether a limit rejects publishes
@@ -84,8 +89,17 @@ class ChannelPolicy:
 
     # Deliveries
 
-    def allowed(self, wanted: int, now: float) -> int:
-        """Return how many of `wanted` messages may be delivered now."""
+    def allowed(self, wanted: int, in_flight: int, now: float) -> int:
+        """Return how many of `wanted` messages may be delivered now, in addition to those in flight.
+
+        If there are more in flight than a limit allows, because it was lowered, the answer is 0 until there are fewer.
+        """
+        if self.max_in_flight:
+            wanted = min(wanted, max(0, self.max_in_flight - in_flight))
+        return self.within_rate(wanted, now)
+
+    def within_rate(self, wanted: int, now: float) -> int:
+        """Return how many of `wanted` messages the rate allows now."""
         return wanted if self._rate_limiter is None else min(wanted, self._rate_limiter.allowed(now))
 
     def spend(self, taken: int) -> None:
@@ -97,6 +111,16 @@ class ChannelPolicy:
         """Return when the next message may be delivered, or None if one may be delivered now."""
         limiter = self._rate_limiter
         return limiter.next_at(now) if limiter is not None and not limiter.allowed(now) else None
+
+    def note_in_flight(self, in_flight: int, timestamp: int) -> None:
+        """Note whether `max_in_flight` is reached. Call this at the end of a turn in which `in_flight` may have changed.
+
+        A place that is freed and taken again in the same turn doesn't end the time for which the limit is reached.
+        """
+        if not self.max_in_flight or in_flight < self.max_in_flight:
+            self.in_flight_full_since = None
+        elif self.in_flight_full_since is None:
+            self.in_flight_full_since = timestamp
 
     def note_deliveries(self, count: int, now: float) -> None:
         if self._breaker is not None:
@@ -187,9 +211,18 @@ class DryRun:
 
     def delivered(self, taken: int, now: float) -> None:
         """Count deliveries that the rate would have delayed."""
-        within = self.policy.allowed(taken, now)
+        within = self.policy.within_rate(taken, now)
         self.policy.spend(within)
         self._count("max_rate", taken - within)
+
+    def put_in_flight(self, count: int, in_flight: int) -> None:
+        """Count those of the latest `count` deliveries that would have waited for a place.
+
+        `in_flight` is the number of messages in flight now. For example, with a limit of 3, 2 messages in flight and 5
+        new deliveries, 4 of these would have waited.
+        """
+        if most := self.policy.max_in_flight:
+            self._count("max_in_flight", min(count, in_flight - most))
 
     def delivered_new(self, batch: Batch, count: int, timestamp: int) -> None:
         """Count first deliveries of messages that would have expired."""

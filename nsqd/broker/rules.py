@@ -52,6 +52,7 @@ class ChannelRules:
     max_bytes: int | None = None  # of waiting and deferred messages
     overflow: Overflow = Overflow.REJECT
     max_rate: float | None = None  # deliveries per second
+    max_in_flight: int | None = None  # messages, for all consumers together
     expire_after: float | None = None  # seconds without consumers, after which the channel is deleted
     expire_full: bool = False  # delete it even if it has messages
     dry: frozenset[str] = frozenset()

@@ -119,6 +119,7 @@ def _channel_snapshot(
         deferred_count=len(ledger.deferred),
         buried_count=len(ledger.buried),
         paused_why=channel.paused_why,
+        in_flight_full_since=channel.policy.in_flight_full_since,
         policy_counts=dict(channel.policy_counts),
         zone_local_msg_count=taken[Locality.SAME_ZONE],
         region_local_msg_count=taken[Locality.SAME_REGION],

@@ -163,10 +163,18 @@ class ChannelSnapshot:
         ),
     )
     client_count: int = field(metadata=gauge("clients", "Consumers.", json=Json.ALWAYS, statsd="clients"))
+    max_in_flight: int = field(
+        default=0,
+        kw_only=False,
+        metadata=gauge(
+            "max_in_flight", "Limit of messages in flight, from the policy file; 0: none.", of="policy.max_in_flight"
+        ),
+    )
     clients: Sequence[ClientSnapshot] | None  # None: not requested
     paused: bool
     e2e_processing_latency: LatencySnapshot
     paused_why: str = ""  # the reason of an automatic pause
+    in_flight_full_since: int | None = None  # when `max_in_flight` was reached, which it still is; None: it isn't
     policy_counts: Mapping[str, int] = field(default_factory=dict)  # messages that the policy acted on, by cause
     oldest_timestamp: int | None = None  # of the oldest waiting message; None: not requested, or not known
     expires_at: int | None = None  # when the policy deletes the unused channel; None: not requested, or never

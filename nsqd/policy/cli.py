@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
+from nsqcommon.limits_of_nodes import sum_in_words
 from nsqcommon.options import option
 from nsqcommon.startup import StartupError
 from nsqcommon.subcommands import Command, argument, parsed_by, run_one_of
@@ -27,6 +28,7 @@ _ABOUT: Final = """\
 Checks a policy file without a running nsqd. Prints every mistake with the line of its entry.
 With --topic, prints the keys that apply to the topic, and the line of the entry each one comes from.
 With --channel as well, also prints those of the channel.
+With --nodes, says what max_in_flight, which each node applies by itself, allows on so many nodes together.
 """
 
 _STATUS: Final = """\
@@ -48,10 +50,13 @@ class CheckOptions:
     file: str = argument("the policy file", kind=parsed_by(str, "FILE"))
     topic: str = option("", "print the rules for this topic", kind=parsed_by(_name, "NAME"))
     channel: str = option("", "also print the rules for this channel of the topic", kind=parsed_by(_name, "NAME"))
+    nodes: int = option(0, "number of nodes that have the channel, each worker being one; 0: unknown", at_least=0)
 
     def __post_init__(self) -> None:
         if self.channel and not self.topic:
             raise StartupError("--channel needs --topic")
+        if self.nodes and not self.channel:
+            raise StartupError("--nodes needs --channel")
 
 
 def main(argv: Sequence[str], *, out: TextIO | None = None, err: TextIO | None = None) -> int:
@@ -80,7 +85,7 @@ def _check(asked: CheckOptions, *, out: TextIO, err: TextIO) -> int:
     if not asked.topic:
         out.write(f"{asked.file} is valid; entries: {len(policies.entries)}\n")
     else:
-        _explain(policies, asked.topic, asked.channel, out)
+        _explain(policies, asked, out)
     return VALID
 
 
@@ -88,7 +93,8 @@ def _place(mistake: Mistake) -> str:
     return f":{mistake.line}" if mistake.line else ""
 
 
-def _explain(policies: Policies, topic: str, channel: str, out: TextIO) -> None:
+def _explain(policies: Policies, asked: CheckOptions, out: TextIO) -> None:
+    topic, channel = asked.topic, asked.channel
     sections = [(f"topic {topic}", policies.explain(topic, None))]
     if channel:
         sections.append((f"channel {topic}/{channel}", policies.explain(topic, channel)))
@@ -96,6 +102,13 @@ def _explain(policies: Policies, topic: str, channel: str, out: TextIO) -> None:
         out.write(f"{title}\n")
         for key, it in keys.items():
             setting = f"{key} = {json.dumps(it.value)}"
-            out.write(f"  {setting:<40} line {it.line}{', dry run' if it.is_dry else ''}\n")
+            words = f"; {_over_nodes(it.value, asked.nodes)}" if key == "max_in_flight" else ""
+            out.write(f"  {setting:<40} line {it.line}{', dry run' if it.is_dry else ''}{words}\n")
         if not keys:
             out.write("  no rules: NSQ's behavior and the options apply\n")
+
+
+def _over_nodes(limit: int, nodes: int) -> str:
+    if not nodes:
+        return f"{limit:,} on each node, more on several (see --nodes)"
+    return sum_in_words([limit] * nodes, "{} nodes") if nodes > 1 else f"{limit:,} on one node"

@@ -18,6 +18,7 @@ from nsqd.ack_option import Ack
 from nsqd.broker.rules import Overflow
 
 _MOST_ATTEMPTS: Final = 65_535  # the wire format has two bytes for attempts
+_MOST_IN_FLIGHT: Final = 1_000_000_000  # more than a node has memory for; /stats shows the number
 _RATE_UNITS: Final = {"s": 1, "m": 60, "h": 3600}
 
 
@@ -124,6 +125,7 @@ KEYS: Final[Mapping[str, Key]] = {
     "ttl": Key(About.CHANNELS, _longer_than_zero),
     "ttl_action": Key(About.CHANNELS, _one_of("drop", "bury"), ("ttl",)),
     "max_rate": Key(About.CHANNELS, _rate),
+    "max_in_flight": Key(About.CHANNELS, _whole(_MOST_IN_FLIGHT)),
     "max_messages": Key(About.EITHER, _whole()),
     "max_bytes": Key(About.EITHER, _size_above_zero),
     "overflow": Key(About.EITHER, _one_of(*Overflow), ("max_messages", "max_bytes")),

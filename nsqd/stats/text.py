@@ -70,9 +70,18 @@ def _channel_lines(channel: ChannelSnapshot, now: int) -> Iterator[str]:
         f"e2e%: {_latency(channel.e2e_processing_latency)}"
         f"{f' buried: {channel.buried_count}' if channel.buried_count else ''}"
         f"{f' paused: {channel.paused_why}' if channel.paused_why else ''}"
+        f"{_limit(channel, now)}"
     )
     for client in channel.clients or ():
         yield f"        {_client_line(client, now)}"
+
+
+def _limit(channel: ChannelSnapshot, now: int) -> str:
+    if not channel.max_in_flight:
+        return ""
+    since = channel.in_flight_full_since
+    reached = "" if since is None else f", reached for {format_duration(max(0, now - since // SECOND) * SECOND)}"
+    return f" max-inflt: {channel.max_in_flight}{reached}"
 
 
 def _client_line(client: ClientSnapshot, now: int) -> str:

@@ -9,7 +9,9 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
@@ -99,14 +101,20 @@ def test_a_client_gets_all_that_it_publishes(start_nsqd: StartNsqd, peer: str) -
 @pytest.mark.parametrize("peer", ALL_PEERS)
 def test_what_a_handler_always_fails_at_is_buried_in_the_end(start_nsqd: StartNsqd, tmp_path: Path, peer: str) -> None:
     policy = tmp_path / "policy.toml"
-    policy.write_text("[[policy]]\nmax_attempts = 5\n")
+    policy.write_text("[[policy]]\nmax_attempts = 5\nmax_in_flight = 3\n")
     nsqd = start_nsqd(f"policy-file={policy}")
     bodies = {"plain": [f"plain-{number}" for number in range(100)], "fails": [f"fails-{it}" for it in range(300)]}
     mixed = [body for pair in zip(bodies["plain"], bodies["fails"], strict=False) for body in pair]
     rest = bodies["fails"][100:]
     what = {"pub": mixed, "mpub": [rest], "dpub": [], "expected": mixed + rest, "most_attempts": 5}
     arrivals: dict[str, list[int]] = defaultdict(list)
-    for body, attempts, _ in run(peer, nsqd, what):
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(run, peer, nsqd, what)
+        while not running.done():
+            channel = nsqd.channel(peer, "channel")
+            assert channel is None or channel["in_flight_count"] <= channel["max_in_flight"] == 3
+            time.sleep(0.01)  # leave the processor to the client and the broker
+    for body, attempts, _ in running.result():
         arrivals[body].append(attempts)
 
     assert arrivals == {body: [1, 2, 3, 4, 5] if body.startswith("fails") else [1] for body in mixed + rest}

@@ -243,6 +243,8 @@ class BrokerMachine(RuleBasedStateMachine):
         if channel.is_due_for_the_job(entry, "kick"):
             channel.kick(entry)
         assert not self._is_exhausted(entry), "one attempt too many"
+        still_there = [it for it in channel.at(Place.IN_FLIGHT).values() if not self._overdue(it)]
+        assert not self._is_full(len(still_there)), "one too many in flight"
         assert not self._has_expired(topic, entry, late=LATE), "expired"
         if entry.place is Place.DEFERRED:
             assert self.now >= entry.due - 1e-5, "early"
@@ -261,6 +263,10 @@ class BrokerMachine(RuleBasedStateMachine):
     def _is_exhausted(self, entry: Entry) -> bool:
         most = self.policy.of_channels.max_attempts
         return most is not None and entry.attempts >= most
+
+    def _is_full(self, in_flight: int) -> bool:
+        most = self.policy.of_channels.max_in_flight
+        return most is not None and in_flight >= most
 
     def _has_expired(self, topic: TopicModel, entry: Entry, late: float = 0.0) -> bool:
         """Return whether the policy has the cursor pass over a message that was never delivered."""
@@ -683,16 +689,24 @@ class BrokerMachine(RuleBasedStateMachine):
         ttl=st.sampled_from([None, None, 3.0]),
         ttl_buries=st.booleans(),
         backoff=st.sampled_from([None, None, BACKOFF]),
+        in_flight=st.sampled_from([None, None, 1, 3]),
     )
     def change_the_policy(
-        self, most: int | None, ttl: float | None, *, ttl_buries: bool, backoff: BackoffRule | None = None
+        self,
+        most: int | None,
+        ttl: float | None,
+        *,
+        ttl_buries: bool,
+        backoff: BackoffRule | None = None,
+        in_flight: int | None = None,
     ) -> None:
         self._finish_turn()
         nanoseconds = int(ttl * 1e9) if ttl is not None else None
         self.policy.of_channels = ChannelRules(
-            max_attempts=most, ttl=nanoseconds, ttl_buries=ttl_buries, backoff=backoff
+            max_attempts=most, ttl=nanoseconds, ttl_buries=ttl_buries, backoff=backoff, max_in_flight=in_flight
         )
         self.broker.rules_changed(list(self.broker.topics))
+        self._finish_turn()
 
     def _forget_channel(self, topic: TopicModel, name: str) -> None:
         del topic.channels[name]
@@ -1001,7 +1015,8 @@ class BrokerMachine(RuleBasedStateMachine):
         for topic, model, real in self._channels():
             if MODEL_SLICES and real.alarm <= self.now:
                 continue  # the next slice delivers more
-            if not model.paused and real.depth and topic.name not in self.store.wanted:
+            may_deliver = not model.paused and not self._is_full(model.count(Place.IN_FLIGHT))
+            if may_deliver and real.depth and topic.name not in self.store.wanted:
                 assert all(consumer.room <= 0 for consumer in real.consumers)
 
     def figures_agree(self) -> None:
@@ -1018,6 +1033,7 @@ class BrokerMachine(RuleBasedStateMachine):
                 assert channel.deferred_count == expected.count(Place.DEFERRED)
                 assert channel.buried_count == expected.count(Place.BURIED)
                 assert channel.message_count == expected.handed_over
+                assert (channel.in_flight_full_since is not None) == self._is_full(channel.in_flight_count)
 
     def consumers_are_counted_right(self) -> None:
         for client in self._living():
@@ -1079,12 +1095,15 @@ class FailingMachine(BrokerMachine):
         most=st.sampled_from([1, 1, 2, 2, 4, None]),
         backoff=st.sampled_from([None, BACKOFF]),
         timeout=st.sampled_from([1.0, 60.0]),
+        in_flight=st.sampled_from([None, None, 1, 3]),
     )
-    def messages_fail(self, most: int | None, backoff: BackoffRule | None, timeout: float) -> None:
+    def messages_fail(
+        self, most: int | None, backoff: BackoffRule | None, timeout: float, in_flight: int | None
+    ) -> None:
         self.subscribe("orders", "mail", ready=6, timeout=timeout, sample_rate=0)
         self.create_channel("orders", "audit")
         self.publish_many("orders", 8)
-        self.change_the_policy(most, None, ttl_buries=False, backoff=backoff)
+        self.change_the_policy(most, None, ttl_buries=False, backoff=backoff, in_flight=in_flight)
         self.bury(0, 1)
         self.bury(0, 3)
 

@@ -6,14 +6,17 @@ Hypothesis plays two holders that poll and stream, a consumer over TCP, and the 
 from __future__ import annotations
 
 import os
+from math import inf
 from typing import Final
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from nsqd.broker.http_consumers import HttpCaller, HttpConsumer, LeasePoll, StreamingConsumer, ids_in
 from nsqd.broker.leases import Leases, TooMany
+from nsqd.broker.rules import NO_CHANNEL_RULES, ChannelRules
+from tests.support.given_rules import GivenRules
 from tests.support.leasing import bounds
 from tests.support.lengths import sized
 from tests.support.node import Node
@@ -28,7 +31,8 @@ EXAMPLES: Final = int(os.environ.get("MODEL_EXAMPLES", "1000")) // sized(short=1
 class Leasing(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.node = Node(mem_queue_size=10_000)
+        self.policy = GivenRules()
+        self.node = Node(policy=self.policy, mem_queue_size=10_000)
         self.channel = self.node.broker.topic("t").channel("c")
         self.leases = Leases(self.node.broker.turn, bounds(in_channel=IN_CHANNEL, of_holder=OF_HOLDER, waiting=100))
         self.published = 0
@@ -40,6 +44,18 @@ class Leasing(RuleBasedStateMachine):
         self.publisher = self.node.client()
         self.node.clients.clear()  # so that nobody is closed for want of heartbeats
         self.node.turn()
+
+    @initialize(most=st.sampled_from([None, None, 2, 5]))
+    def limit(self, most: int | None) -> None:
+        self.policy.of_channels = NO_CHANNEL_RULES if most is None else ChannelRules(max_in_flight=most)
+        self.node.broker.rules_changed(["t"])
+        self.node.turn()
+
+    @property
+    def places(self) -> float:
+        """Return how many more messages may be in flight."""
+        most = self.policy.of_channels.max_in_flight
+        return inf if most is None else most - len(self.channel.in_flight)
 
     @rule(count=st.integers(1, 5))
     def publish(self, count: int) -> None:
@@ -134,7 +150,8 @@ class Leasing(RuleBasedStateMachine):
         self.node.turn()
         for poll, _, caller in self.polls:
             if not poll.count and poll is poll._poller.polls[0]:
-                assert not (self.channel.depth and self.leases.left(self.channel, caller.holder)), "it waits in vain"
+                may_have = self.places and self.leases.left(self.channel, caller.holder)
+                assert not (self.channel.depth and may_have), "it waits in vain"
 
     def _got(self, ids: list[bytes], caller: HttpCaller) -> None:
         """Note what somebody has read, perhaps so late that its lease has ended and somebody else has it."""
@@ -158,6 +175,7 @@ class Leasing(RuleBasedStateMachine):
 
     @invariant()
     def bounds_hold(self) -> None:
+        assert self.places >= 0, "one too many in flight"
         lessees = [it for it in self.channel.consumers if isinstance(it, HttpConsumer)]
         assert sum(it.in_flight for it in lessees) <= IN_CHANNEL
         for holder in ("ana", "ben"):

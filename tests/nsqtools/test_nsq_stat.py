@@ -9,7 +9,7 @@ from trio.testing import MockClock
 from nsqcommon.durations import SECOND
 from nsqtools.command import ToolFailed
 from nsqtools.nsq_stat import Options, watch
-from nsqtools.rates import HEADER, Counters, Poll
+from nsqtools.rates import HEADER, NodeCounters, Poll
 
 
 class FakeChannel:
@@ -25,7 +25,7 @@ class FakeChannel:
         self.polled.append(now)
         if number in self._down:
             return Poll(now, {}, ("a:1",)), ["it is down"]
-        return Poll(now, {"a:1": Counters(message_count=10 * number)}), []
+        return Poll(now, {"a:1": NodeCounters(message_count=10 * number)}), []
 
 
 def watched(channel: FakeChannel, *, count: int, interval: int = 2) -> list[str]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from nsqtools.rates import HEADER, Counters, Poll, counters_in, row_between
+from nsqtools.rates import HEADER, NodeCounters, Poll, counters_in, row_between
 
 
-def node(messages: int, depth: int = 0, **others: int) -> Counters:
-    return Counters(message_count=messages, depth=depth, **others)
+def node(messages: int, depth: int = 0, **others: int) -> NodeCounters:
+    return NodeCounters(message_count=messages, depth=depth, **others)
 
 
 def test_the_table_byte_by_byte() -> None:
@@ -55,3 +55,41 @@ def test_a_channel_in_what_nsqd_says() -> None:
     assert counters_in(stats, "t", "c") == node(9, 3)
     assert counters_in(stats, "t", "d") is None
     assert counters_in({"topics": None}, "t", "c") is None
+
+
+LIMIT = 3
+START = 1_700_000_000 * 10**9
+
+
+def limited(*full_since: int, now: int = START + 125 * 10**9) -> Poll:
+    """Return a poll of nodes with a limit that was reached at these times; 0: it isn't."""
+    nodes = {
+        f"n{number}:1": node(0, max_in_flight=LIMIT, in_flight_full_since=it) for number, it in enumerate(full_since)
+    }
+    return Poll(1.0, nodes, timestamp=now)
+
+
+def test_a_limit_of_messages_in_flight_is_shown_with_how_long_it_has_been_reached() -> None:
+    row = row_between(Poll(0.0, {}), limited(START))
+    assert row.line().endswith("       0  (max_in_flight 3, reached for 2m5s)\n")
+    assert (row.document()["max_in_flight"], row.document()["in_flight_full_seconds"]) == (3, 125)
+    row = row_between(Poll(0.0, {}), limited(0))
+    assert row.line().endswith("       0  (max_in_flight 3)\n")
+    assert row.document()["in_flight_full_seconds"] is None
+
+
+def test_the_limits_of_several_nodes_add_up() -> None:
+    row = row_between(Poll(0.0, {}), limited(START + 60 * 10**9, 0, START))
+    assert row.line().endswith("  (max_in_flight 3 on each node, up to 9 on these three, reached for 2m5s)\n")
+    assert (row.document()["max_in_flight"], row.document()["in_flight_full_seconds"]) == (9, 125)
+
+
+def test_a_node_whose_clock_is_ahead_has_just_reached_its_limit() -> None:
+    row = row_between(Poll(0.0, {}), limited(START, now=START - 10**9))
+    assert row.document()["in_flight_full_seconds"] == 0
+
+
+def test_the_limit_of_a_channel_in_what_nsqd_says() -> None:
+    told = {"channel_name": "c", "message_count": 0, "max_in_flight": 3, "in_flight_full_since": START}
+    stats = {"topics": [{"topic_name": "t", "channels": [told]}]}
+    assert counters_in(stats, "t", "c") == node(0, max_in_flight=3, in_flight_full_since=START)

@@ -100,6 +100,7 @@ _EVERY_CHANNEL: Final = "Every channel gets every message at least once."
 _ONCE: Final = "A publish with a key is stored once"
 _ATTEMPTS: Final = "Attempts never go down"
 _EARLY: Final = "A delay never ends early"
+_IN_FLIGHT: Final = "No more messages are in flight than `max_in_flight` allows"
 _REFUSES: Final = "A message that the disk refuses to read is not given up."
 _DAMAGE: Final = "Damage is found, reported and read around."
 _POSITION: Final = "A position in a topic's history means the same message for ever."
@@ -1537,6 +1538,47 @@ BUGS: Final = (
             ),
         ),
         ("log",),
+    ),
+    # How many are in flight
+    Bug(
+        "one message too many is in flight",
+        _IN_FLIGHT,
+        "nsqd/broker/policy.py",
+        (("max(0, self.max_in_flight - in_flight)", "max(0, self.max_in_flight + 1 - in_flight)"),),
+        ("broker model", "leases model", "broker"),
+    ),
+    Bug(
+        "the messages of a consumer that has left take no place",
+        _IN_FLIGHT,
+        "nsqd/broker/channel.py",
+        (
+            (
+                "self.policy.allowed(self.ledger.depth, len(self.in_flight), now)",
+                "self.policy.allowed(self.ledger.depth, sum(it.in_flight for it in self.consumers), now)",
+            ),
+        ),
+        ("broker model", "broker"),
+    ),
+    Bug(
+        "the place of a buried message is not freed",
+        _EVERY_CHANNEL,
+        "nsqd/broker/channel.py",
+        (
+            (
+                "        self._bury([place], _note_by(reason, consumer))\n"
+                "        consumer.in_flight -= 1\n"
+                "        self.schedule_delivery()\n",
+                "        self._bury([place], _note_by(reason, consumer))\n        consumer.in_flight -= 1\n",
+            ),
+        ),
+        ("broker model", "broker"),
+    ),
+    Bug(
+        "what a consumer samples out takes a place for ever",
+        _EVERY_CHANNEL,
+        "nsqd/broker/channel.py",
+        (("        while more and policy.max_in_flight:\n", "        while False:\n"),),
+        ("broker model", "broker"),
     ),
     # Who gets what, and in which order
     Bug(

@@ -246,3 +246,10 @@ def test_ipv6_is_in_brackets() -> None:
 def test_a_node_that_says_nothing_of_itself_is_what_we_were_told() -> None:
     assert read_info({}, "[::1]:4151").address == "[::1]:4151"
     assert read_info({"broadcast_address": "b", "http_port": 9}, "a:1").address == "b:9"
+
+
+def test_since_when_a_limit_is_reached_is_told_by_our_clock() -> None:
+    full = stats(max_in_flight=3, in_flight_full_since=1_700_000_000 * 10**9)
+    row = read_stats("n1:1", full, at=0.0, skew=30.0).topics["t"].channels["c"].row
+    assert (row.max_in_flight, row.in_flight_full_since) == (3, 1_700_000_000 - 30.0)
+    assert read(stats(max_in_flight=3)).topics["t"].channels["c"].row.in_flight_full_since is None

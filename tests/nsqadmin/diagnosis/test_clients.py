@@ -93,3 +93,12 @@ def test_of_the_consumers_of_a_silent_node_nothing_is_known() -> None:
 def test_ten_thousand_consumers_are_judged_quickly() -> None:
     crowd = channel(channel_node(depth=5, clients=tuple(one(str(at), **FULL) for at in range(10_000))))
     assert len(judged(crowd, NOW)) == 10_000  # a median for each of them would take minutes
+
+
+def test_who_holds_a_place_of_a_limit_that_is_reached_has_full_hands() -> None:
+    holder = one("a", in_flight_count=1, ready_count=100, finish_rate=0.0, oldest_in_flight=40.0)
+    other = one("b", in_flight_count=0, ready_count=100, finish_rate=0.0)
+    row = channel_node(depth=5, max_in_flight=1, clients=(holder, other))
+    assert [it.word for it in judged(channel(row), NOW)] == ["idle", "OK"]
+    full = replace(row, in_flight_full_since=NOW - 40)
+    assert [it.word for it in judged(channel(full), NOW)] == ["stuck", "idle"]

@@ -129,6 +129,28 @@ def test_d6_a_queue_that_shrinks_is_none() -> None:
     assert about(it, Trends(depth=[500, 300, 100], finished=[40, 40], incoming=[5, 5])) == []
 
 
+def limited(**fields: Any) -> Channel:
+    """Return a channel with two consumers and a limit of one message in flight, which is reached."""
+    holder = client(ready_count=100, in_flight_count=1, oldest_in_flight=68.0, **fields)
+    idle = client(ready_count=100, **fields)
+    row = channel_node(depth=500, in_flight_count=1, clients=(holder, idle), max_in_flight=1)
+    return channel(replace(row, in_flight_full_since=NOW - 60))
+
+
+def test_d6_where_a_limit_holds_up_messages_it_is_named() -> None:
+    trends = Trends(depth=[100, 300, 500], finished=[40, 40], incoming=[95, 97])
+    finding = only(about(limited(finish_rate=20.0), trends))
+    assert (finding.rule, finding.verdict) == ("D6", "max_in_flight is reached: consumers finish 40/s, 96/s arrive")
+    assert "lets 1 message be in flight" in finding.advice
+    assert "2.4 times as many" in finding.advice
+
+
+def test_d7_who_hangs_with_all_places_of_a_limit() -> None:
+    finding = only(about(limited(finish_rate=0.0), Trends(depth=[500, 500], finished=[0, 0])))
+    assert finding.rule == "D7"
+    assert "raise max_in_flight in the policy file" in finding.advice
+
+
 def test_d7_handlers_hang() -> None:
     reader = client(ready_count=5, in_flight_count=5, finish_rate=0.0, client_id="c1", hostname="c1")
     it = channel(channel_node(depth=50, in_flight_count=5, clients=(reader,)))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from nsqadmin.cluster.series import SeriesStore
 from nsqadmin.diagnosis.findings import diagnose
-from nsqadmin.parts.policy import OnNode, lines_of_channel, lines_of_topic
+from nsqadmin.parts.policy import OnNode, limit_in_words, lines_of_channel, lines_of_topic
 from nsqadmin.parts.status import PAUSED, PAUSED_ITSELF, Standing
-from tests.support.picture import channel, channel_node, snapshot, topic
+from tests.support.picture import NOW, channel, channel_node, snapshot, topic
 
 LIMITS = Path(__file__).parents[3] / "docs" / "how-to" / "limits.md"
 
@@ -49,6 +50,20 @@ def test_a_topic_shows_its_own_and_its_channels() -> None:
         ("", "max_messages, rejected"),
         ("c", "ttl, dropped"),
     ]
+
+
+def test_a_limit_of_messages_in_flight_is_shown_with_how_long_it_has_been_reached() -> None:
+    assert limit_in_words(channel(), NOW) == ""
+    row = channel_node("n1:4151", max_in_flight=3)
+    assert limit_in_words(channel(row), NOW) == "3"
+    full = replace(row, in_flight_full_since=NOW - 125)
+    assert limit_in_words(channel(full), NOW) == "3; reached for 2m 5s"
+    three = full, channel_node("n2:4151", max_in_flight=3), channel_node("n3:4151", max_in_flight=3)
+    words = "3 on each node, up to 9 on these three"
+    assert limit_in_words(channel(*three), NOW) == f"{words}; reached for 2m 5s on n1:4151"
+    assert limit_in_words(channel(*three, silent=("n1:4151",)), NOW) == words
+    all_full = [replace(it, in_flight_full_since=NOW - 125) for it in three]
+    assert limit_in_words(channel(*all_full), NOW) == f"{words}; reached for 2m 5s"
 
 
 def test_every_cause_of_the_documents_is_explained_and_an_unknown_one_is_shown() -> None:

@@ -22,6 +22,7 @@ BOUNDS = """
 channel = "slow"
 max_messages = 10
 overflow = "drop-oldest"
+max_in_flight = 3
 
 [[policy]]
 channel = "mail"
@@ -173,6 +174,7 @@ def test_the_tab_policy_shows_each_key_with_its_line_and_where_nodes_differ(tmp_
         assert "all that report" in overflow
         assert "Nodes have different policy files" in page
         assert "No policy file applies here" in it.page("/topics/t?tab=policy")
+        assert ": 3 on each node, up to 9 on these three</p>" in it.page("/topics/t/slow")
         it.nodes[2].stop()
         eventually(lambda: f"{names[2]}</a> does not report its policy" in it.page("/topics/t/slow?tab=policy"))
         assert "Nodes have different policy files" not in it.page("/topics/t/slow?tab=policy")

@@ -63,6 +63,20 @@ def test_a_number_of_a_channel_is_shown_where_its_field_says(node: Node, name: s
     check(node, name, OF_CHANNELS[name], of_topic=False)
 
 
+@pytest.mark.parametrize(("ago", "seconds"), [(None, "0"), (2_500_000_000, "2.5")])
+def test_the_time_for_which_a_limit_is_reached_is_a_metric(node: Node, ago: int | None, seconds: str) -> None:
+    def metrics(**numbers: Any) -> str:
+        (topic,) = stats.snapshot(node.broker).topics or ()
+        topics = [replace(topic, channels=[replace(topic.channels[0], **numbers)])]
+        made = nsqd_metrics(node.broker, topics, MEMORY, waiting=0, policy_error="", policy_is_copy=False)
+        return exposition(made).decode()
+
+    since = None if ago is None else node.broker.turn.timestamp - ago
+    line = f'nsqd_channel_in_flight_full_seconds{{topic="t",channel="c"}} {seconds}\n'
+    assert line in metrics(max_in_flight=3, in_flight_full_since=since)
+    assert "nsqd_channel_in_flight_full_seconds{" not in metrics()
+
+
 @pytest.mark.parametrize("name", OF_TOPICS)
 def test_a_number_of_a_topic_is_shown_where_its_field_says(node: Node, name: str) -> None:
     check(node, name, OF_TOPICS[name], of_topic=True)

@@ -76,7 +76,23 @@ def test_a_file_is_called_as_it_was_spelled(path: Path) -> None:
     assert out.getvalue() == f"{spelled} is valid; entries: 2\n"
 
 
-@pytest.mark.parametrize("arguments", [["--channel=c"], ["--topic=a/b"], ["--topic=a", "--channel=*"]])
+@pytest.mark.parametrize(
+    "arguments", [["--channel=c"], ["--topic=a/b"], ["--topic=a", "--channel=*"], ["--topic=a", "--nodes=2"]]
+)
 def test_wrong_arguments(path: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert check(path, *arguments)[0] == NOT_READ
     assert "usage" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "3 on each node, more on several (see --nodes)"),
+        (["--nodes=1"], "3 on one node"),
+        (["--nodes=3"], "3 on each node, up to 9 on three nodes"),
+    ],
+)
+def test_a_limit_of_each_node_says_what_it_is_on_several(path: Path, arguments: list[str], words: str) -> None:
+    path.write_text("[[policy]]\nmax_in_flight = 3\n")
+    status, out, _ = check(path, "--topic=t", "--channel=c", *arguments)
+    assert (status, out.splitlines()[-1]) == (VALID, f"  max_in_flight = 3                        line 1; {words}")

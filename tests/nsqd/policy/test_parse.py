@@ -33,6 +33,7 @@ def test_entries_have_the_lines_of_their_headers() -> None:
     ("max_rate", "500", 'max_rate: must be a rate in quotes, such as "500/s", "30/m" or "10/h", not 500'),
     ("max_rate", '"0/s"', 'max_rate: must be a rate in quotes, such as "500/s", "30/m" or "10/h", not \'0/s\''),
     ("max_rate", '"5/d"', 'max_rate: must be a rate in quotes, such as "500/s", "30/m" or "10/h", not \'5/d\''),
+    ("max_in_flight", "0", "max_in_flight: must be a number from 1 to 1000000000, not 0"),
     ("ttl", '"0"', "ttl: must be more than 0, not '0'"),
     ("ttl", '"-1s"', 'ttl: must be a duration in quotes, such as "30s", "10m", "12h" or "7d", not \'-1s\''),
     ("ttl", '"7x"', 'ttl: must be a duration in quotes, such as "30s", "10m", "12h" or "7d", not \'7x\''),

@@ -29,6 +29,7 @@ backoff_max = "10m"
 ttl = "7d"
 ttl_action = "bury"
 max_rate = "30/m"
+max_in_flight = 3
 
 [[policy]]
 topic = "orders.*"
@@ -63,6 +64,7 @@ def test_each_key_comes_from_the_first_entry_that_matches_and_has_it() -> None:
         ttl=7 * DAY,
         ttl_buries=True,
         max_rate=0.5,
+        max_in_flight=3,
     )
     assert POLICIES.channel("orders.eu", "other") == ChannelRules(max_attempts=100)
     assert POLICIES.topic("orders.eu") == TopicRules(
@@ -120,17 +122,17 @@ def test_patterns(pattern: str, topic: str, is_meant: bool) -> None:
 
 def test_explanations_name_each_key_with_its_value_as_written_and_its_line() -> None:
     assert POLICIES.explain("orders.eu", None) == {
-        "max_messages": EffectiveKey(5, 12, False),
-        "max_bytes": EffectiveKey("20kB", 12, False),
-        "overflow": EffectiveKey("drop-oldest", 12, False),
-        "expire_after": EffectiveKey("30d", 12, False),
-        "ack": EffectiveKey("synced", 12, False),
-        "retention_time": EffectiveKey("7d", 12, False),
-        "retention_bytes": EffectiveKey("1GB", 31, False),
+        "max_messages": EffectiveKey(5, 13, False),
+        "max_bytes": EffectiveKey("20kB", 13, False),
+        "overflow": EffectiveKey("drop-oldest", 13, False),
+        "expire_after": EffectiveKey("30d", 13, False),
+        "ack": EffectiveKey("synced", 13, False),
+        "retention_time": EffectiveKey("7d", 13, False),
+        "retention_bytes": EffectiveKey("1GB", 32, False),
     }
-    assert POLICIES.explain("t", "audit")["max_buried"] == EffectiveKey(100, 22, True)
+    assert POLICIES.explain("t", "audit")["max_buried"] == EffectiveKey(100, 23, True)
     assert list(POLICIES.explain("orders.eu", "billing")) == [
-        "max_attempts", "backoff", "backoff_min", "backoff_max", "ttl", "ttl_action", "max_rate",
+        "max_attempts", "backoff", "backoff_min", "backoff_max", "ttl", "ttl_action", "max_rate", "max_in_flight",
     ]  # fmt: skip
 
 

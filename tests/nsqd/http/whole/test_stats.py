@@ -207,6 +207,20 @@ def test_topics_are_set_apart_and_pauses_shown() -> None:
     assert "\n   *P [c1   " in text
 
 
+def test_a_limit_is_shown_with_how_long_it_has_been_reached() -> None:
+    since = 1_795_215_700 * 10**9
+    for reached, shown in ((None, ""), (since, ", reached for 2m5s")):
+        channel = replace(CHANNEL, max_in_flight=3, in_flight_full_since=reached)
+        snapshot = replace(SNAPSHOT, topics=[replace(TOPIC, channels=[channel])])
+        text = shown_as_text(snapshot, None, version="v", timestamp=since + 125 * 10**9)
+        assert f"e2e%:  max-inflt: 3{shown}\n" in text
+        (topic,) = json.loads(as_json(snapshot))["topics"]
+        (found,) = topic["channels"]
+        assert (found["max_in_flight"], found.get("in_flight_full_since")) == (3, reached)
+    assert b"in_flight_full_since" not in as_json(SNAPSHOT)
+    assert b"max_in_flight" not in as_json(SNAPSHOT)
+
+
 def test_client_on_a_unix_socket() -> None:
     client = replace(CLIENT, remote_address="@", hostname="here", user_agent="")
     text = shown_as_text(replace(SNAPSHOT, producers=[client]), None, version="v", timestamp=10**19)
