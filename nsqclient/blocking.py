@@ -41,7 +41,7 @@ from nsqclient.core.publication import Headers, Names, Outcome, ProducerConnecti
 from nsqclient.core.recall import ACCEPT, RecallTarget, check_support, place_of
 from nsqclient.core.reconnect import Reconnect
 from nsqclient.shell.identity import our_identity
-from nsqclient.shell.targets import check_target, host_of, peer_of
+from nsqclient.shell.targets import check_target, host_of, local_host, peer_of
 from nsqclient.shell.tls import context_of, tls_maker
 from nsqcommon.blocking_http import BlockingHttp
 from nsqcommon.net import AddressError, parse_address
@@ -315,7 +315,10 @@ class _Link:
                 connected.settimeout(self._config.dial_timeout)
                 connected.connect(where.path)
             else:
-                connected = socket.create_connection((where.host, where.port), self._config.dial_timeout)
+                local = local_host(self._config)
+                connected = socket.create_connection(
+                    (where.host, where.port), self._config.dial_timeout, (local, 0) if local else None
+                )
                 connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except (OSError, AddressError) as error:
             raise ConnectError(f"dial {self.address}: {error}") from error
