@@ -190,7 +190,7 @@ class Consumer:
 
     @property
     def max_in_flight(self) -> int:
-        """The maximum number of messages in flight here, from all nsqds together."""
+        """The maximum number of messages in flight here, of all nsqds and topics together."""
         return self._portal.look(lambda: self._portal.client.max_in_flight)
 
     def set_max_in_flight(self, count: int) -> None:

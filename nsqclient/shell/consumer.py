@@ -309,7 +309,7 @@ class Consumer:
 
     @property
     def max_in_flight(self) -> int:
-        """The maximum number of messages in flight here, from all nsqds together."""
+        """The maximum number of messages in flight here, of all nsqds and topics together."""
         return self._core.max_in_flight
 
     def set_max_in_flight(self, count: int) -> None:
