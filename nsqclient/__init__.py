@@ -12,7 +12,8 @@ the same for asyncio, `nsqclient.sync` is for plain scripts, and `nsqclient.test
     answers to a message       core/delivery.py      handshake, frames            core/connection.py
     cancel, reschedule         core/recall.py        reconnecting                 core/reconnect.py, shell/node.py
     which nsqds are listed     core/listings.py      asking nsqlookupd            shell/discovery.py
-    which nsqds are followed   shell/sources.py, then shell/consumer.py
+    which nsqds are followed   shell/sources.py, then shell/subscription.py
+    which topic gets how much  core/shares.py
     which nsqds are members    core/node_list.py, then core/membership.py, then core/roster.py (producers)
 """
 

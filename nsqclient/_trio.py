@@ -45,9 +45,10 @@ _GOODBYE: Final = 0.5  # seconds for the peer to close its side
 
 
 def open_consumer(
-    topic: str,
+    topic: str | Sequence[str],
     channel: str,
     *,
+    weights: Sequence[float] | None = None,
     nsqd: Sequence[Target] | Target = (),
     lookupd: Sequence[str] | str = (),
     config: Config = Config(),
@@ -59,6 +60,9 @@ def open_consumer(
     logger: logging.Logger = LOGGER,
 ) -> AbstractAsyncContextManager[Consumer]:
     """Open a consumer on trio. It stops at the end of the block.
+
+    `topic` may be several topics. They share `max_in_flight` by `weights`, equal ones by default: each topic that has
+    messages gets its part, and what it doesn't use goes to the others.
 
     At the end, you have `drain_timeout` to answer messages in flight. If the block raises or is cancelled, unanswered
     messages are requeued at once.
@@ -76,6 +80,7 @@ def open_consumer(
         OnTrio,
         topic,
         channel,
+        weights=weights,
         nsqd=nsqd,
         lookupd=lookupd,
         config=config,
@@ -89,7 +94,7 @@ def open_consumer(
 
 
 async def serve_consumer(
-    topic: str,
+    topic: str | Sequence[str],
     channel: str,
     handler: Handler,
     options: dict[str, Any],
@@ -128,7 +133,8 @@ def open_producer(
     `strategy` chooses among several nsqds: "hostpool" takes each in turn, leaving out those that fail; "round_robin"
     takes each in turn; "epsilon_greedy" mostly the quickest; "first" the first that works; "fewest_in_flight" the one
     with the fewest unanswered publishes; "near" one in the zone or region of `config`; "by_key" always the same one for
-    the same key, so that a repeat goes there, or the next one if that fails; "all" and `quorum(n)` send to all.
+    the same key, so that a repeat goes there, or the next one if that fails; "by_group" the same for a group (without
+    one, for a key), and "by_topic" for a topic; "all" and `quorum(n)` send to all.
 
     `retry` says what we retry for you. "safe": everything, without publishing anything twice. A message that was
     certainly not published, because there was no connection or it broke before nsqd had received the whole message, may

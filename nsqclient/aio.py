@@ -44,9 +44,10 @@ _READ_SIZE: Final = 64 * 1024
 
 
 def open_consumer(
-    topic: str,
+    topic: str | Sequence[str],
     channel: str,
     *,
+    weights: Sequence[float] | None = None,
     nsqd: Sequence[str] | str = (),
     lookupd: Sequence[str] | str = (),
     config: Config = Config(),
@@ -66,6 +67,7 @@ def open_consumer(
         OnAsyncio,
         topic,
         channel,
+        weights=weights,
         nsqd=nsqd,
         lookupd=lookupd,
         config=config,

@@ -6,8 +6,9 @@
 A publish takes one write and one read, where `nsqclient.sync` passes each call to its thread and back. Use it in
 libraries that publish from plain functions. It survives a fork, because the child makes its own connections and names.
 
-It uses one nsqd at a time, and switches to another if that fails. Heartbeats are off, because nothing would answer
-them. If the connection breaks between two calls, the next publish notices and is repeated.
+It uses one nsqd at a time, and switches to another if that fails. A message with a group goes to the group's nsqd, as
+with the strategy `by_group` of `open_producer`. Heartbeats are off, because nothing would answer them. If a connection
+breaks between two calls, the next publish notices and is repeated.
 """
 
 from __future__ import annotations
@@ -35,9 +36,21 @@ from nsqclient.core.errors import (
     PublishUnsent,
     Unsupported,
 )
+from nsqclient.core.hostpool import weight_of
 from nsqclient.core.listings import BadAnswer, LookupdAddress, parse_lookupd
 from nsqclient.core.node_list import NODES, nodes_target, read_nodes
-from nsqclient.core.publication import Headers, Names, Outcome, ProducerConnection, checked_key, keyed, pub_command
+from nsqclient.core.publication import (
+    Group,
+    Headers,
+    Names,
+    Outcome,
+    ProducerConnection,
+    checked_key,
+    group_in,
+    keyed,
+    pub_command,
+    with_group,
+)
 from nsqclient.core.recall import ACCEPT, RecallTarget, check_support, place_of
 from nsqclient.core.reconnect import Reconnect
 from nsqclient.shell.identity import our_identity
@@ -53,6 +66,7 @@ _FIRST_PAUSE: Final = 0.05  # seconds
 _LONGEST_PAUSE: Final = 1.0
 _HTTP_TIMEOUT: Final = 10.0  # seconds
 _GOODBYE: Final = 0.5  # seconds
+_REST: Final = 30.0  # seconds that groups avoid an nsqd that has failed
 _PUB_FAILED: Final = "PUB_FAILED"  # E_ and E_D: nsqd could not store the message, so another one may
 
 Nodes = Callable[[], Mapping[str, str]]  # the state of each nsqd by address; empty if it accepts publishes
@@ -84,6 +98,8 @@ class BlockingProducer:
         self._links: dict[str, _Link] = {}
         self._current: _Link | None = None
         self._had_one = False  # we have been connected before
+        self._states: Mapping[str, str] = {}  # what `nodes` has returned, for groups
+        self._states_end = 0.0  # when to call it again
 
     def _begin_in_child(self) -> None:
         """Drop the parent's state, and close its sockets here without sending nsqd anything."""
@@ -104,13 +120,15 @@ class BlockingProducer:
         delay: float | None = None,
         key: str | None = None,
         headers: Headers | None = None,
+        group: Group | None = None,
     ) -> None:
         """Publish a message and return when nsqd has accepted it. Arguments and errors: see `Producer.publish`."""
+        headers = with_group(headers, group)
         command = pub_command(topic, body, delay, headers)
         given = checked_key(key) if key is not None else None
         until = time.monotonic() + self._retry_timeout  # includes the wait for other threads, or the waits would add up
         with self._lock:
-            self._publish(topic, command, given if given is not None else self._names.next(), until)
+            self._publish(topic, command, given if given is not None else self._names.next(), group_in(headers), until)
 
     def close(self) -> None:
         """Close all connections. A later publish opens a new one."""
@@ -122,25 +140,28 @@ class BlockingProducer:
 
     # Publishing
 
-    def _publish(self, topic: str, command: bytes, key: bytes, until: float) -> None:
+    def _publish(self, topic: str, command: bytes, key: bytes, group: bytes | None, until: float) -> None:
         pauses = Reconnect(self._config, self._random, first=_FIRST_PAUSE, longest=_LONGEST_PAUSE)
         refused: set[str] = set()  # nsqds that couldn't store it
-        unknown: PublishError | None = None  # it may be stored at `self._current` and nowhere else
+        unknown: PublishError | None = None
+        only: _Link | None = None  # with an unknown outcome, it may be stored there and nowhere else
         while True:
             error: NSQError
             try:
-                link = self._connected(at=self._current if unknown is not None else None, without=refused)
+                link = self._connected_to(only) if only is not None else self._link_for(group, refused)
                 link.publish(topic, command, key)
                 return
             except OutcomeUnknown as caught:
                 error = unknown = caught
+                only = link
             except PublishRejected as caught:
                 # nsqd looks up the key before it tries to store, but after it has validated the command.
                 if not caught.code.endswith(_PUB_FAILED):
                     raise
                 error = unknown or caught
                 if unknown is None:
-                    refused.add(self._drop_current())
+                    refused.add(link.address)
+                    self._has_failed(link)
                     if refused >= set(self._nodes()):
                         raise
                     continue
@@ -150,17 +171,45 @@ class BlockingProducer:
                 raise error
             time.sleep(min(pauses.pause(), max(until - time.monotonic(), 0.0)))
 
-    def _drop_current(self) -> str:
-        assert self._current is not None
-        address, self._current = self._current.address, None
-        return address
+    def _has_failed(self, link: _Link) -> None:
+        """Use another nsqd for the next publishes."""
+        if self._current is link:
+            self._current = None
+        link.rests_until = time.monotonic() + _REST
+        self._states_end = 0.0  # it may be gone
 
     # Connections
 
-    def _connected(self, *, at: _Link | None = None, without: Set[str] = frozenset()) -> _Link:
-        """Return an open connection to the nsqd of `at`, or to any nsqd that isn't excluded."""
-        if at is not None:
-            return self._connected_to(at)
+    def _link_for(self, group: bytes | None, without: Set[str]) -> _Link:
+        """Return an open connection for a message of this group, or for one without a group."""
+        if group is None:
+            return self._connected(without=without)
+        error: NSQError = ConnectError("no nsqd is known")
+        for address in self._in_order_of(group, without):
+            link = self._link(address)
+            try:
+                link.open()
+            except NSQError as caught:
+                error = caught
+                self._has_failed(link)
+                continue
+            self._had_one = True
+            return link
+        raise error
+
+    def _in_order_of(self, group: bytes, without: Set[str]) -> Sequence[str]:
+        """Return the addresses in the order in which this group uses them; failed and full ones come last."""
+        now = time.monotonic()
+        if now >= self._states_end:
+            self._states = self._nodes()
+            self._states_end = now + self._config.lookupd_poll_interval
+        states = self._states
+        addresses = [address for address in states if address not in without]
+        addresses.sort(key=lambda address: weight_of(address, group), reverse=True)
+        return sorted(addresses, key=lambda address: (bool(states[address]), self._link(address).rests_until > now))
+
+    def _connected(self, *, without: Set[str] = frozenset()) -> _Link:
+        """Return an open connection to any nsqd that isn't excluded."""
         current = self._current
         if current is not None and current.address not in without and current.is_open:
             return current
@@ -184,7 +233,9 @@ class BlockingProducer:
             found = self._successor(link)
             if found is None:
                 raise
-            self._current = link = found
+            if self._current is link:
+                self._current = found
+            return found
         return link
 
     def _successor(self, link: _Link) -> _Link | None:
@@ -204,7 +255,10 @@ class BlockingProducer:
         return sorted(addresses, key=lambda address: bool(states[address]))  # draining and full ones come last
 
     def _link(self, address: str) -> _Link:
-        return self._links.setdefault(address, _Link(address, self._config))
+        link = self._links.get(address)
+        if link is None:
+            link = self._links[address] = _Link(address, self._config)
+        return link
 
     # HTTP of the same nsqds
 
@@ -235,6 +289,7 @@ class _Link:
         check_target(address)
         self.address = address
         self.log_id = ""  # the log with its messages and keys, from its last IDENTIFY answer; "" if unknown
+        self.rests_until = 0.0  # groups avoid it until then
         self._config = config
         self._socket: socket.socket | None = None
         self._connection: ProducerConnection | None = None

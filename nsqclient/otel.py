@@ -21,12 +21,14 @@ from opentelemetry import propagate, trace
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
 
 from nsqclient.core.errors import GiveUp, Requeue, Unsupported
+from nsqclient.core.publication import with_group, with_group_in_all
 from nsqcommon.wire.headers import BadHeaders, encode_headers
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
 
 Headers = Mapping[str, bytes | str]
+Group = str | bytes
 
 _SYSTEM: Final = "nsq"
 
@@ -230,9 +232,11 @@ class TracedProducer:
         delay: float | None = None,
         key: str | None = None,
         headers: Headers | None = None,
+        group: Group | None = None,
         timeout: float | None = None,
     ) -> None:
         """Publish with the producer, in a span of its own."""
+        headers = with_group(headers, group)
         with self._tracing.sending(topic):
             for more in _ways(headers):
                 try:
@@ -250,10 +254,12 @@ class TracedProducer:
         *,
         key: str | None = None,
         headers: Iterable[Headers] | None = None,
+        group: Group | None = None,
         timeout: float | None = None,
     ) -> None:
         """Publish with the producer, in one span for all messages."""
         bodies = list(bodies)
+        headers = with_group_in_all(headers, group, len(bodies))
         with self._tracing.sending(topic, len(bodies)):
             for more in _ways_of_many(headers, len(bodies)):
                 try:
@@ -283,9 +289,11 @@ class SyncTracedProducer:
         delay: float | None = None,
         key: str | None = None,
         headers: Headers | None = None,
+        group: Group | None = None,
         timeout: float | None = None,
     ) -> None:
         """Publish with the producer, in a span of its own."""
+        headers = with_group(headers, group)
         with self._tracing.sending(topic):
             for more in _ways(headers):
                 try:
@@ -303,10 +311,12 @@ class SyncTracedProducer:
         *,
         key: str | None = None,
         headers: Iterable[Headers] | None = None,
+        group: Group | None = None,
         timeout: float | None = None,
     ) -> None:
         """Publish with the producer, in one span for all messages."""
         bodies = list(bodies)
+        headers = with_group_in_all(headers, group, len(bodies))
         with self._tracing.sending(topic, len(bodies)):
             for more in _ways_of_many(headers, len(bodies)):
                 try:

@@ -35,7 +35,7 @@ from nsqclient.shell.consumer import is_async
 from nsqclient.shell.recalling import TIMEOUT
 
 if TYPE_CHECKING:
-    from nsqclient.core.publication import Headers
+    from nsqclient.core.publication import Group, Headers
     from nsqclient.core.results import CancelResult, RescheduleResult
     from nsqclient.core.stats import ConsumerStats, ProducerStats
     from nsqclient.shell.message import Message
@@ -77,15 +77,15 @@ class Producer:
         delay: float | None = None,
         key: str | None = None,
         headers: Headers | None = None,
+        group: Group | None = None,
         timeout: float | None = None,
     ) -> None:
         """Publish a message and return when nsqd has accepted it. Raise TimeoutError after `timeout` seconds.
 
-        `delay`, `key`, `headers` and the other errors: see nsqclient's producer.
+        `delay`, `key`, `headers`, `group` and the other errors: see nsqclient's producer.
         """
-        self._portal.call(
-            partial(self._portal.client.publish, topic, body, delay=delay, key=key, headers=headers), timeout
-        )
+        publish = self._portal.client.publish
+        self._portal.call(partial(publish, topic, body, delay=delay, key=key, headers=headers, group=group), timeout)
 
     def publish_many(
         self,
@@ -94,12 +94,12 @@ class Producer:
         *,
         key: str | None = None,
         headers: Iterable[Headers] | None = None,
+        group: Group | None = None,
         timeout: float | None = None,
     ) -> None:
         """Publish messages together: nsqd accepts all or none of each 5 MiB. Raises the errors of `publish`."""
-        self._portal.call(
-            partial(self._portal.client.publish_many, topic, list(bodies), key=key, headers=headers), timeout
-        )
+        publish_many = self._portal.client.publish_many
+        self._portal.call(partial(publish_many, topic, list(bodies), key=key, headers=headers, group=group), timeout)
 
     def ping(self, *, timeout: float | None = None) -> None:
         """Wait for the next heartbeat of each nsqd. Raise ConnectError, Disconnected or TimeoutError."""
@@ -190,7 +190,7 @@ class Consumer:
 
     @property
     def max_in_flight(self) -> int:
-        """The maximum number of messages in flight here, from all nsqds together."""
+        """The maximum number of messages in flight here, of all nsqds and topics together."""
         return self._portal.look(lambda: self._portal.client.max_in_flight)
 
     def set_max_in_flight(self, count: int) -> None:

@@ -71,7 +71,15 @@ class Link:
         finally:
             self._producer.close()
 
-    def publish(self, topic: str, body: bytes, *, delay: float = 0.0, headers: Mapping[str, bytes]) -> None:
+    def publish(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        delay: float = 0.0,
+        headers: Mapping[str, bytes],
+        group: str | None = None,
+    ) -> None:
         """Publish a message, and return when nsqd has it. Raises the errors of nsqclient's `Producer.publish`.
 
         A delay longer than nsqd accepts is shortened; `headers` have the due time.
@@ -79,7 +87,7 @@ class Link:
         while True:
             shortened, marked = self.limit.shorten(delay), self.limit.marked(headers, delay)
             try:
-                return self._producer.publish(topic, body, delay=shortened, headers=marked)
+                return self._producer.publish(topic, body, delay=shortened, headers=marked, group=group)
             except PublishRejected as error:
                 if not self.limit.learn(error, delay):
                     raise

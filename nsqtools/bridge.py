@@ -45,7 +45,10 @@ class Targets:
             log.warning("%s", line)
 
     async def send(self, send: Callable[[int], Awaitable[None]], key: str = "") -> None:
-        """Call `send(number)` with the number of a target. Its exceptions pass through."""
+        """Call `send(number)` with the number of a target. Its exceptions pass through.
+
+        Some pools choose by `key`.
+        """
         if self._pool is None:
             for number in range(self._count):
                 await self._send(number, send)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NoReturn
 
 from nsqcommon.option_kinds import OptionKind
 from nsqcommon.startup import StartupError
+from nsqcommon.wire.groups import checked_group
 from nsqcommon.wire.names import is_valid_name
 from nsqtools.nodes import parse_server
 
@@ -32,7 +34,11 @@ def _parse_count(text: str) -> int | None:
     return int(text)
 
 
-def _no_file(value: object) -> int | None:
+def _parse_group(text: str) -> bytes | None:
+    return checked_group(os.fsencode(text))
+
+
+def _no_file(value: object) -> NoReturn:
     raise ValueError(f"invalid value type {type(value).__name__}")
 
 
@@ -40,6 +46,7 @@ def _no_file(value: object) -> int | None:
 COUNT: Final[OptionKind[int | None]] = OptionKind(
     word="int", parse=_parse_count, convert=_no_file, show=lambda value: "" if value is None else str(value)
 )
+GROUP: Final[OptionKind[bytes | None]] = OptionKind(word="string", parse=_parse_group, convert=_no_file)
 
 
 def check_sources(nsqd: Sequence[str], lookupd: Sequence[str], *, kind: str = "tcp", full_stop: str = "") -> None:

@@ -17,6 +17,7 @@ from nsqcommon.http_client import HttpClient, HttpFailed
 from nsqcommon.options import DURATION, option
 from nsqcommon.startup import StartupError
 from nsqcommon.version import NSQ_VERSION
+from nsqcommon.wire.groups import without_bad_group
 from nsqtools import flags
 from nsqtools.bridge import MODE, MODES_AND_ALL, STATUS_EVERY, Targets, consume, pool_for
 from nsqtools.client_flags import CLIENT_OPTIONS, CONSUMER_OPT, MAX_IN_FLIGHT, client_config
@@ -162,7 +163,7 @@ class RequestSender:
             return self._headers
         found = [*self._headers]
         given = {name.lower() for name, _ in self._headers if name.lower() != "content-type" or not self._is_default}
-        for name, value in headers.items():
+        for name, value in without_bad_group(headers).items():
             field = name if name in _BY_THEIR_OWN_NAMES or name.startswith("ce-") else f"Nsq-Header-{name}"
             if field.lower() in given or not _is_field_value(value):
                 continue

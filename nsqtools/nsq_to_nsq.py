@@ -22,7 +22,7 @@ from nsqtools.bridge import MODES, STATUS_EVERY, STRATEGIES, Targets, consume
 from nsqtools.client_flags import CLIENT_OPTIONS, CONSUMER_OPT, MAX_IN_FLIGHT, PRODUCER_OPT, client_config
 from nsqtools.command import ToolOptions, run_tool
 from nsqtools.json_filter import Dropped, JsonFilter
-from nsqtools.passing_on import NsqdDestination, key_of
+from nsqtools.passing_on import NsqdDestination, place_of
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ by default), so a crash of this tool duplicates nothing. That also applies to me
 to forward those, use nsq_replay.
 
 Several destinations get equal shares, and a message always goes to the same one if you give the same addresses, in any
-order. A failed destination is left out for 30 s, or longer if it fails again; meanwhile its messages go to the others.
+order; so do all messages of a group (nsq-group). A failed destination is left out for 30 s, or longer if it fails again; meanwhile its messages go to the others.
 So a message can end up at two destinations: if this tool dies before it has finished the message and then chooses
 another destination, because one has failed or is back, or because you have added or removed one; or if a destination
 hangs for more than a minute after storing the message. With --mode=epsilon-greedy each try can go elsewhere, so each
@@ -49,8 +49,9 @@ MODE: Final = (
     "choice of the destination: hostpool and round-robin (the same here: a message always goes to the same one, unless"
     " that fails), or epsilon-greedy (prefers fast ones)"
 )
-# Taking turns would repeat a message elsewhere after a crash. The choice by key also gives equal shares.
-_BY_KEY: Final[dict[str, Strategy]] = dict.fromkeys(("hostpool", "round-robin"), "by_key")
+# Taking turns would repeat a message elsewhere after a crash. The choice by group, or without one by key, also gives
+# equal shares.
+_BY_GROUP: Final[dict[str, Strategy]] = dict.fromkeys(("hostpool", "round-robin"), "by_group")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +99,7 @@ class Options(ToolOptions):
 
     @property
     def strategy(self) -> Strategy:
-        return _BY_KEY.get(self.mode) or STRATEGIES[self.mode]
+        return _BY_GROUP.get(self.mode) or STRATEGIES[self.mode]
 
     @property
     def filter(self) -> JsonFilter:
@@ -128,7 +129,7 @@ class Forwarder:
                 return
             try:
                 await self._targets.send(
-                    lambda number: self._destinations[number].pass_on(message, destination, body), key_of(message)
+                    lambda number: self._destinations[number].pass_on(message, destination, body), place_of(message)
                 )
             except NSQError as error:
                 log.error("ERROR: message %s - %s", message.id, error)

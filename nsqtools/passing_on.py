@@ -9,6 +9,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
 from nsqclient import Unsupported
+from nsqcommon.wire.groups import without_bad_group
 from nsqcommon.wire.headers import BadHeaders, encode_headers
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ _DIGEST: Final = 12  # bytes
 
 def with_origin(headers: Mapping[str, bytes], origin: str) -> Mapping[str, bytes]:
     """Return a forwarded message's headers, with its first origin, unless there is no room for it."""
+    headers = without_bad_group(headers)
     if ORIGIN in headers:
         return headers
     more = {**headers, ORIGIN: origin.encode()}
@@ -74,6 +76,14 @@ class NsqdDestination:
         if self._takes_keys:
             self._takes_keys = False
             log.warning("%s doesn't support keys: a crash of this tool may duplicate messages", self._address)
+
+
+def place_of(message: Message) -> str:
+    """Return what decides the destination: the message's group, or without one its key.
+
+    A group stays together, and a redelivered message goes where it went before.
+    """
+    return message.group or key_of(message)
 
 
 def key_of(message: Message) -> str:

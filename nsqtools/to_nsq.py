@@ -26,6 +26,7 @@ record goes to one of the nsqds that nsqlookupd lists; they may come and go. Aft
 with status 1 and doesn't read the rest of the input; some nsqd may already have that record. If you stop it while a
 record waits for its answer, it waits up to five more seconds; without an answer it exits with status 1."""
 
+GROUP: Final = "group of all records (nsq-group); with --lookupd-http-address they go to the nsqd of the group"
 _STANDARD_INPUT: Final = 0
 _BLOCK: Final = 64 * 1024
 
@@ -36,6 +37,7 @@ class Options(ToolOptions):
     delimiter: str = option("\n", "byte that ends a record")
     nsqd_tcp_address: tuple[str, ...] = option((), flags.NSQD_TCP_ADDRESS)
     lookupd_http_address: tuple[str, ...] = option((), flags.DESTINATION_LOOKUPD)
+    group: bytes | None = option(None, GROUP, kind=flags.GROUP)
     rate: int = option(0, "maximum records per second; 0 or less: as fast as possible")
     producer_opt: tuple[str, ...] = option((), PRODUCER_OPT, kind=CLIENT_OPTIONS)
 
@@ -93,10 +95,12 @@ async def _publish_all(options: Options, descriptor: int, stop: trio.Event) -> N
         throttle = Throttle(options.rate, trio.current_time())
     splitter = RecordSplitter(options.delimiter_byte)
     nsqds = options.nsqd_tcp_address
-    strategy: Literal["all", "hostpool"] = "all" if len(nsqds) > 1 else "hostpool"
+    strategy: Literal["all", "by_group", "hostpool"] = "by_group" if options.group else "hostpool"
+    if len(nsqds) > 1:
+        strategy = "all"
     lookupds = options.lookupd_http_address
     async with open_producer(nsqds, lookupd=lookupds, strategy=strategy, config=config, connect="require") as producer:
-        publisher = _Publisher(producer, options.topic)
+        publisher = _Publisher(producer, options.topic, options.group)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(publisher.hurry, stop)
             data = b"begin"
@@ -113,16 +117,17 @@ async def _publish_all(options: Options, descriptor: int, stop: trio.Event) -> N
 class _Publisher:
     """Publishes one record at a time, and waits for the answer even if it is cancelled."""
 
-    def __init__(self, producer: Producer, topic: str) -> None:
+    def __init__(self, producer: Producer, topic: str, group: bytes | None) -> None:
         self._producer = producer
         self._topic = topic
+        self._group = group
         self._waiting = trio.CancelScope()
 
     async def publish(self, record: bytes) -> None:
         await trio.lowlevel.checkpoint_if_cancelled()
         with trio.CancelScope(shield=True) as self._waiting:
             try:
-                await self._producer.publish(self._topic, record)
+                await self._producer.publish(self._topic, record, group=self._group)
             except (NSQError, ValueError) as error:  # ValueError: nsqd would refuse the record
                 raise ToolFailed(str(error)) from error
             return

@@ -170,6 +170,25 @@ Only in code:
 | field | default | |
 | --- | --- | --- |
 """
+ABOUT_PLACES: Final = """
+## Which nsqd a key, a group or a topic belongs to
+
+The strategies `by_key`, `by_group` and `by_topic` of [a producer](../how-to/python-client.md#publish), and `nsqclient.blocking` for messages with a group, choose by rendezvous hashing.
+It is the same in all versions, and any client can do it:
+
+1. Take the nsqds that accept publishes: neither draining, full nor unhealthy (`state` in nsqlookupd's `/nodes`), nor failed lately. If there are none, take all.
+2. The weight of an nsqd is the BLAKE2b hash with a digest of 8 bytes, without a key, of: the bytes of the key, group or topic; one byte `0x0a`; the nsqd's address as text, `host:port`, such as `10.0.0.1:4150` or `[fe80::1]:4150`.
+3. Compare weights as bytes, from the first on. The highest one wins; if two are equal, the address that is greater as text.
+
+| group | weight of `10.0.0.1:4150` | weight of `10.0.0.2:4150` | gets it |
+| --- | --- | --- | --- |
+| `customer-3` | `e5a4c59e11e5bfe4` | `50f3764f49c231b1` | `10.0.0.1:4150` |
+| `Zürich` | `62a6ed955a674775` | `e2f5e7bc282eb70f` | `10.0.0.2:4150` |
+
+Use the same addresses in all programs: those that nsqlookupd lists, or the same text in each configuration, because `localhost:4150` and `127.0.0.1:4150` are two addresses here.
+An nsqd that is added takes over its share of the groups, and one that is away leaves its own to the others, until it is back; all other groups stay where they are.
+"""
+
 CODE_ONLY: Final[Mapping[str, str]] = {
     "server_hostname": "the name that nsqd's certificate must have; by default the host that is dialled",
     "reconnect_delay": "`growing`: half a second to a minute; `fixed`: `lookupd_poll_interval`, as in NSQ",
@@ -189,7 +208,7 @@ def client_page() -> str:
         default = getattr(plain, option.field)
         lines.append(f"| `{name}`{field} | `{default}` | {_range(option.least, option.most)} | {option.help} |")
     only = [f"| `{name}` | `{getattr(plain, name)}` | {text} |" for name, text in CODE_ONLY.items()]
-    return ABOUT_CLIENT + "\n".join(lines) + "\n" + ABOUT_CODE_ONLY + "\n".join(only) + "\n"
+    return ABOUT_CLIENT + "\n".join(lines) + "\n" + ABOUT_CODE_ONLY + "\n".join(only) + "\n" + ABOUT_PLACES
 
 
 def _range(least: float | None, most: float | None) -> str:

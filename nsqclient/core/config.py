@@ -52,7 +52,7 @@ class Config:
     topology_zone: str = ""
 
     # Consuming
-    max_in_flight: int | None = None  # messages from all nsqds together; None: one for each nsqd
+    max_in_flight: int | None = None  # messages of all nsqds and topics together; None: one for each nsqd and topic
     msg_timeout: float | None = None  # None: the server's default
     max_attempts: int = 5  # deliveries before we give up on a message; 0: no limit
     default_requeue_delay: float = 90.0  # times the number of attempts
@@ -325,7 +325,8 @@ OPTIONS: Final = _table(
         "int",
         "max_in_flight",
         0,
-        help="maximum number of unanswered messages from all nsqds together; default (None): one per nsqd",
+        help="maximum number of unanswered messages of all nsqds and topics together; default (None): one per nsqd and "
+        "topic",
     ),
     ConfigOption(
         "msg_timeout",

@@ -1,6 +1,7 @@
 """A consumer without its waiting: connections, the queue of messages, answers, attempts, backoff, stop and drain.
 
-There is one `Consumption` for each consumer, and one `ConsumerConnection` for each nsqd that it is connected to.
+There is one `Consumption` for each topic of a consumer, and one `ConsumerConnection` for each nsqd that it is connected
+to. Several topics of a consumer have one queue, and share `max_in_flight` and backoff (topics.py).
 
     nsqd --message--> queue --take--> a handler --finish, requeue, bury--> nsqd
                         |
@@ -15,7 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from nsqclient.core.backoff import Backoff, BackoffStep, Signal
 from nsqclient.core.connection import LATE, IdentifyDefaults, NsqdConnection
@@ -39,6 +40,7 @@ from nsqcommon.wire.names import is_ephemeral, is_valid_name
 
 if TYPE_CHECKING:
     from nsqclient.core.config import Config
+    from nsqclient.core.shares import Shares, TopicShare
     from nsqcommon.streams.tls import SecureLayer
 
 _STARVED: Final = 0.85  # an nsqd counts as starved with this part of its RDY in flight
@@ -47,7 +49,7 @@ _FATAL_AT_START: Final = ("E_BAD_TOPIC", "E_BAD_CHANNEL", "E_INVALID", "E_UNAUTH
 
 
 class Consumption:
-    """The decisions of one consumer over all of its connections."""
+    """The decisions of a consumer of one topic, over all of its connections."""
 
     def __init__(
         self,
@@ -63,6 +65,7 @@ class Consumption:
         delivery: type[Delivery] = Delivery,
         has_dead_letters: bool = False,
         runtime: object = None,
+        together: Together | None = None,
     ) -> None:
         self.topic = topic
         self.channel = channel
@@ -74,14 +77,13 @@ class Consumption:
         self.runtime = runtime  # how the shell waits for messages
         self.notify = notify
         self.flow = Flow(config, choose=random.choice)
-        self.backoff = Backoff(
-            config.backoff,
-            multiplier=config.backoff_multiplier,
-            longest=config.max_backoff_duration,
-            random=random.random,
-        )
-        self.queue: deque[Delivery] = deque()
-        self.dead_letters: deque[tuple[Delivery, str]] = deque()  # messages that we gave up on, and why
+        together = together or Together(config, random, shares=None)
+        self.backoff = together.backoff
+        self.queue = together.queue
+        self.dead_letters = together.dead_letters
+        self._shares = together.shares
+        self._share: TopicShare | None = None
+        self._paced: Paced = self._shares or self.flow
         self.connections: list[ConsumerConnection] = []  # with a finished handshake
         self.is_stopping = False
         self.failure: BaseException | None = None  # why the consumer can never get a message
@@ -99,6 +101,20 @@ class Consumption:
         self.has_earlier_tick = False  # `next_tick` is now earlier than it was
         self._refusals = Refusals()
 
+    @property
+    def parts(self) -> Sequence[Consumption]:
+        """The consumptions of all topics: only this one."""
+        return (self,)
+
+    def share_by(self, weight: float) -> None:
+        """Share `max_in_flight` with other topics. Called once, at the start."""
+        assert self._shares is not None
+        self._share = self._shares.add(self.flow, weight, self._allow)
+
+    def _allow(self, count: int, now: float) -> None:
+        self.flow.set_max_in_flight(count, now)
+        self._look_soon()
+
     # Connections
 
     def connect(
@@ -115,16 +131,21 @@ class Consumption:
         terms = connection.terms
         self.connections.append(connection)
         self.emit(Connected(connection.address, terms.version))
-        requested = self.flow.requested
+        requested = self.flow.requested if self._shares is None else self._shares.requested
         if requested is not None and terms.max_rdy < requested:
             text = f"max RDY count {terms.max_rdy} < consumer max in flight {requested}, truncation possible"
             self.emit(Limited(connection.address, text))
         self.flow.join(connection.seat, now)
+        if self._shares is not None:
+            self._shares.rebalance(now)
         self._look_soon()
 
     def retire(self, connection: ConsumerConnection) -> None:
         """Receive nothing new on this connection, and close it once its messages are answered."""
-        self.flow.retire(connection.seat, self.clock())
+        now = self.clock()
+        self.flow.retire(connection.seat, now)
+        if self._shares is not None:
+            self._shares.rebalance(now)
         connection.send_cls()
 
     def connection_closed(self, connection: ConsumerConnection, error: BaseException | None) -> None:
@@ -134,6 +155,8 @@ class Consumption:
         if connection in self.connections:
             self.connections.remove(connection)
             self.flow.leave(connection.seat, now)
+            if self._shares is not None:
+                self._shares.rebalance(now)
         if isinstance(error, AuthError | TLSRefused):
             self._refused(connection.address, error)
         self.notify()
@@ -179,6 +202,8 @@ class Consumption:
             return
         seat = connection.seat
         self.flow.message_from(seat, now)
+        if self._shares is not None and self._share is not None:
+            self._shares.arrived(self._share, len(messages), now)
         if len(connection.in_flight) >= int(seat.rdy * _STARVED):
             seat.starved = True
         most = self._most_attempts
@@ -189,6 +214,12 @@ class Consumption:
             messages = [message for message in messages if message.attempts <= most]
         self.queue.extend(messages)
         self.notify()
+
+    def written(self, seat: Seat, now: float) -> None:
+        """Record that this connection's answers and values of RDY have left the process."""
+        self.flow.written(seat, now)
+        if self._shares is not None:
+            self._shares.freed(now)
 
     def take(self) -> Delivery | None:
         """Return the next message for a handler, or None if there is none now."""
@@ -229,14 +260,19 @@ class Consumption:
         now = self.clock()
         match self.backoff.signal(signal, now):
             case BackoffStep.WAIT:
-                self.flow.hold(now)
+                self._paced.hold(now)
                 self.emit(BackoffStarted(self.backoff.level, self.backoff.pause))
                 self.notify()  # `next_tick` has changed
             case BackoffStep.END:
-                self.flow.release(now)
+                self._paced.release(now)
                 self.emit(BackoffEnded())
 
     # Time
+
+    @property
+    def needs_tick(self) -> bool:
+        """True if `next_tick` may be earlier than when it was last asked for."""
+        return self.backoff.until is not None or self.failure is not None or self.has_earlier_tick
 
     def next_tick(self) -> float:
         """Return when `tick` has to be called."""
@@ -250,7 +286,7 @@ class Consumption:
             self.backoff.clear()
         until = self.backoff.until
         if until is not None and now >= until:
-            self.backoff.tested(now, has_begun=self.flow.test_one(now))
+            self.backoff.tested(now, has_begun=self._paced.test_one(now))
         if now >= self._next_round:
             self._next_round = now + self._interval()
             if not self.is_stopping and self.backoff.until is None:
@@ -295,12 +331,19 @@ class Consumption:
 
     def stop(self) -> None:
         """Receive no new messages. Requeue those still in the queue; the others may still be answered."""
-        if self.is_stopping:
-            return
+        if not self.is_stopping:
+            self.unsubscribe()
+            self.return_queue()
+
+    def unsubscribe(self) -> None:
+        """Receive no new messages. The first part of `stop`."""
         self.is_stopping = True
         self.backoff.clear()
         for connection in self.connections:
             connection.send_cls()
+
+    def return_queue(self) -> None:
+        """Requeue the messages in the queue. The second part of `stop`."""
         while self.queue:
             message = self.queue.popleft()
             if message.answered == "no":  # void if it was redelivered while it waited in the queue
@@ -347,10 +390,34 @@ class Consumption:
                     queued=queued.get(id(connection), 0),
                     last_message_age=now - connection.seat.last_message,
                     server_version=connection.terms.version,
+                    topic=connection.topic,
                 )
                 for connection in self.connections
             ),
             oldest_queued_age=now - self.queue[0].received_at if self.queue else 0.0,
+        )
+
+
+class Paced(Protocol):
+    """What backoff slows down: a topic's flow, or those of all topics of a consumer."""
+
+    def hold(self, now: float) -> None: ...
+    def test_one(self, now: float) -> bool: ...
+    def release(self, now: float) -> None: ...
+
+
+class Together:
+    """What the topics of one consumer have together."""
+
+    def __init__(self, config: Config, random: Random, *, shares: Shares | None) -> None:
+        self.shares = shares  # None: there is one topic
+        self.queue: deque[Delivery] = deque()
+        self.dead_letters: deque[tuple[Delivery, str]] = deque()  # messages that we gave up on, and why
+        self.backoff = Backoff(
+            config.backoff,
+            multiplier=config.backoff_multiplier,
+            longest=config.max_backoff_duration,
+            random=random.random,
         )
 
 
@@ -469,7 +536,7 @@ class ConsumerConnection(NsqdConnection):
         return super().bytes_to_send()
 
     def written(self, now: float) -> None:
-        self._consumption.flow.written(self.seat, now)
+        self._consumption.written(self.seat, now)
 
     @property
     def finished(self) -> bool:

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self
 
 from nsqclient.core.errors import Requeue
+from nsqcommon.wire.groups import GROUP, valid_group
 from nsqcommon.wire.headers import decode_headers
 
 if TYPE_CHECKING:
@@ -106,6 +107,11 @@ class Delivery:
     def headers(self) -> Mapping[str, bytes]:
         """The headers by name, in lower case. Raise ValueError if they can't be decoded."""
         return MappingProxyType(decode_headers(self._headers)) if self._headers else _NO_HEADERS
+
+    @property
+    def group(self) -> str | None:
+        """The group that the publisher gave it, or None. An invalid one is None, too, because nsqd ignores it."""
+        return valid_group(self.headers.get(GROUP))
 
     @property
     def published_at(self) -> datetime:

@@ -115,6 +115,16 @@ class Flow:
         return sum(seat.believed for seats in (self.seats, self._retired) for seat in seats)
 
     @property
+    def in_flight(self) -> int:
+        """The number of unanswered messages."""
+        return sum(seat.in_flight() for seats in (self.seats, self._retired) for seat in seats)
+
+    @property
+    def committed(self) -> int:
+        """How many messages may be in flight, whatever RDY we send next."""
+        return sum(max(seat.believed, seat.in_flight()) for seats in (self.seats, self._retired) for seat in seats)
+
+    @property
     def has_short_turns(self) -> bool:
         """True if `redistribute` has to run every LOOK seconds."""
         return self._is_adaptive and 0 < self.max_in_flight < len(self.seats)

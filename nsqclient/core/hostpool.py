@@ -1,6 +1,7 @@
 """Strategies for choosing the nsqd to publish to.
 
-`pick` returns the number of an nsqd, `ByKey.pick_for` the number for a key; `succeeded` and `failed` report the result.
+`pick` returns the number of an nsqd, `ByKey.pick_for` the number for a key (or a group, or a topic); `succeeded` and
+`failed` report the result.
 Times are in seconds and passed in. At first the numbers are 0, 1, ... to the size of the pool; when nsqds come and go,
 `choose_among` sets others.
 """
@@ -32,7 +33,19 @@ class Quorum:
 
 
 Strategy = (
-    Literal["round_robin", "hostpool", "epsilon_greedy", "first", "fewest_in_flight", "near", "by_key", "all"] | Quorum
+    Literal[
+        "round_robin",
+        "hostpool",
+        "epsilon_greedy",
+        "first",
+        "fewest_in_flight",
+        "near",
+        "by_key",
+        "by_group",
+        "by_topic",
+        "all",
+    ]
+    | Quorum
 )
 
 
@@ -81,7 +94,7 @@ def pool_of(
             return Least(size, load)
         case "near":
             return Least(size, distance)
-        case "by_key":
+        case "by_key" | "by_group" | "by_topic":
             return ByKey(size, name)
         case "hostpool" | "all" | Quorum():
             return HostPool(size)
@@ -209,10 +222,10 @@ class Least(HostPool):
 class ByKey(HostPool):
     """Picks the same nsqd for the same key, with keys spread evenly. Without a key it works like HostPool.
 
-    This is rendezvous hashing: each nsqd's name and the key make a number, and the highest one wins. The order of the
-    nsqds doesn't matter, nor which process picks. For example, a publisher that was killed and restarted repeats at the
-    nsqd that may already have the message, and that one recognizes it. If an nsqd is left out because it has failed,
-    its keys go to the next ones, and all other keys stay where they are.
+    The key is a publish's key, its group or its topic, depending on the strategy. The order of the nsqds doesn't
+    matter, nor which process picks; see `weight_of`. For example, a publisher that was killed and restarted repeats at
+    the nsqd that may already have the message, and that one recognizes it. If an nsqd is left out because it has
+    failed, its keys go to the next ones, and all other keys stay where they are.
     """
 
     def __init__(self, size: int, name: Callable[[int], str]) -> None:
@@ -226,12 +239,18 @@ class ByKey(HostPool):
             self._revive()
             usable = self._members
         wanted = [number for number in usable if number not in avoid]
-        number = max(wanted or usable, key=lambda number: self._score(number, key))
+        number = max(wanted or usable, key=lambda number: weight_of(self._name(number), key))
         self._hosts[number].begin_try(now)
         return number
 
-    def _score(self, number: int, key: bytes) -> tuple[bytes, int]:
-        return blake2b(key + b"\n" + self._name(number).encode(), digest_size=8).digest(), -number
+
+def weight_of(name: str, key: bytes) -> tuple[bytes, str]:
+    """Return the weight of an nsqd for a key. The nsqd with the highest weight gets the key (rendezvous hashing).
+
+    docs/reference/client-options.md describes it for clients in other languages, so it must never change: programs of
+    different versions would send the messages of a group to different nsqds.
+    """
+    return blake2b(key + b"\n" + name.encode(), digest_size=8).digest(), name
 
 
 class _Speed:

@@ -29,6 +29,7 @@ from nsqclient.core.events import Connected, LatePublish
 from nsqcommon.durations import whole_milliseconds
 from nsqcommon.wire.extensions import HEADERS, KEYS, is_valid_key
 from nsqcommon.wire.frames import OK_FRAME
+from nsqcommon.wire.groups import GROUP, checked_group
 from nsqcommon.wire.headers import encode_headers
 from nsqcommon.wire.names import is_valid_name
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from nsqcommon.streams.tls import SecureLayer
 
 Headers = Mapping[str, bytes | str]  # names are lower case; text is encoded as UTF-8
+Group = str | bytes
 
 MOST_PENDING_BYTES: Final = 8 << 20
 MOST_AT_ONCE: Final = 5 << 20  # bytes of an MPUB: nsqd's --max-body-size
@@ -247,6 +249,42 @@ def pub_command(topic: str, body: bytes, delay: float | None, headers: Headers |
         raise ValueError(f"a delay of {delay} seconds")
     word = _named(prefix + b"DPUB", topic)
     return b"%b %d\n%b%b" % (word, whole_milliseconds(delay), _pack_size(len(body)), body)
+
+
+def with_group(headers: Headers | None, group: Group | None) -> Headers | None:
+    """Return a message's headers, including its group. Raise ValueError if the group is given twice or invalid."""
+    return None if headers is None and group is None else _grouped(headers or {}, group)
+
+
+def with_group_in_all(headers: Iterable[Headers] | None, group: Group | None, count: int) -> list[Headers] | None:
+    """Return the headers of `count` messages, including the group of all of them. Raises the errors of `with_group`."""
+    if headers is None:
+        return None if group is None else [_grouped({}, group)] * count
+    return [_grouped(it, group) for it in headers]
+
+
+def _grouped(headers: Headers, group: Group | None) -> Headers:
+    if GROUP in headers:
+        if group is not None:
+            raise ValueError(f"the group is given twice: as group= and as the header {GROUP}")
+        checked_group(headers[GROUP])
+    return headers if group is None else {**headers, GROUP: checked_group(group)}
+
+
+def group_in(headers: Headers | None) -> bytes | None:
+    """Return the encoded group in headers that `with_group` has checked."""
+    group = headers.get(GROUP) if headers else None
+    return group.encode() if isinstance(group, str) else group
+
+
+def only_group_in(headers: Sequence[Headers] | None) -> bytes | None:
+    """Return the group of messages that are published together. Raise ValueError if they have several."""
+    groups = set(map(group_in, headers or ()))
+    if len(groups) > 1:
+        raise ValueError(
+            "messages of several groups, which may belong to different nsqds: publish each group by itself"
+        )
+    return groups.pop() if groups else None
 
 
 def has_headers(command: bytes) -> bool:

@@ -83,7 +83,7 @@ class Roster(Generic[NodeT]):
             distance=self._distance,
             name=lambda number: self._numbered[number].address,
         )
-        # The nsqd of a key must not depend on which nsqds happen to be connected.
+        # The nsqd of a key (group, topic) must not depend on which nsqds happen to be connected.
         self.goes_by_key = isinstance(self._pool, ByKey)
         # With only one nsqd there is nothing to choose.
         self.only = self.nodes[0] if len(targets) == 1 and membership is None else None
@@ -96,15 +96,22 @@ class Roster(Generic[NodeT]):
         if self.membership is not None:
             self.update()
 
-    def pick(self, now: float, avoid: Sequence[int] = (), key: str | None = None) -> NodeT:
-        """Return the node for a publish, if possible not one to `avoid`. Raise ConnectError if there is none."""
+    def pick(self, now: float, avoid: Sequence[int] = (), key: bytes | None = None) -> NodeT:
+        """Return the node for a publish, if possible not one to `avoid`. Raise ConnectError if there is none.
+
+        `key` is what the strategy `by_key`, `by_group` or `by_topic` goes by; None if the publish has no such thing.
+        """
         if not self.active:
             raise ConnectError("nsqlookupd lists no nsqd")
         if key is not None and isinstance(self._pool, ByKey):
-            return self._numbered[self._pool.pick_for(key.encode(), now, avoid)]
+            return self._numbered[self._pool.pick_for(key, now, avoid)]
         number = self._pool.pick(now)
-        if number in avoid:
+        # Keys are why `active` may include unconnected nodes; a publish without one goes to a connected node.
+        is_free = self.goes_by_key and self.membership is not None
+        if number in avoid or (is_free and not self._numbered[number].is_connected):
             others = [node for node in self.active if node.number not in avoid]
+            if is_free:
+                others = [node for node in others if node.is_connected] or others
             return others[number % len(others)] if others else self._numbered[number]
         return self._numbered[number]
 

@@ -16,6 +16,7 @@ class ConnectionStats:
     queued: int  # delivered, waiting for a handler
     last_message_age: float  # seconds
     server_version: str
+    topic: str = ""
 
 
 @dataclass(frozen=True, slots=True)

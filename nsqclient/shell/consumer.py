@@ -2,9 +2,8 @@
 
 services, which run until the end of the block of `open_consumer`
     ticks            backoff and redistribution
-    discovery        one task for each nsqlookupd
     dead letters
-    nsqds            dial, serve, wait, again; one task for each address
+    nsqds            of each topic: subscription.py
 """
 
 from __future__ import annotations
@@ -13,20 +12,19 @@ import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from math import inf
 from random import Random
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast
 
 from nsqclient.core.consumption import Consumption, check_names
 from nsqclient.core.delivery import only_one
-from nsqclient.core.errors import ConnectError, GiveUp, NSQError, Requeue
-from nsqclient.core.events import Connected, ConnectFailed, Disconnected, Event, Unreachable
-from nsqclient.core.listings import Listings, parse_lookupd
-from nsqclient.core.reconnect import Reconnect
+from nsqclient.core.errors import GiveUp, Requeue
+from nsqclient.core.shares import checked_weights
+from nsqclient.core.topics import SeveralTopics, checked_topics
 from nsqclient.shell.batches import Batch, Batches
-from nsqclient.shell.discovery import Discovery
 from nsqclient.shell.identity import our_identity
 from nsqclient.shell.log import logging_events
 from nsqclient.shell.message import Message
@@ -34,23 +32,20 @@ from nsqclient.shell.producer import Producer
 from nsqclient.shell.runtime import Flag, within
 from nsqclient.shell.sources import Sources
 from nsqclient.shell.subscribers import Subscribers
-from nsqclient.shell.tls import tls_maker
+from nsqclient.shell.subscription import Dials, Subscription
 
 if TYPE_CHECKING:
     from nsqclient.core.config import Config
-    from nsqclient.core.consumption import ConsumerConnection
-    from nsqclient.core.listings import ListedNsqd
+    from nsqclient.core.consumption import Together
+    from nsqclient.core.events import Event
     from nsqclient.core.stats import ConsumerStats
-    from nsqclient.shell.runtime import CancelScope, ClientTasks, Runtime, SocketLink
+    from nsqclient.shell.runtime import CancelScope, ClientTasks, Runtime
     from nsqclient.shell.targets import Target
 
 _REQUEUE_TIMEOUT: Final = 1.0  # seconds that a cancelled consumer has to requeue its messages
 _DEAD_LETTER_TIMEOUT: Final = 30.0
-_UNREACHABLE_AFTER: Final = 3  # failed attempts in a row to connect to an nsqd from nsqlookupd
 _TURN: Final = 0.001  # seconds of handing out messages before other tasks get a chance
-_DIALS: Final = 8  # at the same time
 
-T = TypeVar("T")
 AsyncHandler = Callable[[Message], Awaitable[None]]
 Handler = AsyncHandler | Callable[[Message], None]
 DeadLetter = str | AsyncHandler
@@ -59,9 +54,10 @@ DeadLetter = str | AsyncHandler
 @asynccontextmanager
 async def opened_consumer(
     make_runtime: Callable[[], Runtime],
-    topic: str,
+    topic: str | Sequence[str],
     channel: str,
     *,
+    weights: Sequence[float] | None,
     nsqd: Sequence[Target] | Target,
     lookupd: Sequence[str] | str,
     config: Config,
@@ -84,6 +80,7 @@ async def opened_consumer(
             resolve=resolve,
             discovery_filter=discovery_filter,
         ),
+        weights=weights,
         config=config,
         dead_letter=dead_letter,
         drop_unlisted_after=drop_unlisted_after,
@@ -99,67 +96,86 @@ class Consumer:
     Iteration ends after `stop`. It raises ProtocolError or AuthError if the consumer can never get a message. Use it in
     the trio or asyncio loop in which you opened it. In other threads you can only answer messages, and only in the
     handler of `run`.
+
+    `topics` are its topics, and `topic` is their names, separated by commas.
     """
 
     def __init__(
         self,
         runtime: Runtime,
-        topic: str,
+        topic: str | Sequence[str],
         channel: str,
         sources: Sources[Target],
         *,
+        weights: Sequence[float] | None,
         config: Config,
         dead_letter: DeadLetter | None,
         drop_unlisted_after: float | None,
         logger: logging.Logger,
     ) -> None:
-        check_names(topic, channel, config)
-        self.topic = topic
+        self.topics = checked_topics(topic)
+        for name in self.topics:
+            check_names(name, channel, config)
+        weights = checked_weights(weights, self.topics)
+        sources.check()
+        self.topic = ",".join(self.topics)
         self.channel = channel
         self.config = config
         self._runtime = runtime
         self._logger = logger
-        self._log = logging_events(logger, f"[{topic}/{channel}] ")
+        self._log = logging_events(logger, f"[{self.topic}/{channel}] ")
         self._random = Random()
-        self._core = Consumption(
-            topic,
-            channel,
-            config,
-            our_identity(),
-            clock=runtime.clock,
-            notify=self._notify,
-            emit=self._emit,
-            random=self._random,
-            delivery=Message,
-            has_dead_letters=dead_letter is not None,
-            runtime=runtime,
+        self._changed = runtime.parking_lot()  # woken when an nsqd's task or connection has ended
+        dials = Dials(runtime, config)
+        self._subscriptions = [
+            Subscription(
+                runtime,
+                name,
+                sources,
+                config,
+                random=self._random,
+                emit=self._emit,
+                dials=dials,
+                changed=self._changed,
+                drop_unlisted_after=drop_unlisted_after,
+            )
+            for name in self.topics
+        ]
+        self._has_dead_letters = dead_letter is not None
+        self._core = (
+            self._consumption(0)
+            if len(self.topics) == 1
+            else SeveralTopics(weights, config, self._consumption, clock=runtime.clock, random=self._random)
         )
-        sources.check()
         self._queue = self._core.queue
         self._turn_ends = 0.0  # when to let other tasks run, on the real clock
         self._sources = sources
         self._dead_letter = dead_letter
-        self._drop_after = drop_unlisted_after
         self._subscribers = Subscribers(runtime)
         self._arrivals = runtime.parking_lot()
         self._ticks = Flag(runtime)
         self._dead_letters_arrived = Flag(runtime)
-        self._changed = runtime.parking_lot()  # woken when an nsqd's task or connection has ended
         self._drained_by = inf  # the deadline for handlers
         self._handling: set[CancelScope] = set()  # of each `run`
         self._tasks: ClientTasks | None = None
-        self._nodes: dict[str, ConsumerNode] = {}
         self._dead_letter_producers: dict[str, Producer] = {}  # for dead letters, by nsqd
-        self._dialling = 0  # dials under way
-        self._may_dial = runtime.parking_lot()
-        self._listings = Listings(topic)
-        lookupds = list(map(parse_lookupd, sources.lookupd))
-        self._discovery = (
-            Discovery(
-                runtime, self._listings, lookupds, config, random=self._random, emit=self._emit, apply=self._apply
-            )
-            if lookupds
-            else None
+
+    def _consumption(self, number: int, *, together: Together | None = None) -> Consumption:
+        """Return the core of a topic. If it shares `max_in_flight` with others, it begins with nothing."""
+        subscription = self._subscriptions[number]
+        return Consumption(
+            subscription.topic,
+            self.channel,
+            self.config if together is None else replace(self.config, max_in_flight=0),
+            our_identity(),
+            clock=self._runtime.clock,
+            notify=self._notify,
+            emit=subscription.emit,
+            random=self._random,
+            delivery=Message,
+            has_dead_letters=self._has_dead_letters,
+            runtime=self._runtime,
+            together=together,
         )
 
     # Messages, one by one
@@ -246,7 +262,7 @@ class Consumer:
             return
         if not isinstance(alone, Requeue):
             text = "[%s/%s] Handler returned error (%s) for msg %s"
-            self._logger.error(text, self.topic, self.channel, error, message.id, exc_info=error)
+            self._logger.error(text, message.topic, self.channel, error, message.id, exc_info=error)
         message.answer_for(error)
 
     async def _handle_dead_letters(self, handle: Callable[[Message], Awaitable[None]]) -> None:
@@ -258,7 +274,7 @@ class Consumer:
                 if not isinstance(error, Exception) and not self._runtime.is_stray(error):
                     raise
                 text = "[%s/%s] dead letter failed for msg %s, requeued"
-                self._logger.exception(text, self.topic, self.channel, message.id, exc_info=error)
+                self._logger.exception(text, message.topic, self.channel, message.id, exc_info=error)
                 message.requeue()
             else:
                 self._core.finish_dead_letter(message)
@@ -293,7 +309,7 @@ class Consumer:
 
     @property
     def max_in_flight(self) -> int:
-        """The maximum number of messages in flight here, from all nsqds together."""
+        """The maximum number of messages in flight here, of all nsqds and topics together."""
         return self._core.max_in_flight
 
     def set_max_in_flight(self, count: int) -> None:
@@ -323,8 +339,8 @@ class Consumer:
             for scope in self._handling:
                 scope.set_deadline(self._drained_by)
         self._core.stop()
-        for node in self._nodes.values():
-            node.stop()
+        for subscription in self._subscriptions:
+            subscription.stop()
 
     # --- from the core
 
@@ -336,12 +352,10 @@ class Consumer:
             self._arrivals.unpark(count=len(core.queue))
         if core.dead_letters:
             self._dead_letters_arrived.set()
-        if core.backoff.until is not None or core.failure is not None or core.has_earlier_tick:
+        if core.needs_tick:
             self._ticks.set()
 
     def _emit(self, event: Event) -> None:
-        if isinstance(event, Connected) and event.address in self._nodes:
-            self._nodes[event.address].first_try.set()
         self._log(event)
         self._subscribers.publish(event)
 
@@ -369,11 +383,8 @@ class Consumer:
         tasks.start(self._keep_time)
         if self._dead_letter is not None:
             tasks.start(partial(self._serve_dead_letters, self._dead_letter))
-        self._core.expect(set(self._sources.given))
-        for address in self._sources.given:
-            self._follow(address)
-        if self._discovery is not None:
-            tasks.start(self._discovery.run)
+        for subscription, part in zip(self._subscriptions, self._core.parts, strict=True):
+            subscription.start(part, tasks)
 
     def _our_tasks(self) -> ClientTasks:
         assert self._tasks is not None
@@ -385,14 +396,8 @@ class Consumer:
         self._notify()
 
     async def _wait_for_start(self) -> None:
-        for node in list(self._nodes.values()):
-            await node.first_try.wait()
-            if node.error is not None:
-                raise self._core.failure or node.error  # `_keep_time` raises the failure, and once is enough
-        if self._discovery is not None:
-            await self._discovery.first_round.wait()
-            if not self._listings.has_begun:
-                raise ConnectError("no nsqlookupd could be asked")
+        for subscription in self._subscriptions:
+            await subscription.wait_for_start()
 
     async def _keep_time(self) -> None:
         while True:
@@ -403,7 +408,7 @@ class Consumer:
             self._core.tick(self._runtime.clock())
 
     async def _wait_until_drained(self) -> None:
-        while self._nodes or self._core.connections:
+        while self._core.connections or any(subscription.nodes for subscription in self._subscriptions):
             await self._changed.park()
 
     async def _shut_down(self) -> None:
@@ -431,133 +436,6 @@ class Consumer:
             self._dead_letter_producers[message.nsqd] = producer
             producer._start(self._our_tasks())
         await producer.publish(topic, message.body, timeout=_DEAD_LETTER_TIMEOUT)
-
-    # --- nsqds
-
-    def _apply(self) -> None:
-        """Follow the nsqds in the current list."""
-        listed = self._listings.nsqds
-        given, chosen = self._sources.given, self._sources.chosen(listed)
-        for address in chosen:
-            self._follow(address)
-        for address, node in self._nodes.items():
-            node.listed = listed.get(address)
-            node.is_wanted = address in given or address in chosen
-            self._watch_listing(node)
-        self._core.expect({*given, *chosen})
-
-    def _follow(self, address: str) -> None:
-        if address not in self._nodes and not self._core.is_stopping:
-            self._nodes[address] = node = ConsumerNode(address, self._runtime)
-            self._our_tasks().start(partial(self._keep_connected, node))
-
-    def _watch_listing(self, node: ConsumerNode) -> None:
-        if node.is_wanted:
-            if node.absence is not None:
-                node.absence.cancel()
-        elif self._drop_after is not None and node.absence is None:
-            node.absence = self._runtime.scope()
-            self._our_tasks().start(partial(self._drop_unless_listed, node, node.absence, self._drop_after))
-
-    async def _drop_unless_listed(self, node: ConsumerNode, absence: CancelScope, seconds: float) -> None:
-        if await absence.run(partial(self._sleep, seconds), False):
-            node.stop()
-            if node.connection is not None and node.connection.is_open:
-                self._core.retire(node.connection)
-        node.absence = None
-
-    async def _sleep(self, seconds: float) -> bool:
-        await self._runtime.sleep(seconds)
-        return True
-
-    async def _keep_connected(self, node: ConsumerNode) -> None:
-        reconnect = Reconnect(self.config, self._random)
-        try:
-            while node.is_wanted and not self._core.is_stopping:
-                node.error = await self._connect_once(node, reconnect)
-                node.first_try.set()
-                if self._discovery is not None:
-                    self._discovery.hurry()
-                if not self._core.is_stopping:
-                    await node.unless_stopped(partial(self._runtime.sleep, reconnect.pause()), None)
-        finally:
-            del self._nodes[node.address]
-            self._changed.unpark_all()
-
-    async def _connect_once(self, node: ConsumerNode, reconnect: Reconnect) -> NSQError | None:
-        """Dial, and serve the connection until it ends. Return the error, or None if we closed it."""
-        target = self._sources.target(node.address)
-        make_tls = tls_maker(target, self.config)
-        connection: ConsumerConnection | None = None
-        error: NSQError | None = None
-        try:
-            link = await node.unless_stopped(partial(self._dial, target), None)
-            if link is not None:
-                connection = self._core.connect(node.address, make_tls=make_tls, wake=link.wake)
-                node.connection = connection
-                await link.serve(connection)
-        except NSQError as caught:
-            error = caught
-        finally:
-            node.connection = None
-            if connection is not None:
-                self._core.connection_closed(connection, error)
-            self._changed.unpark_all()
-        if connection is not None and connection.is_open:
-            reconnect.worked(connection.opened_at, self._runtime.clock())
-            node.failures = 0
-            self._emit(Disconnected(node.address, str(error or ""), len(self._core.connections)))
-        elif error is not None:
-            self._failed_to_connect(node, error)
-        return error
-
-    async def _dial(self, target: Target) -> SocketLink | None:
-        while self._dialling >= _DIALS:
-            await self._may_dial.park()
-        self._dialling += 1
-        try:
-            return await self._runtime.dial(target, self.config)
-        finally:
-            self._dialling -= 1
-            self._may_dial.unpark_all()
-
-    def _failed_to_connect(self, node: ConsumerNode, error: NSQError) -> None:
-        node.failures += 1
-        self._emit(ConnectFailed(node.address, str(error), node.failures))
-        if node.listed is not None and node.failures == _UNREACHABLE_AFTER:
-            listed = node.listed
-            self._emit(Unreachable(node.address, listed.hostname, listed.remote_address, node.failures))
-
-
-class ConsumerNode:
-    """One nsqd of a consumer and the state of its connection."""
-
-    def __init__(self, address: str, runtime: Runtime) -> None:
-        self.address = address
-        self.listed: ListedNsqd | None = None  # its entry in nsqlookupd
-        self.is_wanted = True
-        self.absence: CancelScope | None = None  # around the wait before we drop it, unless it is listed again
-        self.first_try = Flag(runtime)  # set once it has connected or failed
-        self.error: NSQError | None = None  # of the last attempt
-        self.failures = 0  # failed attempts in a row
-        self.connection: ConsumerConnection | None = None
-        self._runtime = runtime
-        self._wait: CancelScope | None = None  # around a dial or the pause before it
-
-    async def unless_stopped(self, work: Callable[[], Awaitable[T]], otherwise: T) -> T:
-        """Return the result of a dial or a pause, or `otherwise` if `stop` interrupted it."""
-        self._wait = wait = self._runtime.scope()
-        try:
-            return await wait.run(work, otherwise)
-        finally:
-            self._wait = None
-
-    def stop(self) -> None:
-        """Interrupt a dial, a pause or a handshake that is no longer needed."""
-        if self._wait is not None:
-            self._wait.cancel()
-        if self.connection is not None and not self.connection.is_open:
-            self.connection.close()
 
 
 def _cancelled_elsewhere(error: BaseException) -> RuntimeError:

@@ -29,15 +29,20 @@ from nsqclient.core.listings import parse_lookupd
 from nsqclient.core.membership import Membership
 from nsqclient.core.node_list import NODES, NodeList
 from nsqclient.core.publication import (
+    Group,
     Headers,
     Names,
     Outcome,
     check_one_key,
     checked_key,
+    group_in,
     has_headers,
     keyed,
     mpub_commands,
+    only_group_in,
     pub_command,
+    with_group,
+    with_group_in_all,
 )
 from nsqclient.core.recall import cancel_target, reschedule_target
 from nsqclient.core.reconnect import Reconnect
@@ -225,23 +230,27 @@ class Producer:
         delay: float | None = None,
         key: str | None = None,
         headers: Headers | None = None,
+        group: Group | None = None,
         timeout: float | None = None,
     ) -> None:
         """Publish a message and return when nsqd has accepted it. It is delivered after `delay` seconds.
 
         With a `key`, however often you repeat the publish, the same nsqd stores it once in this topic, as long as it
-        remembers the key. Consumers that support `headers` get them with the message.
+        remembers the key. Consumers that support `headers` get them with the message. A `group` has 1 to 128 bytes of
+        UTF-8; it is the header `nsq-group`, by which a channel may keep order, and limits and shares for each group.
 
         Raises PublishRejected, PublishUnknown (it may have been published; OutcomeUnknown if it had a key),
         PublishUnsent, ConnectError or Stopped; after `timeout` seconds trio.TooSlowError on trio, TimeoutError on
-        asyncio; ValueError for an invalid topic, an empty message, an invalid delay, key or header; Unsupported for a
-        key or headers at an nsqd that knows none.
+        asyncio; ValueError for an invalid topic, an empty message, an invalid delay, key, header or group; Unsupported
+        for a key, headers or a group at an nsqd that knows none.
         """
+        headers = with_group(headers, group)
         command = pub_command(topic, body, delay, headers)
+        place = self._place(topic, key, headers)
         if timeout is None:
-            await self._send(topic, command, 1, key)
+            await self._send(topic, command, 1, key, place)
         else:
-            await self._runtime.fail_after(timeout, partial(self._send, topic, command, 1, key))
+            await self._runtime.fail_after(timeout, partial(self._send, topic, command, 1, key, place))
 
     async def publish_many(
         self,
@@ -250,23 +259,30 @@ class Producer:
         *,
         key: str | None = None,
         headers: Iterable[Headers] | None = None,
+        group: Group | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Publish messages together: nsqd accepts all or none. They share a `key`; each has its own `headers`.
+        """Publish messages together: nsqd accepts all or none. They share a `key` and a `group`.
 
-        More than 5 MiB go out in parts of up to 5 MiB, one after another, and nsqd accepts or refuses each part as a
-        whole. A key is refused then. Raises the errors of `publish`.
+        Each has its own `headers`. More than 5 MiB go out in parts of up to 5 MiB, one after another, and nsqd accepts
+        or refuses each part as a whole. A key is refused then. Raises the errors of `publish`, and with the strategy
+        `by_group` ValueError for messages of several groups.
         """
-        commands = list(mpub_commands(topic, bodies, headers))
+        bodies = list(bodies)
+        headers_of_all = with_group_in_all(headers, group, len(bodies))
+        commands = list(mpub_commands(topic, bodies, headers_of_all))
         check_one_key(key, commands)
+        place = self._place_of_all(topic, key, headers_of_all)
         if timeout is None:
-            await self._send_all(topic, commands, key)
+            await self._send_all(topic, commands, key, place)
         else:
-            await self._runtime.fail_after(timeout, partial(self._send_all, topic, commands, key))
+            await self._runtime.fail_after(timeout, partial(self._send_all, topic, commands, key, place))
 
-    async def _send_all(self, topic: str, commands: Sequence[tuple[bytes, int]], key: str | None) -> None:
+    async def _send_all(
+        self, topic: str, commands: Sequence[tuple[bytes, int]], key: str | None, place: bytes | None
+    ) -> None:
         for command, count in commands:
-            await self._send(topic, command, count, key)
+            await self._send(topic, command, count, key, place)
 
     async def submit(
         self,
@@ -276,6 +292,7 @@ class Producer:
         delay: float | None = None,
         key: str | None = None,
         headers: Headers | None = None,
+        group: Group | None = None,
     ) -> Receipt:
         """Queue a message and return its receipt. Waits only for a connection and for room.
 
@@ -284,8 +301,9 @@ class Producer:
 
         Raises ConnectError, Stopped, ValueError, Unsupported (like `publish`).
         """
+        headers = with_group(headers, group)
         command = pub_command(topic, body, delay, headers)
-        node = self._roster.only or await self._pick_node(key=key)
+        node = self._roster.only or await self._pick_node(place=self._place(topic, key, headers))
         receipt = await self._submit(node, topic, command, 1, self._key(key), is_given=key is not None)
         if self._roster.only is None:
             started = self._clock()
@@ -378,7 +396,26 @@ class Producer:
             return checked_key(given)
         return self._names.next() if self._retry in _REPEATING else b""
 
-    async def _publish(self, topic: str, command: bytes, count: int, key: str | None = None) -> None:
+    def _place(self, topic: str, key: str | None, headers: Headers | None) -> bytes | None:
+        """Return what decides the nsqd of a publish; None if any will do."""
+        match self._strategy:
+            case "by_key":
+                return key.encode() if key is not None else None
+            case "by_group":
+                return group_in(headers) or (key.encode() if key is not None else None)
+            case "by_topic":
+                return topic.encode()
+        return None
+
+    def _place_of_all(self, topic: str, key: str | None, headers: Sequence[Headers] | None) -> bytes | None:
+        """Return what decides the nsqd of messages that are published together. Raise ValueError for several groups."""
+        if self._strategy == "by_group" and (group := only_group_in(headers)) is not None:
+            return group
+        return self._place(topic, key, None)
+
+    async def _publish(
+        self, topic: str, command: bytes, count: int, key: str | None = None, place: bytes | None = None
+    ) -> None:
         tries = 0
         refused: tuple[int, ...] = ()  # nsqds that have refused this message
         pauses: Reconnect | None = None
@@ -388,7 +425,7 @@ class Producer:
                 node = only
                 error = await self._attempt(node, topic, command, count, key)
             else:
-                node = await self._pick_node(refused, key)
+                node = await self._pick_node(refused, place)
                 started = self._clock()
                 error = await self._attempt(node, topic, command, count, key)
                 self._report_to_pool(node, error, started)
@@ -407,7 +444,9 @@ class Producer:
                 pauses = pauses or Reconnect(self.config, self._random, first=FIRST_PAUSE, longest=LONGEST_PAUSE)
                 await self._runtime.sleep(pauses.pause())
 
-    async def _publish_to_several(self, topic: str, command: bytes, count: int, key: str | None = None) -> None:
+    async def _publish_to_several(
+        self, topic: str, command: bytes, count: int, key: str | None = None, place: bytes | None = None
+    ) -> None:
         await self._wait_for_nodes()
         nodes = self._roster.active
         needed = self._strategy.count if isinstance(self._strategy, Quorum) else len(nodes)
@@ -507,17 +546,17 @@ class Producer:
         node.publish(connection, command, receipt)
         return receipt
 
-    async def _pick_node(self, refused: Sequence[int] = (), key: str | None = None) -> ProducerNode:
+    async def _pick_node(self, refused: Sequence[int] = (), place: bytes | None = None) -> ProducerNode:
         if not self._roster.active:
             await self._wait_for_nodes()
-        return self._roster.pick(self._clock(), refused, key)
+        return self._roster.pick(self._clock(), refused, place)
 
     def _report_to_pool(self, node: ProducerNode, error: Exception | None, started: float) -> None:
         """Report the result to the pool.
 
         An nsqd that refuses a message hasn't failed, unless it couldn't store the message. If nodes come and go, a lost
-        connection isn't a failure, because we pick nodes with a connection as long as there are some. The strategy
-        `by_key` may pick one without a connection, and then an unreachable node is a failure.
+        connection isn't a failure, because we pick nodes with a connection as long as there are some. The strategies
+        `by_key`, `by_group` and `by_topic` may pick one without a connection; then an unreachable node is a failure.
         """
         now = self._clock()
         if error is None or (isinstance(error, PublishRejected) and not _is_refused(error)):

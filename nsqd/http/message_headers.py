@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from nsqcommon.wire.groups import GROUP, checked_group
 from nsqcommon.wire.headers import BadHeaders, encode_headers
 
 _PREFIX: Final = b"nsq-header-"
@@ -17,7 +18,8 @@ _FORM: Final = b"application/x-www-form-urlencoded"  # curl's default for any bo
 def headers_of(fields: Iterable[tuple[bytes, bytes]], *, of_batch: bool) -> bytes:
     """Return the message's encoded headers; empty if there are none. Raises BadHeaders.
 
-    The names in `fields` are in lower case. A batch's Content-Type is skipped: it describes the batch, not a message.
+    The names in `fields` are in lower case. A batch's Content-Type is skipped: it describes the batch, not a message. A
+    group that nsqd wouldn't count is refused, because whoever writes a request by hand should hear of it.
     """
     found: dict[str, bytes] = {}
     for field, value in fields:
@@ -33,6 +35,8 @@ def headers_of(fields: Iterable[tuple[bytes, bytes]], *, of_batch: bool) -> byte
             continue
         name = raw.decode("latin-1")
         found[name] = b",".join((found[name], value)) if name in found else value
+    if GROUP in found:
+        checked_group(found[GROUP])
     return encode_headers(found) if found else b""
 
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
 from nsqcommon.blocking_http import BlockingHttp, NotHttp
+from nsqcommon.wire.groups import without_bad_group
 from nsqcommon.wire.headers import decode_headers, header_offsets
 from nsqcommon.wire.log_record import decode_keyed
 from nsqd.log.data_path import TOPICS, DataPath
@@ -167,7 +168,7 @@ class AsidePublisher:
         due_in = message.timestamp // _MS + message.delay_ms - now_ns // _MS
         if message.delay_ms and due_in > 0:
             query["defer"] = str(due_in)
-        headers = [(f"nsq-header-{name}", value) for name, value in message.headers.items()]
+        headers = [(f"nsq-header-{name}", value) for name, value in without_bad_group(message.headers).items()]
         try:
             status, text = self._http.request("POST", f"/pub?{urlencode(query)}", headers=headers, body=message.body)
         except NotHttp as error:

@@ -8,6 +8,8 @@
     consuming, in a thread                    reader.py, prefetch.py
     messages with a lost FIN                  finished.py
     revoke                                    revoking.py
+    groups of tasks                           tasks.py, envelope.py
+    places that a worker must not free early  places.py
 
 kombu has a table of transports, and only an import can extend it. The one thing that kombu loads by itself are its
 entry points for serializers, whenever Celery is imported. So `pyproject.toml` names SERIALIZER below as such an entry

@@ -13,6 +13,7 @@ from kombu.transport.virtual import exchange as exchange_types
 
 from nsqjobs.celery import http, revoking, routing
 from nsqjobs.celery.envelope import decode, encode, let_run, publication, ttl_of
+from nsqjobs.celery.places import check_worker
 from nsqjobs.celery.reader import PrefetchGroup, Reader, ReaderSubscription
 from nsqjobs.counts import counts_of, empty
 
@@ -247,11 +248,13 @@ class Channel(virtual.Channel):
     # Consuming
 
     def basic_consume(self, queue: str, no_ack: bool, callback: Callback, consumer_tag: str, **kwargs: Any) -> None:
+        sources = self._sources(queue)
+        if not no_ack and not self.is_passing(queue):
+            check_worker(self._publisher, queue, sources)
         consuming = self._consuming[consumer_tag] = Consuming(self, callback, no_ack)
         self._tag_to_queue[consumer_tag] = queue
         self._active_queues.append(queue)
         self._consumers.add(consumer_tag)
-        sources = self._sources(queue)
         reader: Reader = self.connection.reader
         group = None if no_ack else self.group
         # Before the first publish no nsqd has the topic, so nsqlookupd can't tell where a mailbox will be.

@@ -10,6 +10,8 @@ from typing import Any, Final
 
 from kombu.utils.json import dumps, loads
 
+from nsqcommon.wire.groups import GROUP as GROUP_HEADER
+from nsqjobs.groups import GROUP, group_text
 from nsqjobs.headers import Job, eta_of_time
 
 TTL: Final = "nsq-ttl"  # milliseconds; nsqd drops messages that wait longer
@@ -24,6 +26,7 @@ class Publication:
     headers: dict[str, bytes]
     eta: float | None  # seconds since 1970
     key: str | None  # for revoking it; only with an eta
+    group: str | None = None
 
 
 def encode(message: Mapping[str, Any]) -> bytes:
@@ -57,8 +60,11 @@ def let_run(message: dict[str, Any], now: float) -> dict[str, Any]:
 
 
 def publication(message: Mapping[str, Any]) -> Publication:
-    """Build the publish of a message to a lasting queue."""
+    """Build the publish of a message to a lasting queue. Raise ValueError for an invalid group."""
     said = message.get("headers") or {}
+    group = group_text(message["properties"].get(GROUP) or said.get(GROUP_HEADER))
+    if group is not None:  # among the headers, because Celery gives those to a retry
+        message = {**message, "headers": {**said, GROUP_HEADER: group}}
     headers: dict[str, bytes] = {}
     eta, key = None, None
     if "task" in said and "id" in said:
@@ -66,7 +72,7 @@ def publication(message: Mapping[str, Any]) -> Publication:
         headers = job.headers()
         eta = job.eta
         key = job_key(job.id, job.retries, _count(said.get("replaced_task_nesting"))) if eta is not None else None
-    return Publication(encode(message), {**headers, **ttl_of(message)}, eta, key)
+    return Publication(encode(message), {**headers, **ttl_of(message)}, eta, key, group)
 
 
 def ttl_of(message: Mapping[str, Any]) -> dict[str, bytes]:

@@ -44,6 +44,15 @@ def cancel(producer: BlockingProducer, topic: str, key: str) -> Mapping[str, int
     return counts
 
 
+def policy_of(producer: BlockingProducer, topic: str, channel: str) -> Mapping[str, Any]:
+    """Return the values of the policy for a channel, as far as it is in force. Raise NSQError if an nsqd fails."""
+    found: dict[str, Any] = {}
+    for body in ask_all(producer, "GET", "/config/policy?" + urlencode({"topic": topic, "channel": channel})):
+        keys = json.loads(body).get("channel") or {} if body else {}
+        found |= {name: it["value"] for name, it in keys.items() if not it.get("dry_run")}
+    return found
+
+
 def _topics(producer: BlockingProducer, **only: str) -> Iterator[Mapping[str, Any]]:
     for body in ask_stats(producer, **only):
         yield from (json.loads(body)["topics"] or ()) if body else ()

@@ -122,7 +122,7 @@ class Transport(virtual.Transport):
             shortened, headers = self._limit.shorten(delay), self._limit.marked(job.headers, delay)
             key = job.key if shortened is not None else None
             try:
-                self.publisher.publish(topic, job.body, delay=shortened, key=key, headers=headers)
+                self.publisher.publish(topic, job.body, delay=shortened, key=key, headers=headers, group=job.group)
                 return
             except PublishRejected as error:
                 if not self._limit.learn(error, delay):

@@ -10,8 +10,10 @@ and `manage.py nsq_worker`. With Django before 6.0, the package django-tasks has
     results in the database        results.py, models.py
     running tasks                  worker.py, running.py
     priorities                     priorities.py, queue.py
+    groups                         groups.py
 """
 
 from nsqjobs.django.backend import NsqBackend
+from nsqjobs.django.groups import nsq_group_by
 
-__all__ = ["NsqBackend"]
+__all__ = ["NsqBackend", "nsq_group_by"]

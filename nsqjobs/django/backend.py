@@ -15,6 +15,7 @@ from nsqclient import ConfigError
 from nsqjobs.addresses import parse_url
 from nsqjobs.django import results
 from nsqjobs.django.api import BaseTaskBackend, Task, TaskResult, task_enqueued
+from nsqjobs.django.groups import NsqTask, group_of_task
 from nsqjobs.django.messages import due_at, encode, enqueued, headers_of
 from nsqjobs.django.priorities import Band, band_of, band_topic
 from nsqjobs.link import Link
@@ -33,6 +34,7 @@ class NsqBackend(BaseTaskBackend):
     says whether to write a row for each task. The default is to write them if `nsqjobs.django` is in INSTALLED_APPS.
     """
 
+    task_class = NsqTask
     supports_defer = True
     supports_async_task = True
     supports_priority = True
@@ -57,15 +59,16 @@ class NsqBackend(BaseTaskBackend):
     def enqueue(self, task: Task, args: Any, kwargs: Any) -> TaskResult:
         """Publish a task, and return when nsqd has it, even inside a transaction that may still be rolled back.
 
-        Raises NSQError if nsqd doesn't accept it.
+        Raises NSQError if nsqd doesn't accept it, and ValueError for an invalid group.
         """
         self.validate_task(task)
+        group = group_of_task(task, args, kwargs)
         result = enqueued(task, get_random_string(_LENGTH_OF_ID), args=args, kwargs=kwargs, enqueued_at=timezone.now())
         body = encode(result)
         if self.stores_results:
             results.add(result)
         try:
-            self._publish(result, body)
+            self._publish(result, body, group)
         except Exception:
             if self.stores_results:
                 results.remove(result)
@@ -73,7 +76,7 @@ class NsqBackend(BaseTaskBackend):
         task_enqueued.send(type(self), task_result=result)
         return result
 
-    def _publish(self, result: TaskResult, body: bytes) -> None:
+    def _publish(self, result: TaskResult, body: bytes, group: str | None) -> None:
         task = result.task
         due = due_at(task)
         self.link.publish(
@@ -81,6 +84,7 @@ class NsqBackend(BaseTaskBackend):
             body,
             delay=0.0 if due is None else due - time.time(),
             headers=headers_of(result),
+            group=group,
         )
 
     def get_result(self, result_id: str) -> TaskResult:

@@ -18,6 +18,7 @@ from dramatiq.errors import ConnectionClosed, ConnectionFailed, DecodeError, Que
 
 from nsqclient import ConnectError, NSQError, PublishError, PublishRejected, Stopped
 from nsqjobs.addresses import parse_url
+from nsqjobs.groups import GROUP, GROUP_BY, group_of, group_text
 from nsqjobs.headers import Job
 from nsqjobs.link import Link
 from nsqjobs.names import topic_name
@@ -37,13 +38,15 @@ _RETURN: Final = 5.0  # seconds before a message comes back if its retry couldn'
 class NsqBroker(dramatiq.Broker):
     """A broker with topics as queues, on the nsqds in `url` (see nsqjobs/addresses.py).
 
-    The first use connects. A forked process makes its own connections.
+    The first use connects. A forked process makes its own connections. Actors have the option `nsq_group_by`, and
+    messages `nsq_group` (see nsqjobs/groups.py).
     """
 
     def __init__(
         self, url: str = "nsq://127.0.0.1:4150", *, middleware: Sequence[dramatiq.Middleware] | None = None
     ) -> None:
         super().__init__(middleware=None if middleware is None else list(middleware))
+        self.actor_options |= {GROUP_BY}
         self.queues: set[str] = set()
         self._link = Link(parse_url(url, max_attempts=MOST_ATTEMPTS))
         self._unsent = local()
@@ -134,13 +137,22 @@ class NsqBroker(dramatiq.Broker):
         )
         delay = 0.0 if eta is None else eta - time.time()
         try:
-            self._link.publish(topic_name(message.queue_name), message.encode(), delay=delay, headers=job.headers())
+            topic, group = topic_name(message.queue_name), self._group_of(message)
+            self._link.publish(topic, message.encode(), delay=delay, headers=job.headers(), group=group)
         except PublishRejected:
             raise
         except (ConnectError, Stopped) as error:
             raise ConnectionFailed(str(error)) from error
         except PublishError as error:
             raise ConnectionClosed(str(error)) from error
+
+    def _group_of(self, message: dramatiq.Message[Any]) -> str | None:
+        """Return the group in the message's options, or by its actor. A retry has the same. Raise ValueError."""
+        if (given := message.options.get(GROUP)) is not None:
+            return group_text(given)
+        actor = self.actors.get(message.actor_name)
+        by = actor.options.get(GROUP_BY) if actor is not None else None
+        return group_of(by, actor.fn, message.args, message.kwargs) if actor is not None and by is not None else None
 
     def consume(self, queue_name: str, prefetch: int = 1, timeout: int = 5000) -> NsqConsumer:
         """Return a consumer with up to `prefetch` messages, which waits `timeout` milliseconds for the next."""

@@ -18,7 +18,7 @@ from nsqjobs.headers import Job
 from nsqjobs.names import CHANNEL, topic_name
 from nsqjobs.taskiq.deliveries import Deliveries
 from nsqjobs.taskiq.formatter import BuryingFormatter, TaskBody
-from nsqjobs.taskiq.labels import delay_of, queue_of, retries_of
+from nsqjobs.taskiq.labels import delay_of, group_of, queue_of, retries_of
 
 if TYPE_CHECKING:
     from taskiq.abc.formatter import TaskiqFormatter
@@ -32,11 +32,12 @@ _MAX_ASYNC_TASKS: Final = 100  # taskiq's default for --max-async-tasks
 class NsqBroker(AsyncBroker):
     """Sends tasks to topics of nsqd, and receives them for workers.
 
-    A task goes to `queue`, or to the queue in its label `queue_name`. Workers take tasks from `queue` and
-    `more_queues`. `max_in_flight` is the maximum number of tasks that nsqd gives one worker process from each queue:
-    the sum of taskiq's `--max-async-tasks` and `--max-prefetch`. The URL can set this and all other options of NSQ's
-    clients. Sending a task raises ConnectError if no nsqd is reachable for `send_timeout` seconds, so nsqd may take
-    that long to restart. Raises ValueError or ConfigError for an invalid URL or name.
+    A task goes to `queue`, or to the queue in its label `queue_name`. Its group is in its label `nsq_group`, or follows
+    from its arguments by the label `nsq_group_by` of its function (see nsqjobs/groups.py). Workers take tasks from
+    `queue` and `more_queues`. `max_in_flight` is the maximum number of tasks that nsqd gives one worker process from
+    each queue: the sum of taskiq's `--max-async-tasks` and `--max-prefetch`. The URL can set this and all other options
+    of NSQ's clients. Sending a task raises ConnectError if no nsqd is reachable for `send_timeout` seconds, so nsqd may
+    take that long to restart. Raises ValueError or ConfigError for an invalid URL or name.
     """
 
     def __init__(
@@ -92,13 +93,13 @@ class NsqBroker(AsyncBroker):
 
     async def publish(self, message: BrokerMessage, *, delay: float, key: str | None = None) -> None:
         """Publish a task that is due in `delay` seconds, with a key for cancelling it."""
-        topic, headers = self.topic_of(message), _headers_of(message, delay)
+        topic, headers, group = self.topic_of(message), _headers_of(message, delay), group_of(message.labels)
         producer = await self._open_producer()
         give_up = time.monotonic() + self._send_timeout
         while True:
             try:
                 shortened, marked = self._limit.shorten(delay), self._limit.marked(headers, delay)
-                await producer.publish(topic, message.message, delay=shortened, key=key, headers=marked)
+                await producer.publish(topic, message.message, delay=shortened, key=key, headers=marked, group=group)
                 return
             except PublishRejected as error:
                 if not self._limit.learn(error, delay):
@@ -153,7 +154,7 @@ class NsqBroker(AsyncBroker):
             self._opened, self._producer, self._listening = AsyncExitStack(), None, []
         if self._producer is None:
             it = self._endpoint
-            opening = aio.open_producer(it.nsqd, lookupd=it.lookupd, config=it.config)
+            opening = aio.open_producer(it.nsqd, lookupd=it.lookupd, strategy="by_group", config=it.config)
             self._producer = await self._opened.enter_async_context(opening)
         return self._producer
 

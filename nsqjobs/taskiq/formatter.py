@@ -1,4 +1,4 @@
-"""The broker's formatter: parses a message, and buries it if no worker could ever run it.
+"""The broker's formatter: parses a message, and buries it if no worker could ever run it; and finds a task's group.
 
 taskiq's receiver logs a message that it can't parse or has no task for, and forgets it. From 0.13 on it acknowledges
 such a message, which loses it; before that it never does, which repeats it forever. Only the formatter is called for
@@ -10,7 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from taskiq.abc.formatter import TaskiqFormatter
-from taskiq.labels import parse_label
+from taskiq.labels import parse_label, prepare_label
+
+from nsqjobs.groups import GROUP, GROUP_BY, group_of
 
 if TYPE_CHECKING:
     from taskiq import AsyncBroker, BrokerMessage, TaskiqMessage
@@ -38,8 +40,24 @@ class BuryingFormatter(TaskiqFormatter):
         self._broker = broker
 
     def dumps(self, message: TaskiqMessage) -> BrokerMessage:
-        """Return the message for the broker."""
+        """Return the message for the broker, with its group as a label. Raise ValueError for an invalid group."""
+        self._set_group(message)
         return self.inner.dumps(message)
+
+    def _set_group(self, message: TaskiqMessage) -> None:
+        """Set the group by the arguments, unless the caller gave one or the function says no rule.
+
+        The rule itself may be a function, which doesn't travel.
+        """
+        message.labels.pop(GROUP_BY, None)
+        task = self._broker.find_task(message.task_name)
+        by = task.labels.get(GROUP_BY) if task is not None else None
+        if task is None or by is None or message.labels.get(GROUP):
+            return
+        group = group_of(by, task.original_func, message.args, message.kwargs)
+        if group is not None:
+            message.labels[GROUP], kind = prepare_label(group)
+            message.labels_types = {**(message.labels_types or {}), GROUP: kind}
 
     def loads(self, message: bytes) -> TaskiqMessage:
         """Return the message of a task. If the inner formatter raises, bury the message and raise the same error."""

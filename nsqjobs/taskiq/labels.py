@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any, Final
 
+from nsqjobs import groups
+
 QUEUE: Final = "queue_name"  # as in taskiq-redis and taskiq-aio-pika
+GROUP: Final = groups.GROUP  # as text; the same in all retries
 DELAY: Final = "delay"  # seconds; as in taskiq-aio-pika; SmartRetryMiddleware sets it
 RETRIES: Final = "_retries"  # set by taskiq's retry middlewares
 
@@ -30,6 +33,11 @@ def delay_of(labels: Labels) -> float:
     if not isfinite(delay):
         raise ValueError(f"the label delay is {said!r}, expected seconds")
     return delay
+
+
+def group_of(labels: Labels) -> str | None:
+    """Return the task's group, or None. Raise ValueError for an invalid label."""
+    return groups.group_text(labels.get(GROUP))
 
 
 def retries_of(labels: Labels) -> int:

@@ -10,9 +10,13 @@ class FakeLink:
 
     def __init__(self) -> None:
         self.published: list[tuple[str, bytes, float, Mapping[str, bytes]]] = []
+        self.groups: list[str | None] = []  # of these
         self.error: Exception | None = None
 
-    def publish(self, topic: str, body: bytes, *, delay: float, headers: Mapping[str, bytes]) -> None:
+    def publish(
+        self, topic: str, body: bytes, *, delay: float, headers: Mapping[str, bytes], group: str | None = None
+    ) -> None:
         if self.error is not None:
             raise self.error
         self.published.append((topic, body, delay, headers))
+        self.groups.append(group)

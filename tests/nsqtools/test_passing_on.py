@@ -11,7 +11,7 @@ import trio
 
 from nsqclient import ConnectError, Requeue, Unsupported
 from nsqtools.nsq_to_nsq import Forwarder, Options
-from nsqtools.passing_on import NsqdDestination
+from nsqtools.passing_on import NsqdDestination, with_origin
 
 
 class OldProducer:
@@ -65,8 +65,11 @@ def test_what_is_left_out_is_told_once(caplog: pytest.LogCaptureFixture) -> None
     ]
 
 
-def forwarded(mode: str, *addresses: str, failing: str = "") -> dict[str, set[bytes]]:
-    """Forward 60 messages, and return what has come to each destination. A second try follows a failure."""
+def forwarded(mode: str, *addresses: str, failing: str = "", groups: int = 0) -> dict[str, set[bytes]]:
+    """Forward 60 messages, by default without a group, and return what has come to each destination.
+
+    A second try follows a failure.
+    """
     producers = {address: OldProducer("headers", "keys", fails=address == failing) for address in addresses}
     options = Options(topic=("t",), mode=mode, destination_nsqd_tcp_address=addresses)
 
@@ -74,7 +77,13 @@ def forwarded(mode: str, *addresses: str, failing: str = "") -> dict[str, set[by
         handle = Forwarder(options, list[Any](producers.values())).handler("t")
         for number in range(60):
             message: Any = SimpleNamespace(
-                nsqd="here", topic="t", channel="c", id=f"{number:016x}", headers={}, body=b"%d" % number
+                nsqd="here",
+                topic="t",
+                channel="c",
+                id=f"{number:016x}",
+                headers={},
+                group=f"{number % groups}" if groups else None,
+                body=b"%d" % number,
             )
             for _ in range(2):
                 try:
@@ -102,3 +111,16 @@ def test_only_the_messages_of_a_destination_that_fails_go_to_others(mode: str) -
     assert during["b:4150"] > before["b:4150"]
     assert during["c:4150"] > before["c:4150"]
     assert during["b:4150"] | during["c:4150"] == {b"%d" % number for number in range(60)}
+
+
+@pytest.mark.parametrize("mode", ["hostpool", "round-robin"])
+def test_a_group_stays_together(mode: str) -> None:
+    found = forwarded(mode, "a:4150", "b:4150", "c:4150", groups=6)
+    for group in range(6):
+        assert sum(any(int(body) % 6 == group for body in bodies) for bodies in found.values()) == 1
+    assert set.union(*found.values()) == {b"%d" % number for number in range(60)}
+
+
+def test_a_group_that_nsqd_ignores_is_not_passed_on() -> None:
+    assert with_origin({"n": b"1", "nsq-group": b"\xff"}, "here") == {"n": b"1", "nsq-origin": b"here"}
+    assert with_origin({"nsq-group": b"ana"}, "here") == {"nsq-group": b"ana", "nsq-origin": b"here"}

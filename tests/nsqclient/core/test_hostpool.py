@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqclient.core.hostpool import ByKey, EpsilonGreedy, HostPool, Pool, RoundRobin, pool_of, quorum
+from nsqclient.core.hostpool import ByKey, EpsilonGreedy, HostPool, Pool, RoundRobin, pool_of, quorum, weight_of
 
 
 def test_in_turn_the_second_is_first() -> None:
@@ -132,6 +132,18 @@ def test_a_key_avoids_who_has_refused_its_message() -> None:
     assert names[pool.pick_for(KEYS[0], 0.0, [0, 1, 2])] == before[KEYS[0]]
 
 
+@pytest.mark.parametrize(
+    ("key", "one", "two"),
+    [
+        ("customer-3", "e5a4c59e11e5bfe4", "50f3764f49c231b1"),
+        ("Zürich", "62a6ed955a674775", "e2f5e7bc282eb70f"),
+    ],
+)
+def test_weights_are_those_that_the_reference_describes(key: str, one: str, two: str) -> None:
+    """Clients in other languages compute the same."""
+    assert [weight_of(f"10.0.0.{last}:4150", key.encode())[0].hex() for last in (1, 2)] == [one, two]
+
+
 def test_when_all_have_failed_a_key_is_where_it_belongs() -> None:
     names = ["a", "b"]
     pool = by_key(*names)
@@ -142,7 +154,7 @@ def test_when_all_have_failed_a_key_is_where_it_belongs() -> None:
 
 
 @given(
-    st.sampled_from(["round_robin", "hostpool", "epsilon_greedy", "first", "by_key"]),
+    st.sampled_from(["round_robin", "hostpool", "epsilon_greedy", "first", "by_key", "by_group", "by_topic"]),
     st.integers(1, 5),
     st.lists(st.tuples(st.booleans(), st.floats(0, 100))),
     st.integers(),

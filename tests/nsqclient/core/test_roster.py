@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from nsqclient import Config
+from nsqclient import Config, Strategy
 from nsqclient.core.membership import CONFIRM_AFTER, Membership, NodeEntry
 from nsqclient.core.roster import Roster
 
@@ -30,13 +30,13 @@ class FakeNode:
 class Cluster:
     """A roster whose nodes one nsqlookupd lists."""
 
-    def __init__(self) -> None:
+    def __init__(self, strategy: Strategy = "hostpool") -> None:
         self.membership = Membership()
         self.roster: Roster[FakeNode] = Roster(
             [],
             FakeNode,
             self.membership,
-            strategy="hostpool",
+            strategy=strategy,
             config=Config(),
             random=Random(1),
             emit=lambda event: None,
@@ -56,9 +56,9 @@ class Cluster:
         return [node.address for node in self.roster.active]
 
 
-def of_two() -> Cluster:
+def of_two(strategy: Strategy = "hostpool") -> Cluster:
     """Return a cluster of two connected nodes."""
-    cluster = Cluster()
+    cluster = Cluster(strategy)
     cluster.lists("n1", "n2", now=0)
     for node in cluster.roster.nodes:
         cluster.roster.connection_changed(node, is_open=True, now=0)
@@ -124,3 +124,30 @@ def test_the_log_of_a_lost_node_is_where_another_connection_says_it_is() -> None
     assert cluster.roster.successor(former) is former
     former.log_id = other.log_id = ""
     assert cluster.roster.successor(former) is former, "a node of NSQ doesn't say whose log it has"
+
+
+def test_the_node_of_a_group_does_not_depend_on_connections_but_that_of_other_messages_does() -> None:
+    cluster = of_two("by_group")
+    for node in cluster.roster.nodes:
+        node.is_connected = True
+    groups = [b"%d" % number for number in range(20)]
+    before = {group: cluster.roster.pick(0.0, (), group).address for group in groups}
+    assert set(before.values()) == {"n1", "n2"}
+    lost = cluster.node("n2")
+    lost.is_connected = False
+    cluster.roster.connection_changed(lost, is_open=False, now=1)
+    assert {group: cluster.roster.pick(1.0, (), group).address for group in groups} == before
+    assert {cluster.roster.pick(1.0).address for _ in range(10)} == {"n1"}
+    cluster.roster.failed(lost, 1.0)
+    assert {cluster.roster.pick(2.0, (), group).address for group in groups} == {"n1"}
+    assert cluster.roster.pick(40.0, (), next(it for it in groups if before[it] == "n2")).address == "n2", (
+        "it comes back"
+    )
+
+
+def test_who_has_refused_a_message_without_a_group_is_avoided_even_if_only_it_is_connected() -> None:
+    cluster = of_two("by_group")
+    one, two = cluster.node("n1"), cluster.node("n2")
+    one.is_connected = True
+    assert {cluster.roster.pick(0.0, (one.number,)).address for _ in range(4)} == {"n2"}
+    assert two.is_connected is False

@@ -508,3 +508,94 @@ async def test_invalid_settings_are_refused(addresses: list[str], options: dict[
     with pytest.raises(ConfigError, match=text):
         async with open_producer(addresses, **options):  # type: ignore[arg-type]
             pass
+
+
+# Groups
+
+
+async def several(stack: AsyncExitStack, count: int) -> list[MemoryNSQD]:
+    return [await stack.enter_async_context(MemoryNSQD()) for _ in range(count)]
+
+
+@jumping
+async def test_a_group_goes_to_one_nsqd_and_to_the_next_one_while_that_is_away() -> None:
+    async with AsyncExitStack() as stack:
+        servers = await several(stack, 3)
+        producer = await stack.enter_async_context(open_producer(servers, strategy="by_group"))
+        for number in range(30):
+            await producer.publish("t", b"ana", group="ana")
+            await producer.publish_many("t", [b"ana"], group=b"ana")
+            await (await producer.submit("t", b"ana", group="ana", delay=1)).wait()
+            await producer.publish("t", b"%d" % number)
+        (home,) = (server for server in servers if b"ana" in server.bodies("t"))
+        assert all(len(server.bodies("t")) >= 10 for server in servers), "messages without a group go to all"
+        home.is_up = False
+        home.break_connections()
+        await trio.testing.wait_all_tasks_blocked()
+        for _ in range(10):
+            await producer.publish("t", b"ana", group="ana")
+        (second,) = (server for server in servers if server is not home and b"ana" in server.bodies("t"))
+        assert second.bodies("t").count(b"ana") == 10
+        home.is_up = True
+        await trio.sleep(31)
+        await producer.publish("t", b"back", group="ana")
+        assert b"back" in home.bodies("t")
+
+
+@jumping
+async def test_a_topic_goes_to_one_nsqd() -> None:
+    async with AsyncExitStack() as stack:
+        servers = await several(stack, 3)
+        producer = await stack.enter_async_context(open_producer(servers, strategy="by_topic"))
+        topics = [f"t{number}" for number in range(30)]
+        for topic in topics:
+            for key in ("one", "two", None):
+                await producer.publish(topic, b"x", key=key, group=key)
+        assert all(sorted(len(server.bodies(topic)) for server in servers) == [0, 0, 3] for topic in topics)
+        assert all(any(server.bodies(topic) for topic in topics) for server in servers)
+
+
+@jumping
+async def test_by_group_a_message_without_one_goes_by_its_key() -> None:
+    async with AsyncExitStack() as stack:
+        servers = await several(stack, 3)
+        producer = await stack.enter_async_context(open_producer(servers, strategy="by_group"))
+        for number in range(30):
+            await producer.publish("t", b"%d" % number, key="k")
+        assert sorted(len(server.bodies("t")) for server in servers) == [0, 0, 1]
+
+
+@jumping
+async def test_groups_that_may_belong_to_different_nsqds_are_not_published_together() -> None:
+    async with MemoryNSQD() as server:
+        groups = [{"nsq-group": "ana"}, {"nsq-group": "ben"}]
+        async with open_producer(server) as producer:
+            await producer.publish_many("t", [b"1", b"2"], headers=groups)
+        async with open_producer(server, strategy="by_group") as producer:
+            with pytest.raises(ValueError, match="messages of several groups"):
+                await producer.publish_many("t", [b"1", b"2"], headers=groups)
+        assert server.bodies("t") == [b"1", b"2"]
+
+
+@jumping
+async def test_a_bad_group_is_refused_before_anything_is_sent() -> None:
+    async with MemoryNSQD() as server, open_producer(server) as producer:
+        for group in ("", "x" * 129, b"\xff"):
+            with pytest.raises(ValueError, match="invalid group"):
+                await producer.publish("t", b"1", group=group)
+            with pytest.raises(ValueError, match="invalid group"):
+                await producer.publish("t", b"1", headers={"nsq-group": group})
+            with pytest.raises(ValueError, match="invalid group"):
+                await producer.publish_many("t", [b"1"], group=group)
+            with pytest.raises(ValueError, match="invalid group"):
+                await producer.submit("t", b"1", group=group)
+        with pytest.raises(ValueError, match="the group is given twice"):
+            await producer.publish("t", b"1", headers={"nsq-group": "ana"}, group="ana")
+        assert server.said() == []
+
+
+@jumping
+async def test_where_a_group_would_be_lost_it_is_refused() -> None:
+    async with MemoryNSQD(extensions=()) as server, open_producer(server) as producer:
+        with pytest.raises(Unsupported, match="knows no headers"):
+            await producer.publish("t", b"1", group="ana")

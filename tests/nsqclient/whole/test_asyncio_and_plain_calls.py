@@ -81,6 +81,37 @@ def test_a_batch_on_asyncio_that_is_cancelled_is_requeued(nsqd: Nsqd, topic: str
     run(work())
 
 
+def test_groups_and_several_topics(nsqd: Nsqd, topic: str) -> None:
+    topics = [f"{topic}.high", topic]
+    expected = {(name, group, group.encode()) for name in topics for group in ("ana", "ben")}
+
+    async def work() -> None:
+        async with aio.open_producer(place(nsqd), strategy="by_group") as producer:
+            for name, group, body in expected:
+                await producer.publish(name, body, group=group)
+        found = set()
+        async with aio.open_consumer(topics, "c", weights=[8, 1], nsqd=place(nsqd)) as consumer:
+            async for message in consumer:
+                found.add((message.topic, message.group, message.body))
+                message.finish()
+                if len(found) == 4:
+                    consumer.stop()
+        assert found == expected
+
+    run(work())
+    with sync.producer(place(nsqd), strategy="by_group") as producer:
+        for name, group, body in expected:
+            producer.publish_many(name, [body], group=group, timeout=10)
+    with sync.consumer(topics, "c", weights=[8, 1], nsqd=place(nsqd)) as consumer:
+        found = set()
+        for message in consumer.messages(idle_timeout=LIMIT):
+            found.add((message.topic, message.group, message.body))
+            message.finish()
+            if len(found) == 4:
+                break
+    assert found == expected
+
+
 def test_events_and_pings_on_asyncio(nsqd: Nsqd, topic: str) -> None:
     fill(nsqd, topic, 1)
 

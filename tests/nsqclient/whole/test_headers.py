@@ -40,6 +40,23 @@ async def test_each_message_comes_with_its_headers() -> None:
 
 
 @jumping
+async def test_each_message_comes_with_its_group() -> None:
+    async with MemoryNSQD() as server:
+        async with open_producer(server) as producer:
+            await producer.publish("t", b"one", group="Zürich", headers={"n": "1"})
+            await producer.publish("t", b"later", delay=1, group=b"ana")
+            await producer.publish_many("t", [b"m1", b"m2"], group="ben")
+            await producer.publish("t", b"plain")
+        found: dict[bytes, str | None] = {}
+        async with open_consumer("t", "c", nsqd=[server]) as consumer:
+            with trio.move_on_after(60):
+                async for message in consumer:
+                    found[message.body] = message.group
+                    message.finish()
+        assert found == {b"one": "Zürich", b"later": "ana", b"m1": "ben", b"m2": "ben", b"plain": None}
+
+
+@jumping
 async def test_where_nobody_would_see_them_they_are_refused_and_not_dropped() -> None:
     async with MemoryNSQD(extensions=()) as server, open_producer(server) as producer:
         with pytest.raises(Unsupported, match="knows no headers"):

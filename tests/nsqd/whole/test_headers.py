@@ -190,6 +190,10 @@ def test_http_requests_bring_them_and_history_shows_them(nsqd: Nsqd) -> None:
     assert nsqd.http("POST", "/mpub?topic=t", b"three\nfour", headers=headers).status == 200
     bad = nsqd.http("POST", "/pub?topic=t", b"bad", headers={"Nsq-Header-": "x"})
     assert (bad.status, bad.json["message"]) == (400, "INVALID_HEADERS")
+    for path in ("/pub", "/mpub"):
+        bad = nsqd.http("POST", f"{path}?topic=t", b"bad", headers={"Nsq-Header-Nsq-Group": "x" * 129})
+        assert bad.status == 400
+        assert bad.json["reason"] == f"invalid group '{'x' * 39}...: 129 bytes, expected 1 to 128"
     of_batch = {name: value for name, value in expected.items() if name != "content-type"}
     raw = {name: value.encode() for name, value in expected.items()}
     raw_of_batch = {name: value.encode() for name, value in of_batch.items()}

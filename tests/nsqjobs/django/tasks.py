@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nsqjobs.django import nsq_group_by
+from nsqjobs.django.api import TaskContext
 from tests.nsqjobs.django.conftest import HAS_TASKS
 
 if TYPE_CHECKING or not HAS_TASKS:
@@ -16,6 +18,24 @@ ran: list[object] = []
 def send(order: int) -> int:
     ran.append(order)
     return order + 1
+
+
+@task(queue_name="mails")
+@nsq_group_by("account")
+def charge(account: str, amount: int) -> None:
+    ran.append((account, amount))
+
+
+@task(queue_name="mails", takes_context=True)
+@nsq_group_by("account")
+def charge_in_context(context: TaskContext, account: str) -> None:
+    ran.append(account)
+
+
+@task(queue_name="mails")
+@nsq_group_by(lambda account: account.lower())
+def refund(account: str) -> None:
+    ran.append(account)
 
 
 @task(queue_name="mails")

@@ -18,10 +18,20 @@ from nsqjobs.django.api import (
     task_enqueued,
     task_finished,
 )
+from nsqjobs.django.groups import NsqTask
 from nsqjobs.django.models import StoredResult
 from nsqjobs.django.running import handle
 from nsqjobs.held import HeldMessage
-from tests.nsqjobs.django.tasks import fail, forget, ran, return_what_is_no_json, send
+from tests.nsqjobs.django.tasks import (
+    charge,
+    charge_in_context,
+    fail,
+    forget,
+    ran,
+    refund,
+    return_what_is_no_json,
+    send,
+)
 from tests.nsqjobs.held import FakeHeld
 from tests.nsqjobs.link import FakeLink
 
@@ -97,6 +107,25 @@ def test_priorities_may_be_switched_off(link: FakeLink) -> None:
     assert NsqBackend.supports_priority
     with pytest.raises(InvalidTask):
         forget.using(priority=10)
+
+
+def test_the_group_of_a_task_is_an_argument_or_given_with_the_call(link: FakeLink) -> None:
+    charge.enqueue("ana", 5)
+    charge.enqueue(amount=5, account="ben")
+    cast(NsqTask, charge).using(nsq_group="cleo", priority=10).enqueue("ana", 5)
+    cast(NsqTask, charge).using(nsq_group="cleo").using(priority=10).enqueue("ana", 5)
+    charge_in_context.enqueue("dora")
+    refund.enqueue("ANA")
+    send.enqueue(1)
+    cast(NsqTask, send).using(nsq_group="emil").enqueue(1)
+    assert link.groups == ["ana", "ben", "cleo", "cleo", "dora", "ana", None, "emil"]
+    assert run(link) == ["finish"]
+
+
+def test_a_bad_group_is_refused_before_anything_is_stored(link: FakeLink) -> None:
+    with pytest.raises(ValueError, match="invalid group"):
+        charge.enqueue("x" * 129, 5)
+    assert not StoredResult.objects.exists()
 
 
 def test_an_argument_that_is_no_json_is_refused_before_anything_is_stored(link: FakeLink) -> None:

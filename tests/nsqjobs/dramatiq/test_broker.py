@@ -144,3 +144,30 @@ def test_a_message_whose_retry_was_not_sent_comes_back(broker: NsqBroker, link: 
         consumer.ack(got)
     assert lost.said == [("give back", 5.0, True)]
     assert kept.said == ["finish"]
+
+
+# Groups
+
+
+def test_a_message_or_its_actor_says_the_group(broker: NsqBroker, link: FakeLink) -> None:
+    @dramatiq.actor(broker=broker, queue_name="mails", nsq_group_by="account")
+    def charge(account: str, amount: int) -> None: ...
+
+    @dramatiq.actor(broker=broker, queue_name="mails", nsq_group_by=lambda account: account.lower())
+    def refund(account: str) -> None: ...
+
+    @dramatiq.actor(broker=broker, queue_name="mails")
+    def send(order: int) -> None: ...
+
+    charge.send("ana", 5)
+    charge.send_with_options(kwargs={"account": "ben", "amount": 5}, delay=1000)
+    charge.send_with_options(args=("ana", 5), nsq_group="cleo")
+    refund.send("ANA")
+    send.send(1)
+    send.send_with_options(args=(1,), nsq_group="dora")
+    assert link.groups == ["ana", "ben", "cleo", "ana", None, "dora"]
+    retry = dramatiq.Message.decode(link.published[2][1]).copy(options={"retries": 1})
+    broker.enqueue(retry, delay=10)
+    assert link.groups[-1] == "cleo"
+    with pytest.raises(ValueError, match="invalid group"):
+        send.send_with_options(args=(1,), nsq_group="x" * 129)

@@ -9,6 +9,7 @@ from taskiq.abc.serializer import TaskiqSerializer
 
 from nsqjobs.taskiq import NsqBroker
 from nsqjobs.taskiq.formatter import TaskBody
+from nsqjobs.taskiq.labels import group_of
 
 TASK = {"task_id": "1", "task_name": "ship", "labels": {"n": "1"}, "labels_types": {"n": 2}, "args": [], "kwargs": {}}
 
@@ -77,3 +78,41 @@ def test_what_cannot_be_read_is_buried(body: bytes) -> None:
 
 def test_a_body_of_another_origin_is_only_read() -> None:
     assert broker().formatter.loads(json.dumps(TASK).encode()).task_name == "ship"
+
+
+# Groups
+
+
+def sent(broker: NsqBroker, *args: Any, labels: dict[str, Any] | None = None, **kwargs: Any) -> str | None:
+    """Return the group of a message for a call of the task `charge`."""
+    task = broker.find_task("charge")
+    assert task is not None
+    message = broker.formatter.dumps(task.kicker().with_labels(**(labels or {}))._prepare_message(*args, **kwargs))
+    assert "nsq_group_by" not in message.labels
+    read = broker.formatter.loads(message.message)
+    assert read.labels.get("nsq_group") == message.labels.get("nsq_group"), "a retry has the labels of the message"
+    return group_of(message.labels)
+
+
+@pytest.mark.parametrize("by", ["account", lambda account, amount: account])
+def test_a_call_or_the_task_says_the_group(by: Any) -> None:
+    broker = NsqBroker()
+
+    @broker.task(task_name="charge", nsq_group_by=by)
+    def charge(account: str, amount: int) -> None: ...
+
+    assert sent(broker, "ana", 5) == "ana"
+    assert sent(broker, account="ben", amount=5) == "ben"
+    assert sent(broker, "ana", 5, labels={"nsq_group": "cleo"}) == "cleo"
+    with pytest.raises(ValueError, match="invalid group"):
+        sent(broker, "x" * 129, 5)
+
+
+def test_a_task_without_a_rule_has_no_group_unless_the_call_says_one() -> None:
+    broker = NsqBroker()
+
+    @broker.task(task_name="charge")
+    def charge(account: str) -> None: ...
+
+    assert sent(broker, "ana") is None
+    assert sent(broker, "ana", labels={"nsq_group": 7}) == "7"

@@ -421,7 +421,7 @@ def programs_of_the_page() -> list[str]:
 
 @pytest.mark.usefixtures("real_starts")  # as users do it; the others are forked
 def test_the_example_of_the_page_runs(nsqd: Nsqd, tmp_path: Path) -> None:
-    settings, mails, program = programs_of_the_page()
+    settings, mails, program, _ = programs_of_the_page()
     assert 'broker_url = "nsq://' in settings
     (tmp_path / "mails.py").write_text(mails.replace("nsq://127.0.0.1:4150", url_of(nsqd)))
     (tmp_path / "send.py").write_text(program)
@@ -431,6 +431,18 @@ def test_the_example_of_the_page_runs(nsqd: Nsqd, tmp_path: Path) -> None:
         )
         assert done.stdout == "sent to ana@example.com\n", done.stderr
         eventually(lambda: counts(nsqd, "celery") == (0, 0, 0), TIMEOUT)
+
+
+@pytest.mark.usefixtures("real_starts")
+def test_the_groups_of_the_page(nsqd: Nsqd, tmp_path: Path) -> None:
+    *_, bills = programs_of_the_page()
+    (tmp_path / "bills.py").write_text(bills.replace("nsq://127.0.0.1:4150", url_of(nsqd)))
+    words = [sys.executable, "-c", "import bills; bills.charge.delay('ana', 5)"]
+    subprocess.run(words, cwd=tmp_path, check=True, timeout=TIMEOUT)
+    with Connection(url_of(nsqd)) as connection:
+        message = get(connection.channel(), "celery")
+        assert message.headers["nsq-group"] == "ana"
+        message.ack()
 
 
 def test_a_job_that_nobody_runs_has_no_result(app: Celery) -> None:

@@ -1,0 +1,336 @@
+"""How the topics of one consumer share its `max_in_flight`, by weight.
+
+Each topic has a `Flow`, which shares out the topic's places among its nsqds. How many places a topic gets is decided
+here:
+
+    uses up its places     its part by weight, and its part of what others leave over
+    uses fewer             some more than it uses, and one for each nsqd, so that its next message comes at once
+    has no nsqd            none
+
+For example, with `max_in_flight` 9, weights 8 and 1 and one nsqd, the topics have 8 and 1 places while both have
+messages waiting. If the first one is empty, they have 1 and 8. When its next message arrives, it is entitled to 8 again
+at once, and gets them as messages of the other topic are answered.
+
+The guarantee of flow.py holds for all topics together: a place goes to another topic once the nsqds of the first one
+know the lower RDY, and its messages beyond that are answered.
+
+If a part is less than one place, for example with `max_in_flight` 1, topics take turns with what is left of whole
+places: the next turn has the topic that has received least for its weight. A topic that sends nothing loses its turn
+after QUIET, and then waits for TURN.
+
+Backoff is the consumer's, not a topic's, because a failing handler says nothing about a topic: all topics are held, and
+one of them is tested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from math import inf, isfinite
+from operator import gt, lt
+from typing import TYPE_CHECKING, Final, cast
+
+from nsqclient.core.errors import ConfigError
+from nsqclient.core.flow import LOOK
+
+if TYPE_CHECKING:
+    from nsqclient.core.flow import Flow
+
+ROUND: Final = 1.0  # seconds between two looks at how much each topic uses
+QUIET: Final = 0.1  # seconds without a message after which a turn ends
+TURN: Final = 1.0  # seconds until a topic that sent nothing has another turn
+_ROUNDING: Final = 1e-9
+
+
+class TopicShare:
+    """One topic and its use of its places."""
+
+    __slots__ = (
+        "_allow",
+        "flow",
+        "has_used_up",
+        "has_used_up_lately",
+        "last_message",
+        "most_before",
+        "most_in_flight",
+        "places",
+        "rests_until",
+        "served",
+        "turn_began",
+        "weight",
+    )
+
+    def __init__(self, flow: Flow, weight: float, allow: Callable[[int, float], None]) -> None:
+        self.flow = flow
+        self.weight = weight
+        self._allow = allow  # sets the flow's `max_in_flight`
+        self.places = 0
+        self.most_in_flight = 0  # in this round
+        self.most_before = 0  # in the round before
+        self.has_used_up = False  # its places, in this round
+        self.has_used_up_lately = False  # in this round or the one before
+        self.last_message = -inf
+        # For turns
+        self.served = 0.0  # messages received, by weight
+        self.turn_began = -inf
+        self.rests_until = -inf
+
+    @property
+    def reserved(self) -> int:
+        """How many places it may take up, even if it gets no more."""
+        return max(self.places, self.flow.committed)
+
+    @property
+    def demand(self) -> float:
+        """How many places it can use: a power of two above its recent use, so that RDY doesn't change all the time."""
+        if self.has_used_up_lately:
+            return inf
+        most = max(self.most_in_flight, self.most_before)
+        return max(1 << most.bit_length(), len(self.flow.seats))
+
+    def allow(self, places: int, now: float) -> None:
+        if places and not self.places:
+            self.turn_began = now
+        self.places = places
+        self._allow(places, now)
+
+    def end_round(self) -> None:
+        """Begin another round of looking at its use."""
+        in_flight = self.flow.in_flight
+        self.most_before, self.most_in_flight = self.most_in_flight, in_flight
+        # If it is still at its limit, it has used that up, even if no message came in this round.
+        self.has_used_up_lately = self.has_used_up or (self.places > 0 and _has_used_up(self.flow, in_flight))
+        self.has_used_up = False
+
+    def is_quiet(self, now: float) -> bool:
+        """Return True if it has places and sends nothing."""
+        since = max(self.last_message, self.turn_began)
+        return self.places > 0 and not self.flow.in_flight and now - since > QUIET
+
+
+class Shares:
+    """The places of all topics. The owner calls `tick` at `next_tick`."""
+
+    def __init__(self, requested: int | None, now: float) -> None:
+        self.requested = requested  # None: one for each connection
+        self.topics: list[TopicShare] = []
+        self._is_owed = False  # a topic gets more as soon as another one's places are free
+        self._has_turns = False
+        self._is_held = False  # during backoff
+        self._tested: TopicShare | None = None  # during backoff, the topic with the test message
+        self._next_look = now + LOOK
+        self._next_round = now + ROUND
+
+    def add(self, flow: Flow, weight: float, allow: Callable[[int, float], None]) -> TopicShare:
+        """Add a topic. `allow` sets its flow's `max_in_flight`."""
+        self.topics.append(TopicShare(flow, weight, allow))
+        return self.topics[-1]
+
+    @property
+    def max_in_flight(self) -> int:
+        return self.allowed_by(self.requested)
+
+    def allowed_by(self, requested: int | None) -> int:
+        """Return `requested`, or one for each connection if it is None."""
+        if requested is not None:
+            return requested
+        return max(sum(len(topic.flow.seats) for topic in self.topics), 1)
+
+    # Events
+
+    def set_max_in_flight(self, requested: int | None, now: float) -> None:
+        self.requested = requested
+        self.rebalance(now)
+
+    def arrived(self, topic: TopicShare, count: int, now: float) -> None:
+        """Record messages of a topic."""
+        topic.last_message = now
+        topic.served += count / topic.weight
+        in_flight = topic.flow.in_flight
+        topic.most_in_flight = max(topic.most_in_flight, in_flight)
+        is_news = False
+        if _has_used_up(topic.flow, in_flight):
+            is_news = not topic.has_used_up_lately
+            topic.has_used_up = topic.has_used_up_lately = True
+        if is_news or self._has_turns:
+            self.rebalance(now)
+
+    def freed(self, now: float) -> None:
+        """Record that answers or a lower RDY have left the process."""
+        if self._is_owed:
+            self.rebalance(now)
+
+    # Backoff
+
+    def hold(self, now: float) -> None:
+        """Set every RDY to 0."""
+        self._is_held, self._tested = True, None
+        for topic in self.topics:
+            topic.flow.hold(now)
+
+    def test_one(self, now: float) -> bool:
+        """Give one connection of one topic RDY 1. Return False if none may have it."""
+        if sum(topic.flow.committed for topic in self.topics) >= self.max_in_flight:
+            return False
+        tested = self._tested
+        others = [topic for topic in self.topics if topic is not tested]
+        others.sort(key=lambda topic: topic.turn_began)
+        for topic in (*others, *([tested] if tested is not None else [])):
+            if topic.places and topic.flow.test_one(now):
+                self._tested = topic
+                topic.turn_began = now
+                return True
+        return False
+
+    def release(self, now: float) -> None:
+        """Give every topic its places again."""
+        self._is_held, self._tested = False, None
+        for topic in self.topics:
+            topic.flow.release(now)
+        self.rebalance(now)
+
+    # Time
+
+    @property
+    def next_tick(self) -> float:
+        return self._next_look
+
+    def tick(self, now: float) -> None:
+        """Look at each topic's use of its places, if it is time."""
+        if now < self._next_look:
+            return
+        self._next_look = now + LOOK
+        if now >= self._next_round:
+            self._next_round = now + ROUND
+            for topic in self.topics:
+                topic.end_round()
+        if self._is_held:
+            self._test_another(now)
+            return
+        for topic in self.topics:
+            if topic.is_quiet(now):
+                topic.has_used_up = topic.has_used_up_lately = False
+                if self._has_turns:
+                    topic.rests_until = now + TURN
+                    self._forgo(topic)
+        self.rebalance(now)
+
+    def _test_another(self, now: float) -> None:
+        """Test another topic if the tested one has no message."""
+        tested = self._tested
+        if tested is not None and tested.is_quiet(now):
+            tested.flow.hold(now)
+            self.test_one(now)
+
+    def _forgo(self, topic: TopicShare) -> None:
+        """Count what a topic without messages could have had: it has no right to make up for it later."""
+        others = [it.served for it in self.topics if it is not topic and it.flow.seats]
+        topic.served = max(topic.served, min(others, default=0.0))
+
+    # The places
+
+    def rebalance(self, now: float) -> None:
+        """Lower the places of topics above their part, then raise others as far as `max_in_flight` allows."""
+        wanted = self._wanted(now)
+        for topic, places in zip(self.topics, wanted, strict=True):
+            if places < topic.places:
+                topic.allow(places, now)
+        free = self.max_in_flight - sum(topic.reserved for topic in self.topics)
+        self._is_owed = False
+        for topic, places in zip(self.topics, wanted, strict=True):
+            if places > topic.places:
+                given = min(places, topic.reserved + max(free, 0))
+                if given > topic.places:
+                    free -= max(given - topic.reserved, 0)
+                    topic.allow(given, now)
+                self._is_owed |= given < places
+
+    def _wanted(self, now: float) -> list[int]:
+        active = [topic for topic in self.topics if topic.flow.seats]
+        if self._are_content(active):
+            self._has_turns = False
+            return [topic.places if topic.flow.seats else 0 for topic in self.topics]
+        parts = parts_by_weight(
+            self.max_in_flight, [topic.weight for topic in active], [topic.demand for topic in active]
+        )
+        places = {id(topic): int(part + _ROUNDING) for topic, part in zip(active, parts, strict=True)}
+        left = self.max_in_flight - sum(places.values()) if active else 0
+        rests = [(part - places[id(topic)], topic) for topic, part in zip(active, parts, strict=True)]
+        had_turns = self._has_turns
+        self._has_turns = any(not places[id(topic)] and rest > _ROUNDING for rest, topic in rests)
+        for topic in self.topics:
+            if not had_turns:
+                topic.served = 0.0
+            elif not topic.flow.seats:
+                self._forgo(topic)
+        if self._has_turns:
+            chosen = self._turns([topic for rest, topic in rests if rest > _ROUNDING], left, places, now)
+        else:
+            chosen = [topic for _, topic in sorted(rests, key=lambda it: -it[0])[:left]]
+        for topic in chosen:
+            places[id(topic)] += 1
+        return [places.get(id(topic), 0) for topic in self.topics]
+
+    def _are_content(self, active: Sequence[TopicShare]) -> bool:
+        """Return True if all places are given, and no topic has use for more."""
+        given = sum(topic.places for topic in active)
+        return given == self.max_in_flight and all(topic.places >= topic.demand for topic in active)
+
+    def _turns(
+        self, candidates: Sequence[TopicShare], count: int, whole: dict[int, int], now: float
+    ) -> Iterable[TopicShare]:
+        """Return the topics that have a turn: ready ones first, then the least served, then those that have one now."""
+        return sorted(
+            candidates,
+            key=lambda topic: (
+                max(topic.rests_until, now),
+                topic.served,
+                topic.places <= whole[id(topic)],
+            ),
+        )[:count]
+
+
+def parts_by_weight(most: int, weights: Sequence[float], demands: Sequence[float]) -> list[float]:
+    """Share `most` by weight. Who demands less than its part leaves the rest to the others.
+
+    If there is enough for all demands, nobody leaves anything to others that don't need it.
+    """
+    differs = gt if sum(demands) <= most else lt
+    parts = [0.0] * len(weights)
+    left = float(most)
+    by_weight = set(range(len(weights)))
+    while by_weight:
+        unit = left / sum(weights[at] for at in by_weight)
+        by_demand = {at for at in by_weight if differs(demands[at], weights[at] * unit)}
+        if not by_demand:
+            break
+        for at in by_demand:
+            parts[at] = demands[at]
+        left -= sum(demands[at] for at in by_demand)
+        by_weight -= by_demand
+    for at in by_weight:
+        parts[at] = weights[at] * unit
+    return parts
+
+
+def checked_weights(weights: object, topics: Sequence[str]) -> Sequence[float]:
+    """Return a weight for each topic: 1 if there are none. Raise ConfigError."""
+    if weights is None:
+        return [1.0] * len(topics)
+    if (
+        isinstance(weights, str | bytes)
+        or not isinstance(weights, Sequence)
+        or len(weights) != len(topics)
+        or not all(_is_weight(weight) for weight in weights)
+    ):
+        text = f"invalid weights ! {weights!r}, expected a positive number for each of {', '.join(topics)}"
+        raise ConfigError("weights", weights, text)
+    return cast("Sequence[float]", weights)
+
+
+def _is_weight(weight: object) -> bool:
+    return isinstance(weight, int | float) and not isinstance(weight, bool) and isfinite(weight) and weight > 0
+
+
+def _has_used_up(flow: Flow, in_flight: int) -> bool:
+    """Return True if a topic, or one of its nsqds, can send no more until messages are answered."""
+    return in_flight >= flow.max_in_flight or any(seat.rdy and seat.in_flight() >= seat.rdy for seat in flow.seats)

@@ -1,0 +1,41 @@
+"""What a traced producer passes on."""
+
+from __future__ import annotations
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+
+from nsqclient import Unsupported, open_consumer, open_producer
+from nsqclient.otel import Tracing
+from nsqclient.testing import MemoryNSQD
+from tests.support.jumping import jumping
+
+
+@jumping
+async def test_a_group_is_published_beside_the_trace() -> None:
+    async with MemoryNSQD() as server, open_producer(server) as producer:
+        traced = Tracing(TracerProvider()).producer(producer)
+        await traced.publish("t", b"one", group="ana")
+        await traced.publish_many("t", [b"two", b"three"], group="ben")
+        async with open_consumer("t", "c", nsqd=server) as consumer:
+            groups = []
+            async for message in consumer:
+                groups.append(message.group)
+                message.finish()
+                if len(groups) == 3:
+                    break
+        assert groups == ["ana", "ben", "ben"]
+        with pytest.raises(ValueError, match="invalid group"):
+            await traced.publish("t", b"four", group="")
+
+
+@jumping
+async def test_a_group_is_not_left_out_for_an_nsqd_without_headers() -> None:
+    async with MemoryNSQD(extensions=()) as server, open_producer(server) as producer:
+        traced = Tracing(TracerProvider()).producer(producer)
+        await traced.publish("t", b"one")
+        with pytest.raises(Unsupported):
+            await traced.publish("t", b"two", group="ana")
+        with pytest.raises(Unsupported):
+            await traced.publish_many("t", [b"three"], group="ana")
+        assert server.bodies("t") == [b"one"]
