@@ -58,11 +58,17 @@ def serve(listener: socket.socket) -> None:
     """Run command after command, each with its own words, streams and folder. It ends with the page's machine."""
     from nsqpipe.cli import app
     from tests.support.py4j_names import names_kept
+    from tests.support.spark import NO_CODEGEN
     from tests.support.spark_workers import workers
 
     nothing = os.open(os.devnull, os.O_RDWR)
     with workers() as python, names_kept():
-        os.environ |= {"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
+        conf = " ".join(f"--conf {name}={value}" for name, value in NO_CODEGEN.items())
+        os.environ |= {
+            "PYSPARK_PYTHON": python,
+            "PYSPARK_DRIVER_PYTHON": python,
+            "PYSPARK_SUBMIT_ARGS": f"{conf} pyspark-shell",
+        }
         while True:
             connection, _ = listener.accept()
             with connection:

@@ -25,7 +25,7 @@ from tests.e2e.conftest import SHIPPED, VERSION, Wheels
 from tests.e2e.installed import Installed, install
 from tests.support.needs import need
 from tests.support.process import ROOT, Nsqd
-from tests.support.spark import KEPT, address
+from tests.support.spark import KEPT, address, numbered, publish
 
 pytestmark = [
     pytest.mark.skipif("NSQ_TEST_PYTHON" in os.environ, reason="it installs both cores itself"),
@@ -200,31 +200,42 @@ def test_the_benchmark_knows_the_core_of_what_is_installed(pure: Installed, comp
 # Spark
 
 
-BOTH_FORMATS: Final = """
-import sys
-from pyspark.sql import SparkSession
-address, table = sys.argv[1:]
-builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-spark = builder.config("spark.sql.codegen.wholeStage", "false").config("spark.sql.codegen.factoryMode", "NO_CODEGEN").getOrCreate()
-ours = [name for name in sys.modules if name.startswith(("pyspark_nsq", "nsqcommon"))]
-assert not ours, f"Spark's driver has loaded {ours}"
-rows = spark.sql("select cast(id as binary) as body from (select cast(id as string) as id from range(3))").coalesce(1)
-rows.write.format("nsq").options(nsqd=address, topic="t").mode("append").save()
-read = spark.read.format("nsq").options(nsqd=address, topic="t").load().selectExpr("cast(body as string) as body")
-read.write.format("nsqtable").option("path", table).mode("append").save()
-found = spark.read.format("nsqtable").option("path", table).load()
-print(sorted(row.body for row in found.collect()))
+LOOKED_UP: Final = """
+import importlib, io, pickle, pkgutil, sys
+from pyspark.serializers import read_int
+from pyspark.sql.types import StructType
+from pyspark.sql.worker import lookup_data_sources
+
+told = io.BytesIO()
+lookup_data_sources._main(io.BytesIO(), told)
+told.seek(0)
+formats = {}
+for _ in range(read_int(told)):
+    name = told.read(read_int(told)).decode()
+    formats[name] = pickle.loads(told.read(read_int(told)))
+print(*sorted(formats))
+
+for package in ("pyspark_nsq", "pyspark_nsqtable"):
+    for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
+        importlib.import_module(module.name)
+
+reader = formats["nsq"]({"nsqd": sys.argv[1], "topic": "t"}).reader(StructType().add("body", "binary"))
+batches = [batch for part in reader.partitions() for batch in reader.read(part)]
+print(*(body.decode() for batch in batches for body in batch["body"].to_pylist()))
+print(*{module.__file__ for name, module in sys.modules.items() if name.startswith("pyspark_nsq")}, sep="\\n")
 """
 
 
-@pytest.mark.own_jvm("Spark looks for formats once in a process, among what is installed")
 def test_spark_finds_both_formats_by_itself(pure: Installed, tmp_path: Path) -> None:
-    need("Java", "pyspark", "pyarrow")
-    python = str(pure.command("python"))
-    installed = pure.with_environ({"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python})
-    with Nsqd(tmp_path / "data", KEPT, "sync-every=1") as nsqd:
-        said = installed.run("python", "-c", BOTH_FORMATS, address(nsqd), str(tmp_path / "table"))
-    assert (said.returncode, said.stdout) == (0, "['0', '1', '2']\n"), said.stderr[-4000:]
+    """Call what Spark starts to find them. Its driver gets their names, and loads none of them."""
+    need("pyspark", "pyarrow")
+    with Nsqd(tmp_path, KEPT, "sync-every=1") as nsqd:
+        publish(nsqd, "t", numbered(3))
+        said = pure.run("python", "-c", LOOKED_UP, address(nsqd))
+    assert said.returncode == 0, said.stderr
+    found, bodies, *files = said.stdout.splitlines()
+    assert (found, bodies) == ("nsq nsqtable", "0 1 2")
+    assert [it for it in files if not Path(it).is_relative_to(pure.folder)] == []
 
 
 # The client alone

@@ -129,6 +129,19 @@ def test_a_worker_that_crashes_is_replaced_by_another_fork(run: Run, pytester: p
     assert len(lines(pytester.path / "imports")) == 1
 
 
+def test_threads_that_wait_in_a_pool_do_not_keep_a_worker_from_ending(run: Run, pytester: pytest.Pytester) -> None:
+    text = """
+import atexit
+from concurrent.futures import ThreadPoolExecutor
+POOL = ThreadPoolExecutor(1)
+def test_it():
+    POOL.submit(int).result()
+    atexit.register(note, "ends")
+"""
+    run(text).assert_outcomes(passed=1)
+    assert noted(pytester.path) == ["ends"]
+
+
 def test_if_the_collector_ends_too_early_each_worker_collects_for_itself(run: Run, pytester: pytest.Pytester) -> None:
     end = """
 import os

@@ -28,7 +28,7 @@ def test_what_is_submitted_as_documented_survives_its_workers(nsqd: Nsqd, tmp_pa
     with Cluster(tmp_path / "cluster", workers=2) as cluster:
         job = cluster.submit(
             *("land", "--topic=orders", "--nsqd", address(nsqd), "--table", str(table)),
-            *("--source-option=rowsPerTask=500", "--every=1 second"),
+            *("--source-option=rowsPerTask=1000", "--every=1 second"),
             conf=["spark.sql.session.timeZone=Asia/Tokyo", *(f"{name}={value}" for name, value in NO_CODEGEN.items())],
             defaults={
                 "spark.sql.shuffle.partitions": "7",

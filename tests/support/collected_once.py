@@ -127,7 +127,7 @@ class _Worker(remote.WorkerInteractor):  # type: ignore[misc]  # it has no types
 
     It sends seven messages for each test, which cost both sides a millisecond and a half: three quarters of a test that
     does nothing. What says only that a test has begun, or that it was set up or torn down in no time and without a word,
-    is kept back.
+    is kept back, and so are the marks of a test that has passed.
     """
 
     @pytest.hookimpl
@@ -137,6 +137,8 @@ class _Worker(remote.WorkerInteractor):  # type: ignore[misc]  # it has no types
 
     @pytest.hookimpl
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.passed:
+            report.keywords = {}
         if not says_nothing(report):
             super().pytest_runtest_logreport(report)
 

@@ -23,7 +23,7 @@ minutes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Final
@@ -112,7 +112,20 @@ class FromBothEnds(LoadFileScheduling):  # type: ignore[misc]  # it has no types
     def _split_scope(self, nodeid: str) -> str:
         return scope_of(nodeid)
 
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {nodeid: number for number, nodeid in enumerate(self.collection)}
+
     def _assign_work_unit(self, node: WorkerController) -> None:
+        """Send the tests of the nearest group. xdist itself looks for the number of each in a list of all tests."""
         nearest = max if self.nodes.index(node) else min
-        self.workqueue.move_to_end(nearest(self.workqueue, key=place_of), last=False)
-        super()._assign_work_unit(node)
+        scope = nearest(self.workqueue, key=place_of)
+        tests = self.assigned_work[node][scope] = self.workqueue.pop(scope)
+        node.send_runtest_some([self._numbers[nodeid] for nodeid, is_done in tests.items() if not is_done])
+
+    def _reschedule(self, node: WorkerController) -> None:
+        """Forget groups that are done, or xdist counts all of their tests again after each test."""
+        work = self.assigned_work[node]
+        for scope in [scope for scope, tests in work.items() if all(tests.values())]:
+            del work[scope]
+        super()._reschedule(node)

@@ -34,6 +34,8 @@ from typing import Any, AnyStr, Final
 from tests.support.zygote import NUMBER, PRELOADED, ask
 
 _ZYGOTE: Final = Path(__file__).with_name("zygote.py")
+# Of the tests, and of the installation that scripts/test-compiled tests.
+_PYTHONS: Final = ([sys.executable], [os.environ.get("NSQ_TEST_PYTHON", sys.executable)])
 _STARTS: Final = (("-P", "-m"), ("-m",))  # python -P -m program
 # Reading all certificates that the system has takes longer than all else that a fork has to do. They are still found in
 # their folder, one by one.
@@ -204,9 +206,8 @@ def _can_fork(args: Any, environ: Mapping[str, str], streams: Sequence[int]) -> 
         not is_off
         and sys.platform == "linux"
         and isinstance(args, list)
-        and args[:1] == [sys.executable]
+        and args[:1] in _PYTHONS
         and _program_of(args) in PRELOADED
-        and "NSQ_TEST_PYTHON" not in os.environ
         and ("LD_PRELOAD" not in environ or f"{_SHIM}ROOT" in environ)
         and not any(map(os.isatty, streams))
     )
@@ -222,9 +223,9 @@ def _program_of(args: Sequence[Any]) -> Any:
 
 def _fork(asked: dict[str, Any], streams: Sequence[int]) -> tuple[int, socket.socket]:
     """Have a zygote fork, and return the child's pid, and what tells later how it has ended."""
-    program = asked["arguments"][0]
+    python, program = asked["command"][0], asked["arguments"][0]
     with _asking:
-        key, address = _zygote_for(program, asked["environ"])
+        key, address = _zygote_for(python, program, asked["environ"])
         connection = socket.socket(socket.AF_UNIX)
         try:
             connection.connect(address)
@@ -242,25 +243,25 @@ def _fork(asked: dict[str, Any], streams: Sequence[int]) -> tuple[int, socket.so
     return int(NUMBER.unpack(answer)[0]), connection
 
 
-def _zygote_for(program: str, environ: Mapping[str, str]) -> tuple[tuple[str, ...], bytes]:
+def _zygote_for(python: str, program: str, environ: Mapping[str, str]) -> tuple[tuple[str, ...], bytes]:
     """Return where to ask for a start of this program, with these variables from before it begins."""
     early = {it: environ[it] for it in environ if it.startswith(_READ_EARLY) and it not in _READ_LATE}
-    key = (program, *_inherited(), *(f"{name}={value}" for name, value in sorted(early.items())))
+    key = (python, program, *_inherited(), *(f"{name}={value}" for name, value in sorted(early.items())))
     if key not in _zygotes:
         if _PLANTED in early:
             for old in _planted[: 1 - _MOST_PLANTED]:
                 if not _has_children(old):
                     _stop(old)
             _planted.append(key)
-        _zygotes[key] = _shared_one(key, environ) if _shared and _PLANTED not in early else _own(program, environ)
+        _zygotes[key] = _shared_one(key, environ) if _shared and _PLANTED not in early else _own(key, environ)
     return key, _zygotes[key][0]
 
 
-def _own(program: str, environ: Mapping[str, str]) -> tuple[bytes, subprocess.Popen[bytes]]:
+def _own(key: tuple[str, ...], environ: Mapping[str, str]) -> tuple[bytes, subprocess.Popen[bytes]]:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind("")  # an address that is no file, and nobody else's
         listener.listen()
-        return listener.getsockname(), _start(program, listener, environ, subprocess.PIPE)
+        return listener.getsockname(), _start(key, listener, environ, subprocess.PIPE)
 
 
 def _shared_one(key: tuple[str, ...], environ: Mapping[str, str]) -> tuple[bytes, None]:
@@ -275,14 +276,17 @@ def _shared_one(key: tuple[str, ...], environ: Mapping[str, str]) -> tuple[bytes
                     raise
                 return address, None
             listener.listen()
-        _for_all.append(_start(key[0], listener, environ, _lives[0]))
+        _for_all.append(_start(key, listener, environ, _lives[0]))
     return address, None
 
 
-def _start(program: str, listener: socket.socket, environ: Mapping[str, str], lives: int) -> subprocess.Popen[bytes]:
+def _start(
+    key: tuple[str, ...], listener: socket.socket, environ: Mapping[str, str], lives: int
+) -> subprocess.Popen[bytes]:
     """Start a zygote, which ends when `lives` does, also if we are killed."""
+    python, program, *_ = key
     return subprocess.Popen(
-        [sys.executable, "-P", str(_ZYGOTE), program, str(listener.fileno())],
+        [python, "-P", str(_ZYGOTE), program, str(listener.fileno())],
         env={name: value for name, value in environ.items() if not name.startswith(_SHIM)},
         pass_fds=[listener.fileno()],
         stdin=lives,

@@ -13,6 +13,7 @@ import pytest
 import trio
 import trio.testing
 
+from bench.admin_nodes import Nsqd as BigNode
 from bench.ports import take_port
 from nsqadmin.actions.audit import ActivityLog
 from nsqadmin.cluster import series_file
@@ -300,6 +301,26 @@ def test_an_answer_that_is_none_is_a_node_that_is_down(body: bytes) -> None:
             assert health(await sampler.refresh()) == {"good": Health.OK, "odd": Health.NEVER}
 
     run_with_threads(test)
+
+
+def test_eight_times_the_topics_of_a_big_cluster_are_read() -> None:
+    node = FakeNode("big")
+    node.body = BigNode(16_000, 3, 0.1).stats(clients=False)
+    options = Options(http_client_request_timeout=60 * SECOND)
+
+    async def test() -> None:
+        async with trio.open_nursery() as serving, opened(options) as upstream:
+            (listener,) = await serving.start(_serve, node, 0)
+            port = listener.socket.getsockname()[1]
+            asked = AskedNode(announced=Announced("", "127.0.0.1", 4150, port), has_history=False)
+            stats = Stats(upstream, time.time, most=options.max_cluster_size)
+            async with trio.open_nursery() as asking:
+                stats.start(asking, [asked], has_clients=False, topics=())
+            assert asked.answer is not None, asked.error
+            assert len(asked.answer.topics) == 16_000
+            serving.cancel_scope.cancel()
+
+    trio.run(test)  # a clock that jumps would not wait until megabytes have passed through a socket
 
 
 def test_a_restart_is_an_event_and_no_negative_rate() -> None:
