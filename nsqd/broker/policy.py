@@ -112,12 +112,16 @@ class ChannelPolicy:
         limiter = self._rate_limiter
         return limiter.next_at(now) if limiter is not None and not limiter.allowed(now) else None
 
+    def has_place(self, in_flight: int) -> bool:
+        """Return whether `max_in_flight` allows another message in addition to those in flight."""
+        return not self.max_in_flight or in_flight < self.max_in_flight
+
     def note_in_flight(self, in_flight: int, timestamp: int) -> None:
         """Note whether `max_in_flight` is reached. Call this at the end of a turn in which `in_flight` may have changed.
 
         A place that is freed and taken again in the same turn doesn't end the time for which the limit is reached.
         """
-        if not self.max_in_flight or in_flight < self.max_in_flight:
+        if self.has_place(in_flight):
             self.in_flight_full_since = None
         elif self.in_flight_full_since is None:
             self.in_flight_full_since = timestamp

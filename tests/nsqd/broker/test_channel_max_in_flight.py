@@ -212,6 +212,24 @@ def test_a_lease_that_ends_frees_its_place() -> None:
     assert len(consumer.messages()) == 1
 
 
+def test_a_poll_waits_for_the_disk_only_if_a_place_is_free() -> None:
+    """Otherwise each poll without `wait=` would take as long as the longest read, and count as a waiting one."""
+    node = node_with(1)
+    leases = Leases(node.broker.turn, bounds(), on_first_consumer=lambda: None)
+    consumer = node.consumer(ready=1)
+    publish(node, 1)
+    publish(node, 1)
+    node.store.logs["t"].evict()
+    poll = leases.poll(channel_of(node), ANA, most=1, lease=60.0)
+    node.turn()
+    assert (poll.count, poll.may_get_more_soon) == (0, False)
+    (message,) = consumer.messages()
+    consumer.say(b"RDY 0\n" + fin(message.id))
+    assert (poll.count, poll.may_get_more_soon) == (0, True)
+    node.load()
+    assert poll.count == 1
+
+
 def test_an_ephemeral_channel_has_a_limit_too() -> None:
     node = node_with(2)
     consumer = node.consumer(channel="c#ephemeral", ready=50)
