@@ -38,7 +38,7 @@ from nsqd.broker.in_flight import Delivery
 from nsqd.broker.latency import LatencyWindow
 from nsqd.broker.ledger import Ledger
 from nsqd.broker.limits import MOST_LOOKS, count_cause
-from nsqd.broker.policy import dry_run_of, duration_text, policy_of, usage_of
+from nsqd.broker.policy import NO_DRY_RUN, dry_run_of, duration_text, policy_of, usage_of
 from nsqd.broker.rules import NO_CHANNEL_RULES, deletion_at
 
 if TYPE_CHECKING:
@@ -298,24 +298,31 @@ class Channel:
             self.ledger.record_progress(urgent=True)
 
     def _distribute_ruled(self, now: float) -> int:
-        policy, in_flight = self.policy, self.in_flight
-        before = len(in_flight)
-        taken = more = self._distribute_allowed(now)
-        # Consumers that sample finish most messages unseen. So even if we took as many as there were places, some of
-        # these may still be free, and no answer would make us look again.
-        while more and policy.max_in_flight:
-            more = self._distribute_allowed(now)
-            taken += more
-        self.dry_run.delivered(taken, now)
-        self.dry_run.put_in_flight(len(in_flight) - before, len(in_flight))
-        policy.note_in_flight(len(in_flight), self.turn.timestamp)
+        policy, before = self.policy, len(self.in_flight)
+        if policy.max_in_flight:
+            taken = self._fill_places(now)
+        else:
+            taken = self._distribute(policy.allowed(self.ledger.depth, now), now)
+            policy.spend(taken)
+        if self.dry_run is not NO_DRY_RUN:
+            self.dry_run.delivered(taken, now)
+            self.dry_run.put_in_flight(len(self.in_flight) - before, len(self.in_flight))
         if self.consumers and self.ledger.depth and (later := policy.next_delivery(now)) is not None:
             self.wake_at(later)
         return taken
 
-    def _distribute_allowed(self, now: float) -> int:
-        taken = self._distribute(self.policy.allowed(self.ledger.depth, len(self.in_flight), now), now)
-        self.policy.spend(taken)
+    def _fill_places(self, now: float) -> int:
+        """Deliver as many messages as `max_in_flight` allows. Return how many were taken."""
+        policy, in_flight, taken = self.policy, self.in_flight, 0
+        while available := policy.allowed(min(self.ledger.depth, policy.places(len(in_flight))), now):
+            more = self._distribute(available, now)
+            policy.spend(more)
+            taken += more
+            if more < available:
+                break  # no consumer has room, or the log is reading
+            # Consumers that sample finish most messages unseen. So even if we took as many as there were places, some
+            # of these may still be free, and no answer would make us look again.
+        policy.note_in_flight(len(in_flight), self.turn.timestamp)
         return taken
 
     def _distribute(self, available: int, now: float) -> int:

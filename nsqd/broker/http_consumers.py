@@ -149,7 +149,7 @@ class LeasePoll:
     def may_get_more_soon(self) -> bool:
         """Whether it is this poll's turn, and its messages are still being read from disk."""
         channel = self._poller.channel
-        if channel.paused or not channel.depth or not channel.policy.has_place(len(channel.in_flight)):
+        if channel.paused or not channel.depth or channel.policy.is_full(len(channel.in_flight)):
             return False
         return not self.count and self._poller.is_served(self)
 
